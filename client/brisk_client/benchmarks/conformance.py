@@ -102,7 +102,6 @@ def run(quick: bool) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("conformance", __doc__, "a tenth of the cases")
     return run_command(parser, arguments, run, bars("cases", "kind", "group"))
 

@@ -83,7 +83,6 @@ def run(quick: bool = False, threads: int | None = None) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("load_beside", __doc__, "fewer and shorter windows")
     parser.add_argument("--threads", type=int, default=None, help="threads of the runtime")
     return run_command(parser, arguments, run, bars("p99_ms", "model", "beside"))
@@ -117,7 +116,7 @@ def add_results(report: Report, measured: Mapping[str, Windows]) -> None:
 
 def _measure(server: BenchmarkServer, count: int, duration_s: float) -> dict[str, Windows]:
     """``count`` windows of ``duration_s``, a third of each kind."""
-    inputs = make_inputs(sample_file(SERVED), {})
+    inputs = make_inputs(sample_file(SERVED))
     others = {"nothing": "", "loads": "loaded", "stubs": "lazy"}
     measured = {kind: Windows() for kind in others}
     with (

@@ -20,6 +20,7 @@ from brisk.telemetry import Statistics
 from brisk.telemetry.statistics import DEFAULT_INTERVAL_S, RequestAccount
 from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.sampling import in_rounds
 from brisk_client.benchmarks.harness.served_entries import SAMPLES
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.inference import InferenceClient, Transport
@@ -41,7 +42,6 @@ def run(quick: bool = False) -> Report:
     """Blocks of requests, one server after the other, in turns."""
     pairs = 8 if quick else 20
     report = new_report("metrics", ("torch", "tritonclient", "numpy"), ())
-    used: dict[str, list[float]] = {"published": [], "not published": []}
     took_us: list[float] = []
     with contextlib.ExitStack() as stack:
         sides = {}
@@ -52,11 +52,9 @@ def run(quick: bool = False) -> Report:
             client = stack.enter_context(InferenceClient(server.grpc, Transport.GRPC))
             sides[name] = server, client
         inputs = sides["published"][1].example_inputs(MODEL)
-        for side in sides.values():
-            _block(*side, inputs, [])
-        for number in range(pairs):
-            for name in list(sides)[:: 1 if number % 2 else -1]:
-                used[name].append(_block(*sides[name], inputs, took_us))
+        used, _ = in_rounds(
+            sides, pairs, lambda name: _block(*sides[name], inputs, took_us), uncounted=1
+        )
     report.rows += [
         {
             "unit": PERCENT,
@@ -93,7 +91,6 @@ def run(quick: bool = False) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("metrics", __doc__, "fewer blocks")
     return run_command(parser, arguments, run, bars("median", "unit", "what"))
 

@@ -55,57 +55,51 @@ NOTES = (
 )
 
 
-def run(quick: bool = False, threads: int = 1, over_http: bool = False) -> Report:
+def run(quick: bool = False, threads: int = 1) -> Report:
     """Measure the sample models. Raises FileNotFoundError where they are not generated."""
     versions = ("torch", "onnxruntime", "tritonclient", "numpy")
-    transport = Transport.HTTP if over_http else Transport.GRPC
-    report = new_report("served", versions, NOTES, threads=threads, transport=transport.value)
-    measure(report, quick, threads, transport)
+    report = new_report("served", versions, NOTES, threads=threads)
+    measure(report, quick, threads)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("served", __doc__, "few and short rounds")
     parser.add_argument("--threads", type=int, default=1, help="threads of every engine")
-    parser.add_argument(
-        "--http", dest="over_http", action="store_true", help="ask over HTTP, not gRPC"
-    )
     plot = bars("median_ms", "model", "engine", "spread_ms")
     return run_command(parser, arguments, run, plot)
 
 
-def measure(
-    report: Report, quick: bool, threads: int, transport: Transport = Transport.GRPC
-) -> None:
+def measure(report: Report, quick: bool, threads: int) -> None:
     """Add each sample's rows and its check to ``report``. One server at a time, one per sample.
 
     Raises FileNotFoundError where a sample is not generated.
     """
     effort = (4, 0.5) if quick else (10, 1.5)
     for label in LABELS:
-        bursts = _measure_sample(sample_file(label), label, threads, transport, effort)
-        _add(report, label, f"Triton, {transport.value}", bursts)
+        bursts = _measure_sample(sample_file(label), label, threads, effort)
+        _add(report, label, bursts)
 
 
 def _measure_sample(
-    file: Path, label: str, threads: int, transport: Transport, effort: tuple[int, float]
+    file: Path, label: str, threads: int, effort: tuple[int, float]
 ) -> dict[str, list[Burst]]:
     """Bursts by engine, one for each round. ``effort``: rounds, seconds of each burst."""
     rounds, duration_s = effort
-    inputs = make_inputs(file, {})
+    inputs = make_inputs(file)
     with tempfile.TemporaryDirectory(prefix="brisk-served-") as folder:
         entries = write_entries(Path(folder), file, label, threads)
-        with benchmark_server(Path(folder), thread_variables(threads), [COMPLETE]) as server:
-            url = server.grpc if transport is Transport.GRPC else server.http
-            with InferenceClient(url, transport) as client:
+        with (
+            benchmark_server(Path(folder), thread_variables(threads), [COMPLETE]) as server,
+            InferenceClient(server.grpc, Transport.GRPC) as client,
+        ):
 
-                def burst(engine: str) -> Burst:
-                    used_s = server.processor_s()
-                    ask = partial(client.infer, entries[engine], inputs)
-                    return Burst(time_inferences(ask, duration_s), server.processor_s() - used_s)
+            def burst(engine: str) -> Burst:
+                used_s = server.processor_s()
+                ask = partial(client.infer, entries[engine], inputs)
+                return Burst(time_inferences(ask, duration_s), server.processor_s() - used_s)
 
-                return in_rounds(entries, rounds, burst, uncounted=1)[0]
+            return in_rounds(entries, rounds, burst, uncounted=1)[0]
 
 
 def write_entries(repository: Path, file: Path, label: str, threads: int) -> dict[str, str]:
@@ -127,13 +121,13 @@ def write_entries(repository: Path, file: Path, label: str, threads: int) -> dic
     return entries
 
 
-def _add(report: Report, label: str, path: str, bursts: Mapping[str, list[Burst]]) -> None:
+def _add(report: Report, label: str, bursts: Mapping[str, list[Burst]]) -> None:
     for engine, taken in bursts.items():
         report.rows.append(
             {
                 "model": f"{label} served",  # a plot of its own beside warm's of the same model
                 "engine": engine,
-                "path": path,
+                "path": "Triton, gRPC",
                 **burst_row(taken),
                 "ratio_to_onnxruntime": round(ratio(bursts, engine), 3),
             }

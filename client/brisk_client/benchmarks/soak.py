@@ -26,7 +26,7 @@ from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.served_entries import SAMPLES
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.benchmarks.pressure.clients import pressure_clients
-from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
+from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory
 from brisk_client.demo import difference
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Check, Report, check_limit
@@ -72,7 +72,6 @@ def run(quick: bool = False, seconds: float = 600.0) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("soak", __doc__, "one minute")
     parser.add_argument("--seconds", type=float, default=600.0)
     return run_command(parser, arguments, run, bars("last_mib", "kind", "what"))
@@ -85,7 +84,7 @@ def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None
     with (
         benchmark_server(repository, environment, options) as server,
         pressure_clients(server, CLIENTS, WARM_UP_S, seconds) as outcome_of,
-        sampled_memory(server) as memory,
+        sampled_memory(server, WARM_UP_S, seconds) as memory,
     ):
         troubles = Troubles(server, cache)
         time.sleep(WARM_UP_S)
@@ -102,7 +101,7 @@ def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None
     name = "wrong answers and errors around troubles"
     report.checks.append(Check(name, len(troubles.faults), "0", not troubles.faults))
     report.notes += troubles.faults[:10] + troubles.notes
-    report_memory(report, since(memory, WARM_UP_S, seconds), seconds / 4, GROWTH_LIMIT)
+    report_memory(report, memory, int(seconds / 4), GROWTH_LIMIT)
     opened = troubles.files_after - troubles.files_before
     report.checks.append(check_limit("more open files in the end", opened, "<=", FILES_LIMIT))
 

@@ -22,11 +22,9 @@ from brisk_client.benchmarks.engines.model_inputs import (
     HINT,
     add_input_option,
     add_models_option,
-    check_files,
+    given_models,
     labelled,
     make_inputs,
-    models_in,
-    read_given_of,
     were_given,
 )
 from brisk_client.benchmarks.engines.process import EngineUnavailableError, WarmEngine
@@ -76,18 +74,14 @@ def run(
     models: Sequence[Path] = (),
     inputs: Sequence[str] = (),
     threads: int = 1,
-    size: Sequence[str] = (),
     through_triton: bool = True,
 ) -> Report:
     """Measure ``files`` and those in the folders ``models``, the samples where there are none.
 
-    ``through_triton``: the samples also through a server (``served``). ``size``: symbolic
-    dimensions, NAME=N each. Raises FileNotFoundError where there are no samples.
+    ``through_triton``: the samples also through a server (``served``). Raises FileNotFoundError
+    where there are no samples.
     """
-    files = [*files, *models_in(models)]
-    check_files(files)
-    given = read_given_of(inputs, len(files))
-    sizes = _sizes(size)
+    files, given = given_models(files, models, inputs)
     samples = sorted(SAMPLES.glob("*/*/model.onnx"))
     if not files and not samples:
         raise FileNotFoundError(f"no models in {SAMPLES}; model_repository/generate.py makes them")
@@ -96,7 +90,7 @@ def run(
     effort = (4, 0.3) if quick else (10, 1.0)
     for name, file in labelled(files or samples).items():
         try:
-            arrays = make_inputs(file, sizes, given)
+            arrays = make_inputs(file, given)
         except UnusableArgumentError as error:
             report.rows.append({"model": name, "engine": "none", REASON: str(error)})
             report.checks.append(Check(f"{name}: is measured", str(error), "yes", False))
@@ -111,7 +105,6 @@ def run(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("warm", __doc__, "few and short rounds")
     parser.add_argument(
         "files", nargs="*", type=Path, action="extend", help="ONNX files; none: the samples"
@@ -123,9 +116,6 @@ def main(arguments: Sequence[str]) -> int:
     add_input_option(parser)
     parser.add_argument("--threads", type=int, default=1, help="threads of every engine")
     parser.add_argument(
-        "--size", action="append", default=[], metavar="NAME=N", help="a symbolic dimension"
-    )
-    parser.add_argument(
         "--served",
         dest="through_triton",
         action=argparse.BooleanOptionalAction,
@@ -134,17 +124,6 @@ def main(arguments: Sequence[str]) -> int:
     )
     plot = bars("median_ms", "model", "engine", "spread_ms")
     return run_command(parser, arguments, run, plot)
-
-
-def _sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Raises UnusableArgumentError for what is not NAME=N."""
-    found = {}
-    for text in texts:
-        name, _, size = text.partition("=")
-        if not (name and size.isdigit() and int(size)):
-            raise UnusableArgumentError(f"--size {text}: expected NAME=N with a positive number")
-        found[name] = int(size)
-    return found
 
 
 def _measure(

@@ -11,6 +11,7 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from brisk_client.benchmarks.cold.networks import (
     SMOKE,
     ModelFiles,
     build,
-    default_folder,
     given_model,
 )
 from brisk_client.benchmarks.cold.results import (
@@ -35,10 +35,8 @@ from brisk_client.benchmarks.engines.model_inputs import (
     HINT,
     add_input_option,
     add_models_option,
-    check_files,
+    given_models,
     labelled,
-    models_in,
-    read_given_of,
     were_given,
 )
 from brisk_client.benchmarks.engines.registry import (
@@ -58,7 +56,7 @@ from brisk_client.benchmarks.harness.command_line import (
     run_command,
 )
 from brisk_client.benchmarks.harness.machine import new_report
-from brisk_client.report import REASON, Report, plot_bars, show
+from brisk_client.report import REASON, Report, plot_bars
 
 PARTS = ("process", "disk", "served")
 """In process with a hot page cache; from the disk; through Triton."""
@@ -86,9 +84,9 @@ NOTES = (
     "speed-up: ONNX Runtime's first answer at its defaults over this one's, median over rounds; "
     "over bare peer, over prepared peer: the same with the sooner of ONNX Runtime's starts from "
     "the file (default, optimisation off) and the sooner of its prepared ones",
-    "served: each server loads a model once per engine, so that none has computed it before; "
-    "Brisk's runtime runs, and a Python-backend model imports its engine with its load, since "
-    "each has a process of its own",
+    "served: a server for each load, so that none has computed the model before; Brisk's runtime "
+    "runs, and a Python-backend model imports its engine with its load, since each has a process "
+    "of its own",
 )
 
 
@@ -109,17 +107,17 @@ def run(
     as usual. ``inputs``: of a file. ``folder`` keeps built models and what engines prepare. Raises
     UnusableArgumentError for a name that there is not.
     """
-    files = [*(Path(each) for each in model if each.endswith(".onnx")), *models_in(models)]
+    named = [Path(each) for each in model if each.endswith(".onnx")]
     names = [each for each in model if not each.endswith(".onnx")]
-    check_files(files)
+    files, given = given_models(named, models, inputs, len(names))
     check_known("model", [name for name in names if name != SMOKE], MODELS)
     check_known("engine", engines, COLD)
     check_known("part", parts, PARTS)
-    given = read_given_of(inputs, len(files) + len(names))
     threads = threads or len(os.sched_getaffinity(0))
     report = new_report("cold", VERSIONS, NOTES, threads=threads)
     bench = _ColdBench(report, quick, engines, threads, rounds or (3 if quick else 7))
-    place = folder or default_folder()
+    cache = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
+    place = folder or cache / "bench-cold"
     chosen = [part for part in PARTS if part in parts]
     for name in names if names or files else MODELS:
         is_small = quick and not model and name not in QUICK_MODELS
@@ -141,7 +139,6 @@ def run(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("cold", __doc__, "fewer samples and engines")
     parser.add_argument(
         "--model",
@@ -161,45 +158,43 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
     parser.add_argument("--rounds", type=int, default=0, metavar="N", help="of all engines")
     parser.add_argument("--folder", type=Path, help="for models and artefacts")
-    return run_command(parser, arguments, run, plot_parts, show_parts)
+    return run_command(parser, arguments, run, plot_parts)
 
 
+@dataclass(frozen=True, slots=True)
 class _ColdBench:
     """Measures one model after the other, part by part."""
 
-    def __init__(
-        self, report: Report, quick: bool, engines: Sequence[str], threads: int, rounds: int
-    ) -> None:
-        self._report = report
-        self._quick = quick
-        self._engines = engines
-        self._threads = threads
-        self._rounds = rounds
+    report: Report
+    quick: bool
+    engines: Sequence[str]
+    threads: int
+    rounds: int
 
     def measure(self, files: ModelFiles, parts: Sequence[str], hint: str = "") -> None:
         """The parts. ``hint``: behind the reason why an engine cannot be measured."""
         if "process" in parts:
-            engines = self._engines or (QUICK if self._quick else [*COLD])
-            self._report.rows += self._rows("process", files, engines, hint)
+            engines = self.engines or (QUICK if self.quick else [*COLD])
+            self.report.rows += self._rows("process", files, engines, hint)
         if "disk" in parts:
-            engines = self._engines or FROM_DISK
+            engines = self.engines or FROM_DISK
             hot = self._rows("hot", files, engines, hint)
             hot_ms = {row["engine"]: row["first_ms"] for row in hot}
-            self._report.rows += [
+            self.report.rows += [
                 {**row, "hot_ms": hot_ms[row["engine"]]}
                 for row in self._rows("disk", files, list(hot_ms), hint, dropped=True)
             ]
         if "served" in parts:
-            self._report.rows += measure_served(files, self._threads, self._rounds)
+            self.report.rows += measure_served(files, self.threads, self.rounds)
 
     def fail(self, model: str, engine: str, reason: str) -> None:
         """Once a row, however many parts the engine fails in."""
         if engine == TORCH and "no torch form" in reason:
-            self._report.notes.append(f"{model}: {reason}")  # it is nobody's failure
+            self.report.notes.append(f"{model}: {reason}")  # it is nobody's failure
             return
         row = {"part": UNMEASURED, "model": model, "batch": 1, "engine": engine}
-        if not any(row.items() <= known.items() for known in self._report.rows):
-            self._report.rows.append({**row, REASON: reason})
+        if not any(row.items() <= known.items() for known in self.report.rows):
+            self.report.rows.append({**row, REASON: reason})
 
     def _rows(
         self,
@@ -210,14 +205,14 @@ class _ColdBench:
         *,
         dropped: bool = False,
     ) -> list[dict[str, Any]]:
-        def fail(engine: str, reason: str) -> None:
-            self.fail(files.name, engine, reason + hint)
-
-        effort = self._rounds, 0.15 if self._quick else 0.4
+        effort = self.rounds, 0.15 if self.quick else 0.4
         with tempfile.TemporaryDirectory(prefix="brisk-cold-") as folder:
-            outputs = Path(folder)
-            found = measure(files, engines, self._threads, effort, fail, outputs, dropped=dropped)
-            agree = agreements(outputs, found)
+            found, failed = measure(
+                files, engines, self.threads, effort, Path(folder), dropped=dropped
+            )
+            agree = agreements(Path(folder), found)
+        for engine, reason in failed.items():
+            self.fail(files.name, engine, reason + hint)
         rows = rows_of(part, files.name, found)
         for row in rows:
             if row["engine"] in agree:
@@ -225,31 +220,8 @@ class _ColdBench:
         return rows
 
 
-def by_part(report: Report) -> list[Report]:
-    """A report for each part's rows, since the parts' columns differ."""
-    found = []
-    for part in dict.fromkeys(row["part"] for row in report.rows):
-        own = [
-            {key: value for key, value in row.items() if key != "part"}
-            for row in report.rows
-            if row["part"] == part
-        ]
-        name = f"cold, {part}"
-        found.append(dataclasses.replace(report, name=name, rows=own, checks=[], notes=[]))
-    return found
-
-
-def show_parts(report: Report) -> None:
-    """Print the parts' rows, then every check and note."""
-    for part in by_part(report):
-        show(part)
-    show(dataclasses.replace(report, rows=[]))
-
-
 def plot_parts(report: Report, folder: Path) -> list[Path]:
     """A file for each part and model: first answers."""
-    files: list[Path] = []
-    for part in by_part(report):
-        drawn = dataclasses.replace(part, name=part.name.replace(", ", "-"))
-        files += plot_bars(drawn, folder, "first_ms", "model", "engine", "spread_ms")
-    return files
+    rows = [{**row, "group": f"{row['part']} {row['model']}"} for row in report.rows]
+    drawn = dataclasses.replace(report, rows=rows)
+    return plot_bars(drawn, folder, "first_ms", "group", "engine", "spread_ms")

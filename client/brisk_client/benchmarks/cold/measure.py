@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
 
 from brisk_client.benchmarks.cold.networks import ModelFiles
 from brisk_client.benchmarks.cold.zygote import ColdSample, Zygote
 from brisk_client.benchmarks.engines.process import EngineUnavailableError
 from brisk_client.benchmarks.engines.registry import COLD
 from brisk_client.benchmarks.harness.sampling import in_rounds
-
-Failed: TypeAlias = Callable[[str, str], None]
-"""Takes an engine's name and why it cannot be measured."""
 
 _CHUNK_BYTES = 4 << 20
 
@@ -40,20 +36,20 @@ def measure(
     engines: Sequence[str],
     threads: int,
     effort: tuple[int, float],
-    fail: Failed,
     outputs: Path,
     *,
     dropped: bool = False,
-) -> dict[str, EngineSamples]:
+) -> tuple[dict[str, EngineSamples], dict[str, str]]:
     """Samples of each engine, which prepares the model first, in a process of its own.
 
     ``effort``: rounds, and seconds of warm inferences behind each cold start. ``dropped``: the
     files leave the page cache before each sample, else they are read into it. An engine that
-    fails is left out. First answers go to ``outputs``/ENGINE.npz.
+    fails is left out; the second result says why. First answers go to ``outputs``/ENGINE.npz.
     """
     rounds, warm_s = effort
     zygotes: dict[str, tuple[Zygote, Path | None]] = {}
     found: dict[str, EngineSamples] = {}
+    failed: dict[str, str] = {}
 
     def sample(name: str) -> ColdSample:
         zygote, prepared = zygotes[name]
@@ -73,16 +69,13 @@ def measure(
                 if COLD[name].prepare is not None:
                     prepared, took_s = zygote.prepare(files.model, files.folder)
             except EngineUnavailableError as error:
-                fail(name, str(error))
+                failed[name] = str(error)
                 continue
             zygotes[name], found[name] = (zygote, prepared), EngineSamples(prepare_s=took_s)
         samples, reasons = in_rounds(zygotes, rounds, sample, failures=(EngineUnavailableError,))
-    for name, reason in reasons.items():
-        fail(name, reason)
-        del found[name]
     for name, taken in samples.items():
         found[name].samples = taken
-    return found
+    return {name: found[name] for name in samples}, {**failed, **reasons}
 
 
 def files_of(path: Path) -> list[Path]:

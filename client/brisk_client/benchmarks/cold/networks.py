@@ -284,14 +284,6 @@ class ModelFiles:
     folder: Path
 
 
-def default_folder() -> Path:
-    """``build/cold`` of a checkout, else ``~/.cache/brisk/bench-cold``."""
-    checkout = Path(__file__).resolve().parents[4]
-    if (checkout / "pyproject.toml").is_file():
-        return checkout / "build" / "cold"
-    return Path.home() / ".cache" / "brisk" / "bench-cold"
-
-
 def build(name: str, folder: Path) -> ModelFiles:
     """Write a model of MODELS or SMOKE, and a request, into ``folder``/NAME, unless they are
     there."""
@@ -304,7 +296,7 @@ def build(name: str, folder: Path) -> ModelFiles:
         draft.write_bytes(model.SerializeToString())
         os.replace(draft, files.model)
     if not files.inputs.exists():
-        np.savez(files.inputs, **make_inputs(files.model, {}))
+        np.savez(files.inputs, **make_inputs(files.model))
     return files
 
 
@@ -319,5 +311,5 @@ def given_model(name: str, file: Path, folder: Path, given: GivenInputs) -> Mode
     place = folder / f"given-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
     place.mkdir(parents=True, exist_ok=True)
     inputs = place / "inputs.npz"
-    np.savez(inputs, **make_inputs(file, {}, given))
+    np.savez(inputs, **make_inputs(file, given))
     return ModelFiles(name, file.resolve(), inputs, place)

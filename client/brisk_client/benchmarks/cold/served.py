@@ -2,15 +2,14 @@
 
 Servers have an entry of Brisk with an artefact, one without, and models of the plain Python
 backend that use ONNX Runtime (as it is, and prepared) and torch (weights mapped from a file). Each
-server loads a model once per engine and Brisk only one of its two entries, so that no process has
-computed the model before. Brisk's runtime runs already, and
-stubs are forked, as in a server with any other Brisk model in it; a Python-backend model imports
-its engine with every load, since each has a process of its own.
+server loads one of them once, so that no process has computed the model before. Brisk's runtime
+runs already, and stubs are forked, as in a server with any other Brisk model in it; a
+Python-backend model imports its engine with every load, since each has a process of its own.
 """
 
 from __future__ import annotations
 
-import random
+import contextlib
 import statistics
 import tempfile
 import time
@@ -31,7 +30,7 @@ from brisk_client.benchmarks.engines.registry import (
     optimised_apart,
     prepare_brisk,
 )
-from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
+from brisk_client.benchmarks.harness.sampling import in_rounds, median_ratio, summarise
 from brisk_client.benchmarks.harness.served_entries import (
     ONNXRUNTIME_MODEL,
     ONNXRUNTIME_PREPARED_MODEL,
@@ -42,7 +41,6 @@ from brisk_client.benchmarks.harness.served_entries import (
 )
 from brisk_client.benchmarks.harness.served_server import (
     COMPLETE,
-    BenchmarkServer,
     benchmark_server,
     thread_variables,
 )
@@ -50,7 +48,6 @@ from brisk_client.benchmarks.harness.surroundings import environment
 from brisk_client.inference import InferenceClient, Transport
 
 _RESIDENT = "resident"
-_UNLOAD_TIMEOUT_S = 60.0
 _SETTLING_S = 1.0
 """Behind a server's start, in which its fork server and workers get ready."""
 
@@ -69,15 +66,13 @@ def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[st
         entries = _write_entries(repository, files, threads)
         write_brisk_entry(repository, build(SMOKE, files.folder.parent).model, _RESIDENT)
         inputs = load_arrays(files.inputs)
-        taken: dict[str, list[Times]] = {engine: [] for engine in entries}
-        for turn in range(rounds + 1):
-            order = random.Random(turn).sample(list(entries), len(entries))
-            for engines in (set(order) - {UNPREPARED}, {UNPREPARED}):
-                chosen = {engine: entries[engine] for engine in order if engine in engines}
-                for engine, times in _load_each(repository, threads, chosen, inputs).items():
-                    if turn:  # the first round fills the page cache with libraries and models
-                        taken[engine].append(times)
-    return [_row(files, taken, engine) for engine in taken]
+        taken, _ = in_rounds(
+            entries,
+            rounds,
+            lambda engine: _load(repository, threads, entries[engine], inputs),
+            uncounted=1,  # fills the page cache with libraries and models
+        )
+    return [_row(files, taken, engine) for engine in entries]
 
 
 def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
@@ -111,54 +106,24 @@ def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[st
     return entries
 
 
-def _load_each(
-    repository: Path, threads: int, entries: Mapping[str, str], inputs: Mapping[str, np.ndarray]
-) -> dict[str, Times]:
-    """Start a server, load and ask each entry once, in order.
-
-    Brisk's two are asked of two servers; a Python-backend model has a process of its own in any.
-    """
+def _load(repository: Path, threads: int, name: str, inputs: Mapping[str, np.ndarray]) -> Times:
+    """Start a server, load and ask one entry."""
     variables = {**thread_variables(threads), "BRISK_ARTEFACTS": "use"}
     options = [COMPLETE, "--model-control-mode=explicit", f"--load-model={_RESIDENT}"]
-    found = {}
-    with benchmark_server(repository, variables, options) as server:
-        time.sleep(_SETTLING_S)
-        control = InferenceServerClient(server.grpc)
-        with InferenceClient(server.grpc, Transport.GRPC) as client:
-            for engine, name in entries.items():
-                found[engine] = _load(control, client, name, inputs)
-                control.unload_model(name)
-                wait_unloaded(server, control, name)
-        control.close()
-    return found
-
-
-def _load(
-    control: Any, client: InferenceClient, name: str, inputs: Mapping[str, np.ndarray]
-) -> Times:
-    before_s = time.perf_counter()
-    control.load_model(name)
-    ready_s = time.perf_counter()
-    client.infer(name, inputs)
-    first_s = time.perf_counter()
-    client.infer(name, inputs)
-    second_s = time.perf_counter()
-    return ready_s - before_s, first_s - before_s, second_s - first_s
-
-
-def wait_unloaded(server: BenchmarkServer, control: Any, name: str) -> None:
-    """Until the model and its stub are gone, whose end would be paid for by the next start.
-
-    Triton answers an unload before that. Raises TimeoutError.
-    """
-    deadline_s = time.monotonic() + _UNLOAD_TIMEOUT_S
-    while server.has_stub_of(name) or any(
-        entry.name == name and entry.state != "UNAVAILABLE"
-        for entry in control.get_model_repository_index().models
+    with (
+        benchmark_server(repository, variables, options) as server,
+        contextlib.closing(InferenceServerClient(server.grpc)) as control,
+        InferenceClient(server.grpc, Transport.GRPC) as client,
     ):
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"'{name}' was not unloaded in {_UNLOAD_TIMEOUT_S:g} s")
-        time.sleep(0.02)
+        time.sleep(_SETTLING_S)
+        before_s = time.perf_counter()
+        control.load_model(name)
+        ready_s = time.perf_counter()
+        client.infer(name, inputs)
+        first_s = time.perf_counter()
+        client.infer(name, inputs)
+        second_s = time.perf_counter()
+    return ready_s - before_s, first_s - before_s, second_s - first_s
 
 
 def _row(files: ModelFiles, taken: Mapping[str, Sequence[Times]], engine: str) -> dict[str, Any]:

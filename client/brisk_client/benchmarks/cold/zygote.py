@@ -9,7 +9,6 @@ run as a program; its standard output carries one JSON line for each task.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import sys
 import tempfile
@@ -23,11 +22,11 @@ from brisk.stub.runtime_client.runtime_process import allocator_settings
 from brisk_client.benchmarks.cold.networks import write_unrelated
 from brisk_client.benchmarks.engines.agreement import load_arrays, save_answers
 from brisk_client.benchmarks.engines.process import (
+    Answer,
     EngineChild,
     EngineUnavailableError,
+    answer_tasks,
     processor_s,
-    tell,
-    tell_failure,
 )
 from brisk_client.benchmarks.engines.registry import COLD, Engine
 from brisk_client.benchmarks.harness.sampling import time_inferences
@@ -72,9 +71,10 @@ class Zygote(EngineChild):
 
     def prepare(self, model: Path, folder: Path) -> tuple[Path, float | None]:
         """The engine's artefact of the model, and seconds taken; None: it was there already."""
-        asked = {"model": str(model), "folder": str(folder), "threads": self._threads}
         try:
-            found = self.ask(json.dumps(asked), PREPARE_TIMEOUT_S)
+            found = self.ask(
+                PREPARE_TIMEOUT_S, model=str(model), folder=str(folder), threads=self._threads
+            )
         except EngineUnavailableError as error:
             raise EngineUnavailableError(f"{self._engine} cannot prepare: {error}") from error
         return Path(found["artefact"]), found["took_s"]
@@ -84,15 +84,16 @@ class Zygote(EngineChild):
     ) -> ColdSample:
         """``warm_s``: time to spend on warm inferences, once the engine has finished its
         background work. The first answer goes to ``outputs`` (.npz)."""
-        asked = {
-            "model": str(model),
-            "prepared": None if prepared is None else str(prepared),
-            "inputs": str(inputs),
-            "threads": self._threads,
-            "warm_s": warm_s,
-            "outputs": str(outputs),
-        }
-        return ColdSample(**self.ask(json.dumps(asked), SAMPLE_TIMEOUT_S))
+        found = self.ask(
+            SAMPLE_TIMEOUT_S,
+            model=str(model),
+            prepared=None if prepared is None else str(prepared),
+            inputs=str(inputs),
+            threads=self._threads,
+            warm_s=warm_s,
+            outputs=str(outputs),
+        )
+        return ColdSample(**found)
 
 
 def _start_unrelated(engine: Engine, threads: int) -> None:
@@ -118,7 +119,8 @@ def _sample(
     """The sample itself, in this process, which should be a fresh one."""
     given = load_arrays(inputs)
     if not engine.as_it_comes:
-        _ = b"\1" * MEMORY_BYTES  # touches each page, and lets go of them
+        touched = b"\1" * MEMORY_BYTES
+        del touched
     _start_unrelated(engine, threads)
     used_s, before_s = processor_s(), time.perf_counter()
     opened = engine.open(Path(model), None if prepared is None else Path(prepared), threads)
@@ -154,29 +156,16 @@ def _prepare(engine: Engine, model: str, folder: str, threads: int) -> dict[str,
     }
 
 
-def _serve(engine: Engine) -> None:
-    try:
-        engine.imports()
-    except ImportError as error:
-        tell(error=str(error))
-        return
+def _begin(engine: Engine) -> Answer:
+    engine.imports()
     gc.collect()
     gc.freeze()  # as Brisk's worker does: no collection visits what was imported
-    tell()
-    for line in sys.stdin:
-        child = os.fork()
-        if child:
-            _, status = os.waitpid(child, 0)
-            if status:
-                tell(ended=os.waitstatus_to_exitcode(status))
-            continue
-        try:
-            asked = json.loads(line)
-            tell(**(_prepare if "folder" in asked else _sample)(engine, **asked))
-        except Exception as error:  # noqa: BLE001
-            tell_failure(error)
-        os._exit(0)
+
+    def answer(**task: Any) -> dict[str, Any]:
+        return (_prepare if "folder" in task else _sample)(engine, **task)
+
+    return answer
 
 
 if __name__ == "__main__":
-    _serve(COLD[sys.argv[1]])
+    answer_tasks(lambda: _begin(COLD[sys.argv[1]]), forks=True)

@@ -115,7 +115,6 @@ def run(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     quick = f"{QUICK_ENTRIES} entries, not {COUNT}; {QUICK_STARTS} start, not {STARTS}"
     parser = benchmark_parser("density", __doc__, quick)
     parser.add_argument("--entries", type=int, default=0, metavar="N", help="of each server")

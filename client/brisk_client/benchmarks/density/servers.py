@@ -15,7 +15,6 @@ from brisk_client.benchmarks.density.memory import ProcessMemory, settled_memory
 from brisk_client.benchmarks.engines.agreement import agree_by_name
 from brisk_client.benchmarks.harness.served_server import (
     BenchmarkServer,
-    processes_of,
     runtime_folder,
 )
 from brisk_client.benchmarks.harness.surroundings import environment
@@ -78,7 +77,7 @@ def figures_of(side: DensitySide) -> dict[str, float]:
     with runtime_folder() as runtime, side.running(runtime) as server:
         ready_s = time.perf_counter() - server.begin_s
         times, right = side.ask(server, 2)
-        memory = settled_memory(lambda: processes_of(runtime))
+        memory = settled_memory(runtime)
 
     def private_mb(*kinds: str) -> float:
         return sum(each.private_bytes for each in memory if each.kind in kinds) / 1e6
@@ -118,14 +117,14 @@ def figures_of_runtime(side: DensitySide) -> tuple[dict[str, float], dict[str, f
         with environment(side.served.environment(Configuration.COMPLETE)):
             for role in Role:  # the first one starts the runtime
                 stack.callback(open_connection(place, role).close)
-        idle = settled_memory(lambda: processes_of(runtime))
+        idle = settled_memory(runtime)
         with side.running(runtime) as server:
             times, right = side.ask(server, _ROUNDS)
-            first = settled_memory(lambda: processes_of(runtime))
+            first = settled_memory(runtime)
             for name in side.names:
                 wait_until_settled(place, name, "normal")
             more, more_right = side.ask(server, _ROUNDS)
-            served = settled_memory(lambda: processes_of(runtime))
+            served = settled_memory(runtime)
     alone = {
         "private_mb": sum(each.private_bytes for each in idle) / 1e6,
         "pss_mb": sum(each.pss_bytes for each in idle) / 1e6,

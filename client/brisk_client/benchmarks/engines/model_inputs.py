@@ -93,13 +93,6 @@ def models_in(folders: Sequence[Path]) -> list[Path]:
     return found
 
 
-def check_files(files: Iterable[Path]) -> None:
-    """Raises UnusableArgumentError for one that is no file."""
-    for file in files:
-        if not file.is_file():
-            raise UnusableArgumentError(f"there is no file {file}")
-
-
 def labelled(files: Sequence[Path]) -> dict[str, Path]:
     """The files by a name that tells them apart: ENTRY/VERSION of a repository, a folder's name
     for its ``model.onnx``, else the file's own, behind its folder's where two have the same."""
@@ -119,14 +112,23 @@ def _label(file: Path) -> str:
     return parent.name if file.stem == "model" else file.stem
 
 
-def read_given_of(texts: Iterable[str], models: int) -> GivenInputs:
-    """As ``read_given``. Raises UnusableArgumentError, too, where there is not one model."""
+def given_models(
+    files: Iterable[Path], folders: Sequence[Path], texts: Iterable[str], others: int = 0
+) -> tuple[list[Path], GivenInputs]:
+    """All ``files`` and those in the ``folders``; what ``--input`` said, which is of one model.
+
+    ``others``: models besides. Raises UnusableArgumentError.
+    """
+    found = [*files, *models_in(folders)]
+    for file in found:
+        if not file.is_file():
+            raise UnusableArgumentError(f"there is no file {file}")
     given = read_given(texts)
-    if given.names() and models != 1:
+    if given.names() and len(found) + others != 1:
         raise UnusableArgumentError(
             "--input is of one model; beside each of several lies its NAME.inputs.npz"
         )
-    return given
+    return found, given
 
 
 def read_given(texts: Iterable[str]) -> GivenInputs:
@@ -157,15 +159,13 @@ def read_given(texts: Iterable[str]) -> GivenInputs:
     return GivenInputs(arrays, shapes)
 
 
-def make_inputs(
-    model: Path, sizes: Mapping[str, int], given: GivenInputs = NOTHING_GIVEN
-) -> dict[str, np.ndarray]:
+def make_inputs(model: Path, given: GivenInputs = NOTHING_GIVEN) -> dict[str, np.ndarray]:
     """One array for each required input: ``given`` ones, else ``NAME.inputs.npz``'s, else made.
 
     Made floats are normal, integers 0 or 1 (bytes of rank 3 and more, as of pixels: any), masks
-    all 1, booleans drawn, texts a word. ``sizes`` gives symbolic dimensions by name; a first
-    dimension is 1 where it does not. Raises UnusableArgumentError for an input that cannot be
-    made, and for a given one that the model does not have or that does not fit.
+    all 1, booleans drawn, texts a word; first dimensions are 1 where they are open. Raises
+    UnusableArgumentError for an input that cannot be made, and for a given one that the model does
+    not have or that does not fit.
     """
     try:
         graph = onnx.load(model, load_external_data=False).graph
@@ -180,15 +180,10 @@ def make_inputs(
     beside = model.with_name(f"{model.stem}.inputs.npz")
     arrays = _read_arrays(beside) if beside.is_file() else {}
     given = GivenInputs({**arrays, **given.arrays}, given.shapes)
-    sizes = {**dict.fromkeys(_batch_names(wanted), 1), **sizes}
+    firsts = [value.type.tensor_type.shape.dim[:1] for value in wanted]
+    batches = {dimension.dim_param for first in firsts for dimension in first} - {""}
     random = np.random.default_rng(0)
-    return {value.name: _input(value, graph, sizes, given, random) for value in wanted}
-
-
-def _batch_names(values: Sequence[onnx.ValueInfoProto]) -> set[str]:
-    """Symbolic dimensions that are any input's first, wherever else they occur."""
-    firsts = [value.type.tensor_type.shape.dim[:1] for value in values]
-    return {dimension.dim_param for first in firsts for dimension in first} - {""}
+    return {value.name: _input(value, graph, batches, given, random) for value in wanted}
 
 
 def were_given(model: Path, given: GivenInputs) -> bool:
@@ -199,7 +194,7 @@ def were_given(model: Path, given: GivenInputs) -> bool:
 def _input(
     value: onnx.ValueInfoProto,
     graph: onnx.GraphProto,
-    sizes: Mapping[str, int],
+    batches: set[str],
     given: GivenInputs,
     random: np.random.Generator,
 ) -> np.ndarray:
@@ -211,7 +206,7 @@ def _input(
     array = given.arrays.get(name)
     if array is not None and array.ndim:
         return _checked(value, array, dtype)
-    shape = given.shapes.get(name) or _shape(value, graph, sizes, is_filled=array is not None)
+    shape = given.shapes.get(name) or _shape(value, graph, batches, is_filled=array is not None)
     if array is not None:
         return _checked(value, np.full(shape, array), dtype)
     return _drawn(name, shape, dtype, random)
@@ -235,10 +230,11 @@ def _dtype(value: onnx.ValueInfoProto) -> np.dtype:
 def _shape(
     value: onnx.ValueInfoProto,
     graph: onnx.GraphProto,
-    sizes: Mapping[str, int],
+    batches: set[str],
     *,
     is_filled: bool,
 ) -> tuple[int, ...]:
+    """``batches``: names of any input's first dimension, 1 wherever they stand."""
     declared = value.type.tensor_type
     if not declared.HasField("shape"):
         if is_filled:
@@ -252,9 +248,7 @@ def _shape(
     def size_of(position: int, dimension: onnx.TensorShapeProto.Dimension) -> int:
         if dimension.dim_value > 0:
             return int(dimension.dim_value)
-        if dimension.dim_param in sizes:
-            return sizes[dimension.dim_param]
-        if position == 0:
+        if position == 0 or dimension.dim_param in batches:
             return 1
         return (position == 1 and channels) or (LENGTH if rank < 4 else SIDE)
 

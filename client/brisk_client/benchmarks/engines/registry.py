@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -262,6 +262,7 @@ COLD: Mapping[str, Engine] = {
 """Those whose cold starts are measured, in the order in which they are shown."""
 
 
+@cache
 def optimised_apart(model: Path, folder: Path, threads: int) -> Path:
     """``prepare_onnxruntime`` in a process of its own. Raises EngineUnavailableError."""
     try:

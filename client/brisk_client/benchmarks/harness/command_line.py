@@ -66,7 +66,6 @@ def deliver(
     report: Report,
     chosen: argparse.Namespace,
     plot: Callable[[Path], object] | None,
-    show_report: Callable[[Report], None] = show,
 ) -> int:
     """Show the report and write what was asked for; 0 where every check holds, else 1.
 
@@ -74,7 +73,7 @@ def deliver(
     """
     for name, value in chosen.provenance.items():
         setattr(report, name, value)
-    show_report(report)
+    show(report)
     if chosen.json:
         write_json(report, chosen.json)
     if chosen.plot and plot is not None:
@@ -87,7 +86,6 @@ def run_command(
     arguments: Sequence[str],
     run: Callable[..., Report],
     plot: Callable[[Report, Path], object],
-    show_report: Callable[[Report], None] = show,
 ) -> int:
     """Give ``run`` the options that a `benchmark_parser` reads, by name, and deliver its report.
 
@@ -99,7 +97,7 @@ def run_command(
         report = run(**options)
     except UnusableArgumentError as error:
         parser.error(str(error))
-    return deliver(report, chosen, lambda folder: plot(report, folder), show_report)
+    return deliver(report, chosen, lambda folder: plot(report, folder))
 
 
 def bars(

@@ -90,15 +90,6 @@ class BenchmarkServer:
             for pid, kind in kinds.items()
         ]
 
-    def has_stub_of(self, name: str) -> bool:
-        """Whether a stub of the entry ``name`` lives."""
-        wanted = os.fsencode(f"/{name}/")
-        return any(
-            wanted in _command(process.pid)
-            for process in self.processes()
-            if process.kind == "stub"
-        )
-
     def processor_s(self) -> float:
         """User and system time that all the processes have used so far."""
         return sum(_processor_ticks(process.pid) for process in self.processes()) / _TICKS_PER_S

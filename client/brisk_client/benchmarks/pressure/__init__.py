@@ -15,13 +15,13 @@ from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.served_entries import SAMPLES
 from brisk_client.benchmarks.harness.served_server import benchmark_server
 from brisk_client.benchmarks.pressure.clients import pressure_clients
-from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
+from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory
 from brisk_client.report import Report, plot_bars
 from brisk_client.tails import quantile, tail_or_shortage
 
 GROWTH_LIMIT = 0.02
 
-WINDOW_S = 10.0
+WINDOW_S = 10
 """Means of the first and of the last so many seconds are compared."""
 
 WARM_UP_S = 40.0
@@ -43,20 +43,18 @@ def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report
     with (
         benchmark_server(SAMPLES, {}) as server,
         pressure_clients(server, clients, WARM_UP_S, seconds) as outcome_of,
-        sampled_memory(server) as samples,
+        sampled_memory(server, WARM_UP_S, seconds) as samples,
     ):
         outcome = outcome_of()
     everything = [each for values in outcome.latency_s.values() for each in values]
     for model, values in {"all models": everything, **outcome.latency_s}.items():
         report.rows.append({"kind": "latency", "what": model, **_latency(values, seconds)})
     outcome.judge(report, "errors")
-    window_s = min(WINDOW_S, seconds / 3)
-    report_memory(report, since(samples, WARM_UP_S, seconds), window_s, GROWTH_LIMIT)
+    report_memory(report, samples, min(WINDOW_S, int(seconds / 3)), GROWTH_LIMIT)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("pressure", __doc__, "twelve seconds")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonclient import grpc, http
+from tritonclient.http import InferenceServerClient
 
 from brisk_client.benchmarks.engines.agreement import agree_by_name
 from brisk_client.benchmarks.engines.model_inputs import add_input_option, read_given
@@ -120,7 +120,6 @@ def run(
     peers: Path | None = None,
     entries: Sequence[str] = tuple(ENTRIES),
     side: Sequence[str] = (),
-    uses_grpc: bool = False,
 ) -> Report:
     """Measure the starts of servers with each of ``model``: samples by name, or ONNX files.
 
@@ -128,9 +127,8 @@ def run(
     names; none: all. Raises UnusableArgumentError before anything is measured.
     """
     threads = threads or len(os.sched_getaffinity(0))
-    transport = Transport.GRPC if uses_grpc else Transport.HTTP
     check_known("entries", entries, ENTRIES)
-    report = new_report("start", VERSIONS, NOTES, threads=threads, transport=transport.value)
+    report = new_report("start", VERSIONS, NOTES, threads=threads)
     backends = peer_backends(peers)
     given = read_given(inputs)
     configurations = [ENTRIES[name] for name in entries]
@@ -140,14 +138,13 @@ def run(
         for number, case in enumerate(cases):
             bench = StartBench(case, threads, Path(folder) / str(number))
             sides = chosen_sides(bench, backends, side)
-            report.rows += _rows(bench, sides, configurations, rounds, transport)
+            report.rows += _rows(bench, sides, configurations, rounds)
             report.notes.append(f"{case.name}: the right answer is {case.source}")
     report.checks += all_checks(report.rows)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("start", __doc__, f"{QUICK_ROUNDS} rounds, not {ROUNDS}")
     parser.add_argument(
         "--model",
@@ -170,9 +167,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--side", action="append", default=[], metavar="NAME", help=f"{FIRST}, {PYTHON}, …"
     )
-    parser.add_argument(
-        "--grpc", dest="uses_grpc", action="store_true", help="poll and ask over gRPC, not HTTP"
-    )
     return run_command(parser, arguments, run, _plot)
 
 
@@ -187,7 +181,6 @@ def _rows(
     sides: Sequence[StartSide],
     configurations: Sequence[Configuration],
     rounds: int,
-    transport: Transport,
 ) -> list[dict[str, Any]]:
     """One for each side and configuration, times in ms."""
     failed: dict[str, str] = {}
@@ -207,7 +200,7 @@ def _rows(
         side, configuration = pair
         if side.name in failed:
             raise EngineUnavailableError(failed[side.name])
-        return _start(side, configuration, transport)
+        return _start(side, configuration)
 
     failures = (*FAILURES, EngineUnavailableError)
     taken, reasons = in_rounds(pairs, rounds, start, uncounted=1, failures=failures)
@@ -242,7 +235,7 @@ def _rows(
     return rows
 
 
-def _start(side: StartSide, configuration: Configuration, transport: Transport) -> StartTimes:
+def _start(side: StartSide, configuration: Configuration) -> StartTimes:
     """Start a server whose runtime is new, ask it once, end it.
 
     Nothing of it is left afterwards: no process that has its runtime's directory in its
@@ -252,17 +245,15 @@ def _start(side: StartSide, configuration: Configuration, transport: Transport) 
     if side.name != PREPARED:
         side.write(configuration)
     with runtime_folder() as runtime, side.starting(configuration, runtime) as server:
-        return _ask(server, side.bench.case.inputs, transport)
+        return _ask(server, side.bench.case.inputs)
 
 
-def _ask(server: BenchmarkServer, inputs: Arrays, transport: Transport) -> StartTimes:
+def _ask(server: BenchmarkServer, inputs: Arrays) -> StartTimes:
     """Ask as soon as the model is ready; a client that is made earlier would wait longer."""
-    url = server.http if transport is Transport.HTTP else server.grpc
-    _wait_for_port(server, url)
-    module = http if transport is Transport.HTTP else grpc
+    _wait_for_port(server)
     with (
-        InferenceClient(url, transport, _CALL_TIMEOUT_S) as client,
-        contextlib.closing(module.InferenceServerClient(url)) as control,
+        InferenceClient(server.http, Transport.HTTP, _CALL_TIMEOUT_S) as client,
+        contextlib.closing(InferenceServerClient(server.http)) as control,
     ):
         while not control.is_model_ready(ENTRY):
             server.give_up()
@@ -273,8 +264,8 @@ def _ask(server: BenchmarkServer, inputs: Arrays, transport: Transport) -> Start
     return StartTimes(ready_s - server.begin_s, answered_s - server.begin_s, outputs)
 
 
-def _wait_for_port(server: BenchmarkServer, url: str) -> None:
-    host, _, port = url.rpartition(":")
+def _wait_for_port(server: BenchmarkServer) -> None:
+    host, _, port = server.http.rpartition(":")
     while True:
         try:
             socket.create_connection((host, int(port)), timeout=_CALL_TIMEOUT_S).close()

@@ -50,7 +50,7 @@ def case_of(named: str, given: GivenInputs = NOTHING_GIVEN) -> Case:
                 f"'{named}' is no ONNX file and no generated sample of {SAMPLES.name}"
             )
         file = found[-1]
-    inputs = make_inputs(file, {}, given)
+    inputs = make_inputs(file, given)
     return _case(Path(named).stem, file, inputs, _answer(file, inputs), "onnxruntime's")
 
 

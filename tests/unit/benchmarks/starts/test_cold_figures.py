@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.cold import by_part, plot_parts
+from brisk_client.benchmarks.cold import plot_parts
 from brisk_client.report import Report
 
 pytestmark = pytest.mark.timing
@@ -40,10 +40,3 @@ def test_every_part_is_drawn_once_there_are_its_rows(tmp_path: Path) -> None:
 
 def test_without_rows_nothing_is_drawn(tmp_path: Path) -> None:
     assert plot_parts(Report("cold", {}, {}, [], []), tmp_path) == []
-
-
-def test_each_part_has_the_rows_and_columns_of_its_own() -> None:
-    parts = {part.name: part.rows for part in by_part(_report())}
-    assert list(parts) == ["cold, process", "cold, disk", "cold, served"]
-    assert {row["first_ms"] for row in parts["cold, process"]} == {10, 20, 80, 40, 320}
-    assert all("first_over_read" in row and "part" not in row for row in parts["cold, disk"])

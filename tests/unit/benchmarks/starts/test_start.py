@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from brisk_client.benchmarks import start
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
@@ -24,19 +23,13 @@ from brisk_client.benchmarks.start.sides import (
     StartBench,
     StartSide,
 )
+from support.models.graph_models import model
 
 pytestmark = pytest.mark.timing
 
 
-def write(file: Path, kind: int = TensorProto.FLOAT) -> Path:
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", kind, ["batch", 3])],
-        [helper.make_tensor_value_info("y", kind, ["batch", 3])],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+def write(file: Path, kind: str = "float") -> Path:
+    onnx.save(model(f"g ({kind}[batch,3] x) => ({kind}[batch,3] y) {{y = Neg(x)}}"), file)
     return file
 
 
@@ -107,7 +100,7 @@ def test_models_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(UnusableArgumentError, match="not an ONNX model"):
         case_of(str(tmp_path / "broken.onnx"))
     with pytest.raises(UnusableArgumentError, match="onnxruntime cannot run it"):
-        case_of(str(write(tmp_path / "texts.onnx", TensorProto.STRING)))
+        case_of(str(write(tmp_path / "texts.onnx", "string")))
 
 
 def test_a_first_start_finds_nothing_that_an_earlier_one_left(case: Case, tmp_path: Path) -> None:
