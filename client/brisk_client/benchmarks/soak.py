@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,17 +21,16 @@ from pathlib import Path
 
 from tritonclient.http import InferenceServerClient
 
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.served_entries import SAMPLES
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
 from brisk_client.benchmarks.pressure.clients import pressure_clients
-from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
+from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory
 from brisk_client.demo import difference
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report, check_limit, plot_bars
+from brisk_client.report import Check, Report, check_limit
 from brisk_client.samples.expectations import EXPECTED, read_expectations
-
-REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 
 CLIENTS = 8
 WARM_UP_S = 30.0
@@ -74,14 +72,9 @@ def run(quick: bool = False, seconds: float = 600.0) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("soak", __doc__, "one minute")
     parser.add_argument("--seconds", type=float, default=600.0)
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick, chosen.seconds)
-    return deliver(
-        report, chosen, lambda folder: plot_bars(report, folder, "last_mib", "kind", "what")
-    )
+    return run_command(parser, arguments, run, bars("last_mib", "kind", "what"))
 
 
 def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None:
@@ -90,23 +83,25 @@ def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None
     options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in names)]
     with (
         benchmark_server(repository, environment, options) as server,
-        pressure_clients(repository, server, CLIENTS, WARM_UP_S, seconds) as outcome_of,
-        sampled_memory(server) as memory,
-        Troubles(server, cache, WARM_UP_S, seconds) as troubles,
+        pressure_clients(server, CLIENTS, WARM_UP_S, seconds) as outcome_of,
+        sampled_memory(server, WARM_UP_S, seconds) as memory,
     ):
+        troubles = Troubles(server, cache)
+        time.sleep(WARM_UP_S)
+        troubles.make(seconds)
         outcome = outcome_of()
-        troubles.wait()
-    answers = {"kind": "answers", "what": "sample models", "count": outcome.answers}
-    report.rows.append(answers)
     report.rows += [
-        {"kind": "trouble", "what": what, "count": count}
-        for what, count in troubles.counts.items()
+        {"kind": "answers", "what": "sample models", "count": outcome.answers},
+        *(
+            {"kind": "trouble", "what": what, "count": count}
+            for what, count in troubles.counts.items()
+        ),
     ]
     outcome.judge(report, "errors, lost requests among them")
     name = "wrong answers and errors around troubles"
     report.checks.append(Check(name, len(troubles.faults), "0", not troubles.faults))
     report.notes += troubles.faults[:10] + troubles.notes
-    report_memory(report, since(memory, WARM_UP_S, seconds), seconds / 4, GROWTH_LIMIT)
+    report_memory(report, memory, int(seconds / 4), GROWTH_LIMIT)
     opened = troubles.files_after - troubles.files_before
     report.checks.append(check_limit("more open files in the end", opened, "<=", FILES_LIMIT))
 
@@ -114,10 +109,9 @@ def _soak(report: Report, repository: Path, cache: Path, seconds: float) -> None
 def _repository(directory: Path) -> Path:
     """The sample entries, and a copy of one that comes and goes; all for requests of any class."""
     directory.mkdir(parents=True)
-    for entry in sorted(file.parent for file in REPOSITORY.glob(f"*/{EXPECTED}")):
+    for entry in sorted(file.parent for file in SAMPLES.glob(f"*/{EXPECTED}")):
         shutil.copytree(entry, directory / entry.name)
-    shutil.copytree(REPOSITORY / MODEL_OF_CHURNED, directory / CHURNED)
-    (directory / CHURNED / EXPECTED).unlink()
+    shutil.copytree(SAMPLES / MODEL_OF_CHURNED, directory / CHURNED)
     for config in directory.glob("*/config.pbtxt"):
         config.write_text(config.read_text() + ANY_CLASS)
     return directory
@@ -137,14 +131,9 @@ def small_disk(directory: Path) -> Iterator[Path]:
 
 
 class Troubles:
-    """Makes trouble from a thread of its own; a context manager, results afterwards.
+    """Makes trouble. ``faults``: wrong answers and errors of the requests around each trouble."""
 
-    ``faults``: wrong answers and errors of the requests that are sent around each trouble.
-    """
-
-    def __init__(
-        self, server: BenchmarkServer, cache: Path, after_s: float, seconds: float
-    ) -> None:
+    def __init__(self, server: BenchmarkServer, cache: Path) -> None:
         self.counts: Counter[str] = Counter()
         self.faults: list[str] = []
         self.notes: list[str] = []
@@ -152,38 +141,22 @@ class Troubles:
         self.files_after = 0
         self._server = server
         self._cache = cache
-        self._after_s = after_s
-        self._seconds = seconds
         self._random = random.Random(0)
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="soak-troubles", daemon=True)
 
-    def __enter__(self) -> Troubles:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join(timeout=120.0)
-
-    def wait(self) -> None:
-        """Until the last trouble is over."""
-        self._thread.join(timeout=self._seconds + 120.0)
-
-    def _run(self) -> None:
-        if self._ended.wait(self._after_s):
-            return
-        end_s = time.monotonic() + self._seconds - 2 * PAUSE_S
+    def make(self, seconds: float) -> None:
+        """One after the other, in turns; returns some seconds before ``seconds`` are over."""
+        end_s = time.monotonic() + seconds - 2 * PAUSE_S
         troubles = (self._churn, self._kill, self._damage, self._fill)
         number = 0
-        while time.monotonic() < end_s and not self._ended.wait(PAUSE_S):
+        while time.monotonic() < end_s:
+            time.sleep(PAUSE_S)
             self._try(troubles[number % len(troubles)])
             self._try(self._ask_in_every_class)
             number += 1
             if number == len(troubles):  # by now every stub is connected to both workers
                 self.files_before = self._open_files()
         self._try(self._free)
-        self._ended.wait(PAUSE_S)
+        time.sleep(PAUSE_S)
         self.files_after = self._open_files()
 
     def _try(self, trouble: Callable[[], None]) -> None:
@@ -253,7 +226,7 @@ class Troubles:
             self._ask("digits_cnn", "digits_cnn", job_class)
 
     def _ask(self, model: str, expected_of: str, job_class: str) -> None:
-        (*_, expectation) = read_expectations(REPOSITORY / expected_of)
+        (*_, expectation) = read_expectations(SAMPLES / expected_of)
         with InferenceClient(self._server.http, Transport.HTTP) as client:
             version = None if model == CHURNED else expectation.version
             parameters = {"brisk_class": job_class}

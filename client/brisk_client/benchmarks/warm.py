@@ -7,10 +7,10 @@ slows the machine down slows all alike. Brisk and ONNX Runtime are compared roun
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +20,37 @@ from brisk_client.benchmarks import served
 from brisk_client.benchmarks.engines.agreement import agree, difference
 from brisk_client.benchmarks.engines.model_inputs import (
     HINT,
-    NOTHING_GIVEN,
-    GivenInputs,
     add_input_option,
     add_models_option,
-    check_files,
+    given_models,
     labelled,
     make_inputs,
-    models_in,
-    read_given_of,
     were_given,
 )
 from brisk_client.benchmarks.engines.process import EngineUnavailableError, WarmEngine
-from brisk_client.benchmarks.engines.registry import ENGINES
+from brisk_client.benchmarks.engines.registry import BASE, BRISK, SPINNING, TORCH, WARM
 from brisk_client.benchmarks.harness.command_line import (
     UnusableArgumentError,
+    bars,
     benchmark_parser,
-    deliver,
-    measured,
+    run_command,
 )
 from brisk_client.benchmarks.harness.machine import new_report
-from brisk_client.benchmarks.harness.sampling import Burst, burst_rounds, burst_row, median_ratio
-from brisk_client.report import Check, Report, plot_bars
-
-SAMPLES = Path(__file__).resolve().parents[3] / "model_repository"
+from brisk_client.benchmarks.harness.sampling import (
+    Burst,
+    burst_rounds,
+    burst_row,
+    in_rounds,
+    median_ratio,
+)
+from brisk_client.benchmarks.harness.served_entries import SAMPLES
+from brisk_client.report import REASON, Check, Report, check_limit
 
 LIMIT, MEAN_LIMIT = 1.05, 1.0
 """Brisk's time over ONNX Runtime's on each model, and in the mean of several."""
 
 SPARE_US = 20.0
 """More than ONNX Runtime's time that counts as well: a frame, in a small network's time."""
-
-BASE = "onnxruntime"
-
-TORCH = "torch eager"
-"""The engine that has only some networks, with weights of its own."""
 
 IN_PROCESS = "in process"
 """The key ``path`` of a row says what lies between the caller and the engine."""
@@ -74,163 +70,143 @@ NOTES = (
 
 def run(
     quick: bool = False,
-    models: Sequence[Path] | None = None,
+    files: Sequence[Path] = (),
+    models: Sequence[Path] = (),
+    inputs: Sequence[str] = (),
     threads: int = 1,
-    sizes: Mapping[str, int] | None = None,
     through_triton: bool = True,
-    given: GivenInputs = NOTHING_GIVEN,
 ) -> Report:
-    """Measure ``models``, the sample entries where None, with ``threads`` threads each.
+    """Measure ``files`` and those in the folders ``models``, the samples where there are none.
 
-    ``through_triton``: the samples also through a server (``served``), where ``models`` is None.
-    ``sizes``: symbolic dimensions by name; ``given``: inputs (see ``make_inputs``). Raises
-    FileNotFoundError where there are no models.
+    ``through_triton``: the samples also through a server (``served``). Raises FileNotFoundError
+    where there are no samples.
     """
-    files = list(models) if models else sorted(SAMPLES.glob("*/*/model.onnx"))
-    if not files:
+    files, given = given_models(files, models, inputs)
+    samples = sorted(SAMPLES.glob("*/*/model.onnx"))
+    if not files and not samples:
         raise FileNotFoundError(f"no models in {SAMPLES}; model_repository/generate.py makes them")
     versions = ("torch", "onnxruntime", "openvino", "onnx", "numpy")
     report = new_report("warm", versions, NOTES, threads=threads)
-    bench = _WarmBench(report, threads, sizes or {}, given, (4, 0.3) if quick else (10, 1.0))
-    for name, file in labelled(files).items():
-        bench.measure(name, file)
+    effort = (4, 0.3) if quick else (10, 1.0)
+    for name, file in labelled(files or samples).items():
+        try:
+            arrays = make_inputs(file, given)
+        except UnusableArgumentError as error:
+            report.rows.append({"model": name, "engine": "none", REASON: str(error)})
+            report.checks.append(Check(f"{name}: is measured", str(error), "yes", False))
+            continue
+        hint = "" if were_given(file, given) else f" ({HINT})"
+        _measure(report, name, file, arrays, threads, effort, hint)
     _add_means(report)
-    if through_triton and not models:
+    if through_triton and not files:
         report.notes += served.NOTES
         served.measure(report, quick, threads)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("warm", __doc__, "few and short rounds")
-    parser.add_argument("files", nargs="*", type=Path, help="ONNX files; none: the samples")
-    parser.add_argument("--model", action="append", default=[], type=Path, metavar="FILE")
+    parser.add_argument(
+        "files", nargs="*", type=Path, action="extend", help="ONNX files; none: the samples"
+    )
+    parser.add_argument(
+        "--model", dest="files", action="append", default=[], type=Path, metavar="FILE"
+    )
     add_models_option(parser)
     add_input_option(parser)
     parser.add_argument("--threads", type=int, default=1, help="threads of every engine")
     parser.add_argument(
-        "--size", action="append", default=[], metavar="NAME=N", help="a symbolic dimension"
-    )
-    parser.add_argument(
         "--served",
+        dest="through_triton",
         action=argparse.BooleanOptionalAction,
         default=True,
         help="the samples also through a real Triton",
     )
-    chosen = parser.parse_args(arguments)
-
-    def run_chosen() -> Report:
-        files = [*chosen.files, *chosen.model, *models_in(chosen.models)]
-        check_files(files)
-        given = read_given_of(chosen.input, len(files))
-        sizes = _sizes(chosen.size)
-        return run(chosen.quick, files or None, chosen.threads, sizes, chosen.served, given)
-
-    report = measured(parser, run_chosen)
-    return deliver(
-        report,
-        chosen,
-        lambda folder: plot_bars(report, folder, "median_ms", "model", "engine", "spread_ms"),
-    )
+    plot = bars("median_ms", "model", "engine", "spread_ms")
+    return run_command(parser, arguments, run, plot)
 
 
-def _sizes(texts: Sequence[str]) -> dict[str, int]:
-    """Raises UnusableArgumentError for what is not NAME=N."""
-    found = {}
-    for text in texts:
-        name, _, size = text.partition("=")
-        if not (name and size.isdigit() and int(size)):
-            raise UnusableArgumentError(f"--size {text}: expected NAME=N with a positive number")
-        found[name] = int(size)
-    return found
-
-
-class _WarmBench:
-    """Measures one model after the other and adds its rows and checks.
-
-    ``effort``: rounds, seconds of each.
-    """
-
-    def __init__(
-        self,
-        report: Report,
-        threads: int,
-        sizes: Mapping[str, int],
-        given: GivenInputs,
-        effort: tuple[int, float],
-    ) -> None:
-        self._report = report
-        self._threads = threads
-        self._sizes = sizes
-        self._given = given
-        self._rounds, self._duration_s = effort
-
-    def measure(self, name: str, file: Path) -> None:
-        try:
-            inputs = make_inputs(file, self._sizes, self._given)
-        except UnusableArgumentError as error:
-            self._report.rows.append({"model": name, "engine": "none", "reason": str(error)})
-            self._report.checks.append(Check(f"{name}: is measured", str(error), "yes", False))
-            return
-        reasons: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(prefix="brisk-warm-") as folder:
-            np.savez(Path(folder) / "inputs.npz", **inputs)
-            bursts, outputs = self._measure_engines(file, Path(folder), reasons)
-        self._add([_row(name, engine, bursts, outputs) for engine in bursts])
-        hint = "" if were_given(file, self._given) else f" ({HINT})"
-        for engine, reason in reasons.items():
-            if engine == TORCH and reason.startswith("LookupError"):
-                continue  # nobody has written it in torch
-            self._report.rows.append({"model": name, "engine": engine, "reason": reason + hint})
-        if "brisk" in reasons:
+def _measure(
+    report: Report,
+    name: str,
+    file: Path,
+    inputs: Mapping[str, np.ndarray],
+    threads: int,
+    effort: tuple[int, float],
+    hint: str,
+) -> None:
+    """Add one model's rows and checks. ``effort``: rounds, seconds of each; ``hint``: behind the
+    reason why an engine cannot be measured."""
+    rounds, duration_s = effort
+    reasons: dict[str, str] = {}
+    processes: dict[str, WarmEngine] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="brisk-warm-") as folder,
+        contextlib.ExitStack() as stack,
+    ):
+        np.savez(Path(folder) / "inputs.npz", **inputs)
+        for engine in WARM:
+            if threads == 1 and engine == SPINNING:
+                continue  # one thread has nobody to wait for
+            try:
+                process = WarmEngine(engine, file, threads, Path(folder))
+                processes[engine] = stack.enter_context(contextlib.closing(process))
+            except EngineUnavailableError as error:
+                reasons[engine] = str(error)
+        bursts, failed = in_rounds(
+            processes,
+            rounds,
+            lambda engine: processes[engine].measure(duration_s),
+            failures=(EngineUnavailableError,),
+        )
+        outputs = {engine: processes[engine].outputs() for engine in bursts}
+    for engine in bursts:
+        row = _row(name, engine, bursts, outputs)
+        report.rows.append(row)
+        if engine == BRISK and "ratio_to_onnxruntime" in row:
+            report.checks += _checks(row, threads)
+    for engine, reason in {**reasons, **failed}.items():
+        if engine == TORCH and reason.startswith("LookupError"):
+            continue  # nobody has written it in torch
+        report.rows.append({"model": name, "engine": engine, REASON: reason + hint})
+        if engine == BRISK:
             text = f"{name}: brisk answers{', as onnxruntime does' if BASE in bursts else ''}"
-            self._report.checks.append(Check(text, reasons["brisk"], "an answer", False))
+            report.checks.append(Check(text, reason, "an answer", False))
 
-    def _measure_engines(
-        self, file: Path, folder: Path, reasons: dict[str, str]
-    ) -> tuple[dict[str, list[Burst]], dict[str, list[np.ndarray]]]:
-        """Bursts and outputs by engine; those that cannot go to ``reasons``."""
-        processes: dict[str, WarmEngine] = {}
-        bursts: dict[str, list[Burst]] = {}
-        with ExitStack() as stack:
-            for engine in ENGINES:
-                if self._threads == 1 and engine == "onnxruntime spinning":
-                    continue  # one thread has nobody to wait for
-                try:
-                    processes[engine] = WarmEngine(engine, file, self._threads, folder)
-                except EngineUnavailableError as error:
-                    reasons[engine] = str(error)
-                    continue
-                stack.callback(processes[engine].close)
-                bursts[engine] = []
-            for _ in range(self._rounds):
-                for engine, process in list(processes.items()):
-                    try:
-                        bursts[engine].append(process.measure(self._duration_s))
-                    except EngineUnavailableError as error:
-                        reasons[engine] = str(error)
-                        del processes[engine], bursts[engine]
-            return bursts, {name: process.outputs() for name, process in processes.items()}
 
-    def _add(self, rows: Sequence[dict[str, Any]]) -> None:
-        """One model's rows, and what is expected of Brisk's."""
-        self._report.rows += rows
-        checks = self._report.checks
-        for row in rows:
-            if row["engine"] != "brisk" or "ratio_to_onnxruntime" not in row:
-                continue
-            name, ratio, more_us = row["model"], row["ratio_to_onnxruntime"], row["more_us"]
-            if ratio > LIMIT and more_us <= SPARE_US:
-                text = f"{name}: brisk - onnxruntime, us, {self._threads} thread(s)"
-                limit = f"<= {SPARE_US:g} (or {LIMIT} times)"
-                checks.append(Check(text, more_us, limit, True))
-            else:
-                text = f"{name}: brisk / onnxruntime, {self._threads} thread(s)"
-                checks.append(Check(text, ratio, f"<= {LIMIT}", ratio <= LIMIT))
-            if "agrees" in row:
-                text, close = f"{name}: outputs agree with onnxruntime's", row["agrees"]
-                checks.append(Check(text, close, "rtol 1e-3, atol 1e-4", close))
+def _row(
+    name: str,
+    engine: str,
+    bursts: Mapping[str, Sequence[Burst]],
+    outputs: Mapping[str, list[np.ndarray]],
+) -> dict[str, Any]:
+    """With what ONNX Runtime is left out of where it could not be measured."""
+    row = {"model": name, "engine": engine, "path": IN_PROCESS, **burst_row(bursts[engine])}
+    bases = [bursts[base] for base in (BASE, SPINNING) if base in bursts]
+    if bases:
+        rounds = burst_rounds(bursts[engine], *bases)
+        more_s = statistics.median(ours - theirs for ours, theirs in rounds)
+        row["ratio_to_onnxruntime"] = round(median_ratio(rounds), 3)
+        row["more_us"] = round(more_s * 1e6, 1)
+    if BASE in outputs and engine != TORCH:
+        row["max_difference"] = difference(outputs[engine], outputs[BASE])
+        row["agrees"] = agree(outputs[engine], outputs[BASE])
+    return row
+
+
+def _checks(row: Mapping[str, Any], threads: int) -> list[Check]:
+    """What is expected of Brisk's row of a model."""
+    name, ratio, more_us = row["model"], row["ratio_to_onnxruntime"], row["more_us"]
+    if ratio > LIMIT and more_us <= SPARE_US:
+        text = f"{name}: brisk - onnxruntime, us, {threads} thread(s)"
+        checks = [Check(text, more_us, f"<= {SPARE_US:g} (or {LIMIT} times)", True)]
+    else:
+        text = f"{name}: brisk / onnxruntime, {threads} thread(s)"
+        checks = [check_limit(text, ratio, "<=", LIMIT)]
+    if "agrees" in row:
+        text, close = f"{name}: outputs agree with onnxruntime's", row["agrees"]
+        checks.append(Check(text, close, "rtol 1e-3, atol 1e-4", close))
+    return checks
 
 
 def _add_means(report: Report) -> None:
@@ -245,26 +221,6 @@ def _add_means(report: Report) -> None:
             continue
         mean, name = round(statistics.geometric_mean(found), 3), f"mean of {len(found)} models"
         report.rows.append({"model": name, "engine": engine, "ratio_to_onnxruntime": mean})
-        if engine == "brisk":
+        if engine == BRISK:
             text = f"geometric {name}: brisk / onnxruntime"
-            report.checks.append(Check(text, mean, f"<= {MEAN_LIMIT}", mean <= MEAN_LIMIT))
-
-
-def _row(
-    name: str,
-    engine: str,
-    bursts: Mapping[str, Sequence[Burst]],
-    outputs: Mapping[str, list[np.ndarray]],
-) -> dict[str, Any]:
-    """With what ONNX Runtime is left out of where it could not be measured."""
-    row = {"model": name, "engine": engine, "path": IN_PROCESS, **burst_row(bursts[engine])}
-    bases = [bursts[base] for base in (BASE, f"{BASE} spinning") if base in bursts]
-    if bases:
-        rounds = burst_rounds(bursts[engine], *bases)
-        more_s = statistics.median(ours - theirs for ours, theirs in rounds)
-        row["ratio_to_onnxruntime"] = round(median_ratio(rounds), 3)
-        row["more_us"] = round(more_s * 1e6, 1)
-    if BASE in outputs and engine != TORCH:
-        row["max_difference"] = difference(outputs[engine], outputs[BASE])
-        row["agrees"] = agree(outputs[engine], outputs[BASE])
-    return row
+            report.checks.append(check_limit(text, mean, "<=", MEAN_LIMIT))

@@ -309,4 +309,4 @@ def triton_server(
     options = [WITHOUT_COMPLETION, *setting.options()]
     variables = {"OMP_NUM_THREADS": str(threads)}
     own = peers / ONNXRUNTIME if peers is not None and setting.backend == ONNXRUNTIME else None
-    return benchmark_server(repository, variables, options, onnxruntime_backend=own)
+    return benchmark_server(repository, variables, options, own)

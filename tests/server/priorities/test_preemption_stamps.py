@@ -65,7 +65,7 @@ def test_a_peer_s_folder_takes_brisk_s_place_for_entries_of_onnx_runtime(
     )
     x = np.array([1, 2, 3], np.float32)
     with (
-        benchmark_server(tmp_path / "served", {}, OPTIONS, onnxruntime_backend=peer) as server,
+        benchmark_server(tmp_path / "served", {}, OPTIONS, peer=peer) as server,
         InferenceClient(server.grpc, Transport.GRPC) as client,
     ):
         assert client.infer("twice", {"x": x})["y"].tolist() == [2.0, 4.0, 6.0]

@@ -11,12 +11,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk_client.benchmarks import cold, warm
-from brisk_client.benchmarks.cold.engines import PREPARED_PEERS
-from brisk_client.benchmarks.cold.models import SMOKE
+from brisk_client.benchmarks.cold.networks import SMOKE
 from brisk_client.benchmarks.engines.agreement import agree, difference, storable
 from brisk_client.benchmarks.engines.model_inputs import labelled, models_in
-from brisk_client.benchmarks.engines.process import describe_end, one_line
+from brisk_client.benchmarks.engines.process import describe_end
+from brisk_client.benchmarks.engines.registry import PREPARED_PEERS
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_client.benchmarks.harness.sampling import one_line
 from brisk_client.benchmarks.harness.surroundings import environment
 from brisk_client.benchmarks.real_models import with_random_weights
 
@@ -57,7 +58,7 @@ def test_every_model_has_a_row_or_a_reason_and_the_others_are_measured(tmp_path:
     write(tmp_path / "two.onnx", "Tanh")
     write(tmp_path / "unknown.onnx", "Nonsense", "somebody")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    report = warm.run(quick=True, models=models_in([tmp_path]), threads=1)
+    report = warm.run(quick=True, models=[tmp_path])
     reasons = {(row["model"], row["engine"]): row.get("reason") for row in report.rows}
     assert reasons["one", "brisk"] is None
     assert reasons["one", "onnxruntime"] is None
@@ -77,15 +78,13 @@ def test_a_cold_start_of_a_given_file_is_measured_with_its_peers(tmp_path: Path)
     write(tmp_path / "models" / "one.onnx")
     (tmp_path / "models" / "broken.onnx").write_bytes(b"no model")
     report = cold.run(
-        cold.ColdOptions(
-            quick=True,
-            models=[str(file) for file in models_in([tmp_path / "models"])],
-            engines=["onnxruntime", "onnxruntime unoptimised", *PREPARED_PEERS],
-            parts=["process"],
-            threads=1,
-            rounds=1,
-            folder=tmp_path / "kept",
-        )
+        quick=True,
+        models=[tmp_path / "models"],
+        engines=["onnxruntime", "onnxruntime unoptimised", *PREPARED_PEERS],
+        parts=["process"],
+        threads=1,
+        rounds=1,
+        folder=tmp_path / "kept",
     )
     rows = {row["engine"]: row for row in report.rows if row["part"] == "process"}
     assert set(rows) == {"onnxruntime", "onnxruntime unoptimised", *PREPARED_PEERS}

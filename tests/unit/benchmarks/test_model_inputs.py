@@ -38,7 +38,7 @@ def test_a_size_that_the_file_leaves_open_is_symbolic(
     open_size: int | str | None, tmp_path: Path
 ) -> None:
     file = one(tmp_path / "m.onnx", TensorProto.FLOAT, [open_size, 3, open_size, 8])
-    assert make_inputs(file, {})["x"].shape == (1, 3, 224 if open_size != "side" else 1, 8)
+    assert make_inputs(file)["x"].shape == (1, 3, 224 if open_size != "side" else 1, 8)
 
 
 def test_a_size_has_one_value_wherever_its_name_stands(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_a_size_has_one_value_wherever_its_name_stands(tmp_path: Path) -> None:
             helper.make_tensor_value_info("state", TensorProto.FLOAT, [2, "batch", 4]),
         ],
     )
-    shapes = {name: array.shape for name, array in make_inputs(file, {}).items()}
+    shapes = {name: array.shape for name, array in make_inputs(file).items()}
     assert shapes == {"x": (1, 128), "state": (2, 1, 4)}
-    assert make_inputs(file, {"time": 5, "batch": 3})["state"].shape == (2, 3, 4)
+    assert make_inputs(file, read_given(["state:shape=2,3,4"]))["state"].shape == (2, 3, 4)
 
 
 def test_open_channels_are_those_that_the_convolution_wants(tmp_path: Path) -> None:
@@ -63,14 +63,14 @@ def test_open_channels_are_those_that_the_convolution_wants(tmp_path: Path) -> N
         [helper.make_tensor("w", TensorProto.FLOAT, [2, 5, 1, 1], np.zeros(10))],
     )
     onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
-    assert make_inputs(tmp_path / "m.onnx", {})["x"].shape == (1, 5, 8, 8)
+    assert make_inputs(tmp_path / "m.onnx")["x"].shape == (1, 5, 8, 8)
 
 
 def test_an_input_without_a_shape_is_named_with_what_to_say_of_it(tmp_path: Path) -> None:
     file = one(tmp_path / "m.onnx", TensorProto.FLOAT, None)
     with pytest.raises(UnusableArgumentError, match=r"'x' declares no shape.*--input x:shape="):
-        make_inputs(file, {})
-    assert make_inputs(file, {}, read_given(["x:shape=2,3"]))["x"].shape == (2, 3)
+        make_inputs(file)
+    assert make_inputs(file, read_given(["x:shape=2,3"]))["x"].shape == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_an_input_without_a_shape_is_named_with_what_to_say_of_it(tmp_path: Path
 def test_what_is_no_float_is_small_enough_for_any_table(
     kind: int, kinds: str, values: set[object], tmp_path: Path
 ) -> None:
-    found = make_inputs(one(tmp_path / "m.onnx", kind, [40]), {})["x"]
+    found = make_inputs(one(tmp_path / "m.onnx", kind, [40]))["x"]
     assert found.dtype.kind == kinds
     assert set(found.tolist()) <= values
 
 
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.COMPLEX64])
 def test_floats_are_of_the_declared_width(kind: int, tmp_path: Path) -> None:
-    found = make_inputs(one(tmp_path / "m.onnx", kind, [64]), {})["x"]
+    found = make_inputs(one(tmp_path / "m.onnx", kind, [64]))["x"]
     assert found.dtype == helper.tensor_dtype_to_np_dtype(kind)
     assert np.abs(found).max() > 0.5
 
@@ -105,7 +105,7 @@ def test_bytes_of_images_take_every_value_and_masks_are_ones(tmp_path: Path) -> 
             helper.make_tensor_value_info("mask", TensorProto.INT64, [1, 4]),
         ],
     )
-    found = make_inputs(file, {})
+    found = make_inputs(file)
     assert found["image"].max() > 200
     assert found["mask"].tolist() == [[1, 1, 1, 1]]
 
@@ -113,7 +113,7 @@ def test_bytes_of_images_take_every_value_and_masks_are_ones(tmp_path: Path) -> 
 def test_types_that_numpy_does_not_have_are_named(tmp_path: Path) -> None:
     file = one(tmp_path / "m.onnx", TensorProto.BFLOAT16, [4])
     with pytest.raises(UnusableArgumentError, match="'x' is of BFLOAT16"):
-        make_inputs(file, {})
+        make_inputs(file)
 
 
 def test_an_input_that_is_no_tensor_is_named(tmp_path: Path) -> None:
@@ -122,29 +122,29 @@ def test_an_input_that_is_no_tensor_is_named(tmp_path: Path) -> None:
         [helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, [1])],
     )
     with pytest.raises(UnusableArgumentError, match="'x' is no tensor"):
-        make_inputs(file, {})
+        make_inputs(file)
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
     with pytest.raises(UnusableArgumentError, match=r"m\.onnx is not an ONNX model"):
-        make_inputs(tmp_path / "m.onnx", {})
+        make_inputs(tmp_path / "m.onnx")
 
 
 def test_given_numbers_and_arrays_take_the_place_of_generated_ones(tmp_path: Path) -> None:
     file = one(tmp_path / "m.onnx", TensorProto.INT64, [])
-    assert make_inputs(file, {}, read_given(["x=16000"]))["x"].tolist() == 16000
+    assert make_inputs(file, read_given(["x=16000"]))["x"].tolist() == 16000
     np.save(tmp_path / "x.npy", np.array(7))
-    assert make_inputs(file, {}, read_given([f"x={tmp_path / 'x.npy'}"]))["x"].tolist() == 7
+    assert make_inputs(file, read_given([f"x={tmp_path / 'x.npy'}"]))["x"].tolist() == 7
     np.savez(tmp_path / "all.npz", x=np.array(9))
-    assert make_inputs(file, {}, read_given([str(tmp_path / "all.npz")]))["x"].tolist() == 9
+    assert make_inputs(file, read_given([str(tmp_path / "all.npz")]))["x"].tolist() == 9
 
 
 def test_a_file_beside_the_model_holds_its_inputs(tmp_path: Path) -> None:
     file = one(tmp_path / "m.onnx", TensorProto.FLOAT, [-1])
     assert not were_given(file, read_given([]))
     np.savez(tmp_path / "m.inputs.npz", x=np.array([1.0, 2.0]))
-    found = make_inputs(file, {})["x"]
+    found = make_inputs(file)["x"]
     assert (found.tolist(), found.dtype) == ([1.0, 2.0], np.float32)
     assert were_given(file, read_given([]))
 
@@ -155,13 +155,13 @@ def test_given_inputs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UnusableArgumentError, match=r"'x' has shape \[2\]; one of \[3\] was given"
     ):
-        make_inputs(file, {})
+        make_inputs(file)
     np.savez(tmp_path / "m.inputs.npz", x=np.array([0.5, 1.0]))
     with pytest.raises(UnusableArgumentError, match="'x' is of int64, not of float64"):
-        make_inputs(file, {})
+        make_inputs(file)
     (tmp_path / "m.inputs.npz").unlink()
     with pytest.raises(UnusableArgumentError, match="no input 'z'; it has: x"):
-        make_inputs(file, {}, read_given(["z=1"]))
+        make_inputs(file, read_given(["z=1"]))
 
 
 @pytest.mark.parametrize("text", ["x", "x=three", "x:shape=1,-2", "x:shape=a", "none.npz"])

@@ -57,7 +57,7 @@ def test_a_report_is_written_with_command_date_commit_and_state(tmp_path: Path) 
         ["--quick", "--json", str(file)]
     )
     report = Report("sample", {"cores": 2}, {"python": "3"}, [], [Check("c", 1, "1", True)])
-    assert deliver(report, chosen, None, lambda _: None) == 0
+    assert deliver(report, chosen, None) == 0
     found = json.loads(file.read_text())
     assert found["command"] == "brisk bench sample --quick"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", found["date"])

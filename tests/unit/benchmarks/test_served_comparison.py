@@ -4,10 +4,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from brisk_client.benchmarks.harness.sampling import Burst
 from brisk_client.benchmarks.served import ratio, write_entries
+from support.models.graph_models import model
 
 pytestmark = pytest.mark.timing
 
@@ -26,13 +26,8 @@ def test_rounds_are_compared_pair_by_pair() -> None:
 def test_every_engine_serves_the_same_model_under_the_same_configuration(tmp_path: Path) -> None:
     source = tmp_path / "unknown_to_torch" / "1"
     source.mkdir(parents=True)
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"])],
-        "graph",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
-    )
-    onnx.save(helper.make_model(graph), source / "model.onnx")
+    text = "g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"
+    onnx.save(model(text), source / "model.onnx")
     repository = tmp_path / "repository"
     entries = write_entries(repository, source / "model.onnx", "unknown_to_torch/1", 2)
     assert list(entries) == ["brisk", "onnxruntime"]
@@ -52,13 +47,8 @@ def test_every_engine_serves_the_same_model_under_the_same_configuration(tmp_pat
 def test_a_sample_with_a_torch_form_is_served_by_torch_too(tmp_path: Path) -> None:
     source = tmp_path / "mlp" / "1"
     source.mkdir(parents=True)
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["features"], ["scores"])],
-        "graph",
-        [helper.make_tensor_value_info("features", TensorProto.FLOAT, [1])],
-        [helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1])],
-    )
-    onnx.save(helper.make_model(graph), source / "model.onnx")
+    text = "g (float[1] features) => (float[1] scores) {scores = Neg(features)}"
+    onnx.save(model(text), source / "model.onnx")
     repository = tmp_path / "repository"
     entries = write_entries(repository, source / "model.onnx", "mlp/1", 1)
     assert list(entries) == ["brisk", "onnxruntime", "torch eager"]

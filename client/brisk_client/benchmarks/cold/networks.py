@@ -1,40 +1,48 @@
-"""The networks of `brisk bench cold`, with random weights of sane size, as exporters write them.
+"""The networks of `brisk bench cold`: built once, kept in a folder, for one image or text.
 
-VGG-16 is configuration D of Simonyan and Zisserman (2015), its two hidden fully connected layers
-1024 wide instead of 4096: 42 million weights (166 MB) instead of 138 million, which fit a
-benchmark's disk. EfficientNet-B0 is Tan and Le's (2019, table 1). U-Net (Ronneberger et al., 2015)
-has half its width, is padded, with batch normalisation: width 32 to 512 instead of 64 to 1024 and
-224 pixels instead of 572, so that an inference takes a fraction of a second on two cores. ViT-S/16
-(Dosovitskiy et al., 2021; width and heads of Touvron et al., 2021) has LayerNormalization nodes,
-attention and GELU as the nodes they consist of, as torch exports them at operator set 17.
+They have random weights of sane size and are as exporters write them. VGG-16 is configuration D of
+Simonyan and Zisserman (2015), its two hidden fully connected layers 1024 wide instead of 4096: 42
+million weights (166 MB) instead of 138 million, which fit a benchmark's disk. EfficientNet-B0 is
+Tan and Le's (2019, table 1). U-Net (Ronneberger et al., 2015) has half its width, is padded, with
+batch normalisation: width 32 to 512 instead of 64 to 1024 and 224 pixels instead of 572, so that
+an inference takes a fraction of a second on two cores. ViT-S/16 (Dosovitskiy et al., 2021; width
+and heads of Touvron et al., 2021) has LayerNormalization nodes, attention and GELU as the nodes
+they consist of, as torch exports them at operator set 17.
 
-All take ``image`` [batch, 3, 224, 224]; all but U-Net's mask are ``logits`` [batch, 1000].
+These four take ``image`` [1, 3, 224, 224]; all but U-Net's mask are ``logits`` [1, 1000].
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
 
+from brisk_client.benchmarks.engines.model_inputs import GivenInputs, make_inputs
+from brisk_client.samples.encoder import build_encoder
+from brisk_client.samples.mlp import build_mlp
+from brisk_client.samples.resnet import build_resnet
 from brisk_client.samples.writer import GraphWriter
 
-_SIDE, _CLASSES = 224, 1000
+TOKENS = 128
+_CLASSES = 1000
 
 
 class _Layers(GraphWriter):
     """Adds layers to a graph. Weights come from one generator, in the order of the calls."""
 
-    def __init__(self, name: str, seed: int, batch: int) -> None:
+    def __init__(self, name: str, seed: int, side: int = 224) -> None:
         super().__init__(name, opset=17)
         self.random = np.random.default_rng(seed)
-        self.batch = batch
-        self.image = self.input("image", "float32", (batch, 3, _SIDE, _SIDE))
+        self.image = self.input("image", "float32", (1, 3, side, side))
 
     def finished(self, value: str, name: str = "logits", *sizes: int) -> onnx.ModelProto:
-        self.output(value, name, "float32", (self.batch, *(sizes or (_CLASSES,))))
+        self.output(value, name, "float32", (1, *(sizes or (_CLASSES,))))
         return self.model()
 
     def normal(self, *shape: int, deviation: float) -> str:
@@ -50,10 +58,15 @@ class _Layers(GraphWriter):
         stride: int = 1,
         groups: int = 1,
         gain: float = 2.0,
+        *,
+        normalised: bool = False,
     ) -> str:
-        """With bias, padded to keep the size. ``gain``: 2 before a ReLU, 1 before none."""
+        """With bias, padded to keep the size. ``gain``: 2 before a ReLU, 1 before none.
+
+        ``normalised``: batch normalisation with statistics of its own follows.
+        """
         deviation = float(np.sqrt(gain / (inputs // groups * size * size)))
-        return self.add(
+        value = self.add(
             "Conv",
             value,
             self.normal(outputs, inputs // groups, size, size, deviation=deviation),
@@ -63,20 +76,9 @@ class _Layers(GraphWriter):
             pads=[size // 2] * 4,
             group=groups,
         )
-
-    def normalised(
-        self,
-        value: str,
-        inputs: int,
-        outputs: int,
-        size: int,
-        stride: int = 1,
-        groups: int = 1,
-        gain: float = 2.0,
-    ) -> str:
-        """Convolution, then batch normalisation with statistics of its own."""
-        value = self.convolution(value, inputs, outputs, size, stride, groups, gain)
-        return self.batch_normalised(value, outputs, self.random, spread=0.1, shift=0.05)
+        if normalised:
+            value = self.batch_normalised(value, outputs, self.random, spread=0.1, shift=0.05)
+        return value
 
     def swish(self, value: str) -> str:
         """x times its sigmoid, the two nodes that torch's SiLU is exported as."""
@@ -85,13 +87,16 @@ class _Layers(GraphWriter):
     def halved(self, value: str) -> str:
         return self.add("MaxPool", value, kernel_shape=[2, 2], strides=[2, 2])
 
+    def pooled(self, value: str) -> str:
+        return self.add("Flatten", self.add("GlobalAveragePool", value), axis=1)
+
     def linear(self, value: str, inputs: int, outputs: int, gain: float = 1.0) -> str:
         weight = self.normal(outputs, inputs, deviation=float(np.sqrt(gain / inputs)))
         return self.add("Gemm", value, weight, self.normal(outputs, deviation=0.05), transB=1)
 
 
-def build_vgg(batch: int) -> onnx.ModelProto:
-    graph = _Layers("vgg16", 16, batch)
+def build_vgg() -> onnx.ModelProto:
+    graph = _Layers("vgg16", 16)
     value, channels = graph.image, 3
     for width, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
         for _ in range(depth):
@@ -105,13 +110,14 @@ def build_vgg(batch: int) -> onnx.ModelProto:
     return graph.finished(graph.linear(value, channels, _CLASSES))
 
 
-def build_unet(batch: int) -> onnx.ModelProto:
-    """To ``mask`` [batch, 2, 224, 224]."""
-    graph = _Layers("unet", 31, batch)
+def build_unet() -> onnx.ModelProto:
+    """To ``mask`` [1, 2, 224, 224]."""
+    graph = _Layers("unet", 31)
 
     def double(value: str, inputs: int, outputs: int) -> str:
         for channels in (inputs, outputs):
-            value = graph.add("Relu", graph.normalised(value, channels, outputs, 3))
+            value = graph.convolution(value, channels, outputs, 3, normalised=True)
+            value = graph.add("Relu", value)
         return value
 
     value, channels = graph.image, 3
@@ -125,7 +131,7 @@ def build_unet(batch: int) -> onnx.ModelProto:
         value = graph.add(
             "ConvTranspose",
             value,
-            graph.normal(channels, width, 2, 2, deviation=float((1.0 / channels) ** 0.5)),
+            graph.normal(channels, width, 2, 2, deviation=channels**-0.5),
             graph.normal(width, deviation=0.05),
             kernel_shape=[2, 2],
             strides=[2, 2],
@@ -133,7 +139,7 @@ def build_unet(batch: int) -> onnx.ModelProto:
         value = double(graph.add("Concat", skip, value, axis=1), 2 * width, width)
         channels = width
     value = graph.convolution(value, channels, 2, 1, gain=1.0)
-    return graph.finished(value, "mask", 2, _SIDE, _SIDE)
+    return graph.finished(value, "mask", 2, 224, 224)
 
 
 _STAGES = (
@@ -148,34 +154,34 @@ _STAGES = (
 """EfficientNet's. Of each: expansion, kernel size, stride of the first block, channels, blocks."""
 
 
-def build_efficientnet(batch: int) -> onnx.ModelProto:
+def build_efficientnet() -> onnx.ModelProto:
     """Many small, depthwise, gated layers."""
-    graph = _Layers("efficientnet_b0", 7, batch)
+    graph = _Layers("efficientnet_b0", 7)
 
     def block(value: str, inputs: int, outputs: int, expansion: int, size: int, step: int) -> str:
         """An inverted bottleneck with squeeze and excitation."""
         width, shortcut = inputs * expansion, value
         if expansion != 1:
-            value = graph.swish(graph.normalised(value, inputs, width, 1))
-        value = graph.swish(graph.normalised(value, width, width, size, step, groups=width))
+            value = graph.swish(graph.convolution(value, inputs, width, 1, normalised=True))
+        value = graph.convolution(value, width, width, size, step, width, normalised=True)
+        value = graph.swish(value)
         squeezed = max(1, inputs // 4)
         gate = graph.add("GlobalAveragePool", value)
         gate = graph.swish(graph.convolution(gate, width, squeezed, 1))
         gate = graph.add("Sigmoid", graph.convolution(gate, squeezed, width, 1, gain=1.0))
         value = graph.add("Mul", value, gate)
-        value = graph.normalised(value, width, outputs, 1, gain=1.0)
+        value = graph.convolution(value, width, outputs, 1, gain=1.0, normalised=True)
         is_residual = step == 1 and inputs == outputs
         return graph.add("Add", value, shortcut) if is_residual else value
 
-    value = graph.swish(graph.normalised(graph.image, 3, 32, 3, 2))
+    value = graph.swish(graph.convolution(graph.image, 3, 32, 3, 2, normalised=True))
     channels = 32
     for expansion, size, stride, outputs, depth in _STAGES:
         for step in (stride, *[1] * (depth - 1)):
             value = block(value, channels, outputs, expansion, size, step)
             channels = outputs
-    value = graph.swish(graph.normalised(value, channels, 1280, 1))
-    value = graph.add("Flatten", graph.add("GlobalAveragePool", value), axis=1)
-    return graph.finished(graph.linear(value, 1280, _CLASSES))
+    value = graph.swish(graph.convolution(value, channels, 1280, 1, normalised=True))
+    return graph.finished(graph.linear(graph.pooled(value), 1280, _CLASSES))
 
 
 _WIDTH, _HEADS, _BLOCKS, _INNER, _PATCHES = 384, 6, 12, 1536, 196
@@ -194,7 +200,7 @@ class _Vit(_Layers):
 
     def heads(self, value: str, *order: int) -> str:
         value = self.projected(value, _WIDTH, _WIDTH)
-        shape = self.integers(self.batch, _PATCHES + 1, _HEADS, _WIDTH // _HEADS)
+        shape = self.integers(1, _PATCHES + 1, _HEADS, _WIDTH // _HEADS)
         return self.add("Transpose", self.add("Reshape", value, shape), perm=order)
 
     def attention(self, value: str) -> str:
@@ -204,8 +210,8 @@ class _Vit(_Layers):
         scores = self.add("Mul", scores, self.scalar((_WIDTH // _HEADS) ** -0.5))
         context = self.add("MatMul", self.add("Softmax", scores, axis=-1), content)
         context = self.add("Transpose", context, perm=[0, 2, 1, 3])
-        shape = self.integers(self.batch, _PATCHES + 1, _WIDTH)
-        return self.projected(self.add("Reshape", context, shape), _WIDTH, _WIDTH)
+        context = self.add("Reshape", context, self.integers(1, _PATCHES + 1, _WIDTH))
+        return self.projected(context, _WIDTH, _WIDTH)
 
     def tokens(self) -> str:
         """Patches as tokens behind the class token, with their places added."""
@@ -214,16 +220,14 @@ class _Vit(_Layers):
             self.normal(_WIDTH, deviation=0.02),
         )
         value = self.add("Conv", self.image, *weights, kernel_shape=[16, 16], strides=[16, 16])
-        value = self.add("Reshape", value, self.integers(self.batch, _WIDTH, _PATCHES))
+        value = self.add("Reshape", value, self.integers(1, _WIDTH, _PATCHES))
         value = self.add("Transpose", value, perm=[0, 2, 1])
-        first = self.random.normal(0, 0.02, (1, 1, _WIDTH))
-        head = self.weight(np.repeat(first, self.batch, axis=0))
-        value = self.add("Concat", head, value, axis=1)
+        value = self.add("Concat", self.normal(1, 1, _WIDTH, deviation=0.02), value, axis=1)
         return self.add("Add", value, self.normal(1, _PATCHES + 1, _WIDTH, deviation=0.02))
 
 
-def build_vit(batch: int) -> onnx.ModelProto:
-    graph = _Vit("vit_s16", 384, batch)
+def build_vit() -> onnx.ModelProto:
+    graph = _Vit("vit_s16", 384)
     value = graph.tokens()
     for _ in range(_BLOCKS):
         value = graph.add("Add", value, graph.attention(graph.norm(value)))
@@ -235,44 +239,77 @@ def build_vit(batch: int) -> onnx.ModelProto:
 
 def write_unrelated(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
     """A small network that has nothing to do with those that are measured: its file in
-    ``folder``, and inputs for it.
+    ``folder``, and inputs for it."""
+    graph = _Layers("unrelated", 7, side=32)
+    value = graph.add("Relu", graph.convolution(graph.image, 3, 16, 3, normalised=True))
+    value = graph.pooled(graph.convolution(graph.halved(value), 16, 32, 1))
+    value = graph.add("MatMul", value, graph.normal(32, 64, deviation=0.2))
+    value = graph.linear(graph.add("Sigmoid", value), 64, 16)
+    model = graph.finished(graph.add("Softmax", value), "scores", 16)
+    file = folder / "unrelated" / "1" / "model.onnx"
+    file.parent.mkdir(parents=True)
+    onnx.save(model, file)
+    return file, {"image": graph.random.standard_normal((1, 3, 32, 32)).astype(np.float32)}
 
-    Each engine starts it once, in the process of the sample and by the means that are measured,
-    so that no engine's first start of all is compared with another's second.
+
+def _fixed(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its symbolic sizes set: the first to 1, others to TOKENS."""
+    for value in (*model.graph.input, *model.graph.output):
+        for position, size in enumerate(value.type.tensor_type.shape.dim):
+            if size.HasField("dim_param"):
+                size.dim_value = TOKENS if position else 1
+    return model
+
+
+MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
+    "resnet50": lambda: _fixed(build_resnet("resnet50", (3, 4, 6, 3), 4, seed=50)),
+    "vgg16": build_vgg,
+    "efficientnet": build_efficientnet,
+    "unet": build_unet,
+    "encoder": lambda: _fixed(build_encoder("encoder", seed=6)),
+    "vit": build_vit,
+}
+
+SMOKE = "mlp"
+"""Three layers, for tests of the benchmark itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model and one request for it; ``folder`` takes what engines prepare."""
+
+    name: str
+    model: Path
+    inputs: Path
+    folder: Path
+
+
+def build(name: str, folder: Path) -> ModelFiles:
+    """Write a model of MODELS or SMOKE, and a request, into ``folder``/NAME, unless they are
+    there."""
+    place = folder / name
+    files = ModelFiles(name, place / "1" / "model.onnx", place / "inputs.npz", place)
+    files.model.parent.mkdir(parents=True, exist_ok=True)
+    if not files.model.exists():
+        model = _fixed(build_mlp("mlp", seed=3)) if name == SMOKE else MODELS[name]()
+        draft = files.model.with_suffix(".part")
+        draft.write_bytes(model.SerializeToString())
+        os.replace(draft, files.model)
+    if not files.inputs.exists():
+        np.savez(files.inputs, **make_inputs(files.model))
+    return files
+
+
+def given_model(name: str, file: Path, folder: Path, given: GivenInputs) -> ModelFiles:
+    """A model of somebody's own, where it lies, with inputs for it in a place of ``folder``.
+
+    What engines prepare is kept there as long as the file is the same. Raises
+    UnusableArgumentError.
     """
-    random = np.random.default_rng(7)
-    shapes = {
-        "stem": (16, 3, 3, 3),
-        **dict.fromkeys(("scale", "shift", "mean", "spread"), (16,)),
-        "mix": (32, 16, 1, 1),
-        "wide": (32, 64),
-        "out": (64, 16),
-    }
-    weights = [
-        numpy_helper.from_array(np.abs(random.standard_normal(shape)).astype(np.float32), name)
-        for name, shape in shapes.items()
-    ]
-    nodes = [
-        helper.make_node("Conv", ["x", "stem"], ["a"], pads=[1, 1, 1, 1]),
-        helper.make_node("BatchNormalization", ["a", "scale", "shift", "mean", "spread"], ["b"]),
-        helper.make_node("Relu", ["b"], ["c"]),
-        helper.make_node("MaxPool", ["c"], ["d"], kernel_shape=[2, 2], strides=[2, 2]),
-        helper.make_node("Conv", ["d", "mix"], ["e"]),
-        helper.make_node("GlobalAveragePool", ["e"], ["f"]),
-        helper.make_node("Flatten", ["f"], ["g"]),
-        helper.make_node("MatMul", ["g", "wide"], ["h"]),
-        helper.make_node("Sigmoid", ["h"], ["i"]),
-        helper.make_node("Gemm", ["i", "out"], ["j"]),
-        helper.make_node("Softmax", ["j"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "unrelated",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 32, 32])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16])],
-        weights,
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    file = folder / "unrelated.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
-    return file, {"x": random.standard_normal((1, 3, 32, 32)).astype(np.float32)}
+    state = file.stat()
+    told = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
+    place = folder / f"given-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    place.mkdir(parents=True, exist_ok=True)
+    inputs = place / "inputs.npz"
+    np.savez(inputs, **make_inputs(file, given))
+    return ModelFiles(name, file.resolve(), inputs, place)

@@ -2,15 +2,14 @@
 
 Servers have an entry of Brisk with an artefact, one without, and models of the plain Python
 backend that use ONNX Runtime (as it is, and prepared) and torch (weights mapped from a file). Each
-server loads a model once per engine and Brisk only one of its two entries, so that no process has
-computed the model before. Brisk's runtime runs already, and
-stubs are forked, as in a server with any other Brisk model in it; a Python-backend model imports
-its engine with every load, since each has a process of its own.
+server loads one of them once, so that no process has computed the model before. Brisk's runtime
+runs already, and stubs are forked, as in a server with any other Brisk model in it; a
+Python-backend model imports its engine with every load, since each has a process of its own.
 """
 
 from __future__ import annotations
 
-import random
+import contextlib
 import statistics
 import tempfile
 import time
@@ -21,12 +20,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
-from brisk_client.benchmarks.cold.engines import PREPARED, PREPARED_PEERS, UNPREPARED
-from brisk_client.benchmarks.cold.models import SMOKE, ModelFiles, build
+from brisk_client.benchmarks.cold.networks import SMOKE, ModelFiles, build
 from brisk_client.benchmarks.engines.agreement import load_arrays
-from brisk_client.benchmarks.engines.onnxruntime_prepared import prepare_apart
-from brisk_client.benchmarks.harness.machine import installed_versions
-from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
+from brisk_client.benchmarks.engines.registry import (
+    BRISK,
+    PREPARED_MODEL,
+    PREPARED_PEERS,
+    UNPREPARED,
+    optimised_apart,
+    prepare_brisk,
+)
+from brisk_client.benchmarks.harness.sampling import in_rounds, median_ratio, summarise
 from brisk_client.benchmarks.harness.served_entries import (
     ONNXRUNTIME_MODEL,
     ONNXRUNTIME_PREPARED_MODEL,
@@ -35,12 +39,15 @@ from brisk_client.benchmarks.harness.served_entries import (
     write_brisk_entry,
     write_python_entry,
 )
-from brisk_client.benchmarks.harness.served_server import BenchmarkServer, benchmark_server
+from brisk_client.benchmarks.harness.served_server import (
+    COMPLETE,
+    benchmark_server,
+    thread_variables,
+)
 from brisk_client.benchmarks.harness.surroundings import environment
 from brisk_client.inference import InferenceClient, Transport
 
 _RESIDENT = "resident"
-_UNLOAD_TIMEOUT_S = 60.0
 _SETTLING_S = 1.0
 """Behind a server's start, in which its fork server and workers get ready."""
 
@@ -48,11 +55,8 @@ Times: TypeAlias = "tuple[float, float, float]"
 """Seconds to READY, to the first answer, and of the second."""
 
 
-def measure_served(
-    files: ModelFiles, threads: int, rounds: int, kept: Path
-) -> list[dict[str, Any]]:
-    """A row for each engine. ``kept``: the folder of built models. Brisk has a cache directory
-    that holds nothing of earlier runs."""
+def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[str, Any]]:
+    """A row for each engine. Brisk has a cache directory that holds nothing of earlier runs."""
     with (
         tempfile.TemporaryDirectory(prefix="brisk-cold-served-") as folder,
         tempfile.TemporaryDirectory(prefix="brisk-cold-cache-") as cache,
@@ -60,126 +64,76 @@ def measure_served(
     ):
         repository = Path(folder)
         entries = _write_entries(repository, files, threads)
-        write_brisk_entry(repository, build(SMOKE, 1, kept).model, _RESIDENT)
+        write_brisk_entry(repository, build(SMOKE, files.folder.parent).model, _RESIDENT)
         inputs = load_arrays(files.inputs)
-        taken: dict[str, list[Times]] = {engine: [] for engine in entries}
-        for turn in range(rounds + 1):
-            for group in _groups(entries, turn):
-                found = _load_each(repository, threads, group, inputs)
-                for engine, times in found.items():
-                    if turn:  # the first round fills the page cache with libraries and models
-                        taken[engine].append(times)
-    return [_row(files, taken, engine) for engine in taken]
+        taken, _ = in_rounds(
+            entries,
+            rounds,
+            lambda engine: _load(repository, threads, entries[engine], inputs),
+            uncounted=1,  # fills the page cache with libraries and models
+        )
+    return [_row(files, taken, engine) for engine in entries]
 
 
 def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
     """Entry names by engine. Brisk's have files of their own: a shared one is a shared session.
 
-    What Brisk prepares lies in the cache directory. torch is left out where the model has no
-    torch form. Raises EngineUnavailableError where ONNX Runtime cannot save the model.
+    What Brisk prepares lies in the cache directory. Raises EngineUnavailableError where ONNX
+    Runtime cannot save the model.
     """
-    from brisk.segments.prepared.preparation import prepare
-    from brisk_client.benchmarks.engines.eager import NETWORKS, saved_weights
+    from brisk_client.benchmarks.engines.eager import save_weights
 
-    entries = {}
-    for engine in (PREPARED, UNPREPARED):
-        entries[engine] = engine.replace(" ", "_")
+    prepared = str(optimised_apart(files.model, files.folder, threads) / PREPARED_MODEL)
+    file = str(files.model.resolve())
+    weights = str(save_weights(files.model, files.folder))
+    sources: dict[str, tuple[str, dict[str, object]]] = {
+        "onnxruntime": (ONNXRUNTIME_MODEL, {"file": file}),
+        **{
+            engine: (ONNXRUNTIME_PREPARED_MODEL, {"file": prepared, "no_prepacking": no_packing})
+            for no_packing, engine in enumerate(PREPARED_PEERS)
+        },
+        "torch": (TORCH_MODEL, {"file": file, "weights": weights}),
+    }
+    entries = {engine: engine.replace(" ", "_") for engine in (BRISK, UNPREPARED, *sources)}
+    for engine in (BRISK, UNPREPARED):
         write_brisk_entry(repository, files.model, entries[engine])
-    prepare(repository / entries[PREPARED] / "1" / "model.onnx", threads)
-    signature = signature_of(files.model)
-
-    def write_python(engine: str, source: str, **values: object) -> None:
-        entries[engine] = engine.replace(" ", "_")
+    prepare_brisk(repository / entries[BRISK] / "1" / "model.onnx", repository, threads)
+    for engine, (source, values) in sources.items():
+        signature = signature_of(files.model)
         write_python_entry(
             repository, entries[engine], signature, source, threads=threads, **values
         )
-
-    write_python("onnxruntime", ONNXRUNTIME_MODEL, file=str(files.model.resolve()))
-    version = installed_versions("onnxruntime")["onnxruntime"]
-    target = files.folder / f"onnxruntime-{version}-optimised"
-    optimised = str(prepare_apart(files.model, target, threads).resolve())
-    for no_packing, engine in enumerate(PREPARED_PEERS):
-        source = ONNXRUNTIME_PREPARED_MODEL
-        write_python(engine, source, file=optimised, no_prepacking=no_packing)
-    if files.name in NETWORKS:
-        weights = str(saved_weights(files.name, files.folder))
-        network = f"mapped_network({files.name!r}, Path({weights!r}))"
-        write_python("torch", TORCH_MODEL, network=network)
     return entries
 
 
-def _groups(entries: Mapping[str, str], turn: int) -> list[dict[str, str]]:
-    """Entry names by engine for one server each, in an order drawn by the round.
-
-    Brisk's two are apart; a Python-backend model has a process of its own in any server.
-    """
-    order = random.Random(turn).sample(list(entries), len(entries))
-    return [
-        {engine: entries[engine] for engine in order if (engine == UNPREPARED) == is_apart}
-        for is_apart in (False, True)
-    ]
-
-
-def _load_each(
-    repository: Path, threads: int, entries: Mapping[str, str], inputs: Mapping[str, np.ndarray]
-) -> dict[str, Times]:
-    """Start a server, load and ask each entry once, in order."""
-    variables = {
-        "BRISK_THREADS": str(threads),
-        "OMP_NUM_THREADS": str(threads),
-        "BRISK_ARTEFACTS": "use",
-    }
-    options = ["--disable-auto-complete-config", "--model-control-mode=explicit"]
-    options.append(f"--load-model={_RESIDENT}")
-    found = {}
-    with benchmark_server(repository, variables, options) as server:
-        time.sleep(_SETTLING_S)
-        control = InferenceServerClient(server.grpc)
-        with InferenceClient(server.grpc, Transport.GRPC) as client:
-            for engine, name in entries.items():
-                found[engine] = _load(control, client, name, inputs)
-                control.unload_model(name)
-                _wait_unloaded(server, control, name)
-        control.close()
-    return found
-
-
-def _load(
-    control: Any, client: InferenceClient, name: str, inputs: Mapping[str, np.ndarray]
-) -> Times:
-    before_s = time.perf_counter()
-    control.load_model(name)
-    ready_s = time.perf_counter()
-    client.infer(name, inputs)
-    first_s = time.perf_counter()
-    client.infer(name, inputs)
-    second_s = time.perf_counter()
-    return ready_s - before_s, first_s - before_s, second_s - first_s
-
-
-def _wait_unloaded(server: BenchmarkServer, control: Any, name: str) -> None:
-    """Until the model and its stub are gone, whose end would be paid for by the next start.
-
-    Triton answers an unload before that. Raises TimeoutError.
-    """
-    deadline_s = time.monotonic() + _UNLOAD_TIMEOUT_S
-    while server.has_stub_of(name) or any(
-        entry.name == name and entry.state != "UNAVAILABLE"
-        for entry in control.get_model_repository_index().models
+def _load(repository: Path, threads: int, name: str, inputs: Mapping[str, np.ndarray]) -> Times:
+    """Start a server, load and ask one entry."""
+    variables = {**thread_variables(threads), "BRISK_ARTEFACTS": "use"}
+    options = [COMPLETE, "--model-control-mode=explicit", f"--load-model={_RESIDENT}"]
+    with (
+        benchmark_server(repository, variables, options) as server,
+        contextlib.closing(InferenceServerClient(server.grpc)) as control,
+        InferenceClient(server.grpc, Transport.GRPC) as client,
     ):
-        if time.monotonic() > deadline_s:
-            raise TimeoutError(f"'{name}' was not unloaded in {_UNLOAD_TIMEOUT_S:g} s")
-        time.sleep(0.02)
+        time.sleep(_SETTLING_S)
+        before_s = time.perf_counter()
+        control.load_model(name)
+        ready_s = time.perf_counter()
+        client.infer(name, inputs)
+        first_s = time.perf_counter()
+        client.infer(name, inputs)
+        second_s = time.perf_counter()
+    return ready_s - before_s, first_s - before_s, second_s - first_s
 
 
 def _row(files: ModelFiles, taken: Mapping[str, Sequence[Times]], engine: str) -> dict[str, Any]:
     rounds = taken[engine]
-    pairs = zip(rounds, taken[PREPARED], strict=True)
+    pairs = zip(rounds, taken[BRISK], strict=True)
     first = summarise([first_s for _, first_s, _ in rounds])
     return {
         "part": "served",
         "model": files.name,
-        "batch": files.batch,
+        "batch": 1,
         "engine": engine,
         "ready_ms": statistics.median(ready_s for ready_s, _, _ in rounds) * 1e3,
         "first_ms": first.median * 1e3,

@@ -8,57 +8,37 @@ run as a program; its standard output carries one JSON line for each task.
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from brisk.stub.runtime_client.runtime_process import allocator_settings
-from brisk_client.benchmarks.cold.engines import ENGINES
+from brisk_client.benchmarks.cold.networks import write_unrelated
 from brisk_client.benchmarks.engines.agreement import load_arrays, save_answers
 from brisk_client.benchmarks.engines.process import (
+    Answer,
     EngineChild,
     EngineUnavailableError,
+    answer_tasks,
     processor_s,
-    tell,
-    tell_failure,
 )
+from brisk_client.benchmarks.engines.registry import COLD, Engine
 from brisk_client.benchmarks.harness.sampling import time_inferences
 
 SAMPLE_TIMEOUT_S = 300.0
 PREPARE_TIMEOUT_S = 900.0
 
+FOLLOWING = 3
+"""Inferences timed one by one after the first."""
+
 MEMORY_BYTES = 60 << 20
-"""Of the heap, given by the kernel ahead."""
-
-_PAGE_BYTES = 4096
-_POPULATE_WRITE = 23
-"""``MADV_POPULATE_WRITE`` (Linux 5.14)."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColdTask:
-    """One sample: which engine starts which model.
-
-    ``following``: inferences timed one by one after the first. ``warm_s``: time to spend on warm
-    ones, once the engine has finished its background work; 0: none. ``outputs``: where to put the
-    first answer (.npz), "" for nowhere.
-    """
-
-    engine: str
-    model: str
-    prepared: str
-    inputs: str
-    threads: int
-    following: int
-    warm_s: float
-    outputs: str = ""
+"""Of the heap, given by the kernel ahead; the allocator keeps them under its settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,81 +55,88 @@ class ColdSample:
 
 
 class Zygote(EngineChild):
-    """The zygote of one engine. Raises EngineUnavailableError where it cannot import, and from
-    ``sample`` where the engine cannot start the model."""
+    """The zygote of one engine.
+
+    Raises EngineUnavailableError where it cannot import, and from its methods where the engine
+    cannot do that with the model.
+    """
 
     def __init__(self, engine: str, threads: int) -> None:
-        super().__init__(__name__, [engine], _environment(engine, threads))
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "0"}
+        if not COLD[engine].as_it_comes:
+            environment |= allocator_settings(os.environ)
+        super().__init__(__name__, [engine], environment)
+        self._engine = engine
+        self._threads = threads
 
-    def sample(self, task: ColdTask) -> ColdSample:
-        return ColdSample(**self.ask(json.dumps(asdict(task)), SAMPLE_TIMEOUT_S))
+    def prepare(self, model: Path, folder: Path) -> tuple[Path, float | None]:
+        """The engine's artefact of the model, and seconds taken; None: it was there already."""
+        try:
+            found = self.ask(
+                PREPARE_TIMEOUT_S, model=str(model), folder=str(folder), threads=self._threads
+            )
+        except EngineUnavailableError as error:
+            raise EngineUnavailableError(f"{self._engine} cannot prepare: {error}") from error
+        return Path(found["artefact"]), found["took_s"]
+
+    def sample(
+        self, model: Path, prepared: Path | None, inputs: Path, warm_s: float, outputs: Path
+    ) -> ColdSample:
+        """``warm_s``: time to spend on warm inferences, once the engine has finished its
+        background work. The first answer goes to ``outputs`` (.npz)."""
+        found = self.ask(
+            SAMPLE_TIMEOUT_S,
+            model=str(model),
+            prepared=None if prepared is None else str(prepared),
+            inputs=str(inputs),
+            threads=self._threads,
+            warm_s=warm_s,
+            outputs=str(outputs),
+        )
+        return ColdSample(**found)
 
 
-def prepare_apart(
-    engine: str, model: Path, folder: Path, inputs: Path, threads: int
-) -> tuple[str, float | None]:
-    """Have the engine prepare the model in a process of its own; the artefact, seconds taken.
+def _start_unrelated(engine: Engine, threads: int) -> None:
+    """Start a model that has nothing to do with the measured one, the same way, and run it once.
 
-    None where the artefact was there already. Raises EngineUnavailableError where it cannot.
+    As Brisk's idle worker does by itself; no engine's first start of all is measured.
     """
-    arguments = [engine, str(model), str(folder), str(inputs), str(threads)]
-    environment = _environment(engine, threads)
-    try:
-        with EngineChild(__name__, arguments, environment, PREPARE_TIMEOUT_S) as child:
-            child.wait()
-            return child.first["artefact"], child.first["took_s"]
-    except EngineUnavailableError as error:
-        raise EngineUnavailableError(f"{engine} cannot prepare: {error}") from error
+    with tempfile.TemporaryDirectory(prefix="brisk-unrelated-") as folder:
+        model, inputs = write_unrelated(Path(folder))
+        prepared = engine.prepare(model, Path(folder), threads) if engine.prepare else None
+        engine.open(model, prepared, threads).infer(inputs)
 
 
-def _environment(engine: str, threads: int) -> dict[str, str]:
-    """Threads, and the allocator's settings of Brisk's runtime for all engines but one that is
-    measured as it comes."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "0"}
-    if ENGINES[engine].as_it_comes:
-        return environment
-    return environment | allocator_settings(os.environ)
-
-
-def _give_memory() -> None:
-    """Let the allocator take MEMORY_BYTES, and have the kernel give their pages now.
-
-    The allocator keeps them under the settings above. Where the kernel does not know how,
-    nothing happens, for every engine alike.
-    """
-    library = ctypes.CDLL(None)
-    library.malloc.argtypes, library.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
-    library.free.argtypes, library.free.restype = [ctypes.c_void_p], None
-    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    address = library.malloc(MEMORY_BYTES)
-    if not address:
-        return
-    start = -(-address // _PAGE_BYTES) * _PAGE_BYTES
-    end = (address + MEMORY_BYTES) // _PAGE_BYTES * _PAGE_BYTES
-    library.madvise(start, end - start, _POPULATE_WRITE)
-    library.free(address)
-
-
-def _take_sample(task: ColdTask) -> ColdSample:
+def _sample(
+    engine: Engine,
+    model: str,
+    prepared: str | None,
+    inputs: str,
+    threads: int,
+    warm_s: float,
+    outputs: str,
+) -> dict[str, Any]:
     """The sample itself, in this process, which should be a fresh one."""
-    engine = ENGINES[task.engine]
-    inputs = load_arrays(task.inputs)
-    prepared = Path(task.prepared) if task.prepared else None
+    given = load_arrays(inputs)
     if not engine.as_it_comes:
-        _give_memory()
-    engine.begin(task.threads)
+        touched = b"\1" * MEMORY_BYTES
+        del touched
+    _start_unrelated(engine, threads)
     used_s, before_s = processor_s(), time.perf_counter()
-    start = engine.start(Path(task.model), prepared, inputs, task.threads)
+    opened = engine.open(Path(model), None if prepared is None else Path(prepared), threads)
+    answer = opened.infer(given)
     first_s = time.perf_counter() - before_s
     used_s = processor_s() - used_s
-    following_s = [_time(start.infer) for _ in range(task.following)]
-    warm_s: list[float] = []
-    if task.warm_s:
-        start.settle()
-        warm_s = time_inferences(start.infer, task.warm_s)
-    if task.outputs:
-        save_answers(task.outputs, start.outputs)
-    return ColdSample(first_s, used_s, following_s, warm_s)
+    following_s = [_time(lambda: opened.infer(given)) for _ in range(FOLLOWING)]
+    opened.settle()
+    measured_s = time_inferences(lambda: opened.infer(given), warm_s)
+    save_answers(outputs, answer)
+    return {
+        "first_s": first_s,
+        "processor_s": used_s,
+        "following_s": following_s,
+        "warm_s": measured_s,
+    }
 
 
 def _time(infer: Callable[[], Any]) -> float:
@@ -158,47 +145,27 @@ def _time(infer: Callable[[], Any]) -> float:
     return time.perf_counter() - before_s
 
 
-def _prepare(name: str, model: str, folder: str, inputs_file: str, threads: str) -> None:
-    """The process of ``prepare_apart``."""
-    inputs = load_arrays(inputs_file)
-    try:
-        engine = ENGINES[name]
-        engine.import_libraries()
-        before_s, clock_s = time.perf_counter(), time.time()
-        artefact = engine.prepare(Path(model), Path(folder), inputs, int(threads))
-        took_s = time.perf_counter() - before_s
-        is_new = artefact is not None and artefact.stat().st_ctime >= clock_s - 1
-    except Exception as error:  # noqa: BLE001
-        tell_failure(error)
-        return
-    tell(artefact=str(artefact or ""), took_s=took_s if is_new else None)
+def _prepare(engine: Engine, model: str, folder: str, threads: int) -> dict[str, Any]:
+    assert engine.prepare is not None
+    before_s, clock_s = time.perf_counter(), time.time()
+    artefact = engine.prepare(Path(model), Path(folder), threads)
+    is_new = artefact.stat().st_ctime >= clock_s - 1
+    return {
+        "artefact": str(artefact),
+        "took_s": time.perf_counter() - before_s if is_new else None,
+    }
 
 
-def _serve(name: str) -> None:
-    try:
-        ENGINES[name].import_libraries()
-    except ImportError as error:
-        tell(error=str(error))
-        return
+def _begin(engine: Engine) -> Answer:
+    engine.imports()
     gc.collect()
     gc.freeze()  # as Brisk's worker does: no collection visits what was imported
-    tell()
-    for line in sys.stdin:
-        child = os.fork()
-        if child:
-            _, status = os.waitpid(child, 0)
-            if status:
-                tell(ended=os.waitstatus_to_exitcode(status))
-            continue
-        try:
-            tell(**asdict(_take_sample(ColdTask(**json.loads(line)))))
-        except Exception as error:  # noqa: BLE001
-            tell_failure(error)
-        os._exit(0)
+
+    def answer(**task: Any) -> dict[str, Any]:
+        return (_prepare if "folder" in task else _sample)(engine, **task)
+
+    return answer
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        _prepare(*sys.argv[1:])
-    else:
-        _serve(sys.argv[1])
+    answer_tasks(lambda: _begin(COLD[sys.argv[1]]), forks=True)

@@ -10,38 +10,38 @@ larger model adds to it.
 from __future__ import annotations
 
 import os
-import random
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from tritonclient.utils import InferenceServerException
-
-from brisk.errors import BriskError
-from brisk.triton.backend_directory import assemble
-from brisk.triton.locate import locate_server
 from brisk_client.benchmarks.density.memory import session_bytes
 from brisk_client.benchmarks.density.servers import (
-    BRISK,
-    DensityBench,
-    all_sides,
+    DensitySide,
     figures_of,
     figures_of_runtime,
 )
-from brisk_client.benchmarks.engines.process import EngineUnavailableError, one_line
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver, measured
+from brisk_client.benchmarks.engines.process import EngineUnavailableError
+from brisk_client.benchmarks.harness.command_line import (
+    UnusableArgumentError,
+    bars,
+    benchmark_parser,
+    run_command,
+)
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import (
     ONNXRUNTIME,
     add_peers_option,
     peer_backends,
 )
+from brisk_client.benchmarks.harness.sampling import in_rounds, one_line
+from brisk_client.benchmarks.harness.served_server import FAILURES
 from brisk_client.benchmarks.start.case import case_of
-from brisk_client.report import REASON, Check, Report, plot_bars
+from brisk_client.benchmarks.start.sides import PYTHON, StartBench, StartSide
+from brisk_client.report import REASON, Check, Report, check_limit
 
+BRISK = "brisk"
 SMALL, LARGE = "mlp", "resnet50"
 QUICK_ENTRIES, COUNT = 10, 40
 QUICK_STARTS, STARTS = 1, 3
@@ -56,8 +56,6 @@ STAND_IN_ENTRIES, STAND_IN_MB, STAND_IN_READY_S = 40, 1050.0, 2.5
 MEMORY_SHARE, STUB_MB, IDLE_MB, MODEL_SHARE = 0.6, 8.0, 90.0, 0.2
 
 Rows = Sequence[Mapping[str, Any]]
-
-_FAILURES = (BriskError, InferenceServerException, HTTPException, OSError)
 
 NOTES = (
     "sides in turns, each round in an order of its own; one start of each before, not counted, "
@@ -80,40 +78,43 @@ NOTES = (
 def run(
     quick: bool = False,
     entries: int = 0,
-    starts: int = 0,
+    rounds: int = 0,
     threads: int = 0,
     peers: Path | None = None,
-    small: str = SMALL,
+    model: str = SMALL,
     large: str = LARGE,
 ) -> Report:
-    """Measure servers of ``entries`` times ``small``, and a runtime without a model and with
+    """Measure servers of ``entries`` times ``model``, and a runtime without a model and with
     ``large``: samples by name, or ONNX files.
 
-    ``entries``, ``starts``, ``threads``: 0: the usual; all cores. Raises UnusableArgumentError
+    ``entries``, ``rounds``, ``threads``: 0: the usual; all cores. Raises UnusableArgumentError
     before anything is measured.
     """
+    for name, number in (("entries", entries), ("rounds", rounds), ("threads", threads)):
+        if number < 0:
+            raise UnusableArgumentError(f"--{name} {number}: expected a number from 1")
     threads = threads or len(os.sched_getaffinity(0))
+    entries = entries or (QUICK_ENTRIES if quick else COUNT)
     backends = peer_backends(peers)
-    cases = [case_of(model) for model in (small, large)]
+    small, one = (case_of(each) for each in (model, large))
     versions = ("onnxruntime", "nvidia-pytriton", "numpy")
     report = new_report("density", versions, NOTES, threads=threads)
-    installation = locate_server()
     with tempfile.TemporaryDirectory(prefix="brisk-density-") as folder:
-        place = Path(folder)
-        assembled = assemble(place / "backends", installation)
-        count = entries or (QUICK_ENTRIES if quick else COUNT)
-        many, one = (
-            DensityBench(case, number, installation, threads, place / part, assembled)
-            for case, number, part in zip(cases, (count, 1), ("many", "one"), strict=True)
-        )
-        report.rows += _entry_rows(many, backends, starts or (QUICK_STARTS if quick else STARTS))
-        report.rows += _runtime_rows(one)
+        many = StartBench(small, threads, Path(folder) / "many")
+        served = [
+            StartSide(many, BRISK),
+            StartSide(many, PYTHON, "python"),
+            *(StartSide(many, f"{peer.name} backend", peer.name, peer=peer) for peer in backends),
+        ]
+        sides = [DensitySide(each, entries) for each in served]
+        report.rows += _entry_rows(sides, rounds or (QUICK_STARTS if quick else STARTS))
+        alone = StartSide(StartBench(one, threads, Path(folder) / "one"), BRISK)
+        report.rows += _runtime_rows(DensitySide(alone, 1))
     report.checks += all_checks(report.rows)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     quick = f"{QUICK_ENTRIES} entries, not {COUNT}; {QUICK_STARTS} start, not {STARTS}"
     parser = benchmark_parser("density", __doc__, quick)
     parser.add_argument("--entries", type=int, default=0, metavar="N", help="of each server")
@@ -122,70 +123,39 @@ def main(arguments: Sequence[str]) -> int:
     add_peers_option(parser)
     parser.add_argument("--model", default=SMALL, metavar="NAME", help="of the entries")
     parser.add_argument("--large", default=LARGE, metavar="NAME", help="served alone")
-    chosen = parser.parse_args(arguments)
-    for name in ("entries", "rounds", "threads"):
-        if getattr(chosen, name) < 0:
-            parser.error(f"--{name} {getattr(chosen, name)}: expected a number from 1")
-    report = measured(
-        parser,
-        lambda: run(
-            chosen.quick,
-            chosen.entries,
-            chosen.rounds,
-            chosen.threads,
-            chosen.peer_backends,
-            chosen.model,
-            chosen.large,
-        ),
-    )
-    return deliver(
-        report, chosen, lambda folder: plot_bars(report, folder, "memory_mb", "part", "engine")
-    )
+    return run_command(parser, arguments, run, bars("memory_mb", "part", "engine"))
 
 
-def _entry_rows(
-    bench: DensityBench, backends: Sequence[Path], starts: int
-) -> list[dict[str, Any]]:
+def _entry_rows(sides: Sequence[DensitySide], starts: int) -> list[dict[str, Any]]:
     """A row for each side; one that fails once is left out from then on."""
-    sides = all_sides(bench, backends)
     for side in sides:
         side.prepare()
-    found: dict[str, list[dict[str, float]]] = {side.name: [] for side in sides}
-    reasons: dict[str, str] = {}
-    for turn in range(starts + 1):
-        for side in random.Random(turn).sample(sides, len(sides)):
-            if side.name in reasons:
-                continue
-            try:
-                taken = figures_of(side)
-            except _FAILURES as error:
-                reasons[side.name] = one_line(str(error))
-                continue
-            if turn:
-                found[side.name].append(taken)
+    found, reasons = in_rounds(sides, starts, figures_of, uncounted=1, failures=FAILURES)
     rows = []
     for side in sides:
-        row: dict[str, Any] = {"part": ENTRIES, "model": bench.case.name, "engine": side.name}
-        if side.name in reasons:
-            rows.append({**row, REASON: reasons[side.name]})
-        else:
-            medians = {
-                key: (sum if key in ("right", "asked") else statistics.median)(
-                    each[key] for each in found[side.name]
-                )
-                for key in found[side.name][0]
-            }
-            rows.append({**row, "entries": bench.entries, **medians})
+        model = side.served.bench.case.name
+        row: dict[str, Any] = {"part": ENTRIES, "model": model, "engine": side.served.name}
+        if side in reasons:
+            rows.append({**row, REASON: reasons[side]})
+            continue
+        medians = {
+            key: (sum if key in ("right", "asked") else statistics.median)(
+                each[key] for each in found[side]
+            )
+            for key in found[side][0]
+        }
+        rows.append({**row, "entries": side.entries, **medians})
     return rows
 
 
-def _runtime_rows(bench: DensityBench) -> list[dict[str, Any]]:
+def _runtime_rows(side: DensitySide) -> list[dict[str, Any]]:
     """The runtime's own memory, and what the model adds to it and to a process of its own."""
     rows: list[dict[str, Any]] = []
+    bench = side.served.bench
     model = {"part": MODEL, "model": bench.case.name}
     try:
-        idle, served = figures_of_runtime(bench)
-    except _FAILURES as error:
+        idle, served = figures_of_runtime(side)
+    except FAILURES as error:
         rows.append({**model, "engine": BRISK, REASON: one_line(str(error))})
     else:
         rows.append({"part": IDLE, "model": "", "engine": BRISK, **idle})
@@ -202,7 +172,7 @@ def _runtime_rows(bench: DensityBench) -> list[dict[str, Any]]:
 
 def all_checks(rows: Rows) -> list[Check]:
     """Every expectation that the rows suffice for."""
-    return [*_answers(rows), *_against_peer(rows), *_stub(rows), *_runtime(rows)]
+    return [*_answers(rows), *_against_peer(rows), *_of_brisk(rows)]
 
 
 def _answers(rows: Rows) -> list[Check]:
@@ -235,34 +205,25 @@ def _against_peer(rows: Rows) -> list[Check]:
             return []  # the figures that stand in are of these
         of = f"{PEER}, as reported"
         peer = {"memory_mb": STAND_IN_MB, "ready_s": STAND_IN_READY_S}
-    share = round(ours["memory_mb"] / peer["memory_mb"], 3)
-    sooner = round(ours["ready_s"] / peer["ready_s"], 3)
     what = f"{ours['entries']} {ours['model']}"
+    share, sooner = (ours[key] / peer[key] for key in ("memory_mb", "ready_s"))
     return [
-        Check(f"{what}: memory over {of}", share, f"<= {MEMORY_SHARE}", share <= MEMORY_SHARE),
-        Check(f"{what}: exec to ready over {of}", sooner, "<= 1.0", sooner <= 1.0),
+        check_limit(f"{what}: memory over {of}", share, "<=", MEMORY_SHARE, 3),
+        check_limit(f"{what}: exec to ready over {of}", sooner, "<=", 1.0, 3),
     ]
 
 
-def _stub(rows: Rows) -> list[Check]:
-    ours = _find(rows, ENTRIES, BRISK)
-    if ours is None:
-        return []
-    found = round(ours["stub_mb"], 2)
-    name = "private memory of a stub, median, MB"
-    return [Check(name, found, f"<= {STUB_MB:g}", found <= STUB_MB)]
-
-
-def _runtime(rows: Rows) -> list[Check]:
+def _of_brisk(rows: Rows) -> list[Check]:
     checks = []
-    idle = _find(rows, IDLE, BRISK)
-    if idle is not None:
-        found = round(idle["pss_mb"], 1)
+    if (ours := _find(rows, ENTRIES, BRISK)) is not None:
+        name = "private memory of a stub, median, MB"
+        checks.append(check_limit(name, ours["stub_mb"], "<=", STUB_MB, 2))
+    if (idle := _find(rows, IDLE, BRISK)) is not None:
         name = "a runtime without a model, all its processes, MB"
-        checks.append(Check(name, found, f"<= {IDLE_MB:g}", found <= IDLE_MB))
+        checks.append(check_limit(name, idle["pss_mb"], "<=", IDLE_MB, 1))
     ours, theirs = _find(rows, MODEL, BRISK), _find(rows, MODEL, ONNXRUNTIME)
     if ours is not None and theirs is not None:
-        share = round(ours["own_mb"] / theirs["own_mb"], 3)
         name = f"{ours['model']}: private memory over ONNX Runtime's default in process"
-        checks.append(Check(name, share, f"<= {MODEL_SHARE}", share <= MODEL_SHARE))
+        share = ours["own_mb"] / theirs["own_mb"]
+        checks.append(check_limit(name, share, "<=", MODEL_SHARE, 3))
     return checks

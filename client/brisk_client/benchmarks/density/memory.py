@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from brisk_client.benchmarks.engines.model_inputs import make_inputs
-from brisk_client.benchmarks.engines.onnxruntime_prepared import open_session
 from brisk_client.benchmarks.engines.process import run_apart
-from brisk_client.benchmarks.harness.served_server import kind_of
+from brisk_client.benchmarks.engines.registry import open_session, session_options
+from brisk_client.benchmarks.harness.served_server import kind_of, processes_of
 
 _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ (\S+) (\d+)\s*(.*)$")
@@ -94,17 +94,17 @@ def memory_of(pids: Iterable[int]) -> list[ProcessMemory]:
     return found
 
 
-def settled_memory(pids: Callable[[], Sequence[int]]) -> list[ProcessMemory]:
-    """When it changes no more: loads go on behind their first answers."""
+def settled_memory(runtime: Path) -> list[ProcessMemory]:
+    """Of all processes that know the runtime, when it changes no more: loads go on behind their
+    first answers."""
     deadline_s = time.monotonic() + _SETTLE_TIMEOUT_S
-    before = memory_of(pids())
+    before = memory_of(processes_of(runtime))
     while True:
         time.sleep(_SETTLE_PAUSE_S)
-        now = memory_of(pids())
+        now = memory_of(processes_of(runtime))
         totals = [sum(each.private_bytes for each in processes) for processes in (before, now)]
-        if abs(totals[1] - totals[0]) <= _SETTLED_SHARE * totals[0]:
-            return now
-        if time.monotonic() > deadline_s:
+        has_settled = abs(totals[1] - totals[0]) <= _SETTLED_SHARE * totals[0]
+        if has_settled or time.monotonic() > deadline_s:
             return now
         before = now
 
@@ -115,22 +115,14 @@ def session_bytes(file: Path, threads: int) -> int:
     return int(run_apart(__name__, file, threads).split()[-1])
 
 
-def _print_session_bytes(file: Path, threads: int) -> None:
-    """The process of ``session_bytes``."""
-    import onnxruntime
-
-    inputs = make_inputs(file, {})
-    before = _own_bytes()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = open_session(file, options)
-    session.run(None, inputs)
-    print(_own_bytes() - before)
-
-
 def _own_bytes() -> int:
     return read_rollup(Path("/proc/self/smaps_rollup").read_text())[1]
 
 
-if __name__ == "__main__":
-    _print_session_bytes(Path(sys.argv[1]), int(sys.argv[2]))
+if __name__ == "__main__":  # the process of ``session_bytes``
+    model, options = Path(sys.argv[1]), session_options(int(sys.argv[2]))  # imports ONNX Runtime
+    inputs = make_inputs(model)
+    before_bytes = _own_bytes()
+    session = open_session(model, options)
+    session.run(None, inputs)
+    print(_own_bytes() - before_bytes)

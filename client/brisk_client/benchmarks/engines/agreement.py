@@ -52,17 +52,17 @@ def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> f
     or texts do, and where only one is no number."""
     if not _are_alike(found, expected):
         return float("inf")
-    largest = 0.0
-    for ours, theirs in zip(found, expected, strict=True):
-        if theirs.dtype.kind == "U":
-            largest = max(largest, 0.0 if np.array_equal(ours, theirs) else float("inf"))
-            continue
-        one, other = ours.astype(np.complex128), theirs.astype(np.complex128)
-        equal = (one == other) | (np.isnan(one) & np.isnan(other))
-        with np.errstate(invalid="ignore"):
-            apart = np.where(equal, 0.0, np.abs(one - other))
-        largest = max(largest, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
-    return largest
+    return max(map(_furthest, found, expected), default=0.0)
+
+
+def _furthest(ours: np.ndarray, theirs: np.ndarray) -> float:
+    if theirs.dtype.kind == "U":
+        return 0.0 if np.array_equal(ours, theirs) else float("inf")
+    one, other = ours.astype(np.complex128), theirs.astype(np.complex128)
+    equal = (one == other) | (np.isnan(one) & np.isnan(other))
+    with np.errstate(invalid="ignore"):
+        apart = np.where(equal, 0.0, np.abs(one - other))
+    return float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
 
 
 def agree(

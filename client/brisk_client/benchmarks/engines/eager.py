@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -35,43 +33,22 @@ class EagerBottleneck(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A transformer encoder of MiniLM-L6's shape."""
+    """A transformer encoder of MiniLM-L6's shape (Devlin et al., 2018)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(30522, 384), nn.Embedding(512, 384)
         self.kinds, self.norm = nn.Embedding(2, 384), nn.LayerNorm(384)
-        self.blocks = nn.ModuleList(EncoderBlock(384, 12, 1536) for _ in range(6))
+        block = nn.TransformerEncoderLayer(384, 12, 1536, activation="gelu", batch_first=True)
+        self.blocks = nn.TransformerEncoder(block, 6, enable_nested_tensor=False)
 
     def forward(
         self, tokens: torch.Tensor, attended: torch.Tensor, kinds: torch.Tensor
     ) -> torch.Tensor:
-        mask = (1.0 - attended[:, None, None, :].float()) * torch.finfo(torch.float32).min
         places = self.places(torch.arange(tokens.shape[1]))
         value = self.norm(self.tokens(tokens) + self.kinds(kinds) + places)
-        for block in self.blocks:
-            value = block(value, mask)
-        return value
-
-
-class EncoderBlock(nn.Module):
-    """Attention and feed-forward, each followed by its normalisation (Devlin et al., 2018)."""
-
-    def __init__(self, width: int, heads: int, inner: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.first, self.second = nn.Linear(width, inner), nn.Linear(inner, width)
-        self.attended, self.fed = nn.LayerNorm(width), nn.LayerNorm(width)
-
-    def forward(self, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        parts = [layer(value) for layer in (self.query, self.key, self.value)]
-        query, key, content = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts
-        )
-        context = functional.scaled_dot_product_attention(query, key, content, mask)
-        value = self.attended(self.out(context.transpose(1, 2).flatten(2)) + value)
-        return self.fed(self.second(functional.gelu(self.first(value))) + value)
+        found: torch.Tensor = self.blocks(value, src_key_padding_mask=attended == 0)
+        return found
 
 
 def normalised(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
@@ -97,55 +74,48 @@ def _mlp() -> nn.Module:
     )
 
 
+def _unrelated() -> nn.Module:
+    layers = (nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(16 * 30 * 30, 16))
+
+
 NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
     "resnet50": _resnet50,
     "encoder": Encoder,
     "mlp": _mlp,
+    "unrelated": _unrelated,
 }
 
 
-def network_named(name: str) -> nn.Module:
-    """Raises LookupError where there is none."""
+def network_name(model: Path) -> str:
+    """Of the repository entry that ``model`` (ENTRY/VERSION/model.onnx) belongs to.
+
+    Raises LookupError where that is not written in torch.
+    """
+    name = model.resolve().parent.parent.name
     if name not in NETWORKS:
         raise LookupError(f"'{name}' has no torch form; there are: {', '.join(NETWORKS)}")
-    return NETWORKS[name]()
+    return name
 
 
-def eager_network(model: Path) -> nn.Module:
-    """The network of the repository entry that ``model`` (ENTRY/VERSION/model.onnx) belongs to.
-
-    Raises LookupError where there is none.
-    """
-    return network_named(model.resolve().parent.parent.name).eval()
-
-
-def saved_weights(name: str, folder: Path) -> Path:
-    """A file in ``folder`` with weights of the network ``name``, always the same; made once.
-
-    Raises LookupError where there is no such network.
-    """
+def save_weights(model: Path, folder: Path) -> Path:
+    """A file in ``folder`` with weights of the model's network, always the same; made once."""
     target = folder / "torch.pt"
     if not target.exists():
         torch.manual_seed(0)
-        torch.save(network_named(name).state_dict(), target)
+        torch.save(NETWORKS[network_name(model)]().state_dict(), target)
     return target
 
 
-def mapped_network(name: str, weights: Path) -> nn.Module:
-    """The network ``name`` over the file that ``saved_weights`` made, mapped, nothing copied."""
+def torch_network(model: Path, weights: Path | str | None = None) -> nn.Module:
+    """The model's network with random weights, or over those that ``save_weights`` made, mapped.
+
+    Raises LookupError where there is none.
+    """
+    make = NETWORKS[network_name(model)]
+    if weights is None:
+        return make().eval()
     with torch.device("meta"):
-        network = network_named(name).eval()
+        network = make().eval()
     network.load_state_dict(torch.load(weights, mmap=True, weights_only=True), assign=True)
     return network
-
-
-def inference(network: Callable[..., Any]) -> Callable[[Mapping[str, np.ndarray]], list[Any]]:
-    """What runs ``network`` on arrays, in their order, and gives its outputs as arrays."""
-
-    def infer(inputs: Mapping[str, np.ndarray]) -> list[Any]:
-        with torch.inference_mode():
-            results = network(*[torch.from_numpy(array) for array in inputs.values()])
-        many = results if isinstance(results, (list, tuple)) else [results]
-        return [value.numpy() for value in many]
-
-    return infer

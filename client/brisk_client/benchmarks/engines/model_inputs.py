@@ -41,14 +41,13 @@ _NUMBERS = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class GivenInputs:
-    """What the user said of inputs, by input name: arrays, numbers to fill with, shapes."""
+    """What the user said of inputs, by name: arrays, of which one number fills, and shapes."""
 
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    fills: Mapping[str, float] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def names(self) -> set[str]:
-        return {*self.arrays, *self.fills, *self.shapes}
+        return {*self.arrays, *self.shapes}
 
 
 NOTHING_GIVEN = GivenInputs()
@@ -56,7 +55,9 @@ NOTHING_GIVEN = GivenInputs()
 
 def add_input_option(parser: argparse.ArgumentParser) -> None:
     """``--input``; ``read_given`` reads what it collects."""
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=…", help=INPUT_HELP)
+    parser.add_argument(
+        "--input", dest="inputs", action="append", default=[], metavar="NAME=…", help=INPUT_HELP
+    )
 
 
 def add_models_option(parser: argparse.ArgumentParser) -> None:
@@ -84,20 +85,12 @@ def models_in(folders: Sequence[Path]) -> list[Path]:
         files = [
             file
             for file in sorted(folder.rglob("*.onnx"))
-            if file.is_file()
-            and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+            if file.is_file() and "/." not in f"/{file.relative_to(folder)}"
         ]
         if not files:
             raise UnusableArgumentError(f"{folder} holds no *.onnx file, nor does a folder in it")
         found += files
     return found
-
-
-def check_files(files: Iterable[Path]) -> None:
-    """Raises UnusableArgumentError for one that is no file."""
-    for file in files:
-        if not file.is_file():
-            raise UnusableArgumentError(f"there is no file {file}")
 
 
 def labelled(files: Sequence[Path]) -> dict[str, Path]:
@@ -119,14 +112,23 @@ def _label(file: Path) -> str:
     return parent.name if file.stem == "model" else file.stem
 
 
-def read_given_of(texts: Iterable[str], models: int) -> GivenInputs:
-    """As ``read_given``. Raises UnusableArgumentError, too, where there is not one model."""
+def given_models(
+    files: Iterable[Path], folders: Sequence[Path], texts: Iterable[str], others: int = 0
+) -> tuple[list[Path], GivenInputs]:
+    """All ``files`` and those in the ``folders``; what ``--input`` said, which is of one model.
+
+    ``others``: models besides. Raises UnusableArgumentError.
+    """
+    found = [*files, *models_in(folders)]
+    for file in found:
+        if not file.is_file():
+            raise UnusableArgumentError(f"there is no file {file}")
     given = read_given(texts)
-    if given.names() and models != 1:
+    if given.names() and len(found) + others != 1:
         raise UnusableArgumentError(
             "--input is of one model; beside each of several lies its NAME.inputs.npz"
         )
-    return given
+    return found, given
 
 
 def read_given(texts: Iterable[str]) -> GivenInputs:
@@ -135,35 +137,35 @@ def read_given(texts: Iterable[str]) -> GivenInputs:
     Raises UnusableArgumentError for a text of no known form, and for a file that cannot be read.
     """
     arrays: dict[str, np.ndarray] = {}
-    fills: dict[str, float] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         name, is_pair, value = text.rpartition("=")
-        if not is_pair:
-            if not text.endswith(".npz"):
-                raise UnusableArgumentError(f"--input {text}: expected {INPUT_HELP}")
-            arrays |= _read_arrays(Path(text))
-        elif name.endswith(":shape"):
-            shapes[name.removesuffix(":shape")] = _shape_of(text, value)
-        elif value.endswith(".npy"):
-            arrays[name] = _read_array(Path(value))
-        else:
-            try:
-                fills[name] = float(value)
-            except ValueError as error:
-                raise UnusableArgumentError(f"--input {text}: expected {INPUT_HELP}") from error
-    return GivenInputs(arrays, fills, shapes)
+        try:
+            if name.endswith(":shape"):
+                sizes = tuple(int(size) for size in value.split(","))
+                if min(sizes) < 1:
+                    raise ValueError(value)
+                shapes[name.removesuffix(":shape")] = sizes
+            elif not is_pair and text.endswith(".npz"):
+                arrays |= _read_arrays(Path(text))
+            elif is_pair and value.endswith(".npy"):
+                arrays[name] = _read_array(Path(value))
+            elif is_pair:
+                arrays[name] = np.array(float(value))
+            else:
+                raise ValueError(text)
+        except ValueError as error:
+            raise UnusableArgumentError(f"--input {text}: expected {INPUT_HELP}") from error
+    return GivenInputs(arrays, shapes)
 
 
-def make_inputs(
-    model: Path, sizes: Mapping[str, int], given: GivenInputs = NOTHING_GIVEN
-) -> dict[str, np.ndarray]:
+def make_inputs(model: Path, given: GivenInputs = NOTHING_GIVEN) -> dict[str, np.ndarray]:
     """One array for each required input: ``given`` ones, else ``NAME.inputs.npz``'s, else made.
 
     Made floats are normal, integers 0 or 1 (bytes of rank 3 and more, as of pixels: any), masks
-    all 1, booleans drawn, texts a word. ``sizes`` gives symbolic dimensions by name; a first
-    dimension is 1 where it does not. Raises UnusableArgumentError for an input that cannot be
-    made, and for a given one that the model does not have or that does not fit.
+    all 1, booleans drawn, texts a word; first dimensions are 1 where they are open. Raises
+    UnusableArgumentError for an input that cannot be made, and for a given one that the model does
+    not have or that does not fit.
     """
     try:
         graph = onnx.load(model, load_external_data=False).graph
@@ -177,16 +179,11 @@ def make_inputs(
         raise UnusableArgumentError(f"{model.name} has no input '{unknown[0]}'; it has: {known}")
     beside = model.with_name(f"{model.stem}.inputs.npz")
     arrays = _read_arrays(beside) if beside.is_file() else {}
-    given = GivenInputs({**arrays, **given.arrays}, given.fills, given.shapes)
-    sizes = {**dict.fromkeys(_batch_names(wanted), 1), **sizes}
+    given = GivenInputs({**arrays, **given.arrays}, given.shapes)
+    firsts = [value.type.tensor_type.shape.dim[:1] for value in wanted]
+    batches = {dimension.dim_param for first in firsts for dimension in first} - {""}
     random = np.random.default_rng(0)
-    return {value.name: _input(value, graph, sizes, given, random) for value in wanted}
-
-
-def _batch_names(values: Sequence[onnx.ValueInfoProto]) -> set[str]:
-    """Symbolic dimensions that are any input's first, wherever else they occur."""
-    firsts = [value.type.tensor_type.shape.dim[:1] for value in values]
-    return {dimension.dim_param for first in firsts for dimension in first} - {""}
+    return {value.name: _input(value, graph, batches, given, random) for value in wanted}
 
 
 def were_given(model: Path, given: GivenInputs) -> bool:
@@ -197,7 +194,7 @@ def were_given(model: Path, given: GivenInputs) -> bool:
 def _input(
     value: onnx.ValueInfoProto,
     graph: onnx.GraphProto,
-    sizes: Mapping[str, int],
+    batches: set[str],
     given: GivenInputs,
     random: np.random.Generator,
 ) -> np.ndarray:
@@ -206,15 +203,12 @@ def _input(
         kind = value.type.WhichOneof("value") or "of no type"
         raise UnusableArgumentError(f"input '{name}' is no tensor ({kind}), which is not measured")
     dtype = _dtype(value)
-    if name in given.arrays:
-        return _checked(value, given.arrays[name], dtype)
-    shape = given.shapes.get(name) or _shape(value, graph, sizes, given.fills)
-    if name in given.fills:
-        if dtype.kind not in _NUMBERS:
-            raise UnusableArgumentError(
-                f"input '{name}' is of texts; {given.fills[name]:g} is none"
-            )
-        return np.full(shape, given.fills[name]).astype(dtype)
+    array = given.arrays.get(name)
+    if array is not None and array.ndim:
+        return _checked(value, array, dtype)
+    shape = given.shapes.get(name) or _shape(value, graph, batches, is_filled=array is not None)
+    if array is not None:
+        return _checked(value, np.full(shape, array), dtype)
     return _drawn(name, shape, dtype, random)
 
 
@@ -236,12 +230,14 @@ def _dtype(value: onnx.ValueInfoProto) -> np.dtype:
 def _shape(
     value: onnx.ValueInfoProto,
     graph: onnx.GraphProto,
-    sizes: Mapping[str, int],
-    fills: Mapping[str, float],
+    batches: set[str],
+    *,
+    is_filled: bool,
 ) -> tuple[int, ...]:
+    """``batches``: names of any input's first dimension, 1 wherever they stand."""
     declared = value.type.tensor_type
     if not declared.HasField("shape"):
-        if value.name in fills:
+        if is_filled:
             return ()
         raise UnusableArgumentError(
             f"input '{value.name}' declares no shape; give one: --input {value.name}:shape=1,2,3"
@@ -252,9 +248,7 @@ def _shape(
     def size_of(position: int, dimension: onnx.TensorShapeProto.Dimension) -> int:
         if dimension.dim_value > 0:
             return int(dimension.dim_value)
-        if dimension.dim_param in sizes:
-            return sizes[dimension.dim_param]
-        if position == 0:
+        if position == 0 or dimension.dim_param in batches:
             return 1
         return (position == 1 and channels) or (LENGTH if rank < 4 else SIDE)
 
@@ -328,13 +322,3 @@ def _read_array(file: Path) -> np.ndarray:
     if not isinstance(array, np.ndarray):
         raise UnusableArgumentError(f"{file} holds no single array (.npy)")
     return array
-
-
-def _shape_of(text: str, value: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(size) for size in value.split(","))
-    except ValueError:
-        shape = (0,)
-    if min(shape) < 1:
-        raise UnusableArgumentError(f"--input {text}: expected positive sizes, as 1,3,224,224")
-    return shape

@@ -15,21 +15,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from brisk_client.benchmarks.engines.agreement import load_answers, load_arrays, save_answers
-from brisk_client.benchmarks.harness.sampling import Burst, time_inferences
+from brisk_client.benchmarks.harness.sampling import Burst, one_line, time_inferences
+
+Answer: TypeAlias = Callable[..., dict[str, Any]]
+"""Takes a task's fields, gives the answer's."""
 
 _START_TIME_OUT_S = 300.0
 _APART_TIME_OUT_S = 900.0
 _GRACE_S = 60.0
-
-REASON_CHARACTERS = 400
 
 
 class EngineUnavailableError(Exception):
@@ -39,7 +40,7 @@ class EngineUnavailableError(Exception):
 class EngineChild:
     """A module run as a program: a line of JSON first, then one for each line that it is told.
 
-    A context manager that ends the process. What else a library prints is passed over.
+    ``close`` ends the process. What else a library prints is passed over.
     """
 
     def __init__(
@@ -47,9 +48,8 @@ class EngineChild:
         module: str,
         arguments: list[str],
         environment: Mapping[str, str],
-        time_out_s: float = _START_TIME_OUT_S,
     ) -> None:
-        """Waits for the first answer, which ``first`` then is. Raises EngineUnavailableError."""
+        """Waits until it says that it is ready. Raises EngineUnavailableError."""
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close()
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
@@ -60,24 +60,20 @@ class EngineChild:
             bufsize=0,
         )
         try:
-            self.first = self._read(time_out_s)
+            self._read(_START_TIME_OUT_S)
         except BaseException:
             self.close()
             raise
 
-    def ask(self, line: str, time_out_s: float) -> dict[str, Any]:
-        """The answer to ``line``. Raises EngineUnavailableError where it is an error or does not
+    def ask(self, time_out_s: float, **task: object) -> dict[str, Any]:
+        """The answer to a task. Raises EngineUnavailableError where it is an error or does not
         come, or the process dies."""
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(f"{line}\n".encode())
+            self._process.stdin.write(f"{json.dumps(task)}\n".encode())
         except BrokenPipeError as error:
             raise EngineUnavailableError(self._end()) from error
         return self._read(time_out_s)
-
-    def wait(self) -> None:
-        """Until it ends by itself."""
-        self._process.wait(_GRACE_S)
 
     def close(self) -> None:
         self._process.kill()
@@ -86,12 +82,6 @@ class EngineChild:
             if stream is not None:
                 stream.close()
         self._said.close()
-
-    def __enter__(self) -> EngineChild:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read(self, time_out_s: float) -> dict[str, Any]:
         stream = self._process.stdout
@@ -133,34 +123,65 @@ class WarmEngine(EngineChild):
 
     def measure(self, duration_s: float) -> Burst:
         """Run inferences for about ``duration_s`` seconds, at least three."""
-        return Burst(**self.ask(str(duration_s), duration_s + _GRACE_S))
+        return Burst(**self.ask(duration_s + _GRACE_S, duration_s=duration_s))
 
     def outputs(self) -> list[np.ndarray]:
         """What the engine answered to the inputs, in the model's order."""
         return load_answers(self._outputs)
 
 
-def tell(**answer: object) -> None:
-    """Print the answer as a child does."""
+def answer_tasks(begin: Callable[[], Answer], *, forks: bool = False) -> None:
+    """The child: begin, say so, then answer one task after the other.
+
+    ``forks``: each in a process of its own. All failures are told, as engines have errors of
+    their own.
+    """
+    try:
+        answer = begin()
+    except Exception as error:  # noqa: BLE001
+        _tell_failure(error)
+        return
+    _tell()
+    for line in sys.stdin:
+        if forks and (child := os.fork()):
+            _, status = os.waitpid(child, 0)
+            if status:
+                _tell(ended=os.waitstatus_to_exitcode(status))
+            continue
+        try:
+            _tell(**answer(**json.loads(line)))
+        except Exception as error:  # noqa: BLE001
+            _tell_failure(error)
+        if forks:
+            os._exit(0)
+
+
+def _tell(**answer: object) -> None:
     print(json.dumps(answer), flush=True)
 
 
-def tell_failure(error: Exception) -> None:
-    """As an answer: engines have errors of their own."""
-    tell(error=f"{type(error).__name__}: {error}")
+def _tell_failure(error: Exception) -> None:
+    _tell(error=f"{type(error).__name__}: {error}")
 
 
-def run_apart(module: str, *arguments: object) -> str:
-    """What ``python -m module`` prints. Raises EngineUnavailableError with the last it said."""
+def run_apart(
+    module: str, *arguments: object, environment: Mapping[str, str] | None = None
+) -> str:
+    """What ``python -m module`` prints. Raises EngineUnavailableError with the last it said.
+
+    ``environment`` adds to this process's.
+    """
     ended = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=_APART_TIME_OUT_S,
+        env={**os.environ, **(environment or {})},
         check=False,
     )
     if ended.returncode:
-        lines = ended.stderr.strip().splitlines() or [f"status {ended.returncode}"]
+        said = ended.stderr.strip() or ended.stdout.strip()
+        lines = said.splitlines() or [f"status {ended.returncode}"]
         raise EngineUnavailableError(lines[-1])
     return ended.stdout
 
@@ -174,40 +195,37 @@ def describe_end(status: int, said: str) -> str:
     return f"{how}: {lines[-1]}" if lines else how
 
 
-def one_line(text: str) -> str:
-    """An engine's message, which may be pages long, on one line of REASON_CHARACTERS at most."""
-    line = " ".join(text.split())
-    return line if len(line) <= REASON_CHARACTERS else f"{line[:REASON_CHARACTERS]} …"
-
-
 def processor_s() -> float:
     """User and system time of this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
-def _serve(engine: str, model: Path, threads: int, inputs_file: str, outputs_file: str) -> None:
-    """The child: load, warm up, say so, then a burst for each line of standard input."""
-    from brisk_client.benchmarks.engines.registry import ENGINES
+def _begin(engine: str, model: Path, threads: int, inputs_file: str, outputs_file: str) -> Answer:
+    """Load and warm up."""
+    from brisk_client.benchmarks.engines.registry import WARM
 
-    inputs = load_arrays(inputs_file)
-    try:
-        infer = partial(ENGINES[engine](model, threads), inputs)
-        save_answers(outputs_file, infer())
-        warm_until_s = time.monotonic() + 1.0
-        for _ in range(1000):
-            infer()
-            if time.monotonic() > warm_until_s:
-                break
-        tell(ready=True)
-        for line in sys.stdin:
-            used_s = processor_s()
-            wall_s = time_inferences(infer, float(line))
-            tell(wall_s=wall_s, processor_s=processor_s() - used_s)
-    except Exception as error:  # noqa: BLE001
-        tell_failure(error)
+    opened = WARM[engine].open(model, None, threads)
+    infer = partial(opened.infer, load_arrays(inputs_file))
+    infer()
+    opened.settle()
+    save_answers(outputs_file, infer())
+    warm_until_s = time.monotonic() + 1.0
+    for _ in range(1000):
+        infer()
+        if time.monotonic() > warm_until_s:
+            break
+
+    def burst(duration_s: float) -> dict[str, Any]:
+        used_s = processor_s()
+        wall_s = time_inferences(infer, duration_s)
+        return {"wall_s": wall_s, "processor_s": processor_s() - used_s}
+
+    return burst
 
 
 if __name__ == "__main__":
     name, model_file, thread_count, inputs_name, outputs_name = sys.argv[1:]
-    _serve(name, Path(model_file), int(thread_count), inputs_name, outputs_name)
+    answer_tasks(
+        lambda: _begin(name, Path(model_file), int(thread_count), inputs_name, outputs_name)
+    )

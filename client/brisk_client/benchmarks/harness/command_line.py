@@ -6,19 +6,21 @@ import argparse
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
-from brisk_client.report import Report, show, write_json
+from brisk_client.report import Report, plot_bars, show, write_json
 
 MEASURED = ("triton_backend", "client", "model_repository")
 """Folders of a checkout whose state decides what a benchmark measures."""
 
 OUTPUTS = ("--json", "--plot")
 """Options that say where a report goes, which is no part of what was measured."""
+
+OF_DELIVERY = ("json", "plot", "provenance")
 
 _GIT_S = 10.0
 
@@ -60,19 +62,10 @@ def benchmark_parser(name: str, text: str | None, quick: str) -> argparse.Argume
     return parser
 
 
-def measured(parser: argparse.ArgumentParser, run: Callable[[], Report]) -> Report:
-    """The report of ``run``; the command ends with the parser's usage where it cannot be had."""
-    try:
-        return run()
-    except UnusableArgumentError as error:
-        parser.error(str(error))
-
-
 def deliver(
     report: Report,
     chosen: argparse.Namespace,
     plot: Callable[[Path], object] | None,
-    show_report: Callable[[Report], None] = show,
 ) -> int:
     """Show the report and write what was asked for; 0 where every check holds, else 1.
 
@@ -80,12 +73,53 @@ def deliver(
     """
     for name, value in chosen.provenance.items():
         setattr(report, name, value)
-    show_report(report)
+    show(report)
     if chosen.json:
         write_json(report, chosen.json)
     if chosen.plot and plot is not None:
         plot(chosen.plot)
     return 0 if report.ok else 1
+
+
+def run_command(
+    parser: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    run: Callable[..., Report],
+    plot: Callable[[Report, Path], object],
+) -> int:
+    """Give ``run`` the options that a `benchmark_parser` reads, by name, and deliver its report.
+
+    Ends with the parser's usage where an argument cannot be followed.
+    """
+    chosen = parser.parse_args(arguments)
+    options = {name: value for name, value in vars(chosen).items() if name not in OF_DELIVERY}
+    try:
+        report = run(**options)
+    except UnusableArgumentError as error:
+        parser.error(str(error))
+    return deliver(report, chosen, lambda folder: plot(report, folder))
+
+
+def bars(
+    value: str, group: str, colour: str, spread: str = ""
+) -> Callable[[Report, Path], object]:
+    """A plot of these columns; see ``plot_bars``."""
+    return lambda report, folder: plot_bars(report, folder, value, group, colour, spread)
+
+
+def listed(text: str) -> list[str]:
+    """The type of an option A,B."""
+    return [name for name in text.split(",") if name]
+
+
+def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """Raises UnusableArgumentError naming those there are."""
+    known = list(known)
+    for name in names:
+        if name not in known:
+            raise UnusableArgumentError(
+                f"there is no {what} '{name}'; there are: {', '.join(known)}"
+            )
 
 
 def command_line(name: str, arguments: Sequence[str]) -> str:

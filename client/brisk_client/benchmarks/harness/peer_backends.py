@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 
-from brisk.triton.backend_directory import assemble
-from brisk.triton.locate import ServerInstallation
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
 ONNXRUNTIME = "onnxruntime"
@@ -25,6 +22,7 @@ _EXPECTED = (
 def add_peers_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--peer-backends",
+        dest="peers",
         type=Path,
         metavar="DIR",
         help="other backends to measure, as onnxruntime/libtriton_onnxruntime.so",
@@ -39,46 +37,30 @@ def peer_backends(folder: Path | None) -> list[Path]:
     """
     if folder is None:
         return []
-    _check_folder(folder)
+    _check(folder.is_dir(), f"'{folder}' is no folder")
     found = [
         backend
         for backend in sorted(folder.iterdir())
         if backend.is_dir() and not backend.name.startswith(".") and backend.name != "python"
     ]
-    for backend in found:
-        _check_library(backend)
-    if not found:
-        raise UnusableArgumentError(f"--peer-backends: '{folder}' holds no backend; {_EXPECTED}")
-    return found
+    _check(bool(found), f"'{folder}' holds no backend")
+    return [_checked(backend) for backend in found]
 
 
 def onnxruntime_backend(folder: Path) -> Path:
     """Triton's own C++ backend in such a folder. Raises UnusableArgumentError."""
-    _check_folder(folder)
-    _check_library(folder / ONNXRUNTIME)
-    return folder / ONNXRUNTIME
+    _check(folder.is_dir(), f"'{folder}' is no folder")
+    return _checked(folder / ONNXRUNTIME)
 
 
-def place_peer(source: Path, backends: Path, installation: ServerInstallation) -> None:
-    """Make ``backends`` a server's directory with this backend and without Brisk."""
-    assemble(backends, installation, names=())
-    target = backends / source.name
-    if target.is_symlink():
-        target.unlink()  # the installation's own of that name
-    shutil.copytree(source, target)
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise UnusableArgumentError(f"--peer-backends: '{folder}' is no folder; {_EXPECTED}")
-
-
-def _check_library(backend: Path) -> None:
+def _checked(backend: Path) -> Path:
     library = backend / f"libtriton_{backend.name}.so"
-    if not library.is_file():
-        raise UnusableArgumentError(f"--peer-backends: there is no '{library}'; {_EXPECTED}")
+    _check(library.is_file(), f"there is no '{library}'")
     with library.open("rb") as file:
-        if file.read(len(_ELF)) != _ELF:
-            raise UnusableArgumentError(
-                f"--peer-backends: '{library}' is no shared library; {_EXPECTED}"
-            )
+        _check(file.read(len(_ELF)) == _ELF, f"'{library}' is no shared library")
+    return backend
+
+
+def _check(is_so: bool, otherwise: str) -> None:
+    if not is_so:
+        raise UnusableArgumentError(f"--peer-backends: {otherwise}; {_EXPECTED}")

@@ -2,11 +2,52 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+Side = TypeVar("Side")
+Sample = TypeVar("Sample")
+
+REASON_CHARACTERS = 400
+
+
+def in_rounds(
+    sides: Iterable[Side],
+    rounds: int,
+    measure: Callable[[Side], Sample],
+    *,
+    uncounted: int = 0,
+    failures: tuple[type[Exception], ...] = (),
+) -> tuple[dict[Side, list[Sample]], dict[Side, str]]:
+    """Samples of each side, one a round, behind ``uncounted`` rounds that warm up.
+
+    What slows the machine for a while slows all sides alike. Each round has an order of its own,
+    drawn, the same in every run: who was before whom counts. A side that raises one of
+    ``failures`` is left out from then on; the second result says why.
+    """
+    found: dict[Side, list[Sample]] = {side: [] for side in sides}
+    reasons: dict[Side, str] = {}
+    for turn in range(uncounted + rounds):
+        for side in random.Random(turn).sample([*found], len(found)):
+            try:
+                sample = measure(side)
+            except failures as error:
+                reasons[side] = one_line(str(error))
+                del found[side]
+                continue
+            if turn >= uncounted:
+                found[side].append(sample)
+    return found, reasons
+
+
+def one_line(text: str) -> str:
+    """A message, which may be pages long, on one line of REASON_CHARACTERS at most."""
+    line = " ".join(text.split())
+    return line if len(line) <= REASON_CHARACTERS else f"{line[:REASON_CHARACTERS]} …"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from onnx import TensorProto, helper
 
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
 
+SAMPLES = Path(__file__).resolve().parents[4] / "model_repository"
+
 ONNXRUNTIME_MODEL = """
 import numpy as np
 import onnxruntime
@@ -58,13 +60,13 @@ from pathlib import Path
 
 import torch
 import triton_python_backend_utils as pb_utils
-from brisk_client.benchmarks.engines.eager import eager_network, mapped_network
+from brisk_client.benchmarks.engines.eager import torch_network
 
 
 class TritonPythonModel:
     def initialize(self, args):
         torch.set_num_threads({threads})
-        self.network = {network}
+        self.network = torch_network(Path({file!r}), {weights!r})
 
     def execute(self, requests):
         responses = []
@@ -78,7 +80,15 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([tensor]))
         return responses
 """
-"""``network``: an expression that makes it."""
+"""``weights``: a file that ``save_weights`` made, or None."""
+
+
+def sample_file(label: str) -> Path:
+    """The sample NAME/VERSION. Raises FileNotFoundError where it is not generated."""
+    file = SAMPLES / label / "model.onnx"
+    if not file.is_file():
+        raise FileNotFoundError(f"no {file}; model_repository/generate.py makes it")
+    return file
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +156,10 @@ def write_brisk_entry(
     place_model(file, folder / "model.onnx")
 
 
-def place_model(source: Path, target: Path) -> None:
+def place_model(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
     """A hard link where the file systems allow, else a copy; Brisk follows no others out."""
     try:
-        os.link(source.resolve(), target)
+        os.link(os.path.realpath(source), target)
     except OSError:
         shutil.copyfile(source, target)
 

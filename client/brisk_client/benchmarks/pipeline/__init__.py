@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
-from brisk_client.benchmarks.harness.sampling import summarise
+from brisk_client.benchmarks.harness.sampling import in_rounds, summarise
 from brisk_client.benchmarks.pipeline.networks import TrainedNetworks, trained_networks
 from brisk_client.benchmarks.pipeline.planners import (
     PLANNERS,
@@ -31,7 +31,7 @@ from brisk_client.benchmarks.pipeline.planners import (
     load_bench,
 )
 from brisk_client.benchmarks.pipeline.scenes import ScenePart, make_scenes
-from brisk_client.report import Check, Report, check_limit, save_figure, subplots
+from brisk_client.report import Check, Report, check_limit
 
 CROPS = 4
 """Pictures in a request besides the plate: a frame's detected objects."""
@@ -75,7 +75,8 @@ def run(quick: bool = False) -> Report:
         ]
         for policy in POLICIES:
             for tightness in TIGHTNESS:
-                _measure(bench, policy, tightness, labels, report)
+                objective_ns = int(bench.slowest_ns * tightness)
+                report.rows += _measure(bench, policy, objective_ns, labels)
     _check(report, networks)
     return report
 
@@ -94,56 +95,44 @@ def _requests(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("pipeline", __doc__, "fewer requests")
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick)
-    return deliver(report, chosen, lambda folder: _plot(report, folder))
+    return run_command(parser, arguments, run, bars("mean_ms", "policy", "planner"))
 
 
 def _measure(
-    bench: PlannerBench, policy: str, tightness: float, labels: np.ndarray, report: Report
-) -> None:
-    """One row for each planner; every request is served by all of them, the first one in turns."""
-    objective_ns = int(bench.slowest_ns * tightness)
-    served: dict[str, list[Served]] = {planner: [] for planner in PLANNERS}
-    for frame in range(len(labels)):
-        turn = frame % len(PLANNERS)
-        for planner in (*PLANNERS[turn:], *PLANNERS[:turn]):
-            served[planner].append(bench.serve(planner, policy, objective_ns, frame))
-    columns = {
-        planner: _columns(answers, labels, objective_ns) for planner, answers in served.items()
-    }
-    base = columns[BASE]
-    for planner, own in columns.items():
-        gain_points = 100 * (own["accuracy"] - base["accuracy"])
-        report.rows.append(
-            {
-                "policy": policy,
-                "objective_ms": round(objective_ns / 1e6, 3),
-                "planner": planner,
-                "accuracy": round(own["accuracy"], 4),
-                "accuracy_gain_points": round(gain_points, 2),
-                "mean_ms": round(own["mean_ms"], 3),
-                "median_ms": round(own["median_ms"], 3),
-                "spread_ms": round(own["spread_ms"], 3),
-                "latency_gain": round(base["mean_ms"] / own["mean_ms"], 3),
-                "missed": round(own["missed"], 3),
-                "taken": own["taken"],
-            }
-        )
+    bench: PlannerBench, policy: str, objective_ns: int, labels: np.ndarray
+) -> list[dict[str, Any]]:
+    """One row for each planner; every request is served by all of them, in turns."""
+    frames = {planner: iter(range(len(labels))) for planner in PLANNERS}
+
+    def serve(planner: str) -> Served:
+        return bench.serve(planner, policy, objective_ns, next(frames[planner]))
+
+    served, _ = in_rounds(PLANNERS, len(labels), serve)
+    rows = [_row(policy, objective_ns, planner, served[planner], labels) for planner in PLANNERS]
+    base = rows[PLANNERS.index(BASE)]
+    for row in rows:
+        row["accuracy_gain_points"] = round(100 * (row["accuracy"] - base["accuracy"]), 2)
+        row["latency_gain"] = round(base["mean_ms"] / row["mean_ms"], 3)
+    return rows
 
 
-def _columns(answers: Sequence[Served], labels: np.ndarray, objective_ns: int) -> dict[str, Any]:
+def _row(
+    policy: str, objective_ns: int, planner: str, answers: Sequence[Served], labels: np.ndarray
+) -> dict[str, Any]:
     latencies_ms = [each.latency_ns / 1e6 for each in answers]
     summary = summarise(latencies_ms)
+    missed = [each.latency_ns > objective_ns for each in answers]
     taken = Counter(what for each in answers for what in each.taken)
     return {
-        "accuracy": float(np.mean([each.labels for each in answers] == labels)),
-        "mean_ms": float(np.mean(latencies_ms)),
-        "median_ms": summary.median,
-        "spread_ms": summary.spread,
-        "missed": float(np.mean([each.latency_ns > objective_ns for each in answers])),
+        "policy": policy,
+        "objective_ms": round(objective_ns / 1e6, 3),
+        "planner": planner,
+        "accuracy": round(float(np.mean([each.labels for each in answers] == labels)), 4),
+        "mean_ms": round(float(np.mean(latencies_ms)), 3),
+        "median_ms": round(summary.median, 3),
+        "spread_ms": round(summary.spread, 3),
+        "missed": round(float(np.mean(missed)), 3),
         "taken": ", ".join(f"{what} {count}" for what, count in sorted(taken.items())),
     }
 
@@ -174,16 +163,3 @@ def _check(report: Report, networks: TrainedNetworks) -> None:
         shown = " ".join(f"{size} {value:.3f}" for size, value in found_of.items())
         text = f"'{task}': larger is as accurate or more"
         report.checks.append(Check(text, shown, "not falling", grows))
-
-
-def _plot(report: Report, folder: Path) -> None:
-    """Accuracy over mean latency, a file for each policy, a line for each planner."""
-    for policy in dict.fromkeys(row["policy"] for row in report.rows):
-        figure, axes = subplots()
-        for planner in PLANNERS:
-            rows = [r for r in report.rows if (r["policy"], r["planner"]) == (policy, planner)]
-            points = [r["mean_ms"] for r in rows], [r["accuracy"] for r in rows]
-            axes.plot(*points, "o-", label=planner)
-        axes.set(xlabel="mean latency, ms", ylabel="accuracy", title=f"split: {policy}")
-        axes.legend()
-        save_figure(figure, folder / f"pipeline_{policy}.png")

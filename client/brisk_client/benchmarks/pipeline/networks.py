@@ -37,6 +37,7 @@ from brisk_client.benchmarks.pipeline.scenes import (
     Scenes,
     make_scenes,
 )
+from brisk_client.samples.torch_layers import write_layer
 from brisk_client.samples.writer import GraphWriter
 
 Layers = tuple[tuple[int, int], ...]
@@ -78,9 +79,6 @@ class TrainedNetworks:
     plates: Samples
     caches: str
 
-    def file(self, task: str, size: str) -> Path:
-        return self.folder / f"{task}_{size}.onnx"
-
 
 def trained_networks() -> TrainedNetworks:
     """From the cache, else trained now: some minutes."""
@@ -100,29 +98,29 @@ def trained_networks() -> TrainedNetworks:
         finally:
             torch.set_num_threads(threads)
         partial = summary.with_suffix(".partial")
-        partial.write_text(json.dumps(found))
+        partial.write_text(json.dumps({"accuracies": found}))
         partial.rename(summary)
-    said = json.loads(summary.read_text())
     case = digits_case(quick=True)
     plates, told = _readers(case, folder)
-    accuracies = {PLATE: plates, **said["accuracies"]}
+    accuracies = {PLATE: plates, **json.loads(summary.read_text())["accuracies"]}
     return TrainedNetworks(folder, accuracies, case.evaluation, told)
 
 
-def _train_all(folder: Path) -> dict[str, object]:
+def _train_all(folder: Path) -> dict[str, dict[str, float]]:
+    """Accuracies by task and size."""
     training = make_scenes(TRAINED_ON, seed=1, part=ScenePart.TRAINED)
     validation = make_scenes(VALIDATED_ON, seed=2, part=ScenePart.VALIDATED)
     accuracies: dict[str, dict[str, float]] = {}
     for task, classes in TASKS.items():
+        images, labels = _examples(task, validation)
         accuracies[task] = {}
         for size, epochs in EPOCHS[task].items():
             network = _train(CLASSIFIERS[size], classes, *_examples(task, training), epochs)
-            images, wanted = _examples(task, validation)
-            accuracies[task][size] = float((_scores(network, images).argmax(1) == wanted).mean())
-            model = _write(f"{task}_{size}", network, classes)
-            (folder / f"{task}_{size}.onnx").write_bytes(model.SerializeToString())
-    (folder / "join.onnx").write_bytes(_join().SerializeToString())
-    return {"accuracies": accuracies}
+            file = folder / f"{task}_{size}.onnx"
+            onnx.save(_write(f"{task}_{size}", network, classes), file)
+            accuracies[task][size] = _share_right(file, Samples({"image": images}, labels))
+    onnx.save(_join(), folder / "join.onnx")
+    return accuracies
 
 
 def _readers(case: ExitCase, folder: Path) -> tuple[dict[str, float], str]:
@@ -131,13 +129,11 @@ def _readers(case: ExitCase, folder: Path) -> tuple[dict[str, float], str]:
     What `brisk caches train` would do; an exploration of `brisk bench exits` is gone on with.
     Returns the readers' accuracies, and what came of exploring in words.
     """
-    files = {"small": case.smaller, "large": lambda: case.model}
+    assert case.smaller is not None
     accuracies = {}
-    for size, find in files.items():
-        assert find is not None
-        target = folder / f"{PLATE}_{size}.onnx"
-        shutil.copy(find(), target)
-        accuracies[size] = _share_right(target, case.training)
+    for size, file in (("small", case.smaller()), ("large", case.model)):
+        shutil.copy(file, folder / f"{PLATE}_{size}.onnx")
+        accuracies[size] = _share_right(file, case.training)
     settings = ExplorationSettings(accuracy=PROMISE, points=POINTS, variants=case.variants)
     found = case.explore(settings)
     if found.cascade is None:
@@ -198,33 +194,14 @@ def _train(
     return network.eval()
 
 
-def _scores(network: nn.Sequential, images: np.ndarray) -> np.ndarray:
-    with torch.inference_mode():
-        return network(torch.from_numpy(images)).softmax(1).numpy()
-
-
 def _write(name: str, network: nn.Sequential, classes: int) -> onnx.ModelProto:
     graph = GraphWriter(name, opset=18)
     value = graph.input("image", "float32", ("batch", 1, SIDE, SIDE))
     for layer in network:
-        weights = [
-            graph.weight(tensor.detach().numpy())
-            for key, tensor in layer.state_dict().items()
-            if key != "num_batches_tracked"
-        ]
-        match layer:
-            case nn.Conv2d():
-                strides = list(layer.stride)
-                pads = [1, 1, 1, 1]
-                value = graph.add("Conv", value, *weights, strides=strides, pads=pads)
-            case nn.BatchNorm2d():
-                value = graph.add("BatchNormalization", value, *weights, epsilon=layer.eps)
-            case nn.Linear():
-                value = graph.add("Gemm", value, *weights, transB=1)
-            case nn.AdaptiveMaxPool2d():
-                value = graph.add("GlobalMaxPool", value)
-            case _:
-                value = graph.add({"ReLU": "Relu"}.get(type(layer).__name__, "Flatten"), value)
+        if isinstance(layer, nn.AdaptiveMaxPool2d):
+            value = graph.add("GlobalMaxPool", value)
+        else:
+            value = write_layer(graph, layer, value)
     graph.output(graph.add("Softmax", value, axis=1), "scores", "float32", ("batch", classes))
     return graph.model()
 

@@ -52,7 +52,7 @@ class Served:
     taken: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PlannerBench:
     """``reading_ns``: by frame, what each reader takes with its caches; only the oracle looks.
 
@@ -120,17 +120,15 @@ def load_bench(
                 bench.serve(planner, "exact", objective_ns, turn % len(warming))
     taken = [_read(made["early"], inputs) for inputs in tensors]
     slowest_ns = sum(
-        max(_takes_ns(network, warming[0][source]) for network in node.variants.values())
+        max(_takes_ns(network, warming[0][_source(name)]) for network in node.variants.values())
         for name, node in made["plain"].nodes.items()
-        for source in node_inputs(name)
+        if name != "join"  # which takes next to no time
     )
-    return replace(
-        bench,
-        frames=tensors,
-        reading_ns=tuple({name: ns for name, (ns, _) in each.items()} for each in taken),
-        spared={name: float(np.mean([each[name][1] for each in taken])) for name in taken[0]},
-        slowest_ns=int(slowest_ns),
-    )
+    bench.frames = tensors
+    bench.reading_ns = tuple({name: ns for name, (ns, _) in each.items()} for each in taken)
+    bench.spared = {name: float(np.mean([each[name][1] for each in taken])) for name in taken[0]}
+    bench.slowest_ns = int(slowest_ns)
+    return bench
 
 
 def _settle(path: Path, session: Session) -> None:
@@ -151,7 +149,7 @@ def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Pat
 
     def node(task: str) -> dict[str, Any]:
         return {
-            "inputs": {"image": f"request.{node_inputs(task)[0]}"},
+            "inputs": {"image": f"request.{_source(task)}"},
             "variants": {
                 size: {"file": f"{task}_{size}.onnx", "accuracy": accuracy}
                 for size, accuracy in networks.accuracies[task].items()
@@ -159,7 +157,10 @@ def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Pat
         }
 
     nodes = {task: node(task) for task in networks.accuracies}
-    join = {task: f"{task}.{_output(version, task, nodes[task])}" for task in nodes}
+    join = {}
+    for task, sizes in networks.accuracies.items():
+        graph = onnx.load(version / f"{task}_{next(iter(sizes))}.onnx").graph
+        join[task] = f"{task}.{graph.output[0].name}"
     nodes["join"] = {"inputs": join, "variants": {"only": {"file": "join.onnx", "accuracy": 1}}}
     path = version / "pipeline.json"
     outputs = {name: f"join.{name}" for name in OUTPUTS}
@@ -167,39 +168,27 @@ def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Pat
     return path
 
 
-def node_inputs(task: str) -> tuple[str, ...]:
-    """The request's tensor that a node reads; none for the join, which takes next to no time."""
-    return {PLATE: ("plate",), "join": ()}.get(task, ("image",))
+def _source(task: str) -> str:
+    """The request's tensor that a node reads."""
+    return "plate" if task == PLATE else "image"
 
 
-def _begin(
+def _run(
     network: PipelineNetwork, image: np.ndarray, shapes: Shapes, agreement: float | None
-) -> NetworkRun:
-    outputs = [each.name for each in network.session.outputs]
-    inputs = {"image": image}
-    return NetworkRun(network, inputs, outputs, shapes, agreement)
-
-
-def _end_ns(run: NetworkRun) -> int:
+) -> tuple[int, NetworkRun]:
     """Run it to its end; how long that takes."""
+    outputs = [each.name for each in network.session.outputs]
+    run = NetworkRun(network, {"image": image}, outputs, shapes, agreement)
     begun_ns = time.monotonic_ns()
     while not run.step():
         pass
-    return time.monotonic_ns() - begun_ns
+    return time.monotonic_ns() - begun_ns, run
 
 
 def _takes_ns(network: PipelineNetwork, image: np.ndarray) -> float:
     """The median of some whole runs: objectives must not follow a moment's noise."""
     shapes = shapes_of({"image": image})
-    runs = (_begin(network, image, shapes, WHOLE_MODEL) for _ in range(TIMED))
-    return statistics.median(_end_ns(run) for run in runs)
-
-
-def _output(version: Path, task: str, node: Mapping[str, Any]) -> str:
-    """What its networks call their class scores."""
-    size = next(iter(node["variants"]))
-    graph = onnx.load(version / f"{task}_{size}.onnx").graph
-    return graph.output[0].name
+    return statistics.median(_run(network, image, shapes, WHOLE_MODEL)[0] for _ in range(TIMED))
 
 
 def _read(
@@ -208,8 +197,8 @@ def _read(
     """What each reader takes for the plate, and whether caches answer it."""
     found = {}
     for name, network in session.nodes[PLATE].variants.items():
-        run = _begin(network, inputs["plate"], shapes_of(inputs), None)
-        found[name] = _end_ns(run), run.is_all_early
+        taken_ns, run = _run(network, inputs["plate"], shapes_of(inputs), None)
+        found[name] = taken_ns, run.is_all_early
     return found
 
 

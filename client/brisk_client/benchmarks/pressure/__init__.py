@@ -10,19 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
+from brisk_client.benchmarks.harness.command_line import benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.served_entries import SAMPLES
 from brisk_client.benchmarks.harness.served_server import benchmark_server
 from brisk_client.benchmarks.pressure.clients import pressure_clients
-from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory, since
+from brisk_client.benchmarks.pressure.sampling import report_memory, sampled_memory
 from brisk_client.report import Report, plot_bars
 from brisk_client.tails import quantile, tail_or_shortage
 
-REPOSITORY = Path(__file__).resolve().parents[4] / "model_repository"
-
 GROWTH_LIMIT = 0.02
 
-WINDOW_S = 10.0
+WINDOW_S = 10
 """Means of the first and of the last so many seconds are compared."""
 
 WARM_UP_S = 40.0
@@ -42,33 +41,29 @@ def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report
     packages = ("torch", "tritonclient", "numpy")
     report = new_report("pressure", packages, NOTES, clients=clients, seconds=seconds)
     with (
-        benchmark_server(REPOSITORY, {}) as server,
-        pressure_clients(REPOSITORY, server, clients, WARM_UP_S, seconds) as outcome_of,
-        sampled_memory(server) as samples,
+        benchmark_server(SAMPLES, {}) as server,
+        pressure_clients(server, clients, WARM_UP_S, seconds) as outcome_of,
+        sampled_memory(server, WARM_UP_S, seconds) as samples,
     ):
         outcome = outcome_of()
     everything = [each for values in outcome.latency_s.values() for each in values]
     for model, values in {"all models": everything, **outcome.latency_s}.items():
         report.rows.append({"kind": "latency", "what": model, **_latency(values, seconds)})
     outcome.judge(report, "errors")
-    window_s = min(WINDOW_S, seconds / 3)
-    report_memory(report, since(samples, WARM_UP_S, seconds), window_s, GROWTH_LIMIT)
+    report_memory(report, samples, min(WINDOW_S, int(seconds / 3)), GROWTH_LIMIT)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("pressure", __doc__, "twelve seconds")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60.0)
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick, chosen.clients, chosen.seconds)
+    return run_command(parser, arguments, run, _plot)
 
-    def plot(folder: Path) -> None:
-        plot_bars(report, folder, "p50_ms", "kind", "what")
-        plot_bars(report, folder, "last_mib", "kind", "what")
 
-    return deliver(report, chosen, plot)
+def _plot(report: Report, folder: Path) -> None:
+    plot_bars(report, folder, "p50_ms", "kind", "what")
+    plot_bars(report, folder, "last_mib", "kind", "what")
 
 
 def _latency(values: Sequence[float], seconds: float) -> dict[str, Any]:

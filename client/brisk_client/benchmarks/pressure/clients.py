@@ -14,16 +14,16 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from tritonclient.utils import InferenceServerException
 
+from brisk_client.benchmarks.harness.served_entries import SAMPLES
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer
 from brisk_client.child_process import child_process
 from brisk_client.demo import difference
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.report import Check, Report
-from brisk_client.samples.expectations import EXPECTED, ExpectedAnswer, read_expectations
+from brisk_client.samples.expectations import EXPECTED, read_expectations
 
 _GRACE_S = 90.0
 _SHOWN_ERRORS = 5
@@ -57,83 +57,69 @@ class ClientOutcome:
 
 @contextlib.contextmanager
 def pressure_clients(
-    repository: Path, server: BenchmarkServer, count: int, warm_up_s: float, duration_s: float
+    server: BenchmarkServer, count: int, warm_up_s: float, duration_s: float
 ) -> Iterator[Callable[[], ClientOutcome]]:
-    """``count`` clients that are connected and begin; gives a function that waits for the outcome.
+    """``count`` clients of the samples that are connected and begin; gives a function that waits
+    for the outcome.
 
     Raises ConnectionError where they could not, TimeoutError where they do not end.
     """
-    arguments = (repository, server.http, server.grpc, count, (warm_up_s, duration_s))
+    arguments = (server.http, server.grpc, count, warm_up_s, duration_s)
     with child_process("the process of the clients", _serve, *arguments) as clients:
         clients.hear(_GRACE_S)
         yield lambda: clients.hear(warm_up_s + duration_s + _GRACE_S)
 
 
 def _serve(
-    parent: Connection,
-    repository: Path,
-    http: str,
-    grpc: str,
-    count: int,
-    times_s: tuple[float, float],
+    parent: Connection, http: str, grpc: str, count: int, warm_up_s: float, duration_s: float
 ) -> None:
-    """The child. ``times_s``: of the warm-up, and after it."""
-    entries = sorted(file.parent for file in repository.glob(f"*/{EXPECTED}"))
+    """The child."""
+    entries = sorted(file.parent for file in SAMPLES.glob(f"*/{EXPECTED}"))
     questions = [(entry.name, each) for entry in entries for each in read_expectations(entry)]
     outcome, lock = ClientOutcome(), threading.Lock()
     ready = threading.Barrier(count + 1)
-    threads = []
-    for number in range(count):
-        transport, url = ((Transport.HTTP, http), (Transport.GRPC, grpc))[number % 2]
-        arguments = (number, url, transport, questions, times_s, ready, outcome, lock)
-        threads.append(threading.Thread(target=_ask, args=arguments))
-        threads[-1].start()
+
+    def ask(number: int, url: str, transport: Transport) -> None:
+        """Client ``number``: the questions in turn, from its own first one, until time is over.
+
+        ``lock`` guards ``outcome``, which all clients share.
+        """
+        with InferenceClient(url, transport) as client:
+            ready.wait(timeout=_GRACE_S)
+            begun_s = time.monotonic()
+            together_s = begun_s + _TOGETHER * warm_up_s
+            warm_s = begun_s + warm_up_s
+            position = number
+            while (before_s := time.monotonic()) < warm_s + duration_s:
+                if before_s < together_s:
+                    past = (before_s - begun_s) / (together_s - begun_s)
+                    model, expectation = questions[int(past * len(questions))]
+                else:
+                    model, expectation = questions[position % len(questions)]
+                    position += 1
+                try:
+                    outputs = client.infer(model, expectation.inputs, version=expectation.version)
+                except (InferenceServerException, OSError) as error:
+                    with lock:
+                        outcome.errors[f"{type(error).__name__}: {error}"] += 1
+                    continue
+                seconds = time.monotonic() - before_s
+                problem = difference(outputs, expectation.outputs)
+                with lock:
+                    if before_s >= warm_s:
+                        outcome.latency_s[model].append(seconds)
+                    if problem:
+                        outcome.wrong[f"wrong: {model}: {problem}"] += 1
+
+    servers = ((http, Transport.HTTP), (grpc, Transport.GRPC))
+    threads = [
+        threading.Thread(target=ask, args=(number, *servers[number % 2]))
+        for number in range(count)
+    ]
+    for thread in threads:
+        thread.start()
     ready.wait(timeout=_GRACE_S)
     parent.send("begun")
     for thread in threads:
         thread.join()
     parent.send(outcome)
-
-
-def _ask(
-    number: int,
-    url: str,
-    transport: Transport,
-    questions: list[tuple[str, ExpectedAnswer]],
-    times_s: tuple[float, float],
-    ready: threading.Barrier,
-    outcome: ClientOutcome,
-    lock: threading.Lock,
-) -> None:
-    """Client ``number``: the questions in turn, from its own first one, until the time is over.
-
-    ``lock`` guards ``outcome``, which all clients share.
-    """
-    warm_up_s, duration_s = times_s
-    with InferenceClient(url, transport) as client:
-        ready.wait(timeout=_GRACE_S)
-        begun_s = time.monotonic()
-        together_s = begun_s + _TOGETHER * warm_up_s
-        warm_s = begun_s + warm_up_s
-        end_s = warm_s + duration_s
-        position = 0
-        while (before_s := time.monotonic()) < end_s:
-            if before_s < together_s:
-                past = (before_s - begun_s) / (together_s - begun_s)
-                model, expectation = questions[int(past * len(questions))]
-            else:
-                model, expectation = questions[(position + number) % len(questions)]
-                position += 1
-            try:
-                outputs = client.infer(model, expectation.inputs, version=expectation.version)
-            except (InferenceServerException, OSError) as error:
-                with lock:
-                    outcome.errors[f"{type(error).__name__}: {error}"] += 1
-                continue
-            seconds = time.monotonic() - before_s
-            problem = difference(outputs, expectation.outputs)
-            with lock:
-                if before_s >= warm_s:
-                    outcome.latency_s[model].append(seconds)
-                if problem:
-                    outcome.wrong[f"wrong: {model}: {problem}"] += 1

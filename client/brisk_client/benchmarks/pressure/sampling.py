@@ -8,14 +8,11 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from brisk_client.benchmarks.harness.served_server import KINDS, BenchmarkServer
 from brisk_client.report import Report, check_limit
-
-INTERVAL_S = 1.0
 
 MEMORIES = (*(f"{kind}_rss" for kind in KINDS), "dev_shm", "memfd")
 """Resident bytes by kind of process; files in /dev/shm; Brisk's own shared memory, each once."""
@@ -23,24 +20,23 @@ MEMORIES = (*(f"{kind}_rss" for kind in KINDS), "dev_shm", "memfd")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySample:
-    """``held_bytes`` by the names of MEMORIES, ``at_s`` after the beginning."""
-
-    at_s: float
-    held_bytes: dict[str, int]
-
-
 @contextlib.contextmanager
-def sampled_memory(server: BenchmarkServer) -> Iterator[list[MemorySample]]:
-    """Samples, one more every second while entered, taken by a thread."""
-    samples: list[MemorySample] = []
+def sampled_memory(
+    server: BenchmarkServer, after_s: float, seconds: float
+) -> Iterator[list[dict[str, int]]]:
+    """What is held, by the names of MEMORIES, each second, while entered.
+
+    A thread takes the samples: from ``after_s`` after the beginning on, for ``seconds``.
+    """
+    samples: list[dict[str, int]] = []
     ended = threading.Event()
 
     def take() -> None:
-        started_s = time.monotonic()
-        while not ended.wait(INTERVAL_S):
-            samples.append(MemorySample(time.monotonic() - started_s, held(server)))
+        begin_s = time.monotonic() + after_s
+        for number in range(round(seconds)):
+            if ended.wait(max(0.0, begin_s + number - time.monotonic())):
+                return
+            samples.append(held(server))
 
     thread = threading.Thread(target=take, name="memory-sampler", daemon=True)
     thread.start()
@@ -78,40 +74,26 @@ def _memfds(pid: int) -> dict[int, int]:
     return sizes
 
 
-def since(
-    samples: Sequence[MemorySample], begin_s: float, duration_s: float
-) -> list[MemorySample]:
-    """The samples of the ``duration_s`` that began at ``begin_s``, their times counted from it."""
-    return [
-        MemorySample(sample.at_s - begin_s, sample.held_bytes)
-        for sample in samples
-        if begin_s <= sample.at_s <= begin_s + duration_s
-    ]
+def growth(values: Sequence[float], window: int) -> float:
+    """Mean of the last ``window`` values over that of the first, less 1; 0 where all are 0.
 
-
-def growth(samples: Sequence[MemorySample], name: str, window_s: float) -> float:
-    """Mean of the last ``window_s`` over that of the first, less 1; 0 where nothing is held.
-
-    Raises ValueError where the samples do not cover both.
+    Raises ValueError where the values do not cover both.
     """
-    if not samples or samples[-1].at_s < 2 * window_s - INTERVAL_S:
-        raise ValueError(f"the samples are shorter than twice {window_s:g} s")
-    last_s = samples[-1].at_s
-    first = [sample.held_bytes[name] for sample in samples if sample.at_s <= window_s]
-    last = [sample.held_bytes[name] for sample in samples if sample.at_s > last_s - window_s]
-    before, after = statistics.fmean(first), statistics.fmean(last)
+    if len(values) < 2 * window:
+        raise ValueError(f"the samples are shorter than twice {window} s")
+    before, after = statistics.fmean(values[:window]), statistics.fmean(values[-window:])
     if not before:
         return 0.0 if not after else float("inf")
     return after / before - 1
 
 
 def report_memory(
-    report: Report, samples: Sequence[MemorySample], window_s: float, limit: float
+    report: Report, samples: Sequence[Mapping[str, int]], window_s: int, limit: float
 ) -> None:
     """Add a row of each of MEMORIES, and a check that none has grown by more than ``limit``."""
     for name in MEMORIES:
-        held_mib = [sample.held_bytes[name] / 2**20 for sample in samples]
-        grown = growth(samples, name, window_s)
+        held_mib = [sample[name] / 2**20 for sample in samples]
+        grown = growth(held_mib, window_s)
         report.rows.append(
             {
                 "kind": "memory",

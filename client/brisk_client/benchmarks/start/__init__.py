@@ -9,38 +9,41 @@ model, so its start is part of the time, and is gone before the next server star
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import random
+import socket
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from http.client import HTTPException
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonclient.utils import InferenceServerException
+from tritonclient.http import InferenceServerClient
 
-from brisk.errors import BriskError
-from brisk.triton.backend_directory import assemble
-from brisk.triton.locate import locate_server
 from brisk_client.benchmarks.engines.agreement import agree_by_name
-from brisk_client.benchmarks.engines.model_inputs import (
-    NOTHING_GIVEN,
-    GivenInputs,
-    add_input_option,
-    read_given,
+from brisk_client.benchmarks.engines.model_inputs import add_input_option, read_given
+from brisk_client.benchmarks.engines.process import EngineUnavailableError
+from brisk_client.benchmarks.harness.command_line import (
+    benchmark_parser,
+    check_known,
+    listed,
+    run_command,
 )
-from brisk_client.benchmarks.engines.process import EngineUnavailableError, one_line
-from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver, measured
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import (
     ONNXRUNTIME,
     add_peers_option,
     peer_backends,
 )
-from brisk_client.benchmarks.harness.sampling import median_ratio, summarise
-from brisk_client.benchmarks.start.case import case_of
-from brisk_client.benchmarks.start.server_start import ServerCommand, StartTimes, time_start
+from brisk_client.benchmarks.harness.sampling import in_rounds, median_ratio, summarise
+from brisk_client.benchmarks.harness.served_server import (
+    FAILURES,
+    BenchmarkServer,
+    runtime_folder,
+)
+from brisk_client.benchmarks.start.case import Arrays, case_of
 from brisk_client.benchmarks.start.sides import (
     ENTRY,
     FIRST,
@@ -51,12 +54,15 @@ from brisk_client.benchmarks.start.sides import (
     StartSide,
     chosen_sides,
 )
-from brisk_client.inference import Transport
-from brisk_client.report import Check, Report, plot_bars
+from brisk_client.inference import InferenceClient, Transport
+from brisk_client.report import REASON, Check, Report, check_limit, plot_bars
 
 MODEL = "resnet50"
 
 QUICK_ROUNDS, ROUNDS = 3, 7
+
+POLL_S = 0.001
+_CALL_TIMEOUT_S = 120.0
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -91,49 +97,54 @@ NOTES = (
     "complete entry, median over rounds",
 )
 
-
 VERSIONS = ("torch", "onnxruntime", "nvidia-pytriton", "onnx", "numpy")
+
+ENTRIES = {each.name.lower(): each for each in Configuration}
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """Seconds from the server's ``exec``: to the model's being ready, and to its answer."""
+
+    ready_s: float
+    first_s: float
+    outputs: Arrays
 
 
 def run(
     quick: bool = False,
-    models: Sequence[str] = (MODEL,),
+    model: Sequence[str] = (),
+    inputs: Sequence[str] = (),
     threads: int = 0,
     rounds: int = 0,
     peers: Path | None = None,
-    transport: Transport = Transport.HTTP,
-    configurations: Sequence[Configuration] = tuple(Configuration),
-    sides: Sequence[str] = (),
-    given: GivenInputs = NOTHING_GIVEN,
+    entries: Sequence[str] = tuple(ENTRIES),
+    side: Sequence[str] = (),
 ) -> Report:
-    """Measure the starts of servers with each of ``models``: samples by name, or ONNX files.
+    """Measure the starts of servers with each of ``model``: samples by name, or ONNX files.
 
-    ``threads``, ``rounds``: 0: all usable cores, the usual. ``peers``: a folder of backends.
-    ``sides``: names; none: all. Raises UnusableArgumentError before anything is measured.
+    ``threads``, ``rounds``: 0: all usable cores, the usual. ``entries``: of ENTRIES. ``side``:
+    names; none: all. Raises UnusableArgumentError before anything is measured.
     """
     threads = threads or len(os.sched_getaffinity(0))
-    report = new_report("start", VERSIONS, NOTES, threads=threads, transport=transport.value)
+    check_known("entries", entries, ENTRIES)
+    report = new_report("start", VERSIONS, NOTES, threads=threads)
     backends = peer_backends(peers)
-    cases = [case_of(model, given) for model in models]
-    installation = locate_server()
+    given = read_given(inputs)
+    configurations = [ENTRIES[name] for name in entries]
+    cases = [case_of(each, given) for each in model or (MODEL,)]
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     with tempfile.TemporaryDirectory(prefix="brisk-start-") as folder:
-        assembled = assemble(Path(folder) / "backends", installation)
         for number, case in enumerate(cases):
-            place = Path(folder) / str(number)
-            place.mkdir()
-            bench = StartBench(case, installation, threads, place, assembled)
-            chosen = chosen_sides(bench, backends, sides)
-            starts = _Starts(bench, chosen, configurations, transport)
-            starts.measure(rounds or (QUICK_ROUNDS if quick else ROUNDS))
-            report.rows += starts.rows()
+            bench = StartBench(case, threads, Path(folder) / str(number))
+            sides = chosen_sides(bench, backends, side)
+            report.rows += _rows(bench, sides, configurations, rounds)
             report.notes.append(f"{case.name}: the right answer is {case.source}")
     report.checks += all_checks(report.rows)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
-    known = {each.name.lower(): each for each in Configuration}
     parser = benchmark_parser("start", __doc__, f"{QUICK_ROUNDS} rounds, not {ROUNDS}")
     parser.add_argument(
         "--model",
@@ -148,34 +159,15 @@ def main(arguments: Sequence[str]) -> int:
     add_peers_option(parser)
     parser.add_argument(
         "--entries",
-        default=",".join(known),
+        type=listed,
+        default=tuple(ENTRIES),
         metavar="A,B",
-        help="how much of the entries is written (%(default)s)",
+        help=f"how much of the entries is written ({','.join(ENTRIES)})",
     )
     parser.add_argument(
         "--side", action="append", default=[], metavar="NAME", help=f"{FIRST}, {PYTHON}, …"
     )
-    parser.add_argument("--grpc", action="store_true", help="poll and ask over gRPC, not HTTP")
-    chosen = parser.parse_args(arguments)
-    names = [name for name in chosen.entries.split(",") if name]
-    for name in names:
-        if name not in known:
-            parser.error(f"there are no entries '{name}'; there are: {', '.join(known)}")
-    report = measured(
-        parser,
-        lambda: run(
-            chosen.quick,
-            chosen.model or (MODEL,),
-            chosen.threads,
-            chosen.rounds,
-            chosen.peer_backends,
-            Transport.GRPC if chosen.grpc else Transport.HTTP,
-            [known[name] for name in names],
-            chosen.side,
-            read_given(chosen.input),
-        ),
-    )
-    return deliver(report, chosen, lambda folder: _plot(report, folder))
+    return run_command(parser, arguments, run, _plot)
 
 
 def _plot(report: Report, folder: Path) -> None:
@@ -184,98 +176,104 @@ def _plot(report: Report, folder: Path) -> None:
     plot_bars(drawn, folder, "first_ms", "model", "side", "spread_ms")
 
 
-class _Starts:
-    """The starts of one model's servers, by side and configuration."""
+def _rows(
+    bench: StartBench,
+    sides: Sequence[StartSide],
+    configurations: Sequence[Configuration],
+    rounds: int,
+) -> list[dict[str, Any]]:
+    """One for each side and configuration, times in ms."""
+    failed: dict[str, str] = {}
+    for side in sides:
+        try:
+            side.prepare()
+        except EngineUnavailableError as error:
+            failed[side.name] = str(error)
+    pairs = [
+        (side, configuration)
+        for configuration in configurations
+        for side in sides
+        if configuration in side.configurations
+    ]
 
-    def __init__(
-        self,
-        bench: StartBench,
-        sides: Sequence[StartSide],
-        configurations: Sequence[Configuration],
-        transport: Transport,
-    ) -> None:
-        self._bench = bench
-        self._transport = transport
-        self._pairs = [
-            (side, configuration)
-            for configuration in configurations
-            for side in sides
-            if configuration in side.configurations
-        ]
-        self._taken: dict[tuple[str, Configuration], list[StartTimes]] = {}
-        self._reasons: dict[tuple[str, Configuration], str] = {}
+    def start(pair: tuple[StartSide, Configuration]) -> StartTimes:
+        side, configuration = pair
+        if side.name in failed:
+            raise EngineUnavailableError(failed[side.name])
+        return _start(side, configuration)
 
-    def measure(self, rounds: int) -> None:
-        """Prepare the sides, then ``rounds`` rounds and the one before; a side that fails once is
-        left out from then on."""
-        failed: dict[str, str] = {}
-        for side in dict.fromkeys(side for side, _ in self._pairs):
-            try:
-                side.prepare()
-            except EngineUnavailableError as error:
-                failed[side.name] = str(error)
-        for turn in range(rounds + 1):
-            for side, configuration in random.Random(turn).sample(self._pairs, len(self._pairs)):
-                key = side.name, configuration
-                if side.name in failed:
-                    self._reasons[key] = failed[side.name]
-                if key in self._reasons:
-                    continue
-                try:
-                    times = self._start(side, configuration)
-                except (BriskError, InferenceServerException, HTTPException, OSError) as error:
-                    self._reasons[key] = one_line(str(error))
-                    continue
-                if turn:
-                    self._taken.setdefault(key, []).append(times)
-
-    def _start(self, side: StartSide, configuration: Configuration) -> StartTimes:
-        repository = side.repository(configuration)
-        command = ServerCommand(
-            self._bench.installation,
-            repository,
-            side.backends,
-            self._bench.threads,
-            side.environment(configuration),
-            configuration.options,
+    failures = (*FAILURES, EngineUnavailableError)
+    taken, reasons = in_rounds(pairs, rounds, start, uncounted=1, failures=failures)
+    rows: list[dict[str, Any]] = []
+    first_s = {}
+    for pair in pairs:
+        side, configuration = pair
+        named = {"model": bench.case.name, "engine": side.name, "entry": configuration.value}
+        if pair in reasons:
+            rows.append({**named, REASON: reasons[pair]})
+            continue
+        first_s[side.name, configuration.value] = [each.first_s for each in taken[pair]]
+        first = summarise([each.first_s for each in taken[pair]])
+        rows.append(
+            {
+                **named,
+                "first_ms": first.median * 1e3,
+                "spread_ms": first.spread * 1e3,
+                "least_ms": first.least * 1e3,
+                "ready_ms": summarise([each.ready_s for each in taken[pair]]).median * 1e3,
+                "samples": len(taken[pair]),
+                "right": sum(
+                    agree_by_name(each.outputs, bench.case.expected) for each in taken[pair]
+                ),
+            }
         )
-        return time_start(command, ENTRY, self._bench.case.inputs, self._transport)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One for each side and configuration, times in ms."""
-        rows = [self._row(side.name, configuration) for side, configuration in self._pairs]
-        for row in rows:
-            if "first_ms" in row:
-                row |= self._over_peer(row, rows)
-        return rows
-
-    def _row(self, side: str, configuration: Configuration) -> dict[str, Any]:
-        case, key = self._bench.case, (side, configuration)
-        row = {"model": case.name, "engine": side, "entry": configuration.value}
-        if key in self._reasons:
-            return {**row, "reason": self._reasons[key]}
-        taken = self._taken[key]
-        first = summarise([times.first_s for times in taken])
-        return {
-            **row,
-            "first_ms": first.median * 1e3,
-            "spread_ms": first.spread * 1e3,
-            "least_ms": first.least * 1e3,
-            "ready_ms": summarise([times.ready_s for times in taken]).median * 1e3,
-            "samples": len(taken),
-            "right": sum(agree_by_name(times.outputs, case.expected) for times in taken),
-        }
-
-    def _over_peer(
-        self, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-    ) -> dict[str, float]:
+    for row in rows:
         peer = soonest(rows, row["model"], prepared="prepared" in row["engine"])
-        if peer is None:
-            return {}
-        ours = self._taken[row["engine"], Configuration(row["entry"])]
-        theirs = self._taken[peer["engine"], Configuration.COMPLETE]
-        pairs = [(one.first_s, other.first_s) for one, other in zip(ours, theirs, strict=False)]
-        return {"over_peer": round(median_ratio(pairs), 3)}
+        if peer is not None and REASON not in row:
+            ours, theirs = (first_s[each["engine"], each["entry"]] for each in (row, peer))
+            row["over_peer"] = round(median_ratio(list(zip(ours, theirs, strict=True))), 3)
+    return rows
+
+
+def _start(side: StartSide, configuration: Configuration) -> StartTimes:
+    """Start a server whose runtime is new, ask it once, end it.
+
+    Nothing of it is left afterwards: no process that has its runtime's directory in its
+    environment. Raises ServerFailedError where it does not become ready, and
+    InferenceServerException where it answers with an error.
+    """
+    if side.name != PREPARED:
+        side.write(configuration)
+    with runtime_folder() as runtime, side.starting(configuration, runtime) as server:
+        return _ask(server, side.bench.case.inputs)
+
+
+def _ask(server: BenchmarkServer, inputs: Arrays) -> StartTimes:
+    """Ask as soon as the model is ready; a client that is made earlier would wait longer."""
+    _wait_for_port(server)
+    with (
+        InferenceClient(server.http, Transport.HTTP, _CALL_TIMEOUT_S) as client,
+        contextlib.closing(InferenceServerClient(server.http)) as control,
+    ):
+        while not control.is_model_ready(ENTRY):
+            server.give_up()
+            time.sleep(POLL_S)
+        ready_s = time.perf_counter()
+        outputs = client.infer(ENTRY, inputs)
+        answered_s = time.perf_counter()
+    return StartTimes(ready_s - server.begin_s, answered_s - server.begin_s, outputs)
+
+
+def _wait_for_port(server: BenchmarkServer) -> None:
+    host, _, port = server.http.rpartition(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=_CALL_TIMEOUT_S).close()
+        except ConnectionRefusedError:
+            server.give_up()
+            time.sleep(POLL_S)
+        else:
+            return
 
 
 def all_checks(rows: Rows) -> list[Check]:
@@ -301,9 +299,9 @@ def _right(rows: Rows) -> list[Check]:
     checks = []
     for row in rows:
         named = f"{row['model']}: {row['engine']}, {row['entry']}"
-        if "reason" in row:
+        if REASON in row:
             if row["engine"] in (FIRST, PREPARED):
-                checks.append(Check(f"{named}: answers", row["reason"], "an answer", False))
+                checks.append(Check(f"{named}: answers", row[REASON], "an answer", False))
             continue
         found = f"{row['right']} of {row['samples']}"
         checks.append(
@@ -332,7 +330,6 @@ def _against_peers(rows: Rows) -> list[Check]:
             limits.append((PREPARED, peer["engine"], float(peer["first_ms"]), PEER_LIMIT))
         for ours, theirs, peer_ms, limit in limits:
             if ours in times and peer_ms is not None:
-                ratio = round(times[ours] / peer_ms, 3)
                 text = f"{model}: {ours} over {theirs}, exec to first answer"
-                checks.append(Check(text, ratio, f"<= {limit}", ratio <= limit))
+                checks.append(check_limit(text, times[ours] / peer_ms, "<=", limit, 3))
     return checks

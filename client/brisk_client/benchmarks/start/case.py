@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,15 +11,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk_client.benchmarks.engines.agreement import load_arrays
 from brisk_client.benchmarks.engines.model_inputs import NOTHING_GIVEN, GivenInputs, make_inputs
-from brisk_client.benchmarks.engines.onnxruntime_prepared import open_session, session_options
-from brisk_client.benchmarks.engines.process import EngineUnavailableError, run_apart
+from brisk_client.benchmarks.engines.process import EngineUnavailableError, WarmEngine
+from brisk_client.benchmarks.engines.registry import BASE
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
-from brisk_client.benchmarks.harness.served_entries import Signature, Tensor, tensor_of
+from brisk_client.benchmarks.harness.served_entries import SAMPLES, Signature, Tensor, tensor_of
 from brisk_client.samples.expectations import EXPECTED, read_expectations
-
-SAMPLES = Path(__file__).resolve().parents[4] / "model_repository"
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -53,8 +50,8 @@ def case_of(named: str, given: GivenInputs = NOTHING_GIVEN) -> Case:
                 f"'{named}' is no ONNX file and no generated sample of {SAMPLES.name}"
             )
         file = found[-1]
-    inputs = make_inputs(file, {}, given)
-    return _case(Path(named).stem, file, inputs, _answer_apart(file, inputs), "onnxruntime's")
+    inputs = make_inputs(file, given)
+    return _case(Path(named).stem, file, inputs, _answer(file, inputs), "onnxruntime's")
 
 
 def _case(name: str, file: Path, inputs: Arrays, expected: Arrays, source: str) -> Case:
@@ -81,26 +78,16 @@ def _tensor(value: onnx.ValueInfoProto, arrays: Arrays) -> Tensor:
     return tensor if tensor.dims else Tensor(value.name, tensor.datatype, [-1] * rank)
 
 
-def _answer_apart(file: Path, inputs: Arrays) -> dict[str, np.ndarray]:
-    """ONNX Runtime's answer, computed in a process of its own."""
+def _answer(file: Path, inputs: Arrays) -> dict[str, np.ndarray]:
+    """ONNX Runtime's, computed in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="brisk-start-answer-") as folder:
-        asked, answered = Path(folder) / "inputs.npz", Path(folder) / "outputs.npz"
-        np.savez(asked, **inputs)
+        np.savez(Path(folder) / "inputs.npz", **inputs)
         try:
-            run_apart(__name__, file, asked, answered)
+            with contextlib.closing(WarmEngine(BASE, file, 1, Path(folder))) as engine:
+                answers = engine.outputs()
         except EngineUnavailableError as error:
             raise UnusableArgumentError(
                 f"no right answer of {file.name}: onnxruntime cannot run it: {error}"
             ) from error
-        return load_arrays(answered)
-
-
-def _answer(file: str, asked: str, answered: str) -> None:
-    """The process of ``_answer_apart``."""
-    session = open_session(Path(file), session_options(1))
-    names = [output.name for output in session.get_outputs()]
-    np.savez(answered, **dict(zip(names, session.run(names, load_arrays(asked)), strict=True)))
-
-
-if __name__ == "__main__":
-    _answer(*sys.argv[1:])
+    graph = onnx.load(file, load_external_data=False).graph
+    return dict(zip([each.name for each in graph.output], answers, strict=True))

@@ -5,27 +5,33 @@ Entries are as each side's users write them: complete, or left to the server.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from brisk.triton.locate import ServerInstallation
-from brisk_client.benchmarks.engines.onnxruntime_prepared import WEIGHTS, prepare_apart
-from brisk_client.benchmarks.engines.process import EngineUnavailableError
+from brisk_client.benchmarks.engines.process import run_apart
+from brisk_client.benchmarks.engines.registry import (
+    PREPARED_MODEL,
+    PREPARED_WEIGHTS,
+    optimised_apart,
+)
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
-from brisk_client.benchmarks.harness.peer_backends import ONNXRUNTIME, place_peer
+from brisk_client.benchmarks.harness.peer_backends import ONNXRUNTIME
 from brisk_client.benchmarks.harness.served_entries import (
     ONNXRUNTIME_MODEL,
     ONNXRUNTIME_PREPARED_MODEL,
     parameter,
     write_config,
     write_python_entry,
+)
+from brisk_client.benchmarks.harness.served_server import (
+    COMPLETE,
+    BenchmarkServer,
+    starting_server,
+    thread_variables,
 )
 from brisk_client.benchmarks.start.case import Case
 
@@ -48,8 +54,6 @@ COMPLETION = """
 """
 """What a Python model says of itself, written down: it opens no file for it."""
 
-_PREPARE_TIMEOUT_S = 900.0
-
 
 class Configuration(str, Enum):
     """How much of an entry its user wrote, and what the server does about the rest.
@@ -66,205 +70,134 @@ class Configuration(str, Enum):
     @property
     def options(self) -> tuple[str, ...]:
         """Of the server."""
-        return ("--disable-auto-complete-config",) if self is Configuration.COMPLETE else ()
+        return (COMPLETE,) if self is Configuration.COMPLETE else ()
 
 
 @dataclass(frozen=True, slots=True)
 class StartBench:
-    """What all sides share. ``folder``: where theirs lie; ``backends``: with Brisk in it."""
+    """What all sides share. ``folder``: where theirs lie."""
 
     case: Case
-    installation: ServerInstallation
     threads: int
     folder: Path
-    backends: Path
 
     def optimised(self) -> Path:
         """The case's model as ONNX Runtime saved it; made by the first call.
 
         Raises EngineUnavailableError.
         """
-        return prepare_apart(self.case.file, self.folder / "optimised", self.threads).resolve()
+        folder = optimised_apart(self.case.file, self.folder / "optimised", self.threads)
+        return folder.resolve() / PREPARED_MODEL
 
 
-class StartSide(ABC):
+@dataclass(frozen=True, slots=True, eq=False)
+class StartSide:
     """One row of the report at each of its configurations.
 
-    ``prepared``: what can be made ahead of the start has been made.
+    ``is_prepared``: what can be made ahead of the start has been made. ``packs``: prepared models
+    of the Python backend have their weights packed anew. ``peer``: the folder of a ``backend``
+    other than Brisk and Python's.
     """
 
-    def __init__(self, bench: StartBench, name: str, *, prepared: bool) -> None:
-        self.name = name
-        self._bench = bench
-        self._prepared = prepared
+    bench: StartBench
+    name: str
+    backend: str = "brisk"
+    is_prepared: bool = False
+    packs: bool = True
+    peer: Path | None = None
 
     @property
     def configurations(self) -> Sequence[Configuration]:
         """Of peers that are prepared, only the whole one."""
-        return (Configuration.COMPLETE,) if self._prepared else tuple(Configuration)
-
-    @property
-    def backends(self) -> Path:
-        """The server's backend directory."""
-        return self._bench.backends
+        if self.is_prepared and self.backend != "brisk":
+            return (Configuration.COMPLETE,)
+        return tuple(Configuration)[: 2 if self.backend == "python" else None]
 
     def prepare(self) -> None:
         """Once, before any start. Raises EngineUnavailableError."""
-        if self._prepared:
-            self._bench.optimised()
+        if self.is_prepared and self.backend != "brisk":
+            self.bench.optimised()
+        elif self.is_prepared:
+            for configuration in Configuration:
+                entry = self.write(configuration) / ENTRY
+                arguments = ("prepare", entry, "--threads", self.bench.threads)
+                run_apart("brisk.cli", *arguments, environment=self.environment(configuration))
 
-    @abstractmethod
-    def repository(self, configuration: Configuration) -> Path:
-        """The repository of the next start, in the state that the side's name tells."""
+    def environment(self, configuration: Configuration) -> dict[str, str]:
+        """Of its servers and runtimes; adds to this process's."""
+        cache = self.folder(configuration) / "cache"
+        return {**thread_variables(self.bench.threads), "BRISK_CACHE_DIR": str(cache)}
 
-    def environment(self, configuration: Configuration) -> Mapping[str, str]:
-        """Of the next start; adds to what all servers have."""
-        return {}
+    def folder(self, configuration: Configuration) -> Path:
+        name = f"{self.name} {configuration.name.lower()}".replace(" ", "-")
+        return self.bench.folder / name
 
-    def _folder(self, configuration: Configuration) -> Path:
-        return self._bench.folder / f"{self.name} {configuration.name.lower()}".replace(" ", "-")
+    def starting(
+        self, configuration: Configuration, runtime: Path
+    ) -> AbstractContextManager[BenchmarkServer]:
+        """A server of the repository as it is; see ``starting_server``."""
+        return starting_server(
+            self.folder(configuration) / "repository",
+            self.environment(configuration),
+            configuration.options,
+            self.peer,
+            runtime,
+        )
 
-    def _write_config(
-        self, repository: Path, configuration: Configuration, backend: str, more: str = ""
-    ) -> Path:
-        """Of a backend that reads ``model.onnx``; the folder of its version. ``more``: settings
-        that a complete entry has besides."""
-        version = write_config(repository, ENTRY, self._bench.case.signature, backend, more)
-        if configuration is Configuration.PLATFORM:
-            has_platform = backend in ("brisk", ONNXRUNTIME)
-            text = 'platform: "onnxruntime_onnx"\n' if has_platform else f'backend: "{backend}"\n'
-            (version.parent / "config.pbtxt").write_text(text)
-        return version
+    def write(self, configuration: Configuration, names: Sequence[str] = (ENTRY,)) -> Path:
+        """The repository, written anew, with entries that have a model each.
 
-
-class Brisk(StartSide):
-    """Not prepared: nothing is there but the entry, no artefact, an empty cache directory.
-    Prepared: both as `brisk prepare` and earlier starts left them."""
-
-    def __init__(self, bench: StartBench, *, prepared: bool) -> None:
-        super().__init__(bench, PREPARED if prepared else FIRST, prepared=prepared)
-
-    @property
-    def configurations(self) -> Sequence[Configuration]:
-        return tuple(Configuration)
-
-    def prepare(self) -> None:
-        for configuration in self.configurations if self._prepared else ():
-            entry = self._fresh(configuration) / ENTRY
-            command = [sys.executable, "-m", "brisk.cli", "prepare", str(entry)]
-            ended = subprocess.run(
-                [*command, "--threads", str(self._bench.threads)],
-                capture_output=True,
-                text=True,
-                env={**os.environ, **self.environment(configuration)},
-                timeout=_PREPARE_TIMEOUT_S,
-                check=False,
-            )
-            if ended.returncode:
-                said = (ended.stderr or ended.stdout).strip().splitlines()
-                raise EngineUnavailableError(f"brisk prepare failed: {said[-1] if said else ''}")
-
-    def repository(self, configuration: Configuration) -> Path:
-        if self._prepared:
-            return self._folder(configuration) / "repository"
-        return self._fresh(configuration)
-
-    def environment(self, configuration: Configuration) -> Mapping[str, str]:
-        return {"BRISK_CACHE_DIR": str(self._folder(configuration) / "cache")}
-
-    def _fresh(self, configuration: Configuration) -> Path:
-        folder = self._folder(configuration)
+        Nothing else is in its folder: no artefact, an empty cache directory. No hard links: making
+        one changes the file's times for all that have it, and with that what an artefact knows of
+        its model; and a link would be one file to the kernel.
+        """
+        folder = self.folder(configuration)
         shutil.rmtree(folder, ignore_errors=True)
-        version = self._write_config(folder / "repository", configuration, "brisk")
-        place(self._bench.case.file, version / "model.onnx")
+        model = self.bench.case.file
+        if self.is_prepared and self.backend != "brisk":
+            model = self.bench.optimised()
+        for name in names:
+            write = self._write_python if self.backend == "python" else self._write_config
+            version = write(folder / "repository", name, configuration)
+            shutil.copyfile(model, version / "model.onnx")
+            if model.with_name(PREPARED_WEIGHTS).is_file():
+                shutil.copyfile(model.with_name(PREPARED_WEIGHTS), version / PREPARED_WEIGHTS)
         return folder / "repository"
 
+    def _write_config(self, repository: Path, name: str, configuration: Configuration) -> Path:
+        more = ""
+        if self.peer is not None:
+            more = parameter("intra_op_thread_count", self.bench.threads)
+            if self.is_prepared:
+                more += "optimization { graph { level: 2 } }\n"  # none, by that backend's counting
+        version = write_config(repository, name, self.bench.case.signature, self.backend, more)
+        if configuration is Configuration.PLATFORM:
+            is_known = self.backend in ("brisk", ONNXRUNTIME)
+            text = 'platform: "onnxruntime_onnx"' if is_known else f'backend: "{self.backend}"'
+            (version.parent / "config.pbtxt").write_text(f"{text}\n")
+        return version
 
-class PythonOnnxRuntime(StartSide):
-    """A model of the Python backend that calls ONNX Runtime, as its user writes it.
-
-    Prepared: from an optimised model with external weights, optimisation off; ``packs``: weights
-    anew.
-    """
-
-    def __init__(self, bench: StartBench, *, prepared: bool = False, packs: bool = True) -> None:
-        name = PYTHON_PREPARED[0 if packs else 1] if prepared else PYTHON
-        super().__init__(bench, name, prepared=prepared)
-        self._no_prepacking = int(not packs)
-
-    @property
-    def configurations(self) -> Sequence[Configuration]:
-        return [each for each in super().configurations if each is not Configuration.PLATFORM]
-
-    def repository(self, configuration: Configuration) -> Path:
-        bench, folder = self._bench, self._folder(configuration)
-        source = ONNXRUNTIME_PREPARED_MODEL if self._prepared else ONNXRUNTIME_MODEL
+    def _write_python(self, repository: Path, name: str, configuration: Configuration) -> Path:
+        source = ONNXRUNTIME_PREPARED_MODEL if self.is_prepared else ONNXRUNTIME_MODEL
         if configuration is not Configuration.COMPLETE:
             source += COMPLETION
         inputs, outputs = (
             [(tensor.name, tensor.datatype, list(tensor.dims)) for tensor in tensors]
-            for tensors in bench.case.signature
+            for tensors in self.bench.case.signature
         )
+        version = repository.resolve() / name / "1"
         write_python_entry(
-            folder,
-            ENTRY,
-            bench.case.signature,
+            repository,
+            name,
+            self.bench.case.signature,
             source,
-            file=str(bench.optimised() if self._prepared else bench.case.file),
-            threads=bench.threads,
-            no_prepacking=self._no_prepacking,
+            file=str(version / "model.onnx"),
+            threads=self.bench.threads,
+            no_prepacking=int(not self.packs),
             signature_inputs=inputs,
             signature_outputs=outputs,
         )
-        return folder
-
-
-class PeerBackend(StartSide):
-    """Another backend, from a folder of its own that holds no Brisk.
-
-    Prepared (Triton's own ONNX Runtime backend): from the optimised model, optimisation off.
-    """
-
-    def __init__(self, bench: StartBench, source: Path, *, prepared: bool = False) -> None:
-        name = f"{source.name} backend{' prepared' if prepared else ''}"
-        super().__init__(bench, name, prepared=prepared)
-        self._source = source
-
-    @property
-    def backends(self) -> Path:
-        return self._bench.folder / "peer-backends" / self._source.name
-
-    def prepare(self) -> None:
-        super().prepare()
-        if not self.backends.is_dir():
-            place_peer(self._source, self.backends, self._bench.installation)
-
-    def repository(self, configuration: Configuration) -> Path:
-        bench, folder = self._bench, self._folder(configuration)
-        more, model = intra_op_threads(bench.threads), bench.case.file
-        if self._prepared:
-            model = bench.optimised()
-            more += "optimization { graph { level: 2 } }\n"  # none, by that backend's counting
-        version = self._write_config(folder, configuration, self._source.name, more)
-        place(model, version / "model.onnx")
-        if self._prepared and (model.parent / WEIGHTS).is_file():
-            place(model.parent / WEIGHTS, version / WEIGHTS)
-        return folder
-
-
-def intra_op_threads(threads: int) -> str:
-    """As Triton's own backend reads it in a configuration."""
-    return parameter("intra_op_thread_count", threads)
-
-
-def place(source: Path, target: Path) -> None:
-    """A copy; what stood there goes.
-
-    No hard link: making one changes the file's times for all that have it, and with that what an
-    artefact knows of its model. No entry of a user is written anew between two starts.
-    """
-    target.unlink(missing_ok=True)
-    shutil.copyfile(source, target)
+        return version
 
 
 def chosen_sides(
@@ -274,15 +207,18 @@ def chosen_sides(
 
     Raises UnusableArgumentError for a name that there is not.
     """
-    sides: list[StartSide] = [
-        *(Brisk(bench, prepared=prepared) for prepared in (False, True)),
-        PythonOnnxRuntime(bench),
-        *(PythonOnnxRuntime(bench, prepared=True, packs=packs) for packs in (True, False)),
+    sides = [
+        StartSide(bench, FIRST),
+        StartSide(bench, PREPARED, is_prepared=True),
+        StartSide(bench, PYTHON, "python"),
+        StartSide(bench, PYTHON_PREPARED[0], "python", is_prepared=True),
+        StartSide(bench, PYTHON_PREPARED[1], "python", is_prepared=True, packs=False),
     ]
     for peer in peers:
-        sides.append(PeerBackend(bench, peer))
+        sides.append(StartSide(bench, f"{peer.name} backend", peer.name, peer=peer))
         if peer.name == ONNXRUNTIME:
-            sides.append(PeerBackend(bench, peer, prepared=True))
+            name = f"{peer.name} backend prepared"
+            sides.append(StartSide(bench, name, peer.name, is_prepared=True, peer=peer))
     known = [side.name for side in sides]
     for name in names:
         if name not in known:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.cold.benchmark import by_part, plot_parts
+from brisk_client.benchmarks.cold import plot_parts
 from brisk_client.report import Report
 
 pytestmark = pytest.mark.timing
@@ -22,12 +22,8 @@ def _report() -> Report:
         for engine, first_ms in FIRST_MS.items():
             row = {"model": model, "batch": 1, "engine": engine, "first_ms": first_ms * factor}
             rows.append({"part": "process", **row, **times})
-            rows.append({"part": "load", **row, "load": "50% of each core"})
             rows.append({"part": "disk", **row, "first_over_read": 1.5})
             rows.append({"part": "served", **row})
-            if engine != "onnxruntime":
-                more = {"batch": 4, "over_onnxruntime": 2.0}
-                rows.append({"part": "batches", "engine": engine, **more})
     return Report("cold", {}, {}, rows, [])
 
 
@@ -35,21 +31,12 @@ def test_every_part_is_drawn_once_there_are_its_rows(tmp_path: Path) -> None:
     found = {file.name for file in plot_parts(_report(), tmp_path)}
     parts = [
         f"{part}-{model}"
-        for part in ("process", "load", "disk", "served")
+        for part in ("process", "disk", "served")
         for model in ("vit", "resnet50")
     ]
-    assert found == {f"cold-{name}.png" for name in (*parts, "batches-4")}
+    assert found == {f"cold-{name}.png" for name in parts}
     assert {file.name for file in tmp_path.iterdir()} == found
 
 
 def test_without_rows_nothing_is_drawn(tmp_path: Path) -> None:
     assert plot_parts(Report("cold", {}, {}, [], []), tmp_path) == []
-
-
-def test_each_part_has_the_rows_and_columns_of_its_own() -> None:
-    parts = {part.name: part.rows for part in by_part(_report())}
-    assert list(parts) == ["cold, process", "cold, load", "cold, disk", "cold, served",
-                           "cold, batches"]  # fmt: skip
-    assert {row["first_ms"] for row in parts["cold, process"]} == {10, 20, 80, 40, 320}
-    assert all(row.keys() == {"engine", "batch", "over_onnxruntime"}
-               for row in parts["cold, batches"])  # fmt: skip

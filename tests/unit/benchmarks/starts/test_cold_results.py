@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from brisk_client.benchmarks.cold.engines import ENGINES, check_engine
 from brisk_client.benchmarks.cold.measure import EngineSamples
 from brisk_client.benchmarks.cold.results import rows_of, speedup
 from brisk_client.benchmarks.cold.zygote import ColdSample
-from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
 pytestmark = pytest.mark.timing
 
@@ -16,7 +14,7 @@ pytestmark = pytest.mark.timing
 def _samples(firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:
     following = [warm_s * 1.05, warm_s, warm_s]
     samples = [ColdSample(first, first, following, [warm_s] * 3) for first in firsts_s]
-    return EngineSamples(samples, [])
+    return EngineSamples(samples)
 
 
 def test_a_speed_up_is_the_median_of_quotients_within_rounds() -> None:
@@ -34,7 +32,7 @@ def test_the_sooner_of_two_prepared_peers_counts() -> None:
         packed: _samples([0.4, 0.5, 0.6]),
         plain: _samples([0.2, 0.3, 0.9]),
     }
-    found = {row["engine"]: row for row in rows_of("process", "m", 1, measured)}
+    found = {row["engine"]: row for row in rows_of("process", "m", measured)}
     assert found["brisk"]["over_prepared_peer"] == pytest.approx(3.0)
     assert found[plain]["over_prepared_peer"] == 1.0
     assert "over_bare_peer" not in found["brisk"]
@@ -42,7 +40,7 @@ def test_the_sooner_of_two_prepared_peers_counts() -> None:
 
 def test_rows_hold_milliseconds_and_the_base_has_speed_up_one() -> None:
     measured = {"onnxruntime": _samples([0.4, 0.6])}
-    (row,) = rows_of("process", "m", 1, measured)
+    (row,) = rows_of("process", "m", measured)
     assert row["first_ms"] == pytest.approx(500.0)
     assert row["second_ms"] == pytest.approx(105.0)
     assert row["speedup"] == 1.0
@@ -51,25 +49,11 @@ def test_rows_hold_milliseconds_and_the_base_has_speed_up_one() -> None:
 def test_reading_from_the_disk_is_shown_as_a_ratio() -> None:
     samples = _samples([0.3, 0.3])
     samples.disk_s = [0.1, 0.1]
-    (row,) = rows_of("disk", "m", 1, {"brisk": samples})
+    (row,) = rows_of("disk", "m", {"brisk": samples})
     assert row["first_over_read"] == pytest.approx(3.0)
 
 
 def test_inferences_are_compared_with_warm_ones_of_their_own_sample() -> None:
-    (row,) = rows_of("process", "m", 1, {"brisk": _samples([0.12, 0.2, 0.13])})
+    (row,) = rows_of("process", "m", {"brisk": _samples([0.12, 0.2, 0.13])})
     assert row["first_over_warm"] == pytest.approx(1.3)
     assert (row["second_over_warm"], row["third_over_warm"]) == (1.05, 1.0)
-
-
-def test_without_warm_inferences_only_those_that_were_timed_are_told() -> None:
-    samples = EngineSamples([ColdSample(2.0, 2.0, [1.0], [])], [])
-    (row,) = rows_of("process", "m", 64, {"brisk": samples})
-    assert row["second_ms"] == pytest.approx(1000.0)
-    assert not {"third_ms", "warm_ms", "first_over_warm"} & row.keys()
-
-
-def test_an_unknown_engine_is_answered_with_those_there_are() -> None:
-    with pytest.raises(UnusableArgumentError, match="onnxruntime"):
-        check_engine("tensorrt")
-    for name in ENGINES:
-        check_engine(name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +9,8 @@ import onnx
 import pytest
 
 from brisk_client.benchmarks import cold
-from brisk_client.benchmarks.cold.burden import Load, burden
 from brisk_client.benchmarks.cold.measure import disk_seconds, drop_pages, read_pages
-from brisk_client.benchmarks.cold.models import SMOKE, build, model_named
-from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_client.benchmarks.cold.networks import SMOKE, build
 
 pytestmark = pytest.mark.timing
 
@@ -22,15 +18,13 @@ pytestmark = pytest.mark.timing
 def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     report = cold.run(
-        cold.ColdOptions(
-            quick=True,
-            models=[SMOKE],
-            engines=["brisk unprepared", "onnxruntime"],
-            parts=["process", "disk"],
-            threads=1,
-            rounds=2,
-            folder=tmp_path,
-        )
+        quick=True,
+        model=[SMOKE],
+        engines=["brisk unprepared", "onnxruntime"],
+        parts=["process", "disk"],
+        threads=1,
+        rounds=2,
+        folder=tmp_path,
     )
     found = {(row["part"], row["engine"]): row for row in report.rows}
     assert {"brisk unprepared", "onnxruntime"} == {
@@ -43,37 +37,30 @@ def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_fails_has_its_reason_in_its_row(tmp_path: Path) -> None:
-    files = build(SMOKE, 1, tmp_path)
+    files = build(SMOKE, tmp_path)
     files.model.write_bytes(b"no model")
     report = cold.run(
-        cold.ColdOptions(
-            quick=True,
-            models=[SMOKE],
-            engines=["brisk unprepared"],
-            parts=["process"],
-            threads=1,
-            folder=tmp_path,
-        )
+        quick=True,
+        model=[SMOKE],
+        engines=["brisk unprepared"],
+        parts=["process"],
+        threads=1,
+        folder=tmp_path,
     )
     (row,) = report.rows
     assert (row["part"], row["engine"]) == ("unmeasured", "brisk unprepared")
     assert "not an ONNX model" in row["reason"]
 
 
-def test_models_are_built_once_and_of_the_batch_asked_for(tmp_path: Path) -> None:
-    files = build(SMOKE, 4, tmp_path)
+def test_models_are_built_once_and_for_one_row(tmp_path: Path) -> None:
+    files = build(SMOKE, tmp_path)
     state = files.model.stat()
-    again = build(SMOKE, 4, tmp_path)
+    again = build(SMOKE, tmp_path)
     assert again.model.stat().st_mtime_ns == state.st_mtime_ns
     (value,) = onnx.load(files.model).graph.input
-    assert value.type.tensor_type.shape.dim[0].dim_value == 4
+    assert value.type.tensor_type.shape.dim[0].dim_value == 1
     with np.load(files.inputs) as arrays:
-        assert [arrays[name].shape[0] for name in arrays.files] == [4]
-
-
-def test_an_unknown_model_is_answered_with_those_there_are() -> None:
-    with pytest.raises(UnusableArgumentError, match="resnet50"):
-        model_named("alexnet")
+        assert [arrays[name].shape[0] for name in arrays.files] == [1]
 
 
 def test_files_that_were_dropped_can_be_read_and_timed(tmp_path: Path) -> None:
@@ -85,21 +72,12 @@ def test_files_that_were_dropped_can_be_read_and_timed(tmp_path: Path) -> None:
     assert file.read_bytes() == b"x" * 100_000
 
 
-def test_a_burden_keeps_a_processor_busy() -> None:
-    """Behind the first line that a process of it writes, which it waits for."""
-    before = os.times()
-    with burden(Load(1.0, 1)):
-        time.sleep(0.3)
-    after = os.times()
-    assert after.children_user - before.children_user > 0.1
-
-
 @pytest.mark.parametrize(
     ("option", "value", "text"),
     [
         ("--model", "alexnet", "there are: resnet50"),
         ("--engines", "tensorrt", "there are: brisk"),
-        ("--parts", "network", "there are: process, disk, load, served"),
+        ("--parts", "network", "there are: process, disk, served"),
     ],
 )
 def test_a_command_line_of_unknown_names_is_refused(

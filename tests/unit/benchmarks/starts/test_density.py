@@ -7,19 +7,18 @@ from typing import Any
 
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 from brisk_client.benchmarks import density
-from brisk_client.benchmarks.density import ENTRIES, IDLE, MODEL, PEER, all_checks
+from brisk_client.benchmarks.density import BRISK, ENTRIES, IDLE, MODEL, PEER, all_checks
 from brisk_client.benchmarks.density.memory import (
     ProcessMemory,
     read_rollup,
     read_shared,
     shared_once,
 )
-from brisk_client.benchmarks.density.servers import BRISK
 from brisk_client.benchmarks.harness.served_server import kind_of
 from brisk_client.benchmarks.start.sides import PYTHON
+from support.models.graph_models import model
 
 pytestmark = pytest.mark.timing
 
@@ -130,16 +129,9 @@ def test_a_command_line_that_cannot_be_followed_is_refused(
 @pytest.mark.server
 def test_real_servers_are_started_answer_rightly_and_their_memory_is_read(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3])],
-    )
     file = tmp_path / "tiny.onnx"
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
-    report = density.run(entries=2, starts=1, threads=1, small=str(file), large=str(file))
+    onnx.save(model("g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"), file)
+    report = density.run(entries=2, rounds=1, threads=1, model=str(file), large=str(file))
     rows = {(row["part"], row["engine"]): row for row in report.rows}
     assert not [row for row in report.rows if "reason" in row]
     for engine in (BRISK, PYTHON):

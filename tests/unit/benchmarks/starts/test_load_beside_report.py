@@ -12,9 +12,7 @@ pytestmark = pytest.mark.timing
 
 def _report(alone_s: list[float], beside_s: list[float], loads_s: list[float]) -> Report:
     report = Report("load_beside", {}, {}, [], [])
-    half = len(beside_s) // 2
-    beside = Windows([beside_s[:half], beside_s[half:]], loads_s)
-    add_results(report, {"nothing": Windows([alone_s]), "loads": beside})
+    add_results(report, {"nothing": Windows(alone_s), "loads": Windows(beside_s, loads_s)})
     return report
 
 

@@ -8,38 +8,28 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
-from brisk.triton.locate import locate_server
 from brisk_client.benchmarks import start
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_client.benchmarks.harness.served_server import reason_in
 from brisk_client.benchmarks.start import all_checks
 from brisk_client.benchmarks.start.case import Case, case_of
-from brisk_client.benchmarks.start.server_start import reason_in
 from brisk_client.benchmarks.start.sides import (
     FIRST,
     PREPARED,
     PYTHON,
     PYTHON_PREPARED,
-    Brisk,
     Configuration,
-    PeerBackend,
-    PythonOnnxRuntime,
     StartBench,
+    StartSide,
 )
+from support.models.graph_models import model
 
 pytestmark = pytest.mark.timing
 
 
-def write(file: Path, kind: int = TensorProto.FLOAT) -> Path:
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["x"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", kind, ["batch", 3])],
-        [helper.make_tensor_value_info("y", kind, ["batch", 3])],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), file)
+def write(file: Path, kind: str = "float") -> Path:
+    onnx.save(model(f"g ({kind}[batch,3] x) => ({kind}[batch,3] y) {{y = Neg(x)}}"), file)
     return file
 
 
@@ -50,7 +40,7 @@ def case(tmp_path: Path) -> Case:
 
 
 def _bench(case: Case, folder: Path) -> StartBench:
-    return StartBench(case, locate_server(), 1, folder, folder / "backends")
+    return StartBench(case, 1, folder)
 
 
 def _row(engine: str, first_ms: float, **more: Any) -> dict[str, Any]:
@@ -63,11 +53,11 @@ def _row(engine: str, first_ms: float, **more: Any) -> dict[str, Any]:
 def test_real_servers_are_started_and_answer_rightly(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     report = start.run(
-        models=[str(write(tmp_path / "tiny.onnx"))],
+        model=[str(write(tmp_path / "tiny.onnx"))],
         threads=1,
         rounds=1,
-        configurations=[Configuration.COMPLETE],
-        sides=[FIRST, PYTHON_PREPARED[1]],
+        entries=["complete"],
+        side=[FIRST, PYTHON_PREPARED[1]],
     )
     assert [row["engine"] for row in report.rows] == [FIRST, PYTHON_PREPARED[1]]
     for row in report.rows:
@@ -85,12 +75,12 @@ def test_a_backend_that_cannot_be_loaded_is_told_of_and_the_others_are_measured(
     peer.mkdir(parents=True)
     (peer / "libtriton_onnxruntime.so").write_bytes(b"\x7fELF no more of it")
     report = start.run(
-        models=[str(write(tmp_path / "tiny.onnx"))],
+        model=[str(write(tmp_path / "tiny.onnx"))],
         threads=1,
         rounds=1,
         peers=tmp_path / "peers",
-        configurations=[Configuration.COMPLETE],
-        sides=["onnxruntime backend", PYTHON],
+        entries=["complete"],
+        side=["onnxruntime backend", PYTHON],
     )
     rows = {row["engine"]: row for row in report.rows}
     assert "tritonserver ended with status 1" in rows["onnxruntime backend"]["reason"]
@@ -110,33 +100,33 @@ def test_models_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(UnusableArgumentError, match="not an ONNX model"):
         case_of(str(tmp_path / "broken.onnx"))
     with pytest.raises(UnusableArgumentError, match="onnxruntime cannot run it"):
-        case_of(str(write(tmp_path / "texts.onnx", TensorProto.STRING)))
+        case_of(str(write(tmp_path / "texts.onnx", "string")))
 
 
 def test_a_first_start_finds_nothing_that_an_earlier_one_left(case: Case, tmp_path: Path) -> None:
-    side = Brisk(_bench(case, tmp_path), prepared=False)
-    repository = side.repository(Configuration.COMPLETE)
+    side = StartSide(_bench(case, tmp_path), FIRST)
+    repository = side.write(Configuration.COMPLETE)
     (repository / "model" / "1" / ".brisk").mkdir()
     cache = Path(side.environment(Configuration.COMPLETE)["BRISK_CACHE_DIR"])
     cache.mkdir(parents=True)
-    side.repository(Configuration.COMPLETE)
+    side.write(Configuration.COMPLETE)
     assert not cache.exists()
     assert [file.name for file in (repository / "model" / "1").iterdir()] == ["model.onnx"]
 
 
 def test_entries_say_all_or_only_the_platform(case: Case, tmp_path: Path) -> None:
     brisk, python = (
-        Brisk(_bench(case, tmp_path), prepared=False),
-        PythonOnnxRuntime(_bench(case, tmp_path)),
+        StartSide(_bench(case, tmp_path), FIRST),
+        StartSide(_bench(case, tmp_path), PYTHON, "python"),
     )
-    alone = brisk.repository(Configuration.PLATFORM) / "model" / "config.pbtxt"
+    alone = brisk.write(Configuration.PLATFORM) / "model" / "config.pbtxt"
     assert alone.read_text() == 'platform: "onnxruntime_onnx"\n'
     texts = [
-        (side.repository(Configuration.COMPLETE) / "model" / "config.pbtxt").read_text()
+        (side.write(Configuration.COMPLETE) / "model" / "config.pbtxt").read_text()
         for side in (brisk, python)
     ]
     assert texts[0].replace('"brisk"', '"python"') == texts[1]
-    code = python.repository(Configuration.COMPLETED) / "model" / "1" / "model.py"
+    code = python.write(Configuration.COMPLETED) / "model" / "1" / "model.py"
     assert "auto_complete_config" in code.read_text()
     compile(code.read_text(), "model.py", "exec")
 
@@ -146,8 +136,9 @@ def test_the_peers_own_backend_gets_the_optimised_model_with_its_weights(
 ) -> None:
     source = tmp_path / "onnxruntime"
     source.mkdir()
-    side = PeerBackend(_bench(case, tmp_path), source, prepared=True)
-    entry = side.repository(Configuration.COMPLETE) / "model"
+    bench = _bench(case, tmp_path)
+    side = StartSide(bench, "prepared", "onnxruntime", is_prepared=True, peer=source)
+    entry = side.write(Configuration.COMPLETE) / "model"
     assert "optimization { graph { level: 2 } }" in (entry / "config.pbtxt").read_text()
     assert (entry / "1" / "model.onnx").is_file()
 

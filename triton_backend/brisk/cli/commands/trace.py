@@ -125,7 +125,7 @@ def _cold_start(path: Path, device: str, job_class: str) -> list[ProcessSpans]:
     if not path.exists():
         raise InvalidModelError(f"there is no model at '{path}'")
     file = model_file(path).resolve()
-    inputs = make_inputs(file, {})
+    inputs = make_inputs(file)
     if job_class == "besteffort":
         raise InvalidConfigurationError("a cold start is traced in the foreground only")
     name = file.parent.parent.name or file.stem
