@@ -111,12 +111,21 @@ def artefacts(deployment: Deployment) -> Findings:
     """
     if deployment.device != "cpu":
         return good("models on a GPU have none")
+    from brisk.exits.files.container import tapped_values
+    from brisk.exits.files.versions import latest
+    from brisk.segments.prepared.form import PreparedModel, find_prepared
+
+    own = deployment.environment
     files = [file for file in _model_files(deployment) if _uses_prepared_form(file)]
     missing, findings = [], []
     for file in files:
         try:
-            if not _is_prepared(deployment, file):
+            taps = tapped_values(latest(file, own))
+            found = find_prepared(file, taps, own)
+            if found is None:
                 missing.append(file.parent.parent.name)
+            else:
+                PreparedModel(found, file, 1, taps, environment=own).check()
         except ArtefactError as error:
             findings += advice(
                 f"stale or damaged: {file}: {error}",
@@ -160,20 +169,6 @@ def _uses_prepared_form(file: Path) -> bool:
         return _entry_tuning(file).keeps_answers
     except BriskError:
         return False
-
-
-def _is_prepared(deployment: Deployment, file: Path) -> bool:
-    """Raises ArtefactError where there is a prepared form that cannot be used."""
-    from brisk.exits.files.container import tapped_values
-    from brisk.exits.files.versions import latest
-    from brisk.segments.prepared.form import PreparedModel, find_prepared
-
-    taps = tapped_values(latest(file, deployment.environment))
-    found = find_prepared(file, taps, deployment.environment)
-    if found is None:
-        return False
-    PreparedModel(found, file, 1, taps, environment=deployment.environment).check()
-    return True
 
 
 def auto_complete(deployment: Deployment) -> Findings:
@@ -240,12 +235,15 @@ def operators(deployment: Deployment) -> Findings:
     files = _model_files(deployment)
     if not files:
         return unknown("no model repository was given or found")
+    from brisk.segments.model.sources import BareModel
+
     on_cpu = deployment.device == "cpu"
     findings = []
     for file in files:
         try:
             if on_cpu:
-                _check_taken(file)
+                # Make every session of the model, as a load would.
+                BareModel(file, 1, tuning=_entry_tuning(file)).check()
                 continue
             counts = _reference_operators(file, deployment.device)
         except BriskError as error:
@@ -261,13 +259,6 @@ def operators(deployment: Deployment) -> Findings:
             )
     computes = "ONNX Runtime takes" if on_cpu else "torch computes"
     return findings or good(f"{computes} all {len(files)} models")
-
-
-def _check_taken(file: Path) -> None:
-    """Make every session of the model. Raises BriskError where that fails, as a load would."""
-    from brisk.segments.model.sources import BareModel
-
-    BareModel(file, 1, tuning=_entry_tuning(file)).check()
 
 
 def _reference_operators(file: Path, device: str) -> Counter[str]:

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from brisk.ownership import make_private
 from brisk.view.kernel_events import DirectoryWatch
@@ -22,16 +21,10 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)
 """What a terminal or an init sends to all processes: the keeper ends with the server."""
 
 
-class ViewRoot(NamedTuple):
-    """``lock``: a descriptor, held by whoever shall keep the view from being removed as left."""
-
-    directory: Path
-    lock: int
-
-
-def make_root(base: Path) -> ViewRoot:
+def make_root(base: Path) -> tuple[Path, int]:
     """A view's directory under ``base``, where those of dead servers are removed first.
 
+    The descriptor is its lock's: whoever holds it keeps the view from being removed as left.
     Raises OSError, PermissionError where others could change what lies in ``base``.
     """
     make_private(base)
@@ -42,7 +35,7 @@ def make_root(base: Path) -> ViewRoot:
                 os.close(_lock(left))
                 shutil.rmtree(left, ignore_errors=True)
         directory = Path(tempfile.mkdtemp(dir=base))
-        return ViewRoot(directory, _lock(directory))
+        return directory, _lock(directory)
 
 
 def _lock(directory: Path) -> int:

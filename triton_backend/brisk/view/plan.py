@@ -14,7 +14,7 @@ from brisk.protocol.entry_files import VIEW_VARIABLE
 from brisk.protocol.runtime_paths import base_directory
 from brisk.triton.options import option, options_named, without_options
 from brisk.view.entry_text import entries_of
-from brisk.view.keeper import ViewRoot, keep, make_root, start_apart
+from brisk.view.keeper import keep, make_root, start_apart
 from brisk.view.mirror import Mirror
 
 REPOSITORY_OPTIONS = ("model-repository", "model-store")
@@ -64,18 +64,19 @@ def make_view(options: Sequence[str], served: Sequence[str], *, is_wanted: bool)
         one.is_relative_to(other) for one in repositories for other in repositories if one != other
     ):
         return None
-    root = make_root(base_directory() / "views")
+    root, lock = make_root(base_directory() / "views")
     with contextlib.ExitStack() as unless_kept:
-        unless_kept.callback(_discard, root)
-        mirror = Mirror(root.directory, repositories, served)
+        unless_kept.callback(os.close, lock)
+        unless_kept.callback(shutil.rmtree, root, ignore_errors=True)
+        mirror = Mirror(root, repositories, served)
         mirror.refresh()
         if lost := mirror.lost():
             entry, why = min(lost.items())
             raise InvalidConfigurationError(f"'{entry}' relies on Triton's: {why}")
-        os.set_inheritable(root.lock, True)  # the server holds it, whatever ends the keeper
+        os.set_inheritable(lock, True)  # the server holds it, whatever ends the keeper
         server = os.pidfd_open(os.getpid())
         period_s = _period_s(options)
-        start_apart(lambda: keep(root.directory, repositories, served, server, period_s))
+        start_apart(lambda: keep(root, repositories, served, server, period_s))
         os.close(server)
         unless_kept.pop_all()
     shown = [f"--model-repository={mirror.place_of(path)}" for path in repositories]
@@ -83,11 +84,6 @@ def make_view(options: Sequence[str], served: Sequence[str], *, is_wanted: bool)
         (*without_options(options, REPOSITORY_OPTIONS), *shown, f"--{OFF}"),
         {VIEW_VARIABLE: str(mirror.shown)},
     )
-
-
-def _discard(root: ViewRoot) -> None:
-    shutil.rmtree(root.directory, ignore_errors=True)
-    os.close(root.lock)
 
 
 def _period_s(options: Sequence[str]) -> float | None:
