@@ -78,10 +78,19 @@ class ReadyQueue(Generic[AnyJob]):
         self._total += 1
         heapq.heappush(self._ready[job.job_class], (most_urgent_first(job), job))
         if self.entries > 2 * len(self) + 64:  # most of them have left without being first
-            for ready in self._ready.values():
-                ready[:] = [entry for entry in ready if entry[1].state is JobState.WAITING]
-                heapq.heapify(ready)
+            self._forget_left()
         return shed
+
+    def put_back(self, job: AnyJob) -> None:
+        """A running job waits again, whatever waits."""
+        self._forget_left()  # a companion's entry is there yet, and has the same key
+        job.state = JobState.WAITING
+        self.add(job, None, "")
+
+    def _forget_left(self) -> None:
+        for ready in self._ready.values():
+            ready[:] = [entry for entry in ready if entry[1].state is JobState.WAITING]
+            heapq.heapify(ready)
 
     def peek(self, only: JobClass | None = None) -> AnyJob | None:
         """The next job, of a class or of all, left where it is; None where nothing waits."""
