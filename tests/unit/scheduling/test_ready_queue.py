@@ -204,6 +204,18 @@ def test_deadlines_of_batched_jobs_do_not_pile_up() -> None:
     assert queue.entries < 400
 
 
+def test_jobs_that_ran_together_can_wait_again() -> None:
+    jobs = [job(number) for number in range(20)]
+    queue = queue_of(*jobs)
+    first = queue.pop()
+    assert first is jobs[0]
+    companions = queue.pop_companions(first, lambda other: other.number < 15)
+    for one in (first, *companions):
+        queue.put_back(one)
+    queue.check_integrity()
+    assert drained(queue) == list(range(20))
+
+
 def test_a_wrong_count_is_noticed() -> None:
     one = job(1)
     queue = queue_of(one)

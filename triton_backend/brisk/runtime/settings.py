@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import NoReturn
 
 from brisk.errors import InvalidConfigurationError
 from brisk.os_priority import realtime_niceness
@@ -98,38 +97,27 @@ def _half_of_the_memory_mib() -> float:
     return min(max(1.0, size / MIB / 2), LARGEST)
 
 
-def _number(name: str, default: float) -> float:
-    """NaN where the variable is something else."""
-    try:
-        return float(os.environ.get(name) or default)
-    except ValueError:
-        return math.nan
-
-
-def _refuse(name: str, expected: str) -> NoReturn:
-    text = os.environ.get(name, "")
+def _number(name: str, default: float, expected: str, fits: Callable[[float], bool]) -> float:
+    text = os.environ.get(name) or str(default)
+    with contextlib.suppress(ValueError):
+        if fits(value := float(text)):
+            return value
     raise InvalidConfigurationError(f"{name} must be {expected}, not '{text}'")
 
 
 def _between(name: str, default: float, least: float, greatest: float) -> float:
-    value = _number(name, default)
-    if not least <= value <= greatest:
-        _refuse(name, f"a number from {least:g} to {greatest:g}")
-    return value
+    expected = f"a number from {least:g} to {greatest:g}"
+    return _number(name, default, expected, lambda value: least <= value <= greatest)
 
 
 def _positive(name: str, default: float) -> float:
-    value = _number(name, default)
-    if not 0 < value <= LARGEST:
-        _refuse(name, f"a positive number of at most {LARGEST:.0f}")
-    return value
+    expected = f"a positive number of at most {LARGEST:.0f}"
+    return _number(name, default, expected, lambda value: 0 < value <= LARGEST)
 
 
 def _whole(name: str, default: int) -> int:
-    value = _positive(name, default)
-    if not value.is_integer():
-        _refuse(name, "a whole number")
-    return int(value)
+    _positive(name, default)
+    return int(_number(name, default, "a whole number", float.is_integer))
 
 
 def _artefact_use() -> ArtefactUse:

@@ -77,9 +77,9 @@ class RunProfile:
         """
         slowdown = self.slowdown
         if slowdown is None:
-            was_beside = self._last is not None and self._last.beside
-            is_over = was_beside or self._block >= RUNS_ALONE
-            return PaddingTrial.BESIDE if was_beside is not is_over else PaddingTrial.ALONE
+            was_alone = self._last is not None and not self._last.beside
+            is_due = was_alone and self._block >= RUNS_ALONE
+            return PaddingTrial.BESIDE if is_due else PaddingTrial.ALONE
         is_harmed = slowdown > limit
         if is_harmed is not self._is_harmed:
             self._is_harmed, self._pause, self._left = is_harmed, TRIAL_INTERVAL, TRIAL_INTERVAL

@@ -40,14 +40,14 @@ class ReadyQueue(Generic[AnyJob]):
             job_class: [] for job_class in JobClass
         }
         """A heap for each class, the most urgent first."""
-        self._waiting: Counter[str] = Counter()
+        self._waiting: dict[str, int] = {}
         self._total = 0
 
     def __len__(self) -> int:
         return self._total
 
     def waiting(self, model: str) -> int:
-        return self._waiting[model]
+        return self._waiting.get(model, 0)
 
     def add(self, job: AnyJob, limit: int | None, name: str) -> AnyJob | None:
         """Take a job in; the job that had to make room for it, or None.
@@ -74,14 +74,23 @@ class ReadyQueue(Generic[AnyJob]):
                         else f"{self._bound} requests wait already, which is BRISK_MAX_WAITING"
                     )
                 self.withdraw(shed)
-        self._waiting[job.model] += 1
+        self._waiting[job.model] = self.waiting(job.model) + 1
         self._total += 1
         heapq.heappush(self._ready[job.job_class], (most_urgent_first(job), job))
         if self.entries > 2 * len(self) + 64:  # most of them have left without being first
-            for ready in self._ready.values():
-                ready[:] = [entry for entry in ready if entry[1].state is JobState.WAITING]
-                heapq.heapify(ready)
+            self._forget_left()
         return shed
+
+    def put_back(self, job: AnyJob) -> None:
+        """A running job waits again, whatever waits."""
+        self._forget_left()  # a companion's entry is there yet, and has the same key
+        job.state = JobState.WAITING
+        self.add(job, None, "")
+
+    def _forget_left(self) -> None:
+        for ready in self._ready.values():
+            ready[:] = [entry for entry in ready if entry[1].state is JobState.WAITING]
+            heapq.heapify(ready)
 
     def peek(self, only: JobClass | None = None) -> AnyJob | None:
         """The next job, of a class or of all, left where it is; None where nothing waits."""
@@ -145,7 +154,7 @@ class ReadyQueue(Generic[AnyJob]):
     def check_integrity(self) -> None:
         """AssertionError where the counts and the heap disagree."""
         counted = Counter(job.model for _, job in self._waiting_entries())
-        assert counted == self._waiting, f"{counted} wait, {dict(self._waiting)} counted"
+        assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
 
     def _waiting_entries(self) -> Iterator[tuple[tuple[int, ...], AnyJob]]:
@@ -155,9 +164,9 @@ class ReadyQueue(Generic[AnyJob]):
     def _leave(self, job: AnyJob, state: JobState) -> None:
         job.state = state
         self._total -= 1
-        self._waiting[job.model] -= 1
-        if not self._waiting[job.model]:
-            del self._waiting[job.model]
+        left = self._waiting.pop(job.model) - 1
+        if left:
+            self._waiting[job.model] = left
 
 
 # Whom it refuses, and when to try again: layer times are predictable (REEF, 2.1).

@@ -61,7 +61,7 @@ def test_a_request_beyond_the_bound_fails_alone(
     bounded: RuntimePaths, greedy: Path, quick: Path
 ) -> None:
     with opened(bounded, describe(quick)) as other, opened(bounded, describe(greedy)) as both:
-        small, large = np.ones((2, 4), np.float32), np.ones((400, 4), np.float32)
+        small, large = np.ones((2, 4), np.float32), np.ones((100, 4), np.float32)
         np.testing.assert_array_equal(submit(both, small, "besteffort")[1].output(), small)
         worker = background_worker_of(bounded)
         error = submit(both, large, "besteffort")[1].wait().error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidRequestError
+from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
-from support.runtime.runtime_process import SLOW_INPUT, Answer, describe, submit
+from support.runtime.runtime_process import SLOW_INPUT, Answer, describe, opened, submit
 
 pytestmark = pytest.mark.timing
 
@@ -36,21 +37,39 @@ def lookup_model(path: Path) -> Path:
     return path
 
 
-def test_the_bad_request_of_a_joined_run_fails_alone(
+@pytest.fixture
+def joined(
     shared_place: RuntimePaths, slow: Path, tmp_path: Path
-) -> None:
+) -> Iterator[tuple[RuntimeClient, Callable[[], None]]]:
+    """A connection whose requests wait, to be joined, until they are released."""
     lookup = describe(lookup_model(tmp_path / "lookup.onnx"), max_batch_size=8, batching=True)
-    blocker = RuntimeClient(shared_place, describe(slow), lambda level, text: None)
-    joined = RuntimeClient(shared_place, lookup, lambda level, text: None)
-    blocker.open()
-    joined.open()
-    with contextlib.closing(blocker), contextlib.closing(joined):
-        number, _ = submit(blocker, SLOW_INPUT)  # while it runs, the others wait to be joined
-        answers: list[Answer] = [
-            submit(joined, np.full((1, 1), index, np.float32))[1] for index in (1, 99, 2, 3)
-        ]
-        blocker.cancel(number)
-        good = [answers[position].output().item() for position in (0, 2, 3)]
-        bad = answers[1].wait().error
-    assert good == [10.0, 20.0, 30.0]
-    assert isinstance(bad, InvalidRequestError)
+    with opened(shared_place, describe(slow)) as blocker, opened(shared_place, lookup) as made:
+        number, _ = submit(blocker, SLOW_INPUT)
+        yield made, lambda: blocker.cancel(number)
+
+
+def test_the_bad_request_of_a_joined_run_fails_alone(
+    joined: tuple[RuntimeClient, Callable[[], None]],
+) -> None:
+    connection, release = joined
+    answers: list[Answer] = [
+        submit(connection, np.full((1, 1), index, np.float32))[1] for index in (1, 99, 2, 3)
+    ]
+    release()
+    assert [answers[position].output().item() for position in (0, 2, 3)] == [10.0, 20.0, 30.0]
+    assert isinstance(answers[1].wait().error, InvalidRequestError)
+
+
+def test_a_request_that_cannot_begin_takes_no_other_with_it(
+    joined: tuple[RuntimeClient, Callable[[], None]],
+) -> None:
+    connection, release = joined
+    first = submit(connection, np.full((1, 1), 1, np.float32))[1]
+    staged, bad = connection.stage((TensorForm("x", "FP32", (1, 1)),), [8]), Answer()
+    connection.submit(staged, ["y"], "normal", None, bad)
+    others = [submit(connection, np.full((1, 1), index, np.float32))[1] for index in (2, 3)]
+    release()
+    assert [answer.output().item() for answer in (first, *others)] == [10.0, 20.0, 30.0]
+    error = bad.wait().error
+    assert isinstance(error, InvalidRequestError)
+    assert "takes 4 bytes, got 8" in str(error)

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from brisk.errors import ProtocolError
 from brisk.protocol.channel import Receiver, check_peer, send_bytes
@@ -100,8 +100,7 @@ class Peer:
         self.inputs = InputViews(self.view)
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """``record`` came from ``peer``; a ``descriptor`` is the receiver's to close."""
 
     peer: Peer
@@ -109,8 +108,7 @@ class Arrival:
     descriptor: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(NamedTuple):
     """``peer`` is gone, for the reason given; None where it just closed."""
 
     peer: Peer

@@ -199,8 +199,8 @@ class RequestTable:
     def retry(self, job: Request) -> None:
         """Queue a running job again, to run alone."""
         request_flags.reset(job.mark)
-        job.state, job.is_alone = JobState.WAITING, True
-        self.queue.add(job, None, job.binding.model.name)
+        job.is_alone = True
+        self.queue.put_back(job)
 
     def release(self, peer: Peer, request: int) -> None:
         """The peer has read the outputs of ``request``."""
