@@ -27,7 +27,7 @@ from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.sampling import summarise
 from brisk_client.benchmarks.harness.served_entries import sample_file, write_brisk_entry
 from brisk_client.benchmarks.harness.served_server import (
-    COMPLETE,
+    WITHOUT_COMPLETION,
     BenchmarkServer,
     benchmark_server,
 )
@@ -75,7 +75,7 @@ def run(quick: bool = False, threads: int | None = None) -> Report:
         write_brisk_entry(repository, served, "served", {"brisk_class": "realtime"})
         write_brisk_entry(repository, loaded, "loaded")
         write_brisk_entry(repository, loaded, "lazy", {"brisk_load": "lazy"})
-        options = [COMPLETE, "--model-control-mode=explicit", "--load-model=served"]
+        options = [WITHOUT_COMPLETION, "--model-control-mode=explicit", "--load-model=served"]
         with benchmark_server(repository, variables, options) as server:
             measured = _measure(server, windows, duration_s)
     add_results(report, measured)

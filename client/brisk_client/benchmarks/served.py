@@ -32,7 +32,7 @@ from brisk_client.benchmarks.harness.served_entries import (
     write_python_entry,
 )
 from brisk_client.benchmarks.harness.served_server import (
-    COMPLETE,
+    WITHOUT_COMPLETION,
     benchmark_server,
     thread_variables,
 )
@@ -90,7 +90,9 @@ def _measure_sample(
     with tempfile.TemporaryDirectory(prefix="brisk-served-") as folder:
         entries = write_entries(Path(folder), file, label, threads)
         with (
-            benchmark_server(Path(folder), thread_variables(threads), [COMPLETE]) as server,
+            benchmark_server(
+                Path(folder), thread_variables(threads), [WITHOUT_COMPLETION]
+            ) as server,
             InferenceClient(server.grpc, Transport.GRPC) as client,
         ):
 

@@ -15,7 +15,7 @@ from brisk_client.benchmarks.cold.networks import SMOKE
 from brisk_client.benchmarks.engines.agreement import agree, difference, storable
 from brisk_client.benchmarks.engines.model_inputs import labelled, models_in
 from brisk_client.benchmarks.engines.process import describe_end
-from brisk_client.benchmarks.engines.registry import PREPARED_PEERS
+from brisk_client.benchmarks.engines.registry import BASE, BRISK, PREPARED_PEERS, WARM
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 from brisk_client.benchmarks.harness.sampling import one_line
 from brisk_client.benchmarks.harness.surroundings import environment
@@ -52,8 +52,11 @@ def test_a_folder_without_models_is_named(tmp_path: Path) -> None:
         models_in([tmp_path / "nowhere"])
 
 
-def test_every_model_has_a_row_or_a_reason_and_the_others_are_measured(tmp_path: Path) -> None:
+def test_every_model_has_a_row_or_a_reason_and_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(warm, "WARM", {name: WARM[name] for name in (BRISK, BASE)})
     write(tmp_path / "one.onnx")
     write(tmp_path / "two.onnx", "Tanh")
     write(tmp_path / "unknown.onnx", "Nonsense", "somebody")

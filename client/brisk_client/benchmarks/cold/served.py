@@ -40,7 +40,7 @@ from brisk_client.benchmarks.harness.served_entries import (
     write_python_entry,
 )
 from brisk_client.benchmarks.harness.served_server import (
-    COMPLETE,
+    WITHOUT_COMPLETION,
     benchmark_server,
     thread_variables,
 )
@@ -109,7 +109,7 @@ def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[st
 def _load(repository: Path, threads: int, name: str, inputs: Mapping[str, np.ndarray]) -> Times:
     """Start a server, load and ask one entry."""
     variables = {**thread_variables(threads), "BRISK_ARTEFACTS": "use"}
-    options = [COMPLETE, "--model-control-mode=explicit", f"--load-model={_RESIDENT}"]
+    options = [WITHOUT_COMPLETION, "--model-control-mode=explicit", f"--load-model={_RESIDENT}"]
     with (
         benchmark_server(repository, variables, options) as server,
         contextlib.closing(InferenceServerClient(server.grpc)) as control,

@@ -40,7 +40,7 @@ _MARKS = (
 KINDS = ("tritonserver", "stub", "runtime")
 """A stub's are the launcher that Triton takes for it, and the process that forks them."""
 
-COMPLETE = "--disable-auto-complete-config"
+WITHOUT_COMPLETION = "--disable-auto-complete-config"
 """The server's option for entries that say all."""
 
 

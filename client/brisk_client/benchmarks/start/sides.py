@@ -28,7 +28,7 @@ from brisk_client.benchmarks.harness.served_entries import (
     write_python_entry,
 )
 from brisk_client.benchmarks.harness.served_server import (
-    COMPLETE,
+    WITHOUT_COMPLETION,
     BenchmarkServer,
     starting_server,
     thread_variables,
@@ -70,7 +70,7 @@ class Configuration(str, Enum):
     @property
     def options(self) -> tuple[str, ...]:
         """Of the server."""
-        return (COMPLETE,) if self is Configuration.COMPLETE else ()
+        return (WITHOUT_COMPLETION,) if self is Configuration.COMPLETE else ()
 
 
 @dataclass(frozen=True, slots=True)

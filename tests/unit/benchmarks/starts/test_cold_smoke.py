@@ -23,7 +23,7 @@ def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:
         engines=["brisk unprepared", "onnxruntime"],
         parts=["process", "disk"],
         threads=1,
-        rounds=2,
+        rounds=1,
         folder=tmp_path,
     )
     found = {(row["part"], row["engine"]): row for row in report.rows}
