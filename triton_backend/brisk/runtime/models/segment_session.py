@@ -76,8 +76,6 @@ class SegmentSession(Session):
         self.taps = file.taps
         self.weight_bytes = source.weight_bytes
         self._file = file
-        self._keeps_answers = file.tuning.keeps_answers and not source.is_optimised_elsewhere
-        """Whether the model's prepared form can be used for it."""
         kind = "the model" if source.origin == "model" else "its artefact"
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
         start_lanes(starting.table, file.threads, give_way)
@@ -88,7 +86,7 @@ class SegmentSession(Session):
 
     @property
     def wants_artefact(self) -> bool:
-        return self._keeps_answers and self.starting.source.wants_artefact
+        return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
         """As ``Session``: its weights are the mapped file then, not memory of this process."""

@@ -44,7 +44,6 @@ class BareModel(Source):
     """The model at ``path``: large weights in place first, optimised when there is time."""
 
     origin = "model"
-    wants_artefact = True
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class BareModel(Source):
         spans, typed = cut_points(file.proto, size, longest_ns, taps)
         defaults = _take_defaults(file.proto, file)
         self.segments: Sequence[Segment] = extract(file.proto, spans, typed)
-        self.is_optimised_elsewhere = file.own_format is not None
+        self.wants_artefact = file.own_format is None  # else it is optimised already
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
         self.plan = _plan(typed, self.segments, defaults, optional)
 
