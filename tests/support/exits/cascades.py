@@ -167,7 +167,7 @@ def hidden_at(cut: BaseModel, value: str, inputs: np.ndarray) -> np.ndarray:
     """Precondition: ``cut`` stops there."""
     (done,) = cut.after([value])
     frame = cut.start({"image": inputs})
-    while frame.position < done:
+    while frame.layers_done < done:
         frame.step()
     return np.array(frame.value_at(value))
 

@@ -90,10 +90,10 @@ def test_a_hit_ends_the_job_at_the_next_boundary() -> None:
     frame = start(model, images(21)[row : row + 1], lane)
     while not lane.taken:
         assert not frame.step()
-    before = frame.position
+    before = frame.layers_done
     lane.perform()
     assert frame.step()
-    assert frame.position == before
+    assert frame.layers_done == before
     assert frame.take_answers()[0].exit_index == 0
 
 

@@ -93,7 +93,7 @@ def run_base(
     found: dict[str, np.ndarray] = {}
     frame = base.start(inputs)
     while not frame.step():
-        for name in places.get(frame.position, ()):
+        for name in places.get(frame.layers_done, ()):
             found[name] = frame.value_at(name)
     if scores.value not in found:
         found.update(frame.results())

@@ -85,7 +85,7 @@ def _steps(cut: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[tuple[int, 
     while not finished:
         finished = frame.step()
         now_s = time.perf_counter()
-        made.append((frame.position, now_s - before_s))
+        made.append((frame.layers_done, now_s - before_s))
         before_s = now_s
     return made
 
@@ -228,7 +228,7 @@ def _run_with(
     finished = False
     while not finished:
         finished = frame.step()
-        if offered_s is None and frame.position >= quarter:
+        if offered_s is None and frame.layers_done >= quarter:
             ticket.hidden = ticket.hidden.copy()
             offered_s = time.perf_counter()
             if way is _Way.WITHIN:

@@ -148,8 +148,13 @@ class ExitingFrame:
         return self._total
 
     @property
-    def position(self) -> int:
+    def layers_done(self) -> int:
         """Segments done so far, of the rows that are still in it."""
+        return self._frame.layers_done
+
+    @property
+    def position(self) -> int:
+        """As ``SegmentFrame.position``."""
         return self._frame.position
 
     @property
@@ -168,7 +173,7 @@ class ExitingFrame:
             return True
         frame = self._frame
         if not frame.step():
-            for index, value in self._places.exits.get(frame.position, ()):
+            for index, value in self._places.exits.get(frame.layers_done, ()):
                 self._offer(index, value)
                 if self._lane is None and self._tickets and self._take_look_ups():
                     return True
@@ -270,7 +275,7 @@ class ExitingFrame:
         if self._leaving and len(self._leaving) == len(self._rows):
             self._rows = ()
             return True
-        if self._leaving and self._frame.position in self._places.rows:
+        if self._leaving and self._frame.layers_done in self._places.rows:
             kept = [place for place, row in enumerate(self._rows) if row not in self._leaving]
             self._frame.keep_rows(np.array(kept, np.int64))
             self._rows = tuple(self._rows[place] for place in kept)
