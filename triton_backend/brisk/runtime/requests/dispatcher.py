@@ -24,8 +24,8 @@ from brisk.protocol.records import (
 )
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import say
-from brisk.runtime.models.entry import Binding, SessionEntry
-from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.models.entry import Binding
+from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
@@ -100,9 +100,9 @@ class Dispatcher:
             case unexpected:
                 raise ProtocolError(f"a frontend may not send {type(unexpected).__name__}")
 
-    def settle(self, outcome: LoadOutcome | SessionEntry) -> None:
+    def settle(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
-        if isinstance(outcome, SessionEntry):
+        if isinstance(outcome, LoadCompletion):
             self._sessions.complete(outcome)
             return
         bindings = self._sessions.settle(outcome)
