@@ -47,11 +47,14 @@ class _ModelFile:
     taps: Collection[str]
     tuning: SessionTuning
 
-    def open(self, **how: bool) -> BareModel:
-        """``how``: as of ``BareModel``."""
+    def open(self, *, is_awaited: bool = False, takes_optional: bool = False) -> BareModel:
         from brisk.segments.model.sources import BareModel
 
-        return BareModel(self.path, self.threads, self.taps, self.tuning, **how)
+        return BareModel(
+            *(self.path, self.threads, self.taps, self.tuning),
+            is_awaited=is_awaited,
+            takes_optional=takes_optional,
+        )
 
 
 class SegmentSession(Session):
