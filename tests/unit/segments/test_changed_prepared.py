@@ -30,7 +30,7 @@ def test_a_changed_value_is_refused_or_changes_no_answer(
     monkeypatch.setattr(cutting, "CALL_NS", 0)
     monkeypatch.setattr(cutting, "MOST_LOSS", 0.1)
     monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 15_000)
-    model = chain(tmp_path / "model.onnx")
+    model = chain(tmp_path / "model.onnx", layers=4)
     made = prepare(model, 1).path
     ended = subprocess.run(
         [sys.executable, "-m", "support.models.changed_prepared", model, made, made.parent / "x"],
@@ -50,4 +50,4 @@ def test_a_changed_value_is_refused_or_changes_no_answer(
     others = [way for way, how in told.items() if how == "other"]
     names_another_weight = re.compile(r"\('content', 'sessions', \d+, 'weights', \d+, 3\) \d+")
     assert [way for way in others if not names_another_weight.fullmatch(way)] == []
-    assert Counter(told.values())["refused"] > 500
+    assert Counter(told.values())["refused"] > 200

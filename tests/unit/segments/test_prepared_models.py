@@ -136,7 +136,7 @@ def test_convolutions_have_their_weights_in_the_layout_of_the_kernels(tmp_path: 
 def test_weights_are_computed_with_where_they_are_mapped(model: Path) -> None:
     made = prepare(model, THREADS)
     source = PreparedModel(made.path, model, THREADS)
-    container = source._container
+    container = source.container
     begin = container.memory.ctypes.data
     count = 0
     for segment in source.plan.segments:
@@ -595,7 +595,7 @@ def test_the_builder_process_says_why_a_model_has_no_prepared_form(tmp_path: Pat
 def test_a_manifest_of_other_content_is_refused(model: Path) -> None:
     """With the key, as a fault of our own writer would: fields are checked one by one."""
     source = PreparedModel(prepare(model, THREADS).path, model, THREADS)
-    good = json.loads(json.dumps(source._container.content))
+    good = json.loads(json.dumps(source.container.content))
     assert source._read(good, model, ())
     for field in ("fingerprint", "identity", "plan", "sessions"):
         for wrong in ({}, [], None, 7, "x", [[]], [{}]):

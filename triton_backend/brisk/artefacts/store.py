@@ -151,7 +151,11 @@ def publish(
         os.unlink(name)
         raise
     if survives_a_crash:
-        _sync(directory)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -165,14 +169,6 @@ def building(directory: Path) -> Iterator[bool]:
             yield False
             return
         yield True
-    finally:
-        os.close(descriptor)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

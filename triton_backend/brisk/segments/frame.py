@@ -22,7 +22,7 @@ class SegmentFrame:
     for what only the values show, from ``step``. A frame whose step has raised is finished.
     """
 
-    __slots__ = ("_held", "_parts", "_program", "_requested", "_values", "position")
+    __slots__ = ("_held", "_parts", "_position", "_program", "_requested", "_values")
 
     can_answer_early = False
 
@@ -37,26 +37,30 @@ class SegmentFrame:
         self._values = program.bind_inputs(inputs)
         self._program = program
         self._parts = program.parts.current()
-        self.position = 0
-        """Segments done so far."""
+        self._position = 0
         self._held: list[np.ndarray] = []
         """Arrays whose memory OrtValues show."""
+
+    @property
+    def position(self) -> int:
+        """Segments done so far."""
+        return self._position
 
     @property
     def upcoming(self) -> str:
         """The next segment in words, for traces; empty where there is none."""
         if self.is_finished:
             return ""
-        spec = self._program.plan.segments[self.position]
+        spec = self._program.plan.segments[self._position]
         return f"{spec.index} {spec.words}"
 
     @property
     def is_finished(self) -> bool:
-        return self.position == len(self._parts)
+        return self._position == len(self._parts)
 
     def step(self) -> bool:
         """Run one segment, free what nothing reads any more; True where the job is finished."""
-        values, position = self._values, self.position
+        values, position = self._values, self._position
         if position == len(self._parts):
             return True
         part = self._parts[position]
@@ -76,7 +80,7 @@ class SegmentFrame:
             values[slot] = made[place]  # iterating ends by a C++ exception, which costs 40 us
         for slot in part.dead:
             values[slot] = None
-        self.position = position = position + 1
+        self._position = position = position + 1
         return position == len(self._parts)
 
     def value_at(self, name: str) -> Value:
@@ -86,7 +90,7 @@ class SegmentFrame:
         """
         value = self._values[self._program.slots[name]]
         if value is None:
-            raise InternalError(f"'{name}' does not live at segment {self.position}")
+            raise InternalError(f"'{name}' does not live at segment {self._position}")
         return to_array(value)
 
     def keep_rows(self, rows: np.ndarray) -> None:
@@ -102,7 +106,7 @@ class SegmentFrame:
         """The requested outputs by name. Precondition: the job is finished."""
         if not self.is_finished:
             raise InternalError(
-                f"model '{self._program.plan.name}' has run {self.position} of "
+                f"model '{self._program.plan.name}' has run {self._position} of "
                 f"{len(self._parts)} segments, results were asked for"
             )
         return {name: to_array(self._values[slot]) for name, slot in self._requested.items()}

@@ -146,7 +146,10 @@ def make_part(spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]) 
     bound = opened._sess
     return Part(
         spec,
-        _by_arrays(bound) if goes_by_arrays else bound.run_with_ort_values,
+        # run's arguments stand in another order
+        (lambda feeds, outputs, options: bound.run(outputs, feeds, options))
+        if goes_by_arrays
+        else bound.run_with_ort_values,
         spec.inputs,
         list(spec.outputs),
         tuple(slots[name] for name in spec.inputs),
@@ -156,8 +159,3 @@ def make_part(spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]) 
         session,
         session.run_options,
     )
-
-
-def _by_arrays(bound: Any) -> Callable[[Mapping[str, Any], list[str], None], Sequence[Any]]:
-    """As ``run_with_ort_values``, whose arguments stand in another order."""
-    return lambda feeds, outputs, options: bound.run(outputs, feeds, options)

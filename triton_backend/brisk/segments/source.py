@@ -50,8 +50,6 @@ class Source(ABC):
     """Of the files that it maps."""
     wants_artefact = False
     """Whether a prepared form would serve the model better."""
-    is_optimised_elsewhere = False
-    """Whether it is a model in ONNX Runtime's own format (``.ort``)."""
 
     @abstractmethod
     def open(self, index: int) -> OrtSession:

@@ -50,16 +50,9 @@ def to_array(value: Any) -> np.ndarray:
         raise TypeError(f"expected a tensor, got {value.data_type()}")
     try:
         array = value.numpy()
-    except RuntimeError:
-        return _bits(value)
+    except RuntimeError:  # of a type that numpy knows through ``ml_dtypes`` alone
+        array = np.empty(tuple(value.shape()), dtype_of_element(value.element_type()))
+        if array.size:
+            ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
+        return array
     return array.astype(object) if array.dtype.kind in "US" else array
-
-
-def _bits(value: Any) -> np.ndarray:
-    """A copy of a tensor of a type that numpy knows through ``ml_dtypes`` alone."""
-    dtype = dtype_of_element(value.element_type())
-    shape = tuple(value.shape())
-    array = np.empty(shape, dtype)
-    if array.size:
-        ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
-    return array

@@ -14,7 +14,6 @@ import gc
 import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -79,7 +78,7 @@ class Upkeep:
         while not table.wait(_LANES_LOOK_S):
             if table.is_closed:
                 return
-        awaits_artefact = False
+        preparer: SegmentPreparer | None = None
         try:
             if not session.starts_with_substitutes:  # else in the first gaps between requests
                 self._yielding.await_calm(until_s)
@@ -88,9 +87,9 @@ class Upkeep:
             self._yielding.await_calm(until_s)  # a start is for its first requests
             report_start(session, entry.labels)
             caches = self._caches.open(session) if is_warm else None
-            awaits_artefact = self._preparer is not None and session.wants_artefact
+            preparer = self._preparer if session.wants_artefact else None
         finally:
-            entry.reach(LoadState.WARM if awaits_artefact else LoadState.SETTLED)
+            entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches)
         if self._tasks.empty():  # nothing waits for it
@@ -98,27 +97,21 @@ class Upkeep:
             self._pause()
             give_back()
             import_what_files_need()  # for the next load, which may be of another kind
-        if awaits_artefact and self._preparer is not None:
-            self._prepare(self._preparer, entry, session)
+        if preparer is not None:
 
-    def _prepare(self, preparer: SegmentPreparer, entry: SessionEntry, session: Session) -> None:
-        """Have the prepared form made; it is adopted where the session still lives by then."""
-        reference = weakref.ref(session)
+            def tell(is_there: bool) -> None:  # which keeps no session alive
+                self._tasks.put((entry, functools.partial(self._adopt, entry, is_there)))
 
-        def tell(is_there: bool) -> None:
-            perform = functools.partial(self._adopt, entry, reference, is_there)
-            self._tasks.put((entry, perform))
+            preparer.build_later(session.path, session.taps, tell)
 
-        preparer.build_later(session.path, session.taps, tell)
-
-    def _adopt(self, entry: SessionEntry, reference: weakref.ref[Session], is_there: bool) -> None:
+    def _adopt(self, entry: SessionEntry, is_there: bool) -> None:
         """Let the prepared form take over, between requests, and give back what it replaces.
 
         ``is_there``: else it will not be.
         """
-        session = reference()
-        if session is None or session.table.is_closed:
-            return
+        session = entry.session
+        if not isinstance(session, Session) or session.table.is_closed:
+            return  # nobody needs it any more
         try:
             if not is_there:
                 return

@@ -36,6 +36,13 @@ class LoadOutcome:
     error: BriskError | None
 
 
+@dataclass(frozen=True, slots=True)
+class LoadCompletion:
+    """All layers of the session are loaded; nothing of its load runs any more."""
+
+    entry: SessionEntry
+
+
 Task = TypeVar("Task")
 
 _LAST = len(RANKS)
@@ -101,7 +108,7 @@ class Loader:
         self._artefacts = artefacts
         self._tasks: LoadQueue[SessionEntry | None] = LoadQueue()
         """None: give memory back."""
-        self._outcomes: deque[LoadOutcome | SessionEntry] = deque()
+        self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
         self._yielding = Yielding()
         self._upkeep = Upkeep(device, threads, artefacts, caches, self._yielding)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
@@ -125,15 +132,13 @@ class Loader:
         """
         self._yielding.attend(runs)
 
-    def tell(self, outcome: LoadOutcome | SessionEntry) -> None:
+    def tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Let ``take`` give an outcome, wherever it was made."""
         self._outcomes.append(outcome)
         self._wake()
 
-    def take(self) -> LoadOutcome | SessionEntry | None:
-        """The next outcome, then the entry, once all layers of its session are loaded and nothing
-        of its load runs any more; None where there is neither.
-        """
+    def take(self) -> LoadOutcome | LoadCompletion | None:
+        """The next outcome; None where there is none. A completion comes after its session."""
         return self._outcomes.popleft() if self._outcomes else None
 
     def _run(self) -> None:
@@ -166,7 +171,7 @@ class Loader:
             self.lone.go_on_in(session.table)
         self.tell(LoadOutcome(entry, session, None))
         # Registered behind the outcome, so that the completion comes after it.
-        session.table.when_loaded(functools.partial(self.tell, entry))
+        session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
         self._upkeep.look_after(entry, session)
 
     def _make_runnable(self, entry: SessionEntry) -> Session | BriskError:

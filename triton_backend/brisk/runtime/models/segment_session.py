@@ -47,17 +47,13 @@ class _ModelFile:
     taps: Collection[str]
     tuning: SessionTuning
 
-    def open(self, *, takes_optional: bool = False, is_awaited: bool = False) -> BareModel:
-        """As ``BareModel`` says."""
+    def open(self, *, is_awaited: bool = False, takes_optional: bool = False) -> BareModel:
         from brisk.segments.model.sources import BareModel
 
         return BareModel(
-            self.path,
-            self.threads,
-            self.taps,
-            self.tuning,
-            takes_optional=takes_optional,
+            *(self.path, self.threads, self.taps, self.tuning),
             is_awaited=is_awaited,
+            takes_optional=takes_optional,
         )
 
 
@@ -83,8 +79,6 @@ class SegmentSession(Session):
         self.taps = file.taps
         self.weight_bytes = source.weight_bytes
         self._file = file
-        self._keeps_answers = file.tuning.keeps_answers and not source.is_optimised_elsewhere
-        """Whether the model's prepared form can be used for it."""
         kind = "the model" if source.origin == "model" else "its artefact"
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
         start_lanes(starting.table, file.threads, give_way)
@@ -95,7 +89,7 @@ class SegmentSession(Session):
 
     @property
     def wants_artefact(self) -> bool:
-        return self._keeps_answers and self.starting.source.wants_artefact
+        return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
         """As ``Session``: its weights are the mapped file then, not memory of this process."""

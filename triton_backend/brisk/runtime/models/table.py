@@ -16,7 +16,7 @@ from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel
 from brisk.runtime.models.entry import Binding, LoadState, SessionEntry
-from brisk.runtime.models.loader import Loader, LoadOutcome
+from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
@@ -101,9 +101,9 @@ class SessionTable:
         self._pipelines.assemble()
         return waiting
 
-    def complete(self, entry: SessionEntry) -> None:
+    def complete(self, completion: LoadCompletion) -> None:
         """Every layer is loaded."""
-        entry.marks.clear()
+        completion.entry.marks.clear()
         self._pipelines.assemble()
 
     def withdraw(self, peer: Peer, request: int) -> bool:

@@ -22,8 +22,7 @@ from brisk.protocol import records, request_flags
 from brisk.protocol.records import PROTOCOL_VERSION
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import tell
-from brisk.runtime.models.entry import SessionEntry
-from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
@@ -91,9 +90,9 @@ class Dispatcher:
             case unexpected:
                 raise ProtocolError(f"a frontend may not send {type(unexpected).__name__}")
 
-    def settle(self, outcome: LoadOutcome | SessionEntry) -> None:
+    def settle(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
-        if isinstance(outcome, SessionEntry):
+        if isinstance(outcome, LoadCompletion):
             self.sessions.complete(outcome)
             return
         session, bindings = outcome.session, self.sessions.settle(outcome)

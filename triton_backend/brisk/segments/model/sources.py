@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.files.value_types import from_type_proto
@@ -44,7 +44,6 @@ class BareModel(Source):
     """The model at ``path``: large weights in place first, optimised when there is time."""
 
     origin = "model"
-    wants_artefact = True
 
     def __init__(
         self,
@@ -82,9 +81,16 @@ class BareModel(Source):
         spans, typed = cut_points(file.proto, size, longest_ns, taps)
         defaults = _take_defaults(file.proto, file)
         self.segments: Sequence[Segment] = extract(file.proto, spans, typed)
-        self.is_optimised_elsewhere = file.own_format is not None
+        self.wants_artefact = file.own_format is None  # else it is optimised already
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
-        self.plan = _plan(typed, self.segments, defaults, optional)
+        self.plan = SegmentPlan(
+            name=typed.graph.name,
+            inputs=tuple(_variable(info, info.name in defaults) for info in typed.graph.input),
+            outputs=tuple(map(_variable, typed.graph.output)),
+            segments=tuple(each.spec for each in self.segments),
+            defaults=defaults,
+            fixed=optional,
+        )
 
     def check(self) -> None:
         """Make every session, since only that tells whether ONNX Runtime takes the model.
@@ -168,6 +174,10 @@ class BareModel(Source):
         )
 
 
+def _variable(info: ValueInfoProto, is_optional: bool = False) -> Variable:
+    return Variable(info.name, from_type_proto(info.type), is_optional)
+
+
 def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:
     """Inputs that have a default, which are constants from now on."""
     constants = constants_of(graph)
@@ -175,7 +185,7 @@ def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:
     if not infos:
         return ()
     kept = [info for info in graph.input if info.name not in constants]
-    found = tuple(Variable(info.name, from_type_proto(info.type), True) for info in infos)
+    found = tuple(_variable(info, True) for info in infos)
     del graph.input[:]
     graph.input.extend(kept)
     return found
@@ -197,23 +207,3 @@ def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
     del graph.initializer[:]
     graph.initializer.extend(kept)
     return defaults
-
-
-def _plan(
-    model: ModelProto,
-    segments: Sequence[Segment],
-    defaults: Mapping[str, np.ndarray],
-    optional: tuple[Variable, ...],
-) -> SegmentPlan:
-    graph = model.graph
-    return SegmentPlan(
-        name=graph.name,
-        inputs=tuple(
-            Variable(info.name, from_type_proto(info.type), info.name in defaults)
-            for info in graph.input
-        ),
-        outputs=tuple(Variable(info.name, from_type_proto(info.type)) for info in graph.output),
-        segments=tuple(each.spec for each in segments),
-        defaults=dict(defaults),
-        fixed=optional,
-    )

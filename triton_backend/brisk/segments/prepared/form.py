@@ -121,15 +121,15 @@ class PreparedModel(Source):
         cuts, of another version of ONNX Runtime or processor.
         """
         try:
-            self._container = Container(path, environment)
+            self.container = Container(path, environment)
         except OSError as error:
             raise ArtefactError(f"{path}: cannot be opened: {error}") from error
         self.path = path
-        self.weight_bytes = self._container.memory.nbytes
+        self.weight_bytes = self.container.memory.nbytes
         self._threads = threads
         self._tuning = tuning
         try:
-            self.plan, self.kept = self._read(self._container.content, model, taps)
+            self.plan, self.kept = self._read(self.container.content, model, taps)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ArtefactError(f"{path}: no prepared model: {error!r}") from error
 
@@ -146,7 +146,7 @@ class PreparedModel(Source):
         session = self._shared(index, manner)
         if manner.packs:
             for blob in self.kept[index].blobs:  # it computes on copies of most of them
-                self._container.drop_pages(blob)
+                self.container.drop_pages(blob)
         return session
 
     def _warm_manner(self, index: int) -> _Manner | None:
@@ -166,11 +166,11 @@ class PreparedModel(Source):
 
     def check(self) -> None:
         """Compare every byte with its checksum. Raises ArtefactError."""
-        for number in range(len(self._container)):
-            self._container.compare(number)
+        for number in range(len(self.container)):
+            self.container.compare(number)
 
     def _open(self, index: int, manner: _Manner) -> OrtSession:
-        kept, container = self.kept[index], self._container
+        kept, container = self.kept[index], self.container
         proto = container.copied(kept.proto)
         container.verify_all(kept.blobs, self._threads)
         try:
@@ -189,7 +189,7 @@ class PreparedModel(Source):
             differing = [name for name in expected if found.get(name) != expected[name]]
             raise ArtefactError(f"{self.path}: made elsewhere, its {', '.join(differing)} differ")
         store.check_identity(self.path, model, dict(content["identity"]))
-        plan = read_plan(content["plan"], self._container)
+        plan = read_plan(content["plan"], self.container)
         kept = tuple(self._segment(record) for record in content["sessions"])
         if len(kept) != len(plan.segments):
             raise ArtefactError(
@@ -198,7 +198,7 @@ class PreparedModel(Source):
         return plan, kept
 
     def _segment(self, record: Mapping[str, Any]) -> KeptSegment:
-        self._container.place(record["proto"])
+        self.container.place(record["proto"])
         gain = record["gain"]
         return KeptSegment(
             record["proto"],
@@ -211,9 +211,9 @@ class PreparedModel(Source):
     def _weight(self, name: str, kind: int, shape: Sequence[int], blob: int) -> Weight:
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ArtefactError(f"{self.path}: weight '{name}' has shape {shape}")
-        if prod(shape) * dtype_of_element(kind).itemsize != self._container.place(blob).size:
+        if prod(shape) * dtype_of_element(kind).itemsize != self.container.place(blob).size:
             raise ArtefactError(f"{self.path}: weight '{name}' has another size than its blob")
-        return Weight(str(name), self._container.view(blob), kind, tuple(shape))
+        return Weight(str(name), self.container.view(blob), kind, tuple(shape))
 
 
 def open_saved(

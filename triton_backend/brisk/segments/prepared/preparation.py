@@ -84,15 +84,11 @@ def prepare(
             raise UnavailableError(f"{directory}: another process prepares this model")
         target = directory / prepared_name(model, taps)
         _sweep(directory, target.name)
-        folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=directory))  # of mode 0700
-        try:
-            made = _Making(model, threads, taps, folder, disk_factor)
-            store.publish(target, made.write)
-            if store.stamps(made.home, made.names) != made.before:
-                target.unlink(missing_ok=True)
-                raise InvalidModelError(f"{model} has changed while it was prepared")
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        made = _Making(model, threads, taps, directory, disk_factor)
+        store.publish(target, made.write)
+        if store.stamps(made.home, made.names) != made.before:
+            target.unlink(missing_ok=True)
+            raise InvalidModelError(f"{model} has changed while it was prepared")
         store.note_state(target, made.identity, made.before)
     return Preparation(target, made.source.plan, tuple(made.gains), time.monotonic() - started_s)
 
@@ -115,11 +111,11 @@ class _Making:
         model: Path,
         threads: int,
         taps: Collection[str],
-        folder: Path,
+        directory: Path,
         disk_factor: float,
     ) -> None:
         self._model, self._threads, self._taps = model, threads, taps
-        self._folder = folder
+        self._directory = directory
         real = Path(os.path.realpath(model))
         self.home = real.parent
         seen = store.stamps(self.home, [real.name])
@@ -152,19 +148,19 @@ class _Making:
 
     def _segment(self, index: int, draft: ContainerDraft) -> dict[str, Any]:
         segment, file = self.source.segments[index], self.source.file
-        folder = self._folder / str(index)
-        folder.mkdir()
-        saved, session = save_optimised(segment, file, self._threads, folder)
-        self.gains.append(self._try(index, saved, session))
-        del session
-        whole = hashlib.blake2b(saved.proto, digest_size=16)
-        record = {
-            "proto": draft.add(np.frombuffer(saved.proto, np.uint8), is_indexed=True),
-            "weights": [self._weight(each, draft, whole) for each in saved.weights],
-            "gain": self.gains[-1],
-            "digest": whole.hexdigest(),
-        }
-        shutil.rmtree(folder)
+        with tempfile.TemporaryDirectory(  # of mode 0700
+            prefix=_DRAFT, dir=self._directory, ignore_cleanup_errors=True
+        ) as folder:
+            saved, session = save_optimised(segment, file, self._threads, Path(folder))
+            self.gains.append(self._try(index, saved, session))
+            del session
+            whole = hashlib.blake2b(saved.proto, digest_size=16)
+            record = {
+                "proto": draft.add(np.frombuffer(saved.proto, np.uint8), is_indexed=True),
+                "weights": [self._weight(each, draft, whole) for each in saved.weights],
+                "gain": self.gains[-1],
+                "digest": whole.hexdigest(),
+            }
         if draft.size > self._most_bytes:
             raise InvalidModelError(
                 f"{self._model}: optimised, it takes more than {self._most_bytes} bytes"
