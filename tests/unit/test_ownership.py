@@ -145,7 +145,7 @@ def test_executables_made_ahead_are_looked_at_too(
     share, backend = tmp_path / "share" / "brisk", tmp_path / "backend"
     for folder in (share, backend):
         folder.mkdir(parents=True)
-    for name in build._MADE_OF:
+    for name in (LAUNCHER, PRELOAD):
         (share / name).write_bytes(b"made")
         if harm == "mode":
             add_seal(share / name)

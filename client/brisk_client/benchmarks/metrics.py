@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brisk.telemetry import Statistics
-from brisk.telemetry.statistics import DEFAULT_INTERVAL_S, RequestAccount
+from brisk.telemetry.statistics import DEFAULT_INTERVAL_S, RequestAccount, Statistics
 from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.sampling import in_rounds

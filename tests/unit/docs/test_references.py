@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from brisk.stub.config import parameters
-from brisk.telemetry import METRICS, Metric
+from brisk.telemetry.metrics import METRICS, Metric
 from brisk.telemetry.statistics import published_names
 
 ROOT = Path(__file__).resolve().parents[3]

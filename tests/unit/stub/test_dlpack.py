@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import torch
 from torch.utils.dlpack import from_dlpack, to_dlpack  # type: ignore[attr-defined]
 
 from brisk.errors import InternalError
-from brisk.stub import dlpack
 from brisk.stub.dlpack import bits_of, capsule_of
 
 SHAPES = [(), (1,), (7,), (2, 3), (2, 0, 3), (0,), (2, 1, 3, 4)]
@@ -45,14 +45,16 @@ def test_a_part_of_a_larger_tensor_begins_where_it_begins() -> None:
 
 
 def test_memory_is_held_for_as_long_as_it_is_used_and_no_longer() -> None:
-    before = len(dlpack._exported)
-    tensor = from_dlpack(capsule_of(np.full((1000, 100), 0x3F80, np.uint16)))
+    exported = np.full((1000, 100), 0x3F80, np.uint16)
+    is_held = weakref.ref(exported)
+    tensor = from_dlpack(capsule_of(exported))
+    del exported
     gc.collect()
-    assert len(dlpack._exported) == before + 1
+    assert is_held() is not None
     assert bool((tensor == 1.0).all())
     del tensor
     gc.collect()
-    assert len(dlpack._exported) == before
+    assert is_held() is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.int16])

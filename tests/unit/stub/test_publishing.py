@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from brisk.protocol.records import Sample, StatisticsTold
-from brisk.telemetry import Statistics, metrics
+from brisk.telemetry import metrics
+from brisk.telemetry.statistics import Statistics
 from support.waiting import PATIENCE_S, wait_until
 
 LABELS = ("net", "1", "normal")
@@ -139,7 +140,9 @@ def test_a_stub_ends_while_its_worker_does_not_read(
     published.close()
     assert endpoint.values == {}
     reads.set()
-    published._thread.join(timeout=PATIENCE_S)
+    for thread in threading.enumerate():
+        if thread.name == "brisk-metrics":
+            thread.join(PATIENCE_S)
     assert endpoint.values == {}
 
 

@@ -34,9 +34,9 @@ class Logger:
 
     log_warn = log_error = log_info
 
-sys.modules["triton_python_backend_utils"] = types.SimpleNamespace(
-    Logger=Logger, TRITONSERVER_RESPONSE_COMPLETE_FINAL=1
-)
+utils = types.ModuleType("triton_python_backend_utils")
+utils.Logger = Logger
+sys.modules[utils.__name__] = utils
 before = set(sys.modules)
 import brisk.stub.backend
 print(*sorted(set(sys.modules) - before))

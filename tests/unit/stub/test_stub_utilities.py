@@ -82,9 +82,7 @@ def test_without_triton_s_file_the_error_says_what_was_sought(tmp_path: Path) ->
 
 INTAKE = """
 import os, sys, types
-sys.modules["triton_python_backend_utils"] = types.SimpleNamespace(
-    TRITONSERVER_RESPONSE_COMPLETE_FINAL=1
-)
+sys.modules["triton_python_backend_utils"] = types.ModuleType("triton_python_backend_utils")
 from brisk.stub.preload import import_request_handler
 before = dict(os.environ)
 finders = list(sys.meta_path)

@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from brisk.errors import InternalError
-from brisk.telemetry import METRICS, Kind, Sample, Statistics, metrics
+from brisk.protocol.records import Sample
+from brisk.telemetry import metrics
 from brisk.telemetry.events import KEPT, MAX_CHARACTERS, Incidents
-from brisk.telemetry.metrics import BOUNDS_NS
-from brisk.telemetry.statistics import published, published_names
+from brisk.telemetry.metrics import BOUNDS_NS, METRICS, Kind
+from brisk.telemetry.statistics import Statistics, published, published_names
 
 LABELS = ("resnet", "1", "normal")
 

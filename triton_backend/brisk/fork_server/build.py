@@ -95,18 +95,17 @@ def _read(file: Path) -> bytes:
     return content
 
 
-def _find_compiler() -> Path:
+def _find_compiler() -> str:
     """``$CXX``, else the first of the usual ones. Raises CompilerError where there is none."""
-    found = os.environ.get("CXX") or next(filter(None, map(shutil.which, _COMPILERS)), None)
-    compiler = shutil.which(found) if found else None
-    if compiler is None:
-        wanted = found or ", ".join(_COMPILERS)
-        raise CompilerError(f"no C++ compiler ({wanted}) is installed")
-    return Path(compiler)
+    wanted = [chosen] if (chosen := os.environ.get("CXX")) else _COMPILERS
+    found = next(filter(None, map(shutil.which, wanted)), None)
+    if found is None:
+        raise CompilerError(f"no C++ compiler ({', '.join(wanted)}) is installed")
+    return found
 
 
-def _compile(compiler: Path, source: Path, options: tuple[str, ...], draft: Path) -> None:
-    command = [str(compiler), *_COMMON, "-o", str(draft), str(source), *options]
+def _compile(compiler: str, source: Path, options: tuple[str, ...], draft: Path) -> None:
+    command = [compiler, *_COMMON, "-o", str(draft), str(source), *options]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:

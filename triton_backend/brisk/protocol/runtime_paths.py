@@ -91,26 +91,25 @@ class RuntimePaths(NamedTuple):
         return self.directory / "lock"
 
     def prepare(self) -> None:
-        """Make the directories private. Raises InvalidConfigurationError where impossible."""
-        try:
-            for _ in range(_MAKING_ATTEMPTS - 1):
-                with contextlib.suppress(FileNotFoundError, FileExistsError):
-                    return self._make_directories()
-            self._make_directories()
-        except OSError as error:
-            raise InvalidConfigurationError(
-                f"runtime directory {self.directory} cannot be used ({error}); "
-                "set BRISK_RUNTIME_DIR to a writable one of the user's own"
-            ) from error
+        """Make the directories private. Raises InvalidConfigurationError where impossible.
 
-    def _make_directories(self) -> None:
-        """The base may be a directory of general use, whose mode is not ours to change: where
-        others could rename what lies in it, it is refused.
+        The base may be a directory of general use, whose mode is not ours to change: where others
+        could rename what lies in it, it is refused.
         """
-        _make_own(self.base)
-        check_directory(self.base)
-        if _make_own(self.directory) & 0o077:
-            os.chmod(self.directory, 0o700)
+        for attempt in range(_MAKING_ATTEMPTS):
+            try:
+                _make_own(self.base)
+                check_directory(self.base)
+                if _make_own(self.directory) & 0o077:
+                    os.chmod(self.directory, 0o700)
+                return
+            except OSError as error:
+                is_race = isinstance(error, (FileNotFoundError, FileExistsError))
+                if not is_race or attempt == _MAKING_ATTEMPTS - 1:
+                    raise InvalidConfigurationError(
+                        f"runtime directory {self.directory} cannot be used ({error}); "
+                        "set BRISK_RUNTIME_DIR to a writable one of the user's own"
+                    ) from error
 
     def connect(self, timeout_s: float, role: Role = Role.FOREGROUND) -> socket.socket:
         """A connection to a worker, or to its queue while it starts. OSError where none."""

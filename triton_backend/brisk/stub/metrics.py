@@ -16,8 +16,12 @@ import triton_python_backend_utils as pb_utils
 
 from brisk.errors import InvalidConfigurationError
 from brisk.protocol.records import Sample, StatisticsTold
-from brisk.telemetry import Statistics
-from brisk.telemetry.statistics import DEFAULT_INTERVAL_S, PublishedSeries, published
+from brisk.telemetry.statistics import (
+    DEFAULT_INTERVAL_S,
+    PublishedSeries,
+    Statistics,
+    published,
+)
 
 LARGEST_INTERVAL_S = 3600.0
 PAUSE_S = 0.001

@@ -70,7 +70,14 @@ def serve() -> None:
         signal.signal(number, signal.SIG_IGN)  # as Python does where a stub starts it
     try:
         fork_server = ForkServer(listener, settings.server)
-        _import_frontend()
+        # Only now: what is imported looks at the process's niceness.
+        import_request_handler()  # first, since it imports numpy without threads
+        import asyncio  # noqa: F401 - Triton's stub imports it and 30 modules before the model
+        import inspect  # noqa: F401 - the first line of log needs it
+
+        import brisk.stub.backend
+        import brisk.stub.config.completion  # noqa: F401
+
         sys.path.remove(settings.backend)  # which the stub adds by itself
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             say_not_forked(f"the frontend's imports have started {threads - 1} threads")
@@ -79,13 +86,3 @@ def serve() -> None:
     except OSError as error:
         say_not_forked(str(error))
     os._exit(0)
-
-
-def _import_frontend() -> None:
-    """Only now: what is imported looks at the process's niceness."""
-    import_request_handler()  # first, since it imports numpy without threads
-    import asyncio  # noqa: F401 - Triton's stub imports it and its thirty modules before the model
-    import inspect  # noqa: F401 - the first line of log needs it
-
-    import brisk.stub.backend
-    import brisk.stub.config.completion  # noqa: F401

@@ -53,19 +53,6 @@ class TritonReply(Reply):
     the final response Triton may have freed the request.
     """
 
-    __slots__ = (
-        "_account",
-        "_is_answered",
-        "_learn",
-        "_lock",
-        "_request",
-        "_response",
-        "_sender",
-        "_waiting",
-        "created_ns",
-        "job_class",
-    )
-
     def __init__(
         self,
         request: Any,

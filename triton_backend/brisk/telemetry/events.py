@@ -36,7 +36,6 @@ class SpanRecorder:
         request: str = "",
         details: str = "",
     ) -> None:
-        """Where nothing is recorded, do nothing."""
         if not self.is_on:
             return
         span = Span(lane, name, begin_ns, end_ns, request, details)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from brisk.stub.config.entry import read_entry
 from brisk.stub.config.sequences import SequenceSettings, read_sequences
 from brisk.stub.config.signature import read_signature
 from brisk.stub.sequence_steps import Steps
+from support.traced_stub.stub import Tensor
 
 STATE = {"input_name": "s", "output_name": "t", "data_type": "TYPE_FP32", "dims": ["-1", "2"]}
 CONTROLS = [
@@ -206,7 +206,7 @@ class FakeRequest:
         return self._values[1]
 
     def inputs(self) -> list[Any]:
-        return [SimpleNamespace(name=lambda: "CORRID", as_numpy=lambda: self._control)]
+        return [Tensor("CORRID", self._control)]
 
 
 def settings(correlation_input: str | None = None) -> SequenceSettings:

@@ -108,27 +108,27 @@ def default_max_batch_size(command_line: Sequence[bytes]) -> int:
     number.
     """
     said = dict(_settings(command_line))
-    for name in reversed(_NAMES):
-        if name in said:
-            text = said[name]
-            if not text.isdecimal() or int(text) > 2**31 - 1:
-                raise InvalidConfigurationError(
-                    f"{_OPTION}={name + ',' if name else ''}{_SETTING} must be a whole number, "
-                    f"not '{text:.60}'"
-                )
-            return int(text)
-    return DEFAULT_MAX_BATCH_SIZE
+    name = next((name for name in reversed(_NAMES) if name in said), None)
+    if name is None:
+        return DEFAULT_MAX_BATCH_SIZE
+    text = said[name]
+    if not text.isdecimal() or int(text) > 2**31 - 1:
+        raise InvalidConfigurationError(
+            f"{_OPTION}={name + ',' if name else ''}{_SETTING} must be a whole number, "
+            f"not '{text:.60}'"
+        )
+    return int(text)
 
 
 def _settings(command_line: Sequence[bytes]) -> Iterator[tuple[str, str]]:
     """Backend's name and value of each ``default-max-batch-size``, in order."""
-    arguments = [each.decode(errors="replace") for each in command_line]
-    for position, argument in enumerate(arguments):
+    arguments = iter(each.decode(errors="replace") for each in command_line)
+    for argument in arguments:
         option, is_joined, text = argument.partition("=")
         if option != _OPTION:
             continue
         if not is_joined:
-            text = arguments[position + 1] if position + 1 < len(arguments) else ""
+            text = next(arguments, "")
         name, is_named, rest = text.partition(",")
         setting, _, value = (rest if is_named else text).partition("=")
         if setting == _SETTING and (name in _NAMES or not is_named):

@@ -61,29 +61,17 @@ ENTRY_PARAMETERS: Mapping[str, Parser] = {
 }
 
 ONNXRUNTIME_PARAMETERS = frozenset(
-    {
-        "arena_extend_strategy",
-        "cudnn_conv_algo_search",
-        "cudnn_conv_use_max_workspace",
-        "default_max_batch_size",
-        "do_copy_in_default_stream",
-        "disable_prepacking",
-        "enable_mem_arena",
-        "enable_mem_pattern",
-        "execution_mode",
-        "gpu_mem_limit",
-        "inter_op_thread_count",
-        "intra_op_thread_count",
-        "memory.enable_memory_arena_shrinkage",
-        "optimization.memory.enable_memory_arena_shrinkage",
-        "optimization_level",
-        "session.dynamic_block_base",
-        "session.intra_op.allow_spinning",
-        "session.use_device_allocator_for_initializers",
-        "share_allocator",
-        "share_session_between_instances",
-        "use_global_thread_pool",
-    }
+    (
+        *("arena_extend_strategy", "cudnn_conv_algo_search", "cudnn_conv_use_max_workspace"),
+        *("default_max_batch_size", "do_copy_in_default_stream", "disable_prepacking"),
+        *("enable_mem_arena", "enable_mem_pattern", "execution_mode", "gpu_mem_limit"),
+        *("inter_op_thread_count", "intra_op_thread_count"),
+        *("memory.enable_memory_arena_shrinkage",),
+        *("optimization.memory.enable_memory_arena_shrinkage", "optimization_level"),
+        *("session.dynamic_block_base", "session.intra_op.allow_spinning"),
+        *("session.use_device_allocator_for_initializers", "share_allocator"),
+        *("share_session_between_instances", "use_global_thread_pool"),
+    )
 )
 """Parameters of Triton's ONNX Runtime backend; an entry may keep them. Those that
 ``session_tuning`` takes mean something on a CPU."""

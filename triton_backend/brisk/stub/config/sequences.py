@@ -76,13 +76,13 @@ def read_sequences(
             "sequence_batching: a pipeline cannot have states; they are served for single models"
         )
     signature = model_signature(model_path)
-    is_batched = int(config.get("max_batch_size", 0)) > 0
+    max_batch_size = int(config.get("max_batch_size", 0))
     named = {tensor.get("name") for tensor in config.get("input", ())}
     states: list[StateForm] = []
     for state in configured:
         text = f"sequence_batching: state '{state.get('input_name', '')}'"
         try:
-            form = _state(state, signature, is_batched, directory)
+            form = _state(state, signature, max_batch_size > 0, directory)
         except BriskError as error:
             raise InvalidConfigurationError(f"{text}: {error}") from error
         if form.input in named or any(form.input == other.input for other in states):
@@ -91,19 +91,15 @@ def read_sequences(
             raise InvalidConfigurationError(f"{text}: '{form.output}' is of another state, too")
         states.append(form)
     controls = {control["name"] for control in batching.get("control_input", ())}
+    candidates = int((batching.get("oldest") or {}).get("max_candidate_sequences", 0))
     idle_us = int(batching.get("max_sequence_idle_microseconds", 0)) or _DEFAULT_IDLE_US
     return SequenceSettings(
         states=tuple(states),
         left_out=frozenset(state.input for state in states) | (controls - signature.inputs.keys()),
         correlation_input=_correlation_input(batching),
-        max_sequences=_max_sequences(batching, int(config.get("max_batch_size", 0))),
+        max_sequences=candidates or max(1, max_batch_size),
         idle_ns=min(idle_us * 1000, 2**62),
     )
-
-
-def _max_sequences(batching: Mapping[str, Any], max_batch_size: int) -> int:
-    candidates = int((batching.get("oldest") or {}).get("max_candidate_sequences", 0))
-    return candidates or max(1, max_batch_size)
 
 
 def _correlation_input(batching: Mapping[str, Any]) -> str | None:

@@ -112,20 +112,17 @@ def _model(data: memoryview) -> NetworkSignature | str:
 
 
 def _graph(data: memoryview) -> NetworkSignature:
-    inputs, outputs, initialised = [], [], set()
+    found: dict[int, list[memoryview]] = {5: [], 11: [], 12: []}
     for number, value in _fields(data):
-        if not isinstance(value, memoryview):
-            continue
-        if number == 5:
-            initialised.add(_text(value, 8))
-        elif number == 11:
-            inputs.append(value)
-        elif number == 12:
-            outputs.append(value)
-    named = [(_text(value, 1), value) for value in inputs]
+        if number in found and isinstance(value, memoryview):
+            found[number].append(value)
+    initialised = {_text(value, 8) for value in found[5]}
+    inputs, outputs = (
+        [(_text(value, 1), value) for value in found[number]] for number in (11, 12)
+    )
     return NetworkSignature(
-        {name: _value(name, value) for name, value in named if name not in initialised},
-        {(name := _text(value, 1)): _value(name, value) for value in outputs},
+        {name: _value(name, value) for name, value in inputs if name not in initialised},
+        {name: _value(name, value) for name, value in outputs},
     )
 
 

@@ -137,9 +137,12 @@ class RuntimeClient:
     def attend(
         self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0
     ) -> bool:
-        """Await the answer to a request of ``job_class``: see ``WorkerConnection.attend``."""
+        """Read answers in this thread until there is the one wanted: see ``Reader.attend``.
+
+        Without it they are read all the same, only later.
+        """
         worker = self._connections.get(ROLE_OF_CLASS[job_class])
-        return worker is not None and worker.attend(is_answered, awake_ns, asleep_ns)
+        return worker is not None and worker.reader.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to give the request up; its reply comes as for any other."""
@@ -179,7 +182,7 @@ class RuntimeClient:
             worker = self._connections.get(role)
             if worker is None:
                 worker = self._new_connection(role, is_waited_for=False)
-                worker.open_later()
+                worker.open()
             return worker
 
     def _new_connection(self, role: Role, *, is_waited_for: bool) -> WorkerConnection:

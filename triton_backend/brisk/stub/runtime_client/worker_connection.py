@@ -59,20 +59,19 @@ class WorkerConnection:
         self._line: Sender = kind(arena, role.value)
         self._pending = PendingTable(arena)
         self._closing = False
-        self._reader = Reader(self._take, self._break_off)
+        self.reader = Reader(self._take, self._break_off)
         self._receiver: threading.Thread | None = None
 
     def open(self) -> None:
-        """Connect, ask for the model, begin to receive. Raises what ``open_connection`` raises."""
-        opened = open_connection(self._place, self._role)
-        self._resume(opened)
-        self._start(opened)
+        """Connect, ask for the model, begin to receive. Raises what ``open_connection`` raises.
 
-    def open_later(self) -> None:
-        """As ``open``, without waiting for any of it: requests may be submitted at once."""
-        self._start(None)
-
-    def _start(self, opened: socket.socket | None) -> None:
+        Where nobody waits for the load, the receiver's thread does it all: requests may be
+        submitted at once.
+        """
+        opened = None
+        if self.load.is_waited_for:
+            opened = open_connection(self._place, self._role)
+            self._resume(opened)
         self._receiver = threading.Thread(
             target=self._receive, args=(opened,), name=f"brisk-{self._role.value}", daemon=True
         )
@@ -97,13 +96,6 @@ class WorkerConnection:
         if refusal is not None:
             self._arena.free(record.mark)
             reply.fail(refusal)
-
-    def attend(self, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0) -> bool:
-        """Read answers in this thread until there is the one wanted: see ``Reader.attend``.
-
-        Without it they are read all the same, only later.
-        """
-        return self._reader.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to give the request up; its reply comes as for any other.
@@ -141,27 +133,26 @@ class WorkerConnection:
         return UnavailableError(f"model '{self.load.model.name}' is being unloaded")
 
     def _break_off(self) -> None:
-        """The lock is not held."""
         with self._lock:
             self._line.break_off()
 
     # --- receiving; the receiver's thread, or one that attends -----------------------------
 
     def _receive(self, opened: socket.socket | None) -> None:
-        self._reader.use(opened)
+        self.reader.use(opened)
         while not self._closing:
             try:
-                self._reader.read()
+                self.reader.read()
             except Exception as error:  # noqa: BLE001  # without this thread every request hangs
                 if not isinstance(error, (EOFError, OSError)):
                     text = f"{type(error).__name__}: {error}"
                     self._log("error", f"the line to the runtime is given up: {text}")
-                self._reader.use(None)
+                self.reader.use(None)
                 if opened is not None:
                     opened.close()
                 if not self._closing:
                     opened = self._recover()
-                    self._reader.use(opened)
+                    self.reader.use(opened)
         if opened is not None:  # closing was seen before the end of the line was read
             opened.close()
 
@@ -217,8 +208,7 @@ class WorkerConnection:
 
     def _recover(self) -> socket.socket | None:
         """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
-        with self._lock:
-            self._line.break_off()
+        self._break_off()
         self._view.clear()
         self._blame()
         started_s = time.monotonic()
