@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import torch
 
 from brisk.exits.adaptation.reference import ReferenceData, write_reference
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
@@ -46,6 +47,7 @@ class Adapted:
 
 
 def make_adapted(folder: Path) -> Adapted:
+    torch.set_num_threads(1)  # as where caches learn
     trained = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0))
     file = folder / "model.onnx"
     onnx.save(trained.model, file)

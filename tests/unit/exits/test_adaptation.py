@@ -7,7 +7,6 @@ import stat
 
 import numpy as np
 import pytest
-import torch
 
 from brisk.exits.adaptation import adapter as adapter_module
 from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
@@ -38,7 +37,6 @@ def fed(
 
 
 def test_caches_come_to_answer_traffic_that_they_were_not_trained_with(adapted: Adapted) -> None:
-    torch.set_num_threads(1)
     outcome = fed(adapted, adapted.drifted())
     assert outcome.cascade is not None, outcome.reason
     before, after = outcome.saved_s

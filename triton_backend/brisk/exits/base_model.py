@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from brisk.errors import InvalidModelError
-from brisk.exits.model_graph import ExitPoint, ModelGraph, read_graph
+from brisk.exits.model_graph import ExitPoint, ModelGraph
 from brisk.exits.scores import Scores, as_probabilities, checked_scores
 from brisk.segments.frame import SegmentFrame, run_serially
 from brisk.segments.model.sources import BareModel
@@ -31,11 +30,9 @@ class BaseModel:
     def plan(self) -> SegmentPlan:
         return self.program.plan
 
-    def start(
-        self, inputs: Mapping[str, np.ndarray], requested: Sequence[str] | None = None
-    ) -> SegmentFrame:
+    def start(self, inputs: Mapping[str, np.ndarray]) -> SegmentFrame:
         """Raises InvalidRequestError where the inputs do not fit."""
-        return SegmentFrame(self.program, inputs, requested)
+        return SegmentFrame(self.program, inputs)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """All outputs."""
@@ -52,13 +49,8 @@ class BaseModel:
         return found
 
 
-def load_base(path: Path) -> BaseModel:
-    """The model at ``path`` with its warm sessions. Raises InvalidModelError."""
-    return load_graph(read_graph(path))
-
-
 def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
-    """As ``load_base``, of a model whose graph has been read, which stops behind ``taps``."""
+    """The model with its warm sessions, which stops behind ``taps``. Raises InvalidModelError."""
     model = BareModel(graph.path, threads, taps)
     return BaseModel(graph, open_warm_program(model))
 

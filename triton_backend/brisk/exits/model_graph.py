@@ -51,14 +51,9 @@ class ModelGraph:
     def has_rows(self, value: str) -> bool:
         """Whether ``value`` is a tensor with the batch as its first dimension."""
         kind = self.types.get(value)
-        return (
-            kind is not None
-            and kind.container is ContainerKind.TENSOR
-            and bool(kind.shape)
-            and self.batch is not None
-            and kind.shape is not None
-            and kind.shape[0] == self.batch
-        )
+        if kind is None or kind.container is not ContainerKind.TENSOR or self.batch is None:
+            return False
+        return kind.shape is not None and kind.shape[:1] == (self.batch,)
 
 
 def read_graph(path: Path) -> ModelGraph:
@@ -135,7 +130,10 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
     found = [
         ExitPoint(position, value, elapsed[position] / total)
         for value, position in single_values(graph.graph).items()
-        if position < end and _fits(graph, value)
+        if position < end
+        and graph.has_rows(value)
+        and graph.types[value].dtype == "float32"
+        and graph.types[value].rank in (2, 3, 4)
     ]
     free = [each for each in found if not is_fused_with_next(graph.graph, each.position)]
     return tuple(sorted(free or found, key=lambda each: each.position))
@@ -156,13 +154,3 @@ def spread(points: Sequence[ExitPoint], reach_s: Sequence[float], count: int) ->
     wanted = [reach_s[-1] * ((step + 1) / (count + 1)) ** EARLIER for step in range(count)]
     nearest = (min(range(len(points)), key=lambda i: abs(reach_s[i] - at_s)) for at_s in wanted)
     return tuple(sorted(set(nearest)))
-
-
-def _fits(graph: ModelGraph, value: str) -> bool:
-    kind = graph.types.get(value)
-    return (
-        kind is not None
-        and graph.has_rows(value)
-        and kind.dtype == "float32"
-        and kind.rank in (2, 3, 4)
-    )

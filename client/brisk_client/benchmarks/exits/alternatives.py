@@ -20,7 +20,7 @@ import torch
 from onnx import TensorProto, helper
 
 from brisk.exits.adaptation.features import gather, look_at
-from brisk.exits.base_model import BaseModel, load_base, load_graph, taps_of
+from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Level
 from brisk.exits.data.samples import Samples
 from brisk.exits.guarantee.audit import CascadeAudit
@@ -48,7 +48,7 @@ def alternatives(case: ExitCase) -> dict[str, Other]:
 
 
 def _ours(model: Path) -> Other:
-    base = load_base(model)
+    base = load_graph(read_graph(model))
     return lambda inputs: classes_of(next(iter(base.run(inputs).values())))
 
 

@@ -22,11 +22,12 @@ import torch
 from torch import nn
 
 from brisk.errors import InvalidModelError
-from brisk.exits.base_model import load_base
+from brisk.exits.base_model import load_graph
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
+from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exits.data import ExitCase, digits_case, kept_folder
 from brisk_client.benchmarks.pipeline.scenes import (
     DIGITS,
@@ -148,7 +149,7 @@ def _readers(case: ExitCase, folder: Path) -> tuple[dict[str, float], str]:
 
 
 def _share_right(model: Path, samples: Samples) -> float:
-    base = load_base(model)
+    base = load_graph(read_graph(model))
     (name,) = samples.inputs
     images = samples.inputs[name]
     parts = [images[start : start + _BATCH] for start in range(0, len(images), _BATCH)]

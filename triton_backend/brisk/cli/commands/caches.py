@@ -90,7 +90,7 @@ def train(
     """
     from rich.console import Console
 
-    from brisk.cli.views.caches import RichProgress, print_exploration
+    from brisk.cli.views.caches import RichProgress, bars, print_exploration
     from brisk.exits.adaptation.reference import reference_file, write_reference
     from brisk.exits.data.reading import ImageForm, read_samples
     from brisk.exits.data.samples import divide
@@ -135,8 +135,8 @@ def train(
     more = None if fit_data is None else read_samples(fit_data, graph, form)
     folder = _work_folder(file, samples, more, seed)
     console = Console(soft_wrap=True, highlight=False)
-    with RichProgress(console) as progress:
-        found = explore(file, samples, folder, settings, more, progress)
+    with bars(console) as drawn:
+        found = explore(file, samples, folder, settings, more, RichProgress(drawn))
     print_exploration(console, found, settings)
     target = caches_file(file)
     if found.cascade is None:
@@ -258,12 +258,12 @@ def _work_folder(file: Path, samples: Samples, more: Samples | None, seed: int) 
     import hashlib
 
     from brisk.exits.files.artefact import digest_of
-    from brisk.ownership import cache_directory
+    from brisk.exits.files.versions import training_folder
 
     digest = hashlib.sha256(f"{digest_of(file)} {seed}".encode())
     for part in (samples, more):
         for name, array in sorted(part.inputs.items()) if part is not None else ():
             digest.update(name.encode() + array.tobytes())
-    folder = cache_directory() / "training" / digest.hexdigest()[:32]
+    folder = training_folder(digest.hexdigest()[:32])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

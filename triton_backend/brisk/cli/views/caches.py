@@ -27,25 +27,23 @@ if TYPE_CHECKING:
     from brisk_client.benchmarks.exits.runs import Version
 
 
+def bars(console: Console) -> progress.Progress:
+    """What ``RichProgress`` draws into."""
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        console=console,
+    )
+
+
 class RichProgress(Progress):
     """A bar for each stage of an exploration."""
 
-    def __init__(self, console: Console) -> None:
-        self._bars = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            console=console,
-        )
-        self._stage = self._bars.add_task("", total=None, visible=False)
-
-    def __enter__(self) -> RichProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bars.stop()
+    def __init__(self, drawn: progress.Progress) -> None:
+        self._bars = drawn
+        self._stage = drawn.add_task("", total=None, visible=False)
 
     def stage(self, name: str, total: int) -> None:
         self._stage = self._bars.add_task(name, total=total)

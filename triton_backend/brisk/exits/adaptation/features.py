@@ -16,7 +16,7 @@ from brisk.exits.base_model import BaseModel, run_in_batches
 from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.calibration import Scored, in_order
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import LookUp, network_of
+from brisk.exits.heads.lookup import LookUp, Predicted, decided, network_of
 from brisk.exits.learning.predictor import features_of, last_layer
 
 
@@ -79,33 +79,12 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
     return joined(parts)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Predicted:
-    """Rows that a predictor has seen, its selector has not: ``logits`` [rows, classes],
-    the gate's ``distances`` float32 [rows], the base model's ``classes`` int64 [rows]."""
-
-    logits: torch.Tensor
-    distances: torch.Tensor
-    classes: torch.Tensor
-
-    def take(self, rows: np.ndarray) -> Predicted:
-        chosen = torch.from_numpy(rows)
-        return Predicted(self.logits[chosen], self.distances[chosen], self.classes[chosen])
-
-
 def predicted(network: LookUp, index: int, material: Material) -> Predicted:
     """The rows as predictor and gate of exit ``index`` see them; the gate may lack its limit."""
     with torch.no_grad():
         logits = last_layer(network.predictor)(material.features[index])
         distances = network.gate.distance(material.summaries[index], logits.argmax(1))
     return Predicted(logits, distances, material.teacher.argmax(1))
-
-
-def decided(network: LookUp, rows: Predicted) -> Scored:
-    """What selector and gate of ``network`` make of rows that its predictor has seen."""
-    with torch.no_grad():
-        score, near = network.decide(rows.logits, rows.distances)
-    return Scored(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
 
 
 def look_at(networks: Sequence[LookUp], material: Material) -> Scored:

@@ -1,9 +1,9 @@
 """One cache trained again: last layer of the predictor, gate and selector (GATI, 5.3).
 
-The paper retrains whole networks for five epochs on GPUs. Here the convolution or hidden layer in
-front stays as it was first trained, and the last layer, which for the pooling variants is the
-whole predictor, is fitted to features that are computed once for each sample: on one core of a
-CPU that takes a tenth of a second where the whole network takes several.
+The paper retrains whole networks on GPUs. Here the convolution or hidden layer in front stays as
+it was first trained, and the last layer, which for the pooling variants is the whole predictor, is
+fitted to features that are computed once for each sample: on one core of a CPU that takes a tenth
+of a second where the whole network takes several.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.features import Material, Predicted, decided, predicted
+from brisk.exits.adaptation.features import Material, predicted
 from brisk.exits.guarantee.calibration import Scored, joined
-from brisk.exits.heads.lookup import LookUp
+from brisk.exits.heads.lookup import LookUp, Predicted, decided
 from brisk.exits.learning.predictor import (
     PredictorSettings,
     fit_last_layer,
     last_layer,
 )
-from brisk.exits.learning.selection import NO_CLASS, SelectorSettings, fit_selection
+from brisk.exits.learning.selection import SelectorSettings, fit_selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,42 +89,17 @@ def retrain(
         rows, learned, kept = (
             predicted(changed, index, part) for part in (select, strange.learned, strange.kept)
         )
-        learned = dataclasses.replace(learned, classes=torch.full_like(learned.classes, NO_CLASS))
-        halves = [np.arange(first, len(select), 2) for first in range(2)]
-        seen = [
-            _selected(changed, rows.take(other), learned, kept, strange.kinds, settings)
-            for other in reversed(halves)
-        ]
+        kept = dataclasses.replace(kept, classes=strange.kinds)
+
+        def selected(chosen: Predicted) -> LookUp:
+            selector, gate = copy.deepcopy(changed.selector), copy.deepcopy(changed.gate)
+            made = LookUp(changed.predictor, selector, gate)
+            return fit_selection(made, chosen, learned, kept, settings.selector, settings.seed)
+
+        odd, even = (np.arange(first, len(select), 2) for first in (1, 0))
         unseen = [
-            decided(half, rows.take(chosen)) for half, chosen in zip(seen, halves, strict=True)
+            decided(selected(rows.take(other)), rows.take(own))
+            for own, other in ((even, odd), (odd, even))
         ]
-        order = np.argsort(np.concatenate(halves))
-        final = _selected(changed, rows, learned, kept, strange.kinds, settings)
-    return final, joined(unseen).take(order)
-
-
-def _selected(
-    network: LookUp,
-    rows: Predicted,
-    learned: Predicted,
-    kept: Predicted,
-    kinds: torch.Tensor,
-    settings: AdaptationSettings,
-) -> LookUp:
-    """Another one of the same predictor, with gate, selector and floor fitted to ``rows``.
-
-    ``learned`` and ``kept`` are outliers, as in ``Strange``.
-    """
-    selector, gate = copy.deepcopy(network.selector), copy.deepcopy(network.gate)
-    changed = LookUp(network.predictor, selector, gate)
-    doubted = fit_selection(
-        changed,
-        torch.cat([rows.logits, learned.logits]),
-        torch.cat([rows.distances, learned.distances]),
-        torch.cat([rows.classes, learned.classes]),
-        settings.selector,
-        settings.seed,
-    )
-    if len(kinds):
-        changed.set_floor(kept.logits, kept.distances, kinds, doubted)
-    return changed.eval().requires_grad_(False)
+        final = selected(rows)
+    return final, joined(unseen).take(np.argsort(np.concatenate([even, odd])))

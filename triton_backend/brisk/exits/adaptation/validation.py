@@ -7,10 +7,7 @@ a choice of exits is tried from the smallest share of answers that can prove any
 ones, until a step is not proved. Tuning rows, which have no part in the proof, name the two
 choices that promise most, and each gets half of the error: whatever passes in either sequence
 keeps its promise with the stated confidence (Bonferroni over the two, the proof of a fixed
-sequence within each).
-
-With the error divided among every choice of exits, the same rows of digits whose dominant class
-changes prove thresholds of a fifth to two fifths less speed.
+sequence within each). With the error divided among every choice of exits, less would be proved.
 """
 
 from __future__ import annotations

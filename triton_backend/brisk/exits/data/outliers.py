@@ -73,12 +73,8 @@ CLEAR = len(MAKERS) - 1
 """Kinds that are clearly none of the data; blends, which come last, may be."""
 
 ROWS_OF_A_KIND, MOST_OF_A_KIND = 90, 1000
-"""A third of them says where a kind's scores lie, a third teaches predictors.
-
-Negatives of CIFAR-10 take hundreds: with 250 of a kind they reached floors which left 17 to 27 %
-of the inputs to convolutions at a ResNet-56's exits, with 1,000 such as leave 35 to 40 %.
-"""
-
+"""A third of them says where a kind's scores lie, a third teaches predictors. Negatives of
+photographs take hundreds: floors that they reach cost hits."""
 
 EXPOSED, LEARNED, KEPT = range(3)
 """What outliers are for: the predictor, the selector, the floor."""

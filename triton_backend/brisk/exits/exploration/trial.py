@@ -21,7 +21,15 @@ from brisk.exits.exploration.settings import Progress
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.distance_gate import DistanceGate, summary
-from brisk.exits.heads.lookup import LookUp, Selector, empty_look_up, load_weights, weights_of
+from brisk.exits.heads.lookup import (
+    LookUp,
+    Selector,
+    decided,
+    empty_look_up,
+    load_weights,
+    predict,
+    weights_of,
+)
 from brisk.exits.heads.lookup_model import LookUpModel
 from brisk.exits.heads.predictors import settled, variant
 from brisk.exits.learning.exporting import export_look_up
@@ -33,7 +41,6 @@ from brisk.exits.learning.predictor import (
     train_predictor,
 )
 from brisk.exits.learning.selection import (
-    NO_CLASS,
     OUTLIERS_WEIGHT,
     SelectorSettings,
     fit_selection,
@@ -41,11 +48,11 @@ from brisk.exits.learning.selection import (
 from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
-METHOD = 4
-"""Counts what a trial's settings do not tell: 4, rows and outliers are divided by source. What an
+METHOD = 5
+"""Counts what a trial's settings do not tell: 5, last layers learn by autograd, too. What an
 earlier method has left in a folder is trained again."""
 
-EVALUATED_ROWS = READ_ROWS = 256
+READ_ROWS = 256
 
 GATE_ROWS = 4096
 """Rows that centre and scale of the gate are taken from."""
@@ -115,31 +122,19 @@ def _train(trial: Trial) -> LookUp:
     exposed, learned, kept = (outliers[meant == use] for use in (EXPOSED, LEARNED, KEPT))
     network = variant(trial.variant).build(tuple(hidden.shape[1:]), classes)
     _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
-    rows = np.concatenate([select, learned])
-    answers = torch.tensor(teacher[rows].argmax(1))
-    answers[len(select) :] = NO_CLASS
-    look_up = LookUp(
-        settled(network),
-        Selector(classes),
-        DistanceGate(summary(fit_hidden[:1]).shape[1], classes),
+    gate = DistanceGate(summary(fit_hidden[:1]).shape[1], classes)
+    gate.fit(summary(fit_hidden[:GATE_ROWS]), distribution[:GATE_ROWS].argmax(1))
+    look_up = LookUp(settled(network), Selector(classes), gate)
+    ordinary, strange, floor = (
+        predict(look_up, tensor_of(hidden, chosen), torch.from_numpy(wanted))
+        for chosen, wanted in (
+            (select, teacher[select].argmax(1)),
+            (learned, teacher[learned].argmax(1)),
+            (kept, kinds[meant == KEPT]),
+        )
     )
-    gate_rows = slice(GATE_ROWS)
-    look_up.gate.fit(summary(fit_hidden[gate_rows]), distribution[gate_rows].argmax(1))
-    unseen = tensor_of(hidden, rows)
-    seen = (*_predicted(look_up, unseen), answers)
-    doubted = fit_selection(look_up, *seen, trial.selector, trial.seed, OUTLIERS_WEIGHT)
-    if len(kept):
-        kept_kinds = torch.from_numpy(kinds[meant == KEPT])
-        look_up.set_floor(*_predicted(look_up, tensor_of(hidden, kept)), kept_kinds, doubted)
-    return look_up.eval().requires_grad_(False)
-
-
-def _predicted(look_up: LookUp, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits of all rows, and the gate's distances."""
-    with torch.no_grad():
-        parts = torch.split(hidden, EVALUATED_ROWS)
-        logits = torch.cat([look_up.predictor(part) for part in parts])
-    return logits, look_up.gate.distance(summary(hidden), logits.argmax(1))
+    settings = trial.selector
+    return fit_selection(look_up, ordinary, strange, floor, settings, trial.seed, OUTLIERS_WEIGHT)
 
 
 def _fit(
@@ -153,8 +148,7 @@ def _fit(
     last = last_layer(network)
     learning = sum(parameter.numel() for parameter in network.parameters())
     if learning > sum(parameter.numel() for parameter in last.parameters()):
-        settings, labels = trial.predictor, teacher.argmax(1)
-        return train_predictor(network, hidden, teacher, labels, outliers, settings, trial.seed)
+        return train_predictor(network, hidden, teacher, outliers, trial.predictor, trial.seed)
     with torch.no_grad():
         features, strange = features_of(network, hidden), features_of(network, outliers)
     return fit_last_layer(last, features, teacher, strange, trial.predictor, trial.seed)
@@ -172,15 +166,7 @@ def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:
 
 def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Scored:
     """One exit on rows of which the base model gives ``answers``, classes int64 [rows]."""
-    classes, scores, near = [], [], []
-    with torch.inference_mode():
-        for part in torch.split(hidden, EVALUATED_ROWS):
-            logits, score, is_near = network(part)
-            classes.append(logits.argmax(1).numpy())
-            scores.append(score.numpy())
-            near.append(is_near.numpy())
-    right = np.concatenate(classes) == answers
-    return Scored(np.concatenate(scores), right, np.concatenate(near))
+    return decided(network, predict(network, hidden, torch.from_numpy(answers)))
 
 
 def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) -> None:

@@ -41,6 +41,11 @@ def private_folder(model_file: Path, environment: Mapping[str, str] = os.environ
     return cache_directory(environment) / "caches" / place
 
 
+def training_folder(name: str) -> Path:
+    """Of what an interrupted training leaves; it may not be there."""
+    return cache_directory() / "training" / name
+
+
 def samples_folder(model_file: Path) -> Path:
     return private_folder(model_file) / "samples"
 

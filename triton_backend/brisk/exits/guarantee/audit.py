@@ -25,11 +25,8 @@ EXTRA_MISTAKES = 0.05
 """The broken exit that is tested for makes so many mistakes more than are promised."""
 
 STATED_AUDITS = 400
-"""An exit that agrees 10 points less than a promise of 95 % or more is off within so many audits.
-
-In 4,000 simulations each it took 118 on average at 95 %, 85 at 97 % and 48 at 99 %, and never more
-than 355; at 90 % it took 192, and up to 648.
-"""
+"""An exit that agrees 10 points less than a promise of 95 % or more is off within so many audits
+(in 4,000 simulations never more than 355)."""
 
 
 @dataclass(slots=True)

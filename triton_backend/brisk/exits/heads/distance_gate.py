@@ -38,10 +38,8 @@ KEPT = 0.98
 
 
 def summary(hidden: torch.Tensor) -> torch.Tensor:
-    """Each channel's mean in four quarters and root mean square, float32 [rows, features].
-
-    A deviation says no more and takes torch twenty times as long (200 µs of 128x16x16).
-    """
+    """Each channel's mean in four quarters and root mean square, float32 [rows, features]; a
+    deviation says no more and takes torch twenty times as long."""
     if hidden.dim() == 2:
         return hidden
     image = as_image(hidden)

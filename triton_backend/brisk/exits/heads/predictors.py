@@ -88,8 +88,7 @@ def convolution(kernel: int, stride: int, depth: int = 1) -> Variant:
     """Input, ``depth`` convolutions with ReLU, hidden layer, FC, output.
 
     The paper has one convolution. A second one costs a few microseconds and hits more at early
-    layers, whose features are local still; with tens of thousands of rows a third one pays, too
-    (ResNet-56 behind its half, 54,000 rows: right in 70, 74 and 76 % for Pool, two and three).
+    layers, whose features are local still; with tens of thousands of rows a third one pays, too.
     """
     deeper = CHANNELS if depth == 2 else DEEP_CHANNELS
     channels = (CHANNELS, *(deeper for _ in range(depth - 1)))
