@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from brisk.solutions.catalogue import default_catalogue, reference_catalogue
+from brisk.solutions.catalogue import default_catalogue
 from brisk_client.benchmarks.conformance import (
     EXCLUSIONS,
     EXPECTED_SHARE,
@@ -79,7 +79,7 @@ def test_tuned_solutions_agree_with_the_reference_solution(
     differences: dict[str, str] = {}
     for name, outcome in outcomes.items():
         if outcome.passed and outcome.is_tuned:
-            oracle = run_case(cases[name], reference_catalogue(), CPU, optimised=False)
+            oracle = run_case(cases[name], {}, CPU, optimised=False)
             difference = compare(list(outcome.outputs), list(oracle.outputs), 1e-3, 1e-6)
             if difference is not None:
                 differences[name] = oracle.failure or difference

@@ -93,6 +93,8 @@ def test_real_model_agrees_with_onnx_runtime_at_two_sizes(
             actual = to_numpy(results[name])
             np.testing.assert_allclose(actual, expected, RTOL, ATOL, err_msg=f"{name} at {size}")
     on_reference = Counter(
-        layer.layer.main.operator for layer in loaded.layers if layer.solution.name == "reference"
+        node.operator
+        for node, layer in zip(loaded.program.layers, loaded.layers, strict=True)
+        if layer.solution.name == "reference"
     )
     assert on_reference == {}, "every layer of these models has a tuned solution"

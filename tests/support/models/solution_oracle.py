@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from brisk.graph.program import ATTENTION, Layer, Node, ValueType
+from brisk.graph.program import ATTENTION, Node, ValueType
 from brisk.solutions.base import BodyRunner, Operand, Problem, Solution, dynamic_operands
-from brisk.solutions.catalogue import default_catalogue
-from brisk.solutions.reference import Reference
+from brisk.solutions.catalogue import REFERENCE, default_catalogue
 from brisk.solutions.values import dtype_name, from_numpy, to_numpy
 from support.models.graph_oracle import run_node
 
@@ -48,7 +47,7 @@ def layer_problem(
         return Operand(name, ValueType(dtype_name(array), shape), None)
 
     problem = Problem(
-        layer=Layer(0, main),
+        node=main,
         operands=tuple(operand(name) if name else None for name in main.inputs),
         captures=(),
         outputs=tuple(ValueType(None, None) for _ in main.outputs),
@@ -63,10 +62,13 @@ def layer_problem(
 
 
 def run_reference(problem: Problem, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    main = problem.layer.main
-    if (main.domain, main.operator) == ATTENTION:  # no operator of ONNX, so of no use to Reference
+    main = problem.node
+    if (
+        main.domain,
+        main.operator,
+    ) == ATTENTION:  # no operator of ONNX, so of no use to the reference
         return list(run_node(main, values).values())
-    return run_solution(Reference(), problem, values)
+    return run_solution(REFERENCE, problem, values)
 
 
 def refusal(problem: Problem) -> str | None:
@@ -75,9 +77,7 @@ def refusal(problem: Problem) -> str | None:
 
 
 def tuned(problem: Problem) -> Solution:
-    solution, _ = next(default_catalogue().consider(problem))
-    assert solution.name != "reference"
-    return solution
+    return default_catalogue()[problem.node.domain, problem.operator]
 
 
 def run_tuned(problem: Problem, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from brisk.errors import InternalError, InvalidModelError
 from brisk.execution.frame import run_serially
-from brisk.execution.starting import start_program
+from brisk.execution.loading import start_program
 from brisk.segments.table import LayerTable
 from brisk.segments.timeline import EventKind
 from support.models.starting_models import CPU, Example, chain

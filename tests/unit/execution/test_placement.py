@@ -7,8 +7,7 @@ import onnx
 import torch
 from onnx import parser
 
-from brisk.execution.placement import host_values, operands_to_move
-from brisk.execution.plan import constants_of
+from brisk.execution.plan import constants_of, host_values, operands_to_move
 from brisk.graph.program import Program
 from brisk.graph.reader import build_program
 from brisk.solutions.base import make_problem

@@ -16,8 +16,7 @@ from support.models.graph_oracle import evaluate, expected
 
 def is_newest(program: Program) -> bool:
     return all(
-        layer.main.version == newest_version(layer.main.operator, layer.main.domain)
-        for layer in program.layers
+        layer.version == newest_version(layer.operator, layer.domain) for layer in program.layers
     )
 
 
@@ -72,8 +71,8 @@ def test_softmax_before_13_sees_a_matrix(axis: int) -> None:
 def test_softmax_before_13_over_one_wide_axis_stays_one_operator() -> None:
     made = model("g (float[N,6,1,1] x) => (y) {y = Softmax (x)}", 11)
     program = build_program(made)
-    assert [layer.main.operator for layer in program.layers] == ["Softmax"]
-    assert program.layers[0].main.attributes["axis"] == 1
+    assert [layer.operator for layer in program.layers] == ["Softmax"]
+    assert program.layers[0].attributes["axis"] == 1
 
 
 def test_softmax_from_13_on_keeps_its_default() -> None:
@@ -111,7 +110,7 @@ def test_upsample_repeats_pixels() -> None:
     ):
         weights = {} if opset == 7 else {"k": np.array([1, 1, 2, 3], np.float32)}
         program = build_program(model(f"g (float[2,6,4,4] x) => (y) {{{body}}}", opset, **weights))
-        assert [layer.main.operator for layer in program.layers] == ["Resize"]
+        assert [layer.operator for layer in program.layers] == ["Resize"]
         (result,) = evaluate(program, {"x": X})
         np.testing.assert_array_equal(result, X.repeat(2, 2).repeat(3, 3))
 
@@ -137,7 +136,7 @@ def test_resize_11_with_empty_scales_reads_sizes() -> None:
         sizes=integers(2, 6, 8, 8),
     )
     program = build_program(made)
-    assert program.layers[0].main.inputs[:3] == ("x", "", "")
+    assert program.layers[0].inputs[:3] == ("x", "", "")
     (result,) = evaluate(program, {"x": X})
     assert result.shape == (2, 6, 8, 8)
 
@@ -163,7 +162,7 @@ def test_dropouts_mask_of_old_is_kept() -> None:
 def test_bounds_take_the_type_of_what_they_bound() -> None:
     made = model("g (float16[4] x) => (float16[4] y) {y = Clip <min = 0.0> (x)}", 7)
     program = build_program(made)
-    bound = program.layers[0].main.inputs[1]
+    bound = program.layers[0].inputs[1]
     assert program.weights[bound].dtype == np.float16
 
 
@@ -175,7 +174,7 @@ def test_scatter_becomes_scatter_elements_and_its_values_stay() -> None:
         u=np.array([[7, 8, 9]], np.float32),
     )
     program = build_program(made)
-    assert [layer.main.operator for layer in program.layers] == ["ScatterElements"]
+    assert [layer.operator for layer in program.layers] == ["ScatterElements"]
     (result,) = evaluate(program, {"x": np.zeros((3, 3), np.float32)})
     np.testing.assert_array_equal(result, [[0, 0, 9], [0, 8, 0], [7, 0, 0]])
 
@@ -194,7 +193,7 @@ def test_a_scan_of_the_first_form_keeps_its_version() -> None:
     body = f"y = Scan <num_scan_inputs = 1, body = {scanned}> (, x)"
     made = model(f"g (float[1,3,2] x) => (y) {{{body}}}", 8)
     (layer,) = build_program(made).layers
-    assert (layer.main.operator, layer.main.version) == ("Scan", 8)
+    assert (layer.operator, layer.version) == ("Scan", 8)
 
 
 def test_constants_of_new_nodes_never_take_an_existing_name() -> None:

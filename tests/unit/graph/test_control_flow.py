@@ -17,7 +17,7 @@ BRANCHES = """g (bool c, float[N,4] x) => (float[N,4] y) {
 
 
 def body(program: Program, name: str, layer: int = -1) -> Program:
-    found = program.layers[layer].main.attributes[name]
+    found = program.layers[layer].attributes[name]
     assert isinstance(found, Program)
     return found
 
@@ -36,7 +36,7 @@ def test_branches_compute_what_they_did_and_capture_outer_values() -> None:
 
 def test_outer_constants_are_constants_of_the_body_and_fold_there() -> None:
     branch = body(build_program(model(BRANCHES, w=random(4))), "then_branch")
-    assert [layer.main.operator for layer in branch.layers] == ["Mul", "Relu"]
+    assert [layer.operator for layer in branch.layers] == ["Mul", "Relu"]
     (weight,) = branch.weights.values()
     np.testing.assert_allclose(weight, random(4) ** 2)
 
@@ -50,7 +50,7 @@ def test_a_captured_value_lives_until_the_body_has_run() -> None:
 
 def test_an_output_of_a_body_that_is_no_result_of_it_is_copied() -> None:
     branch = body(build_program(model(BRANCHES, w=random(4))), "else_branch")
-    assert [layer.main.operator for layer in branch.layers] == ["Identity"]
+    assert [layer.operator for layer in branch.layers] == ["Identity"]
 
 
 def test_loops_carry_and_collect() -> None:

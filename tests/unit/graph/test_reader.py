@@ -196,7 +196,7 @@ def test_an_unsupported_operator_is_named_in_full(
 
 def test_nodes_in_any_order_are_sorted() -> None:
     made = model("g (float[2] x) => (float[2] y) {y = Neg(z) z = Abs(x)}")
-    assert [layer.main.operator for layer in build_program(made).layers] == ["Abs", "Neg"]
+    assert [layer.operator for layer in build_program(made).layers] == ["Abs", "Neg"]
 
 
 def test_an_initialiser_that_is_an_input_is_a_default_and_no_constant() -> None:

@@ -19,9 +19,7 @@ def test_what_depends_on_constants_alone_is_computed_at_load() -> None:
     )
     program = build_program(made)
     assert operators(program) == ["MatMul"]
-    np.testing.assert_allclose(
-        program.weights[program.layers[0].main.inputs[1]], 2 * random(5, 4).T
-    )
+    np.testing.assert_allclose(program.weights[program.layers[0].inputs[1]], 2 * random(5, 4).T)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,6 @@ def test_an_output_that_is_left_out_changes_nothing_of_the_next():
     attributes = {"hidden_size": HIDDEN}
     node = Node("LSTM", ("x", "w", "r"), ("", "yh"), attributes, version=22)
     full = layer_problem(recurrent_node("LSTM", ("x", "w", "r")), values, constants=("w", "r"))
-    layer = dataclasses.replace(full.layer, main=node)
-    some = dataclasses.replace(full, layer=layer, outputs=full.outputs[:2])
+    some = dataclasses.replace(full, node=node, outputs=full.outputs[:2])
     (_, state) = run_tuned(some, values)
     np.testing.assert_array_equal(state, run_tuned(full, values)[1])

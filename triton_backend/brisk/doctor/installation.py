@@ -270,7 +270,5 @@ def _reference_operators(file: Path, device: str) -> Counter[str]:
 
     plan = make_plan(read_program(file), torch.device(device), default_catalogue())
     return Counter(
-        layer.problem.layer.main.operator
-        for layer in plan.layers
-        if layer.solution.name == "reference"
+        layer.problem.operator for layer in plan.layers if layer.solution.name == "reference"
     )

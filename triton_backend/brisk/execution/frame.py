@@ -22,7 +22,7 @@ class TorchFrame:
     for what only the values show, from ``step``. A frame whose step has raised is finished.
     """
 
-    __slots__ = ("_layers", "_loaded", "_position", "_requested", "_values")
+    __slots__ = ("_layers", "_loaded", "_requested", "_values", "position")
 
     def __init__(
         self,
@@ -38,28 +38,22 @@ class TorchFrame:
         self._layers: Sequence[LoadedLayer | None] = (
             layers.current() if isinstance(layers, LayerTable) else layers
         )
-        self._position = 0
-
-    @property
-    def position(self) -> int:
-        """Layers done so far."""
-        return self._position
+        self.position = 0  # layers done so far
 
     @property
     def upcoming(self) -> str:
         """The next layer in words, for traces; empty where there is none."""
         if self.is_finished:
             return ""
-        layer = self._loaded.program.layers[self._position]
-        return f"{layer.index} {layer.main.operator}"
+        return f"{self.position} {self._loaded.program.layers[self.position].operator}"
 
     @property
     def is_finished(self) -> bool:
-        return self._position == len(self._layers)
+        return self.position == len(self._layers)
 
     def step(self) -> bool:
         """Run one layer, free what nothing reads any more; True where the job is finished."""
-        values, layers, position = self._values, self._layers, self._position
+        values, layers, position = self._values, self._layers, self.position
         if position == len(layers):
             return True
         layer = layers[position]
@@ -75,15 +69,15 @@ class TorchFrame:
             values[slot] = value
         for slot in layer.dead:
             values[slot] = None
-        self._position = position = position + 1
+        self.position = position = position + 1
         return position == len(layers)
 
     def results(self) -> dict[str, Value]:
         """The requested outputs by name. Precondition: the job is finished."""
         values = self._values
-        if self._position != len(self._layers):
+        if self.position != len(self._layers):
             raise InternalError(
-                f"program '{self._loaded.program.name}' has run {self._position} of "
+                f"program '{self._loaded.program.name}' has run {self.position} of "
                 f"{len(self._layers)} layers, results were asked for"
             )
         return {name: values[slot] for name, slot in self._requested.items()}
@@ -94,8 +88,8 @@ class TorchFrame:
         A program whose inputs are all of fixed shape and whose kernel fails otherwise than by
         the values' fault (index, value) is ours; the rest is what the request brought.
         """
-        layer = self._loaded.program.layers[self._position]
-        text = f"layer {layer.index} ({layer.main.describe()}) failed: {error}"
+        node = self._loaded.program.layers[self.position]
+        text = f"layer {self.position} ({node.describe()}) failed: {error}"
         if isinstance(error, _OURS):
             return InternalError(text)
         static = all(variable.type.is_static for variable in self._loaded.program.inputs)

@@ -14,7 +14,7 @@ import onnx
 from onnx import GraphProto, ModelProto
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.value_types import from_type_proto
+from brisk.graph.files.proto import from_type_proto
 from brisk.graph.program import ContainerKind, Dimension, ValueType, Variable
 from brisk.segments.model.cutting import (
     is_fused_with_next,

@@ -14,16 +14,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from brisk.graph import contributed
-from brisk.graph.draft import Draft, without_trailing_gaps
+from brisk.graph.contributed import CONTRIBUTED, DOMAIN
+from brisk.graph.draft import Draft, Rewriting, without_trailing_gaps
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.operators import check_node, newest_version
-from brisk.graph.program import Attribute, Node
+from brisk.graph.program import Node
 
 _KEPT = {"Scan": 9, "Attention": 24}
 """Operators whose definitions before the given version mean something that newer ones do not."""
 
-_Rule: TypeAlias = Callable[[Node, Draft], "list[Node] | None"]
+_Rule: TypeAlias = Callable[[Rewriting], "list[Node] | None"]
 """Nodes that mean the same in newest form; None to keep the node as it is."""
 
 _RULES: dict[str, tuple[int, _Rule]] = {}
@@ -36,8 +36,8 @@ def canonicalise(node: Node, draft: Draft) -> list[Node]:
     May add constants and types to ``draft``. Raises UnsupportedOperatorError or
     InvalidModelError where the node does not fit its operator's definition.
     """
-    if node.domain == contributed.DOMAIN:
-        standard = contributed.expressed(node, draft)
+    if node.domain == DOMAIN and node.operator in CONTRIBUTED:
+        standard = CONTRIBUTED[node.operator](Rewriting(draft, node))
         if standard is not None:
             return standard
     version = int(check_node(node).since_version)
@@ -46,11 +46,17 @@ def canonicalise(node: Node, draft: Draft) -> list[Node]:
         return [node]
     below, rule = _RULES.get(node.operator, (0, None))
     if rule is not None and version < below:
-        return rule(node, draft) or [node]
+        return rule(Rewriting(draft, node)) or [node]
     newest = newest_version(node.operator, "")
     if newest == 0 or version < _KEPT.get(node.operator, 0):
         return [node]
     return [replace(node, version=newest)]
+
+
+def oldest_alike(operator: str) -> int:
+    """The first version of a standard operator that means what its newest one does."""
+    below, _ = _RULES.get(operator, (0, None))
+    return max(below, _KEPT.get(operator, 0))
 
 
 def _below(version: int, *operators: str) -> Callable[[_Rule], _Rule]:
@@ -63,34 +69,7 @@ def _below(version: int, *operators: str) -> Callable[[_Rule], _Rule]:
     return register
 
 
-def _upgraded(
-    node: Node,
-    *inputs: str,
-    operator: str = "",
-    without: tuple[str, ...] = (),
-    **attributes: Attribute,
-) -> Node:
-    """``node`` in its newest version with other inputs and changed attributes."""
-    kept = {key: value for key, value in node.attributes.items() if key not in without}
-    operator = operator or node.operator
-    return replace(
-        node,
-        operator=operator,
-        inputs=without_trailing_gaps(inputs),
-        attributes={**kept, **attributes},
-        version=newest_version(operator, ""),
-    )
-
-
 # Attributes that became inputs.
-
-
-def _vector(draft: Draft, node: Node, name: str) -> str:
-    """A list of integers as a constant; ``""`` where it is absent."""
-    values = node.integers(name)
-    if values is None:
-        return ""
-    return draft.add_weight(np.array(values, np.int64), f"{node.outputs[0]}.{name}")
 
 
 @_below(13, "Squeeze", "Unsqueeze", "ReduceSum")
@@ -99,122 +78,114 @@ def _vector(draft: Draft, node: Node, name: str) -> str:
     *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax"),
     *("ReduceMean", "ReduceMin", "ReduceProd", "ReduceSumSquare"),
 )
-def _axes(node: Node, draft: Draft) -> list[Node]:
-    return [_upgraded(node, node.inputs[0], _vector(draft, node, "axes"), without=("axes",))]
+def _axes(new: Rewriting) -> list[Node]:
+    return new.upgraded(new.vector("axes"), without=("axes",))
 
 
 @_below(10, "Slice")
-def _slice(node: Node, draft: Draft) -> list[Node]:
+def _slice(new: Rewriting) -> list[Node]:
     names = ("starts", "ends", "axes")
-    vectors = [_vector(draft, node, name) for name in names]
-    return [_upgraded(node, node.inputs[0], *vectors, without=names)]
+    return new.upgraded(*map(new.vector, names), without=names)
 
 
 @_below(18, "Split")
-def _split(node: Node, draft: Draft) -> list[Node]:
-    sizes = node.input(1) or _vector(draft, node, "split")
+def _split(new: Rewriting) -> list[Node]:
+    sizes = new.node.input(1) or new.vector("split")
     if sizes:
-        return [_upgraded(node, node.inputs[0], sizes, without=("split",))]
-    return [_upgraded(node, node.inputs[0], without=("split",), num_outputs=len(node.outputs))]
+        return new.upgraded(sizes, without=("split",))
+    return new.upgraded(without=("split",), num_outputs=len(new.node.outputs))
 
 
 @_below(11, "Clip")
-def _clip(node: Node, draft: Draft) -> list[Node]:
-    before: list[Node] = []
-    bounds = []
-    for name in ("min", "max"):
-        bound = ""
-        if name in node.attributes:
-            bound, casts = draft.scalar_like(node, name, node.number(name, 0.0))
-            before += casts
-        bounds.append(bound)
-    return [*before, _upgraded(node, node.inputs[0], *bounds, without=("min", "max"))]
+def _clip(new: Rewriting) -> list[Node]:
+    names = ("min", "max")
+    bounds = [new.scalar(each, 0.0) if each in new.node.attributes else "" for each in names]
+    return new.upgraded(*bounds, without=names)
 
 
 @_below(11, "Pad")
-def _pad(node: Node, draft: Draft) -> list[Node]:
-    pads = _vector(draft, node, "pads")
-    value, before = draft.scalar_like(node, "value", node.number("value", 0.0))
-    return [*before, _upgraded(node, node.inputs[0], pads, value, without=("pads", "value"))]
+def _pad(new: Rewriting) -> list[Node]:
+    value = new.scalar("value", 0.0)
+    return new.upgraded(new.vector("pads"), value, without=("pads", "value"))
 
 
 @_below(10, "TopK")
-def _top_k(node: Node, draft: Draft) -> list[Node]:
-    count = np.array([node.integer("k", 1)], np.int64)
-    name = draft.add_weight(count, f"{node.outputs[0]}.k")
-    return [_upgraded(node, node.inputs[0], name, without=("k",))]
+def _top_k(new: Rewriting) -> list[Node]:
+    return new.upgraded(new.constant(new.node.integer("k", 1)), without=("k",))
 
 
 @_below(12, "Dropout")
-def _dropout(node: Node, draft: Draft) -> list[Node]:
+def _dropout(new: Rewriting) -> list[Node]:
+    node = new.node
     if not any(node.outputs[1:]):
-        return [draft.node("Identity", node.inputs[:1], node.outputs[:1], node.name)]
-    ratio, before = draft.scalar_like(node, "ratio", node.number("ratio", 0.5))
+        return new.into("Identity", node.inputs[0], outputs=node.outputs[:1])
+    ratio = new.scalar("ratio", 0.5)
     if node.version >= 10:
-        return [*before, _upgraded(node, node.inputs[0], ratio, without=("ratio",))]
-    mask = draft.fresh(f"{node.outputs[1]}.boolean")
-    made = draft.node("Dropout", (node.inputs[0], ratio), (node.outputs[0], mask), node.name)
-    return [*before, made, draft.node("CastLike", (mask, node.inputs[0]), (node.outputs[1],))]
+        return new.upgraded(ratio, without=("ratio",))
+    mask = new.draft.fresh(f"{node.outputs[1]}.boolean")
+    new.into("Dropout", node.inputs[0], ratio, outputs=(node.outputs[0], mask))
+    return new.into("CastLike", mask, node.inputs[0], outputs=node.outputs[1:])
 
 
 @_below(20, "DFT")
-def _dft(node: Node, draft: Draft) -> list[Node]:
-    axis = draft.add_weight(np.array(node.integer("axis", 1), np.int64), f"{node.outputs[0]}.axis")
-    return [_upgraded(node, node.inputs[0], node.input(1), axis, without=("axis",))]
+def _dft(new: Rewriting) -> list[Node]:
+    axis = new.draft.add_weight(np.array(new.node.integer("axis", 1)), f"{new.target}.axis")
+    return new.upgraded(new.node.input(1), axis, without=("axis",))
 
 
 # Names and defaults that changed.
 
 
 @_below(11, "Scatter")
-def _scatter(node: Node, draft: Draft) -> list[Node]:
-    return [_upgraded(node, *node.inputs, operator="ScatterElements")]
+def _scatter(new: Rewriting) -> list[Node]:
+    return new.upgraded(*new.node.inputs[1:], operator="ScatterElements")
 
 
 @_below(20, "GridSample")
-def _grid_sample(node: Node, draft: Draft) -> list[Node]:
-    mode = str(node.attributes.get("mode", "bilinear"))
+def _grid_sample(new: Rewriting) -> list[Node]:
+    mode = str(new.node.attributes.get("mode", "bilinear"))
     names = {"bilinear": "linear", "bicubic": "cubic"}
-    return [_upgraded(node, *node.inputs, mode=names.get(mode, mode))]
+    return new.upgraded(*new.node.inputs[1:], mode=names.get(mode, mode))
 
 
 @_below(16, "RoiAlign")
-def _roi_align(node: Node, draft: Draft) -> list[Node]:
-    return [_upgraded(node, *node.inputs, coordinate_transformation_mode="output_half_pixel")]
+def _roi_align(new: Rewriting) -> list[Node]:
+    mode = "output_half_pixel"
+    return new.upgraded(*new.node.inputs[1:], coordinate_transformation_mode=mode)
 
 
 # Upsample and the first two forms of Resize, as the newest Resize.
 
 
 @_below(10, "Upsample")
-def _upsample(node: Node, draft: Draft) -> list[Node]:
+def _upsample(new: Rewriting) -> list[Node]:
     """Upsample repeats or interpolates without an offset: asymmetric, rounding down."""
-    scales = node.input(1)
+    scales = new.node.input(1)
     if not scales:
-        values = np.array(node.attributes["scales"], np.float32)
-        scales = draft.add_weight(values, f"{node.outputs[0]}.scales")
-    return [_asymmetric(node, scales)]
+        values = np.array(new.node.attributes["scales"], np.float32)
+        scales = new.draft.add_weight(values, f"{new.target}.scales")
+    return _asymmetric(new, scales)
 
 
 @_below(13, "Resize")
-def _resize(node: Node, draft: Draft) -> list[Node] | None:
+def _resize(new: Rewriting) -> list[Node] | None:
     """Form 10 is asymmetric; form 11 spells left-out inputs as empty tensors."""
+    node, draft = new.node, new.draft
     if node.version < 11:
         scales = draft.weights.get(node.inputs[1])
         # It rounds up where it shrinks: its test cases and ONNX Runtime do.
         shrinks = scales is not None and (scales <= 1).all() and (scales < 1).any()
-        return [_asymmetric(node, node.inputs[1], "ceil" if shrinks else "floor")]
+        return _asymmetric(new, node.inputs[1], "ceil" if shrinks else "floor")
     if node.attributes.get("coordinate_transformation_mode") == "tf_half_pixel_for_nn":
         return None
     rest = ["" if 0 in (draft.type_of(name).shape or ()) else name for name in node.inputs[1:]]
-    return [_upgraded(node, node.inputs[0], *rest)]
+    return new.upgraded(*rest)
 
 
-def _asymmetric(node: Node, scales: str, rounding: str = "floor") -> Node:
-    mode = str(node.attributes.get("mode", "nearest"))
-    return _upgraded(
-        node,
-        *(node.inputs[0], "", scales),
+def _asymmetric(new: Rewriting, scales: str, rounding: str = "floor") -> list[Node]:
+    mode = str(new.node.attributes.get("mode", "nearest"))
+    return new.upgraded(
+        *("", scales),
         operator="Resize",
         without=("scales",),
         mode="linear" if mode == "bilinear" else mode,
@@ -227,77 +198,54 @@ def _asymmetric(node: Node, scales: str, rounding: str = "floor") -> Node:
 
 
 @_below(13, "Softmax", "LogSoftmax", "Hardmax")
-def _matrix_softmax(node: Node, draft: Draft) -> list[Node]:
+def _matrix_softmax(new: Rewriting) -> list[Node]:
     """Their input is a matrix split at ``axis``.
 
     One axis where the others behind it have size 1, else through an explicit matrix.
     """
-    axis = node.integer("axis", 1)
+    axis, source = new.node.integer("axis", 1), new.node.inputs[0]
     if axis == -1:
-        return [_upgraded(node, *node.inputs, axis=-1)]
-    shape = draft.type_of(node.inputs[0]).shape
+        return new.upgraded(axis=-1)
+    shape = new.draft.type_of(source).shape
     if shape is not None:
         axis = axis + len(shape) if axis < 0 else axis
         wide = [place for place in range(axis, len(shape)) if shape[place] != 1]
         if len(wide) <= 1 and axis < len(shape):
-            return [_upgraded(node, *node.inputs, axis=wide[0] if wide else axis)]
-    (source,), (target,) = node.inputs, node.outputs
-    size, matrix, rows = (draft.fresh(f"{target}.{part}") for part in ("shape", "matrix", "rows"))
-    return [
-        draft.node("Shape", (source,), (size,)),
-        draft.node("Flatten", (source,), (matrix,), axis=axis),
-        draft.node(node.operator, (matrix,), (rows,), node.name, axis=1),
-        draft.node("Reshape", (rows, size), (target,), allowzero=1),
-    ]
+            return new.upgraded(axis=wide[0] if wide else axis)
+    rows = new.add(new.node.operator, new.add("Flatten", source, axis=axis), axis=1)
+    return new.into("Reshape", rows, new.add("Shape", source), allowzero=1)
 
 
 @_below(14, "BatchNormalization")
-def _batch_normalization(node: Node, draft: Draft) -> list[Node] | None:
+def _batch_normalization(new: Rewriting) -> list[Node] | None:
     """Before 14 the number of outputs says whether it trains; before 9 it may not be spatial."""
+    node = new.node
     if any(node.outputs[1:]):
         return None
-    if node.integer("spatial", 1):
-        return [_upgraded(node, *node.inputs, without=("spatial",), training_mode=0)]
     source, scale, bias, mean, variance = node.inputs
-    (target,) = node.outputs[:1]
-    dtype = dtype_of_name(draft.type_of(source).dtype or "float32")
+    if node.integer("spatial", 1):
+        return new.upgraded(*node.inputs[1:], without=("spatial",), training_mode=0)
+    dtype = dtype_of_name(new.draft.type_of(source).dtype or "float32")
     epsilon = np.array(node.number("epsilon", 1e-5)).astype(dtype)
-    addend = draft.add_weight(epsilon, f"{target}.epsilon")
-    centred, shifted, deviation, normal, scaled = (
-        draft.fresh(f"{target}.{part}")
-        for part in ("centred", "shifted", "deviation", "normal", "scaled")
-    )
-    return [
-        draft.node("Sub", (source, mean), (centred,)),
-        draft.node("Add", (variance, addend), (shifted,)),
-        draft.node("Sqrt", (shifted,), (deviation,)),
-        draft.node("Div", (centred, deviation), (normal,)),
-        draft.node("Mul", (normal, scale), (scaled,)),
-        draft.node("Add", (scaled, bias), (target,), node.name),
-    ]
+    shifted = new.add("Add", variance, new.draft.add_weight(epsilon, f"{new.target}.epsilon"))
+    normal = new.add("Div", new.add("Sub", source, mean), new.add("Sqrt", shifted))
+    return new.into("Add", new.add("Mul", normal, scale), bias, outputs=node.outputs[:1])
 
 
 @_below(21, "GroupNormalization")
-def _group_normalization(node: Node, draft: Draft) -> list[Node] | None:
+def _group_normalization(new: Rewriting) -> list[Node] | None:
     """Before 21 scale and bias are per group; since then per channel."""
-    shape = draft.type_of(node.inputs[0]).shape
-    groups = node.integer("num_groups", 1)
+    shape = new.draft.type_of(new.node.inputs[0]).shape
+    groups = new.node.integer("num_groups", 1)
     channels = shape[1] if shape is not None and len(shape) > 1 else None
     if not isinstance(channels, int):
         return None
-    target = node.outputs[0]
-    one = draft.add_weight(np.array([1], np.int64), f"{target}.axis")
-    size = draft.add_weight(np.array([groups, channels // groups], np.int64), f"{target}.size")
-    every = draft.add_weight(np.array([-1], np.int64), f"{target}.every")
-    nodes: list[Node] = []
-    for name in node.inputs[1:]:
-        column, table, flat = (
-            draft.fresh(f"{name}.{part}") for part in ("column", "table", "channels")
+    column, table, flat = (
+        new.constant(*size) for size in ((-1, 1), (groups, channels // groups), (-1,))
+    )
+    return new.upgraded(
+        *(
+            new.add("Reshape", new.add("Expand", new.add("Reshape", name, column), table), flat)
+            for name in new.node.inputs[1:]
         )
-        nodes += [
-            draft.node("Unsqueeze", (name, one), (column,)),
-            draft.node("Expand", (column, size), (table,)),
-            draft.node("Reshape", (table, every), (flat,)),
-        ]
-    parameters = [each.outputs[0] for each in nodes[2::3]]
-    return [*nodes, _upgraded(node, node.inputs[0], *parameters)]
+    )

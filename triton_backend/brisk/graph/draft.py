@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from brisk.graph.files.element_types import dtype_of_name
-from brisk.graph.files.value_types import type_of_array
+from brisk.graph.files.proto import type_of_array
 from brisk.graph.operators import newest_version
 from brisk.graph.program import UNKNOWN_TYPE, Attribute, Node, ValueType, Variable
+
+NO_NODE = Node("", (), ())
+"""What a pattern finds where there is nothing: it has no operator and no inputs."""
 
 
 @dataclass(slots=True)
@@ -19,8 +23,8 @@ class Draft:
 
     A node is known by its first output. A rewritten one keeps its outputs, and with them its
     place, so that a fused node stands where its last part stood, behind everything that any part
-    reads. ``outputs`` are all computed by nodes, each by name once. ``captures``: outer values
-    that the graph, a body, reads. ``defaults``: values of inputs that a request may leave out.
+    reads. ``captures``: outer values that the graph, a body, reads. ``defaults``: values of inputs
+    that a request may leave out.
     """
 
     name: str
@@ -72,21 +76,6 @@ class Draft:
         self.keep_weight(name, np.asanyarray(array))
         return name
 
-    def scalar_like(self, node: Node, name: str, value: float) -> tuple[str, list[Node]]:
-        """A constant scalar of the first input's type, cast at run time where that is unknown.
-
-        Its name, and the nodes that make it.
-        """
-        hint = f"{node.outputs[0]}.{name}"
-        dtype = self.type_of(node.inputs[0]).dtype
-        if dtype is not None:
-            constant = np.array(value, np.float64).astype(dtype_of_name(dtype))
-            return self.add_weight(constant, hint), []
-        constant = np.array(value, np.float32)
-        cast = self.fresh(f"{hint}.cast")
-        inputs = (self.add_weight(constant, hint), node.inputs[0])
-        return cast, [self.node("CastLike", inputs, (cast,))]
-
     def keep_weight(self, name: str, array: np.ndarray) -> None:
         array.setflags(write=False)
         self.weights[name] = array
@@ -123,7 +112,7 @@ class Draft:
         for name in node.outputs:
             if name:
                 self._keys[name] = key
-        for name in _reads(node):
+        for name in filter(None, node.operands):
             self._readers.setdefault(name, set()).add(key)
 
     def remove(self, node: Node) -> None:
@@ -133,21 +122,20 @@ class Draft:
     def _forget(self, node: Node) -> None:
         for name in node.outputs:
             self._keys.pop(name, None)
-        for name in _reads(node):
+        for name in filter(None, node.operands):
             self._readers[name].discard(_key(node))
 
-    def maker(self, name: str, *operators: str) -> Node | None:
-        """The standard node that computes ``name`` if it is one of ``operators``."""
-        key = self._keys.get(name)
-        node = None if key is None else self._nodes[key]
-        return node if node is not None and is_standard(node, *operators) else None
+    def maker(self, name: str, *operators: str) -> Node:
+        """The standard node that computes ``name`` if it is one of ``operators``; or NO_NODE."""
+        node = self._nodes.get(self._keys.get(name, ""), NO_NODE)
+        return node if is_standard(node, *operators) else NO_NODE
 
-    def sole_reader(self, name: str, *operators: str) -> Node | None:
-        """The standard node that alone reads ``name``, if it is one of ``operators``."""
+    def sole_reader(self, name: str, operator: str) -> Node:
+        """The standard node that alone reads ``name``, if it is an ``operator``; or NO_NODE."""
         if not self.is_read_once(name):
-            return None
+            return NO_NODE
         (key,) = self._readers[name]
-        return self._nodes[key] if is_standard(self._nodes[key], *operators) else None
+        return self._nodes[key] if is_standard(self._nodes[key], operator) else NO_NODE
 
     def is_read_once(self, name: str) -> bool:
         """By one node and as one input, and no output."""
@@ -204,15 +192,11 @@ class Draft:
             if needed.isdisjoint(filter(None, node.outputs)):
                 self.remove(node)
             else:
-                needed.update(_reads(node))
+                needed.update(node.operands)
 
 
 def _key(node: Node) -> str:
     return next(filter(None, node.outputs))
-
-
-def _reads(node: Node) -> list[str]:
-    return [name for name in (*node.inputs, *node.captures) if name]
 
 
 def is_standard(node: Node, *operators: str) -> bool:
@@ -224,3 +208,62 @@ def without_trailing_gaps(inputs: tuple[str, ...]) -> tuple[str, ...]:
     while inputs and not inputs[-1]:
         inputs = inputs[:-1]
     return inputs
+
+
+@dataclass(slots=True)
+class Rewriting:
+    """Nodes that take the place of ``node``, in their newest form and the order of the calls."""
+
+    draft: Draft
+    node: Node
+    nodes: list[Node] = field(default_factory=list, init=False)
+
+    @property
+    def target(self) -> str:
+        """The value that the new values are named after."""
+        return self.node.outputs[0]
+
+    def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
+        """Another node; the new value that it makes."""
+        made = self.draft.fresh(f"{self.target}.{operator}")
+        self.nodes.append(self.draft.node(operator, inputs, (made,), **attributes))
+        return made
+
+    def into(
+        self, operator: str, *inputs: str, outputs: tuple[str, ...] = (), **attributes: Any
+    ) -> list[Node]:
+        """All nodes, the last one this, which makes ``outputs``, or all that ``node`` made."""
+        outputs, name = outputs or self.node.outputs, self.node.name
+        self.nodes.append(self.draft.node(operator, inputs, outputs, name, **attributes))
+        return self.nodes
+
+    def upgraded(
+        self,
+        *inputs: str,
+        operator: str = "",
+        without: tuple[str, ...] = (),
+        **attributes: Any,
+    ) -> list[Node]:
+        """All nodes, the last one ``node`` with other inputs behind its first, and attributes."""
+        old = self.node.attributes
+        kept = {name: value for name, value in old.items() if name not in without}
+        return self.into(
+            operator or self.node.operator, self.node.inputs[0], *inputs, **{**kept, **attributes}
+        )
+
+    def constant(self, *numbers: int) -> str:
+        """A vector of int64."""
+        return self.draft.add_weight(np.array(numbers, np.int64), f"{self.target}.constant")
+
+    def vector(self, attribute: str) -> str:
+        """A list of integers as a constant; ``""`` where it is absent."""
+        numbers = self.node.integers(attribute)
+        return "" if numbers is None else self.constant(*numbers)
+
+    def scalar(self, attribute: str, default: float) -> str:
+        """A number as a constant of the first input's type, cast at run time where unknown."""
+        value, hint = self.node.number(attribute, default), f"{self.target}.{attribute}"
+        dtype = self.draft.type_of(self.node.inputs[0]).dtype
+        array = np.array(value, np.float64).astype(dtype_of_name(dtype or "float32"))
+        constant = self.draft.add_weight(array, hint)
+        return constant if dtype else self.add("CastLike", constant, self.node.inputs[0])

@@ -10,10 +10,15 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, ValueInfoProto, helper, shape_inference
 
 from brisk.graph.draft import Draft
-from brisk.graph.files.proto import to_node_proto, to_tensor_proto
+from brisk.graph.files.proto import (
+    complete,
+    from_type_proto,
+    to_node_proto,
+    to_tensor_proto,
+    to_type_proto,
+)
 from brisk.graph.files.sources import SMALL_TENSOR_BYTES
-from brisk.graph.files.value_types import complete, from_type_proto, to_type_proto
-from brisk.graph.operators import newest_opset, newest_version
+from brisk.graph.operators import newest_version
 from brisk.graph.program import ValueType
 
 _LOGGER = logging.getLogger(__name__)
@@ -112,7 +117,7 @@ def infer_types(draft: Draft) -> None:
             group = graph.value_info if name in produced or array is not None else graph.input
             group.append(ValueInfoProto(name=name, type=proto))
     versions = {node.domain: newest_version(node.operator, node.domain) for node in nodes}
-    versions[""] = newest_opset()
+    versions[""] = onnx.defs.onnx_opset_version()
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     model = ModelProto(graph=graph, ir_version=onnx.IR_VERSION, opset_import=opsets)
     for name, inferred in types_of(infer(model).graph).items():

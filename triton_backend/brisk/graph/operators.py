@@ -16,12 +16,6 @@ DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview")
 
 
 @cache
-def newest_opset() -> int:
-    """The newest version of the default operator set that the installed onnx knows."""
-    return onnx.defs.onnx_opset_version()
-
-
-@cache
 def find_schema(operator: str, version: int, domain: str) -> OpSchema | None:
     try:
         return onnx.defs.get_schema(operator, version, domain)
@@ -72,10 +66,11 @@ def check_node(node: Node) -> OpSchema:
 
 def _check_age(node: Node, schema: OpSchema | None) -> None:
     """Refuse what newer or older sets than Brisk reads may mean by ``node``."""
-    if node.version > newest_opset():
+    newest = onnx.defs.onnx_opset_version()
+    if node.version > newest:
         raise UnsupportedOperatorError(
             f"{node.describe()} is not supported: the newest opset that the installed onnx "
-            f"{onnx.__version__} knows is {newest_opset()}"
+            f"{onnx.__version__} knows is {newest}"
         )
     if node.version >= OLDEST_OPSET:
         return

@@ -84,11 +84,14 @@ class Node:
     version: int = 1
     name: str = ""
 
+    @property
+    def label(self) -> str:
+        return self.name or (self.outputs[0] if self.outputs else "?")
+
     def describe(self) -> str:
         """``node 'conv1' (Conv, domain ai.onnx, opset 18)``, for error messages."""
-        label = self.name or (self.outputs[0] if self.outputs else "?")
         return (
-            f"node '{label}' ({self.operator}, domain {self.domain or 'ai.onnx'}, "
+            f"node '{self.label}' ({self.operator}, domain {self.domain or 'ai.onnx'}, "
             f"opset {self.version})"
         )
 
@@ -123,49 +126,31 @@ class Node:
         """Outer values that the bodies read, each once, in order."""
         return tuple(dict.fromkeys(name for body in self.bodies for name in body.captures))
 
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """All values read, in kernel order; ``""`` stands for an input left out."""
+        return self.inputs + self.captures
+
 
 def _items(value: Attribute) -> tuple[object, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
 ATTENTION = ("brisk", "Attention")
-"""Domain and name of the one operator of Brisk's own (see ``Layer``)."""
+"""Domain and name of the one operator of Brisk's own.
 
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """The unit of loading, running and preempting: a node at its place in a program.
-
-    ``main``: an ONNX operator, or ``ATTENTION``:
-        ``softmax(scale · query @ key + mask) @ value`` of query ``[batch, heads, length, size]``,
-        key ``[batch, heads, size, keys]``, value ``[batch, heads, keys, size]`` and, optionally,
-        a mask; all broadcast as in the products it stands for. ``scale``: float;
-        ``zero_masked_rows``: 1 where weights that are NaN (all keys masked by minus infinity)
-        count as zero.
-    ``captures``: values that bodies of ``main`` read from this graph.
-    """
-
-    index: int
-    main: Node
-    captures: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.main.name or self.main.outputs[0]
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        return self.main.outputs
-
-    @property
-    def operands(self) -> tuple[str, ...]:
-        """All values read, in kernel order; ``""`` stands for an input left out."""
-        return self.main.inputs + self.captures
+``softmax(scale · query @ key + mask) @ value`` of query ``[batch, heads, length, size]``, key
+``[batch, heads, size, keys]``, value ``[batch, heads, keys, size]`` and, optionally, a mask; all
+broadcast as in the products it stands for. ``scale``: float; ``zero_masked_rows``: 1 where weights
+that are NaN (all keys masked by minus infinity) count as zero.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """Layers in execution order, weights by name, and when each value dies.
+
+    A layer is the unit of loading, running and preempting: one node.
 
     ``last_use[i]``: computed values (never weights, inputs included) that no layer after
     ``layers[i]`` reads and that are no outputs.
@@ -178,7 +163,7 @@ class Program:
     name: str
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
-    layers: tuple[Layer, ...]
+    layers: tuple[Node, ...]
     weights: Mapping[str, np.ndarray]
     types: Mapping[str, ValueType]
     last_use: tuple[tuple[str, ...], ...]

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from brisk.graph.program import Attribute, Layer, Program, ValueType
+from brisk.graph.program import Node, Program, ValueType
 from brisk.solutions.values import Value, dtype_name
 
 Kernel: TypeAlias = Callable[..., Sequence[Value]]
 """A loaded solution: takes the layer's dynamic operands in order, returns all its outputs.
 
-Dynamic operands are ``layer.operands`` without ``""`` and without constants. A kernel never
+Dynamic operands are ``node.operands`` without ``""`` and without constants. A kernel never
 changes its operands. Its outputs may alias operands or constants only as views.
 """
 
@@ -40,11 +39,11 @@ class Operand:
 class Problem:
     """What a layer asks of a kernel on a device.
 
-    ``operands`` follow ``layer.main.inputs``; None where an optional one is left out.
-    ``captures`` follow the layer's.
+    ``operands`` follow ``node.inputs``; None where an optional one is left out.
+    ``captures`` follow the node's.
     """
 
-    layer: Layer
+    node: Node
     operands: tuple[Operand | None, ...]
     captures: tuple[Operand, ...]
     outputs: tuple[ValueType, ...]
@@ -52,27 +51,15 @@ class Problem:
 
     @property
     def operator(self) -> str:
-        return self.layer.main.operator
-
-    @property
-    def domain(self) -> str:
-        return self.layer.main.domain
-
-    @property
-    def version(self) -> int:
-        return self.layer.main.version
-
-    @property
-    def attributes(self) -> Mapping[str, Attribute]:
-        return self.layer.main.attributes
+        return self.node.operator
 
     def operand(self, position: int) -> Operand | None:
-        """The operand at ``position`` of the main operator; None where absent."""
+        """The operand at ``position``; None where absent."""
         return self.operands[position] if position < len(self.operands) else None
 
     def attribute(self, name: str, default: Any) -> Any:
-        """An attribute of the main operator, or the default of its definition."""
-        return self.layer.main.attributes.get(name, default)
+        """An attribute of the node, or the default of its definition."""
+        return self.node.attributes.get(name, default)
 
     def dtype(self, position: int = 0) -> str | None:
         """The element type of an operand where it is known."""
@@ -97,9 +84,9 @@ class Problem:
 
 
 def make_problem(
-    program: Program, layer: Layer, constants: Mapping[str, np.ndarray], device: torch.device
+    program: Program, node: Node, constants: Mapping[str, np.ndarray], device: torch.device
 ) -> Problem:
-    """The problem of ``layer``; ``constants`` are all values that never change, by name."""
+    """The problem of ``node``; ``constants`` are all values that never change, by name."""
 
     def operand(name: str) -> Operand:
         constant = constants.get(name)
@@ -108,37 +95,29 @@ def make_problem(
         return Operand(name, ValueType(dtype_name(constant), constant.shape), constant)
 
     return Problem(
-        layer=layer,
-        operands=tuple(operand(name) if name else None for name in layer.main.inputs),
-        captures=tuple(operand(name) for name in layer.captures),
-        outputs=tuple(program.type_of(name) for name in layer.outputs),
+        node,
+        operands=tuple(operand(name) if name else None for name in node.inputs),
+        captures=tuple(map(operand, node.captures)),
+        outputs=tuple(map(program.type_of, node.outputs)),
         device=device,
     )
 
 
 def dynamic_operands(problem: Problem) -> tuple[Operand, ...]:
     """The operands that a kernel is called with, in its argument order."""
-    present = [operand for operand in problem.operands if operand is not None]
-    every = (*present, *problem.captures)
-    return tuple(operand for operand in every if operand.constant is None)
+    every = (*problem.operands, *problem.captures)
+    return tuple(each for each in every if each is not None and each.constant is None)
 
 
-class Solution(ABC):
-    """One way to solve problems of some operators. Stateless; shared by all models.
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """One way to compute layers of some operator. Stateless; shared by all models.
 
-    ``operators``: (domain, operator) pairs; empty where it can be asked about any.
+    ``check``: why it does not apply; None where it does, for every value of the static types. It
+    decides from these types alone, and never raises. ``load``: the kernel of a problem that
+    ``check`` has nothing against.
     """
 
     name: str
-    operators: Collection[tuple[str, str]] = ()
-
-    @abstractmethod
-    def check(self, problem: Problem) -> str | None:
-        """Why it does not apply; None where it does, for every value of the static types.
-
-        Decides from these types alone; never raises.
-        """
-
-    @abstractmethod
-    def load(self, problem: Problem, load_body: LoadBody) -> Kernel:
-        """Make the kernel. Precondition: ``check`` has found no reason against it."""
+    check: Callable[[Problem], str | None]
+    load: Callable[[Problem, LoadBody], Kernel]

@@ -4,66 +4,53 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 
 from brisk.graph.program import Program, ValueType
-from brisk.solutions.base import BodyRunner, Kernel, LoadBody, Problem, Solution
-from brisk.solutions.rules import constant_tensor
+from brisk.solutions.base import Kernel, LoadBody, Problem, Solution
+from brisk.solutions.rules import anything, constant_tensor
 from brisk.solutions.values import TORCH_DTYPES, Value
 
-Body = Callable[[Sequence[Value]], "list[Value]"]
+Body: TypeAlias = Callable[[Sequence[Value]], "list[Value]"]
 """A loaded body that knows its captures: takes its inputs in order, returns its outputs."""
 
+Compute: TypeAlias = Callable[[Problem, Mapping[str, Body], Sequence[Any]], Sequence[Value]]
+"""Takes bodies by attribute, and all operands, None where left out."""
 
-class Control(Solution):
+
+def _load(compute: Compute, problem: Problem, load_body: LoadBody) -> Kernel:
     """Runs bodies in the calling thread, to their end, within the one layer."""
+    fixed = {each.name: each.constant for each in problem.captures if each.constant is not None}
+    programs = {
+        name: value
+        for name, value in problem.node.attributes.items()
+        if isinstance(value, Program)
+    }
+    runners = {name: load_body(program, fixed) for name, program in programs.items()}
+    captured = [each.name for each in problem.captures if each.constant is None]
+    count = len(problem.operands)
+    bound = [constant_tensor(problem, position) for position in range(count)]
+    dynamic = [position for position in range(count) if problem.is_dynamic(position)]
 
-    name = "control"
+    def kernel(*values: Value) -> Sequence[Value]:
+        operands = list(bound)
+        for position, value in zip(dynamic, values, strict=False):
+            operands[position] = value
+        outer = dict(zip(captured, values[len(dynamic) :], strict=True))
 
-    def __init__(self) -> None:
-        self.operators = {("", name) for name in _OPERATORS}
+        def run(name: str, inputs: Sequence[Value]) -> list[Value]:
+            program = programs[name]
+            captures = {each: outer[each] for each in program.captures if each in outer}
+            names = [variable.name for variable in program.inputs]
+            return runners[name]({**captures, **dict(zip(names, inputs, strict=True))})
 
-    def check(self, problem: Problem) -> str | None:
-        return None
+        bodies: dict[str, Body] = {name: partial(run, name) for name in programs}
+        return compute(problem, bodies, operands)
 
-    def load(self, problem: Problem, load_body: LoadBody) -> Kernel:
-        fixed = {
-            operand.name: operand.constant
-            for operand in problem.captures
-            if operand.constant is not None
-        }
-        programs = {name: problem.attribute(name, None) for name in _body_names(problem)}
-        runners = {name: load_body(program, fixed) for name, program in programs.items()}
-        compute = _OPERATORS[problem.operator]
-        captured = [operand.name for operand in problem.captures if operand.constant is None]
-        count = len(problem.operands)
-        bound = [constant_tensor(problem, position) for position in range(count)]
-        dynamic = [position for position in range(count) if problem.is_dynamic(position)]
-
-        def kernel(*values: Value) -> Sequence[Value]:
-            operands = list(bound)
-            for position, value in zip(dynamic, values, strict=False):
-                operands[position] = value
-            outer = dict(zip(captured, values[len(dynamic) :], strict=True))
-            bodies = {
-                name: _with_captures(program, runners[name], outer)
-                for name, program in programs.items()
-            }
-            return compute(problem, bodies, operands)
-
-        return kernel
-
-
-def _body_names(problem: Problem) -> tuple[str, ...]:
-    return ("then_branch", "else_branch") if problem.operator == "If" else ("body",)
-
-
-def _with_captures(program: Program, runner: BodyRunner, outer: Mapping[str, Value]) -> Body:
-    captures = {name: outer[name] for name in program.captures if name in outer}
-    names = [variable.name for variable in program.inputs]
-    return lambda inputs: runner({**captures, **dict(zip(names, inputs, strict=True))})
+    return kernel
 
 
 def _if(problem: Problem, bodies: Mapping[str, Body], operands: Sequence[Any]) -> Sequence[Value]:
@@ -76,30 +63,34 @@ def _loop(
     """Body inputs: iteration number, condition, carried values; outputs: condition, carried
     values, then one element of each scan output."""
     program, device = problem.attribute("body", None), problem.device
-    carried_count = len(program.inputs) - 2
+    count = len(program.inputs) - 2
     limit, carried = operands[0], operands[2:]
     condition = operands[1] if len(operands) > 1 and operands[1] is not None else True
-    scans = program.outputs[1 + carried_count :]
-    collected: list[list[Any]] = [[] for _ in scans]
+    rows = []
     for trip in itertools.count() if limit is None else range(int(limit)):
         if not condition:
             break
         number = torch.tensor(trip, device=device)
         going_on = torch.as_tensor(condition, device=device).reshape(())
         condition, *made = bodies["body"]([number, going_on, *carried])
-        carried = made[:carried_count]
-        for items, item in zip(collected, made[carried_count:], strict=True):
-            items.append(item)
-    stacked = [
-        _stack(items, scan.type, device) for items, scan in zip(collected, scans, strict=True)
-    ]
-    return [*carried, *stacked]
+        carried = made[:count]
+        rows.append(made[count:])
+    scans = program.outputs[1 + count :]
+    columns = zip(_columns(rows, len(scans)), scans, strict=True)
+    return [*carried, *(_stack(items, scan.type, device) for items, scan in columns)]
 
 
-def _stack(items: list[Any], declared: ValueType, device: torch.device, axis: int = 0) -> Value:
+def _columns(rows: Sequence[Sequence[Any]], count: int) -> list[Sequence[Any]]:
+    """What each of ``count`` outputs was in all trips."""
+    return list(zip(*rows, strict=True)) if rows else [()] * count
+
+
+def _stack(
+    items: Sequence[Any], declared: ValueType, device: torch.device, axis: int = 0
+) -> Value:
     """Scan outputs of each trip along a new axis; of no trips an empty tensor."""
     if items:
-        return torch.stack(items, axis)
+        return torch.stack(list(items), axis)
     sizes = [size if isinstance(size, int) else 0 for size in declared.shape or ()]
     return torch.empty([0, *sizes], dtype=TORCH_DTYPES[declared.dtype or ""], device=device)
 
@@ -108,7 +99,7 @@ def _scan(
     problem: Problem, bodies: Mapping[str, Body], operands: Sequence[Any]
 ) -> Sequence[Value]:
     """Body inputs: states, then one slice of each scanned operand; outputs likewise."""
-    if problem.version < 9:
+    if problem.node.version < 9:
         return _batched_scan(problem, bodies["body"], operands)
     return _single_scan(problem, bodies["body"], operands)
 
@@ -138,7 +129,7 @@ def _single_scan(problem: Problem, body: Body, operands: Sequence[Any]) -> Seque
     states = len(operands) - scanned
     outputs = problem.attribute("body", None).outputs[states:]
     axes = problem.attribute("scan_input_axes", (0,) * scanned)
-    direction = "directions" if problem.version < 9 else "scan_input_directions"
+    direction = "directions" if problem.node.version < 9 else "scan_input_directions"
     backwards = problem.attribute(direction, (0,) * scanned)
     out_axes = problem.attribute("scan_output_axes", (0,) * len(outputs))
     out_backwards = problem.attribute("scan_output_directions", (0,) * len(outputs))
@@ -147,17 +138,15 @@ def _single_scan(problem: Problem, body: Body, operands: Sequence[Any]) -> Seque
         x.unbind(axis)[::-1] if reverse else x.unbind(axis)
         for x, axis, reverse in zip(operands[states:], axes, backwards, strict=True)
     ]
-    collected: list[list[Any]] = [[] for _ in outputs]
+    rows = []
     for row in zip(*columns, strict=True):
         made = body([*carried, *row])
         carried = made[:states]
-        for items, item in zip(collected, made[states:], strict=True):
-            items.append(item)
+        rows.append(made[states:])
+    found = zip(_columns(rows, len(outputs)), outputs, out_axes, out_backwards, strict=True)
     stacked = [
         _stack(items[::-1] if reverse else items, output.type, problem.device, axis)
-        for items, output, axis, reverse in zip(
-            collected, outputs, out_axes, out_backwards, strict=True
-        )
+        for items, output, axis, reverse in found
     ]
     return [*carried, *stacked]
 
@@ -166,14 +155,21 @@ def _sequence_map(
     problem: Problem, bodies: Mapping[str, Body], operands: Sequence[Any]
 ) -> Sequence[Value]:
     """The body once for each element; operands that are no sequences are passed each time."""
-    results: list[list[Value]] = [[] for _ in problem.layer.outputs]
-    for place in range(len(operands[0])):
-        inputs = [x[place] if isinstance(x, list) else x for x in operands]
-        for items, item in zip(results, bodies["body"](inputs), strict=True):
-            items.append(item)
-    return results
+    rows = [
+        bodies["body"]([x[place] if isinstance(x, list) else x for x in operands])
+        for place in range(len(operands[0]))
+    ]
+    return [list(items) for items in _columns(rows, len(problem.node.outputs))]
 
 
-_OPERATORS: Mapping[
-    str, Callable[[Problem, Mapping[str, Body], Sequence[Any]], Sequence[Value]]
-] = {"If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}
+_OPERATORS: Mapping[str, Compute] = {
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _scan,
+    "SequenceMap": _sequence_map,
+}
+
+CONTROL: Mapping[str, Solution] = {
+    operator: Solution("control", anything, partial(_load, compute))
+    for operator, compute in _OPERATORS.items()
+}

@@ -1,13 +1,15 @@
-"""Families made of rules: one operator, one torch expression, and when it is the right one."""
+"""Rules: one operator, one torch expression, and the types for which it is the right one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
+from brisk.graph.canonical import oldest_alike
 from brisk.graph.program import ContainerKind
-from brisk.solutions.base import Kernel, LoadBody, Operand, Problem, Solution
+from brisk.solutions.base import Kernel, Operand, Problem, Solution
 from brisk.solutions.values import TORCH_DTYPES, Value, from_numpy
 
 FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -22,41 +24,33 @@ STORED = frozenset(TORCH_DTYPES)
 MOVED = NUMBERS | BOOLEAN
 """What every torch data-movement call takes."""
 
-Check = Callable[[Problem], "str | None"]
+Load: TypeAlias = Callable[[Problem], Kernel]
+
+Check: TypeAlias = Callable[[Problem], "str | None"]
 """The reason why a rule does not apply; None where it does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How one operator is computed.
+    """How one operator is computed, in its newest form."""
 
-    ``since``: the first version of the operator whose definition this is.
-    """
-
-    load: Callable[[Problem], Kernel]
+    load: Load
     check: Check
-    since: int = 1
 
 
-class Family(Solution):
-    """The rules of some operators of one domain, under one name."""
+def solution_of(name: str, rule: Rule) -> Solution:
+    """``rule`` as a solution; refuses nodes that are kept in an older form."""
 
-    def __init__(self, name: str, rules: Mapping[str, Rule], domain: str = "") -> None:
-        self.name = name
-        self.operators = {(domain, operator) for operator in rules}
-        self._rules = rules
-
-    def check(self, problem: Problem) -> str | None:
-        rule = self._rules[problem.operator]
-        if problem.version < rule.since:
-            return (
-                f"version {problem.version} of the operator means something else than version "
-                f"{rule.since}"
-            )
+    def check(problem: Problem) -> str | None:
+        version, oldest = problem.node.version, oldest_alike(problem.operator)
+        if not problem.node.domain and version < oldest:
+            return f"version {version} of the operator means something else than version {oldest}"
         return rule.check(problem)
 
-    def load(self, problem: Problem, load_body: LoadBody) -> Kernel:
-        return self._rules[problem.operator].load(problem)
+    return Solution(name, check, lambda problem, _: rule.load(problem))
+
+
+# Checks.
 
 
 def takes(*dtypes: Collection[str]) -> Check:
@@ -96,15 +90,10 @@ def refuse_mixed_floats(problem: Problem) -> str | None:
 
 def both(*checks: Check) -> Check:
     """All of ``checks``, the first refusal counts."""
+    return lambda problem: next(filter(None, (each(problem) for each in checks)), None)
 
-    def check(problem: Problem) -> str | None:
-        for each in checks:
-            reason = each(problem)
-            if reason is not None:
-                return reason
-        return None
 
-    return check
+# Loading.
 
 
 def single(number: Any) -> Any:
@@ -123,44 +112,56 @@ def constant_tensor(problem: Problem, position: int) -> Any:
 
 
 def bind(
-    problem: Problem, function: Callable[..., Value], numbers: Collection[int] = ()
-) -> Kernel:
-    """A kernel with one output that calls ``function`` with every main operand in order.
-
-    Constants are bound now, as tensors on the device, None where left out. Operands at the
-    positions ``numbers`` arrive as Python numbers or sequences of them.
-    """
-    bound = [
-        problem.constant(position) if position in numbers else constant_tensor(problem, position)
-        for position in range(len(problem.operands))
-    ]
-    return bind_constants(problem, function, bound, numbers)
-
-
-def bind_constants(
     problem: Problem,
     function: Callable[..., Value],
-    bound: Sequence[Any],
     numbers: Collection[int] = (),
+    bound: Sequence[Any] | None = None,
 ) -> Kernel:
-    """As ``bind``, with the constants in the form that they have in ``bound``."""
-    dynamic = [position for position in range(len(bound)) if problem.is_dynamic(position)]
-    if not any(position in numbers for position in dynamic):
-        if len(dynamic) == len(bound):
+    """A kernel with one output that calls ``function`` with every operand in order.
+
+    Constants are bound now, as tensors on the device, None where left out, or as they are in
+    ``bound``. Operands at the positions ``numbers`` arrive as Python numbers or sequences of them.
+    """
+    count = len(problem.operands)
+    constants: Sequence[Any] = bound or [
+        problem.constant(place) if place in numbers else constant_tensor(problem, place)
+        for place in range(count)
+    ]
+    dynamic = [place for place in range(count) if problem.is_dynamic(place)]
+    if not any(place in numbers for place in dynamic):
+        if len(dynamic) == count:
             return lambda *values: (function(*values),)
         if dynamic == [0]:
-            rest = tuple(bound[1:])
+            rest = tuple(constants[1:])
             return lambda x: (function(x, *rest),)
 
     def general(*values: Any) -> Sequence[Value]:
-        arguments = list(bound)
-        for position, value in zip(dynamic, values, strict=True):
-            arguments[position] = value.tolist() if position in numbers else value
+        arguments = list(constants)
+        for place, value in zip(dynamic, values, strict=True):
+            arguments[place] = value.tolist() if place in numbers else value
         return (function(*arguments),)
 
     return general
 
 
-def plain(function: Callable[..., Value], *numbers: int) -> Callable[[Problem], Kernel]:
-    """A loader that binds a function which needs no attribute."""
-    return lambda problem: bind(problem, function, numbers)
+def calls(function: Callable[..., Any], *numbers: int, **defaults: Any) -> Load:
+    """A loader that binds ``function``, which takes the attributes in ``defaults`` by name.
+
+    ``numbers``: positions of operands that it takes as Python numbers.
+    """
+
+    def load(problem: Problem) -> Kernel:
+        given = {name: problem.attribute(name, value) for name, value in defaults.items()}
+        return bind(problem, partial(function, **given) if given else function, numbers)
+
+    return load
+
+
+def several(load: Load) -> Load:
+    """``load``, of a function that returns all outputs of its operator."""
+
+    def loaded(problem: Problem) -> Kernel:
+        kernel: Any = load(problem)
+        return lambda *values: kernel(*values)[0]
+
+    return loaded

@@ -6,12 +6,13 @@ torch holds every dtype it knows, with bfloat16 and the 8-bit floats seen from n
 
 from __future__ import annotations
 
-import functools
 from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 import torch
+
+from brisk.graph.files.element_types import name_of_dtype
 
 Value: TypeAlias = "torch.Tensor | np.ndarray | list[Any] | None"
 """A run-time value.
@@ -35,7 +36,7 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 
 DTYPE_NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
-_BIT_DTYPES: dict[torch.dtype, tuple[torch.dtype, np.dtype]] = {
+_BITS: dict[torch.dtype, tuple[torch.dtype, np.dtype]] = {
     dtype: (
         torch.uint8 if dtype.itemsize == 1 else torch.int16,
         np.dtype(getattr(ml_dtypes, name)),
@@ -43,12 +44,9 @@ _BIT_DTYPES: dict[torch.dtype, tuple[torch.dtype, np.dtype]] = {
     for name, dtype in TORCH_DTYPES.items()
     if hasattr(ml_dtypes, name)
 }
-"""dtypes that numpy has only through ml_dtypes: the integer type that carries the bits."""
+"""dtypes that numpy has only through ml_dtypes, with the integer type that carries the bits."""
 
-_BIT_ARRAYS: dict[np.dtype, tuple[np.dtype, torch.dtype]] = {
-    array_dtype: (np.dtype(np.uint8 if array_dtype.itemsize == 1 else np.int16), dtype)
-    for dtype, (_, array_dtype) in _BIT_DTYPES.items()
-}
+_OF_BITS: dict[np.dtype, torch.dtype] = {array: dtype for dtype, (_, array) in _BITS.items()}
 
 
 class _Writable:
@@ -68,13 +66,7 @@ def dtype_name(value: Any) -> str:
     """The ONNX element type of a tensor or array: ``float32``, ``bfloat16``, ``string`` …"""
     if isinstance(value, torch.Tensor):
         return DTYPE_NAMES[value.dtype]
-    return _array_dtype_name(value.dtype)
-
-
-@functools.cache
-def _array_dtype_name(dtype: np.dtype) -> str:
-    """numpy puts each name together anew: 8 µs, some 200 times in a start."""
-    return "string" if dtype.kind in "OUS" else dtype.name
+    return name_of_dtype(value.dtype)
 
 
 def to_numpy(value: Any) -> Any:
@@ -89,7 +81,7 @@ def to_numpy(value: Any) -> Any:
         except (TypeError, RuntimeError):  # elsewhere, of another dtype, or lazily negated
             pass
         tensor = value.detach().cpu()
-        bits = _BIT_DTYPES.get(tensor.dtype)
+        bits = _BITS.get(tensor.dtype)
         if bits is None:
             return tensor.resolve_conj().resolve_neg().numpy()
         carrier, array_dtype = bits
@@ -121,16 +113,16 @@ def from_numpy(array: Any, device: torch.device) -> Value:
     array = np.asarray(array)
     if array.dtype.kind in "OUS":
         return array if array.dtype.kind == "O" else array.astype(object)
-    bits = _BIT_ARRAYS.get(array.dtype)
-    if bits is None and _array_dtype_name(array.dtype) not in TORCH_DTYPES:
+    bits = _OF_BITS.get(array.dtype)
+    if bits is None and name_of_dtype(array.dtype) not in TORCH_DTYPES:
         return array
     if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
         array = np.array(array, array.dtype.newbyteorder("="))
     if bits is not None:
-        array = array.view(bits[0])
+        array = array.view(np.uint8 if bits.itemsize == 1 else np.int16)
     if not array.flags.writeable:
         array = np.asarray(_Writable(array))
     tensor = torch.from_numpy(array)
     if bits is not None:
-        tensor = tensor.view(bits[1])
+        tensor = tensor.view(bits)
     return tensor if device.type == "cpu" else tensor.to(device)

@@ -43,7 +43,7 @@ def test_attention_is_recognised(form: str, masked: bool, guarded: bool) -> None
         "mask": random(3, 1, 5, 5, seed=5),
     }
     program = checked(made, inputs, [*before, "Attention"])
-    main = program.layers[-1].main
+    main = program.layers[-1]
     assert len(main.inputs) == 3 + masked
     assert main.attributes["zero_masked_rows"] == int(guarded)
 

@@ -239,7 +239,7 @@ def layers_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
         names = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common())
         yield f"  by the slow reference operators: {names}"
     for index, layer in enumerate(plan.layers if every else ()):
-        yield f"{index:>4}  {layer.problem.layer.name}: {layer.solution.name}"
+        yield f"{index:>4}  {layer.problem.node.label}: {layer.solution.name}"
         for solution, reason in layer.passed_over:
             yield f"      not {solution.name}: {reason}"
 

@@ -11,54 +11,29 @@ COMPLEX = frozenset({14, 15})
 PACKED = frozenset({21, 22, 23, 25, 26})
 """Types of which a byte holds several elements: of 4 and of 2 bits."""
 
-_OF_NUMPY = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    4: "uint16",
-    5: "int16",
-    6: "int32",
-    7: "int64",
-    STRING: "object",
-    9: "bool",
-    10: "float16",
-    11: "float64",
-    12: "uint32",
-    13: "uint64",
-    14: "complex64",
-    15: "complex128",
-}
-_OF_ML_DTYPES = {
-    16: "bfloat16",
-    17: "float8_e4m3fn",
-    18: "float8_e4m3fnuz",
-    19: "float8_e5m2",
-    20: "float8_e5m2fnuz",
-    21: "uint4",
-    22: "int4",
-    23: "float4_e2m1fn",
-    24: "float8_e8m0fnu",
-    25: "uint2",
-    26: "int2",
-    27: "float6_e2m3fn",
-    28: "float6_e3m2fn",
-}
-
-_ELEMENTS = {
-    **{name: element for element, name in (_OF_NUMPY | _OF_ML_DTYPES).items() if name != "object"},
-    "string": STRING,
-}
+_OF_NUMPY = (
+    *("float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool"),
+    *("float16", "float64", "uint32", "uint64", "complex64", "complex128"),
+)
+_OF_ML_DTYPES = (
+    *("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"),
+    *("uint4", "int4", "float4_e2m1fn", "float8_e8m0fnu", "uint2", "int2"),
+    *("float6_e2m3fn", "float6_e3m2fn"),
+)
+_ELEMENTS = {name: element for element, name in enumerate((*_OF_NUMPY, *_OF_ML_DTYPES), 1)}
+_NAMES = {element: name for name, element in _ELEMENTS.items()}
 
 
 @cache
 def dtype_of_element(element: int) -> np.dtype:
     """numpy (or ml_dtypes) dtype of a TensorProto.DataType; KeyError where there is none."""
-    if element in _OF_NUMPY:
-        return np.dtype(_OF_NUMPY[element])
+    name = _NAMES[element]
+    if element <= len(_OF_NUMPY):
+        return np.dtype(object if element == STRING else name)
     import ml_dtypes  # few models need it
 
     try:
-        return np.dtype(getattr(ml_dtypes, _OF_ML_DTYPES[element]))
+        return np.dtype(getattr(ml_dtypes, name))
     except AttributeError:  # of a later version than the installed one
         raise KeyError(element) from None
 

@@ -27,10 +27,6 @@ _shared: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-def _go_on() -> None:
-    """Without a pause."""
-
-
 def map_file(path: Path) -> memoryview:
     """The file's bytes, read-only to the caller.
 
@@ -50,7 +46,7 @@ def map_file(path: Path) -> memoryview:
     return memoryview(mapping).toreadonly()
 
 
-def make_private(pause: Callable[[], None] = _go_on) -> int:
+def make_private(pause: Callable[[], object] = lambda: None) -> int:
     """Copy every page of the files still mapped, in place; the bytes copied.
 
     ``pause`` is called before each 2 MiB, and may block until there is time for them.

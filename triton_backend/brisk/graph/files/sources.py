@@ -1,96 +1,99 @@
-"""Takes the constants out of a model: arrays by graph, and a light skeleton of the rest."""
+"""Takes the constants out of a model: arrays by graph, and what is left to infer types of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, ValueInfoProto, helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+)
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.proto import to_tensor_proto
-from brisk.graph.files.tensors import densify, read_tensor
-from brisk.graph.files.value_types import (
+from brisk.graph.files.proto import (
+    forget_anonymous,
     from_type_proto,
+    to_tensor_proto,
     to_type_proto,
     type_of_array,
 )
+from brisk.graph.files.tensors import densify, read_tensor
 from brisk.graph.operators import domain_of
-from brisk.graph.program import ContainerKind, ValueType
+from brisk.graph.program import ValueType
 
 SMALL_TENSOR_BYTES = 1024
 """Constants up to this size stay visible to inference: shape arithmetic needs their values."""
 
-_BODIES = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
+
+def bodies_of(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
 
 
 @dataclass(slots=True)
 class Extraction:
-    """Constants of a model's graphs, bodies included.
+    """Constants of a model's graphs, bodies included, and what the model says of their types.
 
-    ``tables[i]`` holds the constants of the graph whose skeleton says ``i`` in its
-    ``doc_string`` (which survives shape inference; names may repeat between bodies).
+    Parts are numbered: a graph says its own in ``doc_string``, which survives shape inference
+    (names may repeat between bodies).
     """
 
     directory: Path | None
-    raw: Mapping[str, memoryview]
-    """Data of initialisers of the main graph that was detached from the messages."""
-    tables: list[dict[str, np.ndarray]] = field(default_factory=list)
-    claims: list[dict[str, ValueType]] = field(default_factory=list)
-    """What the model itself says of the types in each graph, where inference does not know."""
+    parts: list[tuple[dict[str, np.ndarray], dict[str, ValueType]]] = field(default_factory=list)
 
-    def model(self, model: ModelProto) -> ModelProto:
-        """The skeleton of ``model``, which stays as it is."""
-        skeleton = ModelProto(
-            ir_version=model.ir_version or onnx.IR_VERSION,
-            opset_import=model.opset_import,
-            functions=model.functions,
-        )
-        self._cut(model.graph, skeleton.graph)
-        return skeleton
+    def of(self, graph: GraphProto) -> tuple[dict[str, np.ndarray], dict[str, ValueType]]:
+        """Constants and claims, which count where inference does not know."""
+        return self.parts[int(graph.doc_string)]
 
-    def table_of(self, skeleton: GraphProto) -> dict[str, np.ndarray]:
-        return self.tables[int(skeleton.doc_string)]
+    def strip(self, graph: GraphProto, raw: Mapping[str, memoryview]) -> None:
+        """Take the constants and claims out of ``graph``, which changes.
 
-    def claims_of(self, skeleton: GraphProto) -> dict[str, ValueType]:
-        return self.claims[int(skeleton.doc_string)]
-
-    def _cut(self, graph: GraphProto, skeleton: GraphProto) -> None:
-        """Make the skeleton of ``graph``, in place: messages are copied once."""
+        ``raw``: data that was detached from its initialisers, by their names.
+        """
         table: dict[str, np.ndarray] = {}
-        raw = self.raw if not self.tables else {}
-        skeleton.name, skeleton.doc_string = graph.name, str(len(self.tables))
-        self.tables.append(table)
-        self.claims.append(
-            {info.name: from_type_proto(info.type) for info in graph.value_info}
-            | {info.name: _output_claim(info) for info in graph.output}
-        )
-        skeleton.input.extend(map(_without_anonymous_sizes, graph.input))
-        skeleton.output.extend(map(_without_shape, graph.output))
+        graph.doc_string = str(len(self.parts))
+        claims = {info.name: from_type_proto(info.type) for info in graph.value_info}
+        claims |= {info.name: _output_claim(info) for info in graph.output}
+        self.parts.append((table, claims))
         for tensor in graph.initializer:
-            self._keep(
-                table, tensor.name, read_tensor(tensor, self.directory, raw.get(tensor.name))
-            )
+            array = read_tensor(tensor, self.directory, raw.get(tensor.name))
+            self._keep(table, tensor.name, array)
         for sparse in graph.sparse_initializer:
             self._keep(table, sparse.values.name, densify(sparse, self.directory))
-        for node in graph.node:
+        for place in reversed(range(len(graph.node))):
+            node = graph.node[place]
             if node.op_type == "Constant" and not domain_of(node.domain):
-                name = node.output[0] if node.output else ""
-                self._keep(table, name, self._constant(node))
-            elif any(attribute.type in _BODIES for attribute in node.attribute):
-                skeleton.node.append(self._with_bodies(node))
+                self._keep(table, node.output[0] if node.output else "", self._constant(node))
+                del graph.node[place]
             else:
-                skeleton.node.append(node)
+                for body in bodies_of(node):
+                    self.strip(body, {})
+        for emptied in ("initializer", "sparse_initializer", "value_info"):
+            graph.ClearField(emptied)
+        for info in graph.input:
+            forget_anonymous(info.type)
+        for info in graph.output:
+            if info.type.HasField("tensor_type"):
+                info.type.tensor_type.ClearField("shape")
         stated = {info.name for info in graph.input}
         for name, array in table.items():
             if array.nbytes <= SMALL_TENSOR_BYTES:
-                skeleton.initializer.append(to_tensor_proto(array, name))
+                graph.initializer.append(to_tensor_proto(array, name))
             elif name not in stated:
-                info = ValueInfoProto(name=name, type=to_type_proto(type_of_array(array)))
-                skeleton.value_info.append(info)
+                kind = to_type_proto(type_of_array(array))
+                graph.value_info.append(ValueInfoProto(name=name, type=kind))
 
     def _keep(self, table: dict[str, np.ndarray], name: str, array: np.ndarray) -> None:
         if not name:
@@ -99,52 +102,30 @@ class Extraction:
             raise InvalidModelError(f"value '{name}' is defined twice (as a constant)")
         table[name] = array
 
-    def _with_bodies(self, node: NodeProto) -> NodeProto:
-        copy = NodeProto(
-            op_type=node.op_type,
-            domain=node.domain,
-            name=node.name,
-            input=node.input,
-            output=node.output,
-        )
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                body = AttributeProto(name=attribute.name, type=AttributeProto.GRAPH)
-                self._cut(attribute.g, body.g)
-                copy.attribute.append(body)
-            elif attribute.graphs:
-                bodies = AttributeProto(name=attribute.name, type=AttributeProto.GRAPHS)
-                for item in attribute.graphs:
-                    self._cut(item, bodies.graphs.add())
-                copy.attribute.append(bodies)
-            else:
-                copy.attribute.append(attribute)
-        return copy
-
     def _constant(self, node: NodeProto) -> np.ndarray:
         """The value of a Constant node, whichever of the attributes holds it."""
         label = f"Constant '{node.output[0] if node.output else node.name}'"
         if len(node.attribute) != 1:
             raise InvalidModelError(f"{label} needs exactly one attribute")
         (attribute,) = node.attribute
-        if attribute.name == "value":
-            return read_tensor(attribute.t, self.directory)
-        if attribute.name == "sparse_value":
-            return densify(attribute.sparse_tensor, self.directory)
+        value: Any = helper.get_attribute_value(attribute)
+        if isinstance(value, TensorProto):
+            return read_tensor(value, self.directory)
+        if isinstance(value, SparseTensorProto):
+            return densify(value, self.directory)
         if attribute.name not in _CONSTANTS:
             raise InvalidModelError(f"{label} has unknown attribute '{attribute.name}'")
-        array = _CONSTANTS[attribute.name](attribute)
+        array = np.array(value, _CONSTANTS[attribute.name])
+        if array.dtype == object:
+            array = np.vectorize(bytes.decode, [object])(array)
         array.setflags(write=False)
         return array
 
 
-_CONSTANTS: dict[str, Callable[[AttributeProto], np.ndarray]] = {
-    "value_int": lambda proto: np.array(proto.i, np.int64),
-    "value_ints": lambda proto: np.array(proto.ints, np.int64),
-    "value_float": lambda proto: np.array(proto.f, np.float32),
-    "value_floats": lambda proto: np.array(proto.floats, np.float32),
-    "value_string": lambda proto: np.array(proto.s.decode(), object),
-    "value_strings": lambda proto: np.array([item.decode() for item in proto.strings], object),
+_CONSTANTS = {
+    **dict.fromkeys(("value_int", "value_ints"), np.int64),
+    **dict.fromkeys(("value_float", "value_floats"), np.float32),
+    **dict.fromkeys(("value_string", "value_strings"), object),
 }
 
 
@@ -152,19 +133,3 @@ def _output_claim(info: ValueInfoProto) -> ValueType:
     """Exporters write the sizes of their example into outputs; only the rank is believed."""
     claim = from_type_proto(info.type)
     return replace(claim, shape=None if claim.shape is None else (None,) * len(claim.shape))
-
-
-def _without_shape(info: ValueInfoProto) -> ValueInfoProto:
-    """``info`` of a tensor with its element type alone."""
-    if info.type.WhichOneof("value") != "tensor_type":
-        return info
-    kind = helper.make_tensor_type_proto(info.type.tensor_type.elem_type, None)
-    return ValueInfoProto(name=info.name, type=kind)
-
-
-def _without_anonymous_sizes(info: ValueInfoProto) -> ValueInfoProto:
-    """``info`` without sizes that only look like numbers or like one shared name."""
-    kind = from_type_proto(info.type)
-    if kind.container is not ContainerKind.TENSOR or kind.dtype is None:
-        return info
-    return ValueInfoProto(name=info.name, type=to_type_proto(kind))

@@ -129,28 +129,26 @@ def _graph(
 
 def _constant(node: memoryview) -> tuple[memoryview, memoryview] | None:
     """Output and tensor of a Constant node whose tensor has raw data; None for other nodes."""
-    found = _contents(node, NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN)
-    outputs, attributes = found[NODE_OUTPUT], found[NODE_ATTRIBUTE]
-    is_standard = all(bytes(domain) in (b"", b"ai.onnx") for domain in found[NODE_DOMAIN])
-    if [bytes(each) for each in found[NODE_OPERATOR]] != [b"Constant"] or not is_standard:
+    outputs, operators, attributes, domains = _contents(
+        node, NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN
+    )
+    is_standard = all(bytes(domain) in (b"", b"ai.onnx") for domain in domains)
+    if operators != [b"Constant"] or not is_standard or len(attributes) != 1:
         return None
-    if len(outputs) != 1 or not outputs[0] or len(attributes) != 1:
+    names, tensors = _contents(attributes[0], ATTRIBUTE_NAME, ATTRIBUTE_TENSOR)
+    if len(outputs) != 1 or not outputs[0] or names != [b"value"] or len(tensors) != 1:
         return None
-    attribute = _contents(attributes[0], ATTRIBUTE_NAME, ATTRIBUTE_TENSOR)
-    tensors = attribute[ATTRIBUTE_TENSOR]
-    if [bytes(each) for each in attribute[ATTRIBUTE_NAME]] != [b"value"] or len(tensors) != 1:
-        return None
-    has_data = len(_contents(tensors[0], TENSOR_RAW_DATA)[TENSOR_RAW_DATA]) == 1
-    return (outputs[0], tensors[0]) if has_data else None
+    (data,) = _contents(tensors[0], TENSOR_RAW_DATA)
+    return (outputs[0], tensors[0]) if len(data) == 1 else None
 
 
-def _contents(message: memoryview, *numbers: int) -> dict[int, list[memoryview]]:
-    """What the fields of these numbers hold, in order."""
+def _contents(message: memoryview, *numbers: int) -> list[list[memoryview]]:
+    """For each number, what the fields of that number hold, in order."""
     found: dict[int, list[memoryview]] = {number: [] for number in numbers}
     for number, _, content, end in _fields(message):
         if number in found:
             found[number].append(message[content:end])
-    return found
+    return list(found.values())
 
 
 def _tensor(

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from brisk.graph.draft import Draft
 from brisk.graph.inference import infer_types, is_settled
-from brisk.graph.passes.activations import fuse_activations
-from brisk.graph.passes.attention import fuse_attention
 from brisk.graph.passes.constants import fold_constants
 from brisk.graph.passes.convolutions import fold_into_convolutions
-from brisk.graph.passes.normalisation import fuse_normalisation
+from brisk.graph.passes.fusions import fuse_activations, fuse_attention, fuse_normalisation
 from brisk.graph.passes.simplification import fix_reshapes, inline_branches, remove_copies
 
 _ROUNDS = 3

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-import onnx
 
 from brisk.graph.draft import Draft, is_standard
 from brisk.graph.files.element_types import dtype_of_name
-from brisk.graph.files.proto import to_node_proto
+from brisk.graph.files.proto import evaluator_of
 from brisk.graph.program import ContainerKind, Node
 
 RANDOM = frozenset(
@@ -62,12 +61,11 @@ def fold_constants(draft: Draft) -> int:
 
 def _sizes(draft: Draft, node: Node) -> dict[str, np.ndarray] | None:
     """The result of Shape, or what is taken of it, where these sizes are numbers."""
+    asked = node
     if is_standard(node, "Gather", "Slice"):
         asked = draft.maker(node.inputs[0], "Shape")
-    else:
-        asked = node if is_standard(node, "Shape") else None
-    shape = None if asked is None else draft.type_of(asked.inputs[0]).shape
-    if asked is None or shape is None:
+    shape = draft.type_of(asked.inputs[0]).shape if is_standard(asked, "Shape") else None
+    if shape is None:
         return None
     last = asked.integer("end", len(shape))
     sizes = shape[asked.integer("start", 0) : last]
@@ -109,18 +107,12 @@ def _bytes_of(draft: Draft, name: str) -> float:
 
 def _evaluate(node: Node, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
     """The node's outputs by name; None where the reference cannot compute them."""
-    from onnx.reference import ReferenceEvaluator  # 60 ms
-
-    names = [name for name in node.outputs if name]
     inputs = {name: values[name] for name in node.inputs if name}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # constant NaN or infinity is the model's affair
-            graph = onnx.GraphProto(name="constant", node=[to_node_proto(node)])
-            graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-            evaluator = ReferenceEvaluator(graph, opsets={"": max(node.version, 1)})
-            results = evaluator.run(None, inputs)
+            results = evaluator_of(node).run(None, inputs)
     except Exception:  # noqa: BLE001 - an operator that fails here fails at run time, if ever
         return None
-    arrays = [np.require(result, requirements="C") for result in results]
-    return dict(zip(names, arrays, strict=True))
+    made = zip(node.outputs, results, strict=True)
+    return {name: np.require(result, requirements="C") for name, result in made if name}

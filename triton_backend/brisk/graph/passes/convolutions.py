@@ -18,12 +18,11 @@ def fold_into_convolutions(draft: Draft) -> None:
     for node in draft:
         for source in node.inputs[:2] if is_standard(node, *_FOLDED) else ():
             conv = draft.maker(source, "Conv")
-            if conv is None or not draft.is_read_once(source):
-                continue
-            folded = _folded(draft, conv, node, source)
-            if folded is not None:
-                draft.fuse(node, [conv], folded)
-                break
+            if conv.operator and draft.is_read_once(source):
+                folded = _folded(draft, conv, node, source)
+                if folded is not None:
+                    draft.fuse(node, [conv], folded)
+                    break
 
 
 _FOLDED = ("BatchNormalization", "Mul", "Add")

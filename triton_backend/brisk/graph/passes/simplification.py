@@ -49,8 +49,8 @@ def fix_reshapes(draft: Draft) -> int:
 def _turned(draft: Draft, node: Node) -> Node | None:
     """``[b, h, s, d]`` merged to ``[b·h, s, d]``, transposed and split again is one Transpose."""
     swap = draft.maker(node.inputs[0], "Transpose")
-    merge = None if swap is None else draft.maker(swap.inputs[0], "Reshape")
-    if swap is None or merge is None or swap.integers("perm") != (0, 2, 1):
+    merge = draft.maker(swap.input(0), "Reshape")
+    if not merge.operator or swap.integers("perm") != (0, 2, 1):
         return None
     source, merged, target = (
         draft.type_of(name).shape or ()
@@ -80,7 +80,7 @@ def _target(draft: Draft, node: Node) -> list[int] | None:
     if source is None or target is None or 0 in source or 0 in target:
         return None
     joined = draft.maker(node.inputs[1], "Concat")
-    stated = () if joined is None or len(joined.inputs) != len(target) else joined.inputs
+    stated = joined.inputs if len(joined.inputs) == len(target) else ()
     sizes: list[int] = []
     for axis, size in enumerate(target):
         if isinstance(size, int):
@@ -131,7 +131,7 @@ def _splice(draft: Draft, node: Node, branch: Program) -> list[Node] | None:
         return tuple(names.get(name, name) for name in given)
 
     nodes = [
-        replace(each.main, inputs=renamed(each.main.inputs), outputs=renamed(each.main.outputs))
+        replace(each, inputs=renamed(each.inputs), outputs=renamed(each.outputs))
         for each in branch.layers
     ]
     for variable, target in zip(branch.outputs, node.outputs, strict=True):

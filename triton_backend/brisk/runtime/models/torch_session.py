@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from brisk.execution.frame import TorchFrame
-from brisk.execution.starting import StartingProgram, start_program
+from brisk.execution.loading import StartingProgram, start_program
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import tell
 from brisk.runtime.models.session import Due, Frame, Session
@@ -81,7 +81,6 @@ class TorchSession(Session):
         self._device = device
         self._program: SegmentProgram | None = None
         """ONNX Runtime's, where that is faster here."""
-        self._scalars = {each.name for each in self.inputs if each.type.rank == 0}
         starting.start_lanes(threads, give_way)
 
     def start(
@@ -96,7 +95,7 @@ class TorchSession(Session):
         return self._torch_frame(inputs, requested)
 
     def _torch_frame(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> ArrayFrame:
-        values = {name: from_numpy(self._shaped(name, inputs[name]), _CPU) for name in inputs}
+        values = {name: from_numpy(value, _CPU) for name, value in inputs.items()}
         return ArrayFrame(self.loaded, values, requested)
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
@@ -114,11 +113,6 @@ class TorchSession(Session):
             while not frame.step():
                 pass
             return frame.results()
-
-    def _shaped(self, name: str, value: Value) -> Value:
-        """Triton has no tensors of rank 0: a scalar input comes as ``[1]``."""
-        is_scalar = name in self._scalars and value.shape == (1,)
-        return value.reshape(()) if is_scalar else value
 
 
 def load_torch_session(
@@ -177,11 +171,16 @@ def compare(path: Path, threads: int, provider: Any, run_torch: RunModel) -> Com
     def run_ours(inputs: Mapping[str, Value]) -> Mapping[str, Value]:
         return run_serially(program, inputs)
 
-    found = _first_answers(program, run_ours, run_torch)
-    if found is None:
+    for size in SIZES:
+        try:
+            inputs = made_up(program.plan, size)
+            ours, theirs = run_ours(inputs), run_torch(inputs)
+        except Exception:  # noqa: BLE001  # made-up inputs need not suit a model
+            continue
+        break
+    else:
         return Comparison(None, "made-up inputs do not suit the model")
-    inputs, ours, theirs = found
-    if not _agree(ours, theirs):
+    if not all(_are_alike(np.asarray(ours[name]), np.asarray(theirs[name])) for name in ours):
         return Comparison(None, "ONNX Runtime's answers differ from torch's")
     times: dict[RunModel, list[int]] = {run_ours: [], run_torch: []}
     for _ in range(RUNS):
@@ -194,24 +193,6 @@ def compare(path: Path, threads: int, provider: Any, run_torch: RunModel) -> Com
     if ours_ns > LONGEST_SEGMENT_NS or theirs_ns < LEAST_GAIN * ours_ns:
         return Comparison(None, words)
     return Comparison(program, words)
-
-
-def _first_answers(
-    program: SegmentProgram, *runs: RunModel
-) -> tuple[Mapping[str, Value], Mapping[str, Value], Mapping[str, Value]] | None:
-    """Inputs of the first sizes that both take, and their answers."""
-    for size in SIZES:
-        try:
-            inputs = made_up(program.plan, size)
-            ours, theirs = (run(inputs) for run in runs)
-        except Exception:  # noqa: BLE001  # made-up inputs need not suit a model
-            continue
-        return inputs, ours, theirs
-    return None
-
-
-def _agree(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    return all(_are_alike(np.asarray(ours[name]), np.asarray(theirs[name])) for name in ours)
 
 
 def _are_alike(one: np.ndarray, other: np.ndarray) -> bool:

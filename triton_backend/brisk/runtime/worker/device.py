@@ -11,11 +11,14 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.runtime.models.session import Frame
 from brisk.scheduling.job import JobClass
+
+if TYPE_CHECKING:
+    import torch
 
 _torch: ModuleType | None = None
 
@@ -55,20 +58,6 @@ def synchronise() -> None:
         _torch.cuda.current_stream().synchronize()
 
 
-class Event(Protocol):
-    """A point in a stream's work, as torch has it."""
-
-    def query(self) -> bool:
-        """Whether all work issued before it is finished; never blocks."""
-
-
-class Stream(Protocol):
-    """An order of work on a GPU, as torch has it."""
-
-    def record_event(self) -> Event:
-        """An event behind everything issued so far."""
-
-
 class LayerQueue:
     """A stream's virtual host queue: how far a run is issued ahead of the GPU (REEF, 4.4: REEF-N).
 
@@ -83,11 +72,11 @@ class LayerQueue:
     Used by the worker's main thread, which looks at its sockets while there is no room.
     """
 
-    def __init__(self, stream: Stream | None, capacity: int | None) -> None:
+    def __init__(self, stream: torch.cuda.Stream | None, capacity: int | None) -> None:
         """``stream`` None: on a CPU, where there always is room. ``capacity`` None: no bound."""
         self._stream = stream
         self._capacity = capacity
-        self._outstanding: deque[Event] = deque()
+        self._outstanding: deque[Any] = deque()  # of events of torch
 
     def issuing(self) -> AbstractContextManager[object]:
         """While entered, the calling thread issues to this queue's stream."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
+from brisk.graph.files.proto import from_type_proto
 from brisk.graph.files.tensors import read_tensor
-from brisk.graph.files.value_types import from_type_proto
 from brisk.graph.program import Variable
 from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from brisk.solutions.base import Kernel, Problem
-from brisk.solutions.images.window import Window, read_window, refuse_window
-from brisk.solutions.rules import Rule, bind_constants, constant_tensor, refuse_mixed_floats
+from brisk.solutions.images.window import read_window, refuse_window
+from brisk.solutions.rules import Rule, bind, constant_tensor, refuse_mixed_floats
 
-CONVOLUTIONS: Mapping[int, Callable[..., torch.Tensor]] = {
-    1: torch.conv1d,
-    2: torch.conv2d,
-    3: torch.conv3d,
-}
-"""By the number of spatial axes."""
-
-_TRANSPOSED: Mapping[int, Callable[..., torch.Tensor]] = {
-    1: torch.conv_transpose1d,
-    2: torch.conv_transpose2d,
-    3: torch.conv_transpose3d,
-}
+_CALLS = (torch.conv1d, torch.conv2d, torch.conv3d)
+_TRANSPOSED = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+"""By the number of spatial axes, from one on."""
 
 
 def refuse_axes(problem: Problem) -> str | None:
@@ -53,18 +47,16 @@ def _constants(problem: Problem) -> list[Any]:
 
 def _load_convolution(problem: Problem) -> Kernel:
     convolve = convolution(problem)
-    return bind_constants(problem, convolve, _constants(problem))
+    return bind(problem, convolve, bound=_constants(problem))
 
 
-def convolution(problem: Problem) -> Callable[..., torch.Tensor]:
+def convolution(problem: Problem) -> Callable[..., Tensor]:
     """The function of input, weight and, optionally, bias, padding included."""
     window, group = read_window(problem), problem.attribute("group", 1)
-    call = CONVOLUTIONS[window.axes]
+    call = _CALLS[window.axes - 1]
     padding = window.before if window.is_symmetric else (0,) * window.axes
 
-    def convolve(
-        source: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def convolve(source: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if not window.is_symmetric:
             source = window.pad(source, 0)
         return call(source, weight, bias, window.strides, padding, window.dilations, group)
@@ -73,91 +65,48 @@ def convolution(problem: Problem) -> Callable[..., torch.Tensor]:
 
 
 def _check_transposed(problem: Problem) -> str | None:
-    reason = _check(problem)
-    if reason is not None:
-        return reason
-    window = read_window(problem)
-    if min(*window.before, *window.after) < 0:
+    window = None if _check(problem) else read_window(problem)
+    if window is not None and min(*window.before, *window.after) < 0:
         return "negative padding"
-    extra, wanted = _output_padding(problem, window), _wanted_sizes(problem, window)
-    if not _are_possible(extra, window):
-        return "output padding not smaller than stride or dilation"
-    sizes: Any = problem.operands[0].type.shape[2:] if wanted else ()  # type: ignore[union-attr,index]
-    if not all(isinstance(size, int) for size in sizes):
-        return "output_shape for an input whose sizes are not known"
-    if wanted and not _are_possible(_extra_sizes(sizes, wanted, window, extra), window):
-        return "output_shape beyond what output padding can reach"
-    return None
+    return _check(problem)
 
 
 def _load_transposed(problem: Problem) -> Kernel:
-    """Asymmetric paddings are cut off afterwards."""
+    """By torch's own padding where both sides are alike, else cut and filled afterwards."""
     window, group = read_window(problem), problem.attribute("group", 1)
-    call = _TRANSPOSED[window.axes]
-    extra, wanted = _output_padding(problem, window), _wanted_sizes(problem, window)
-    if wanted:
-        sizes: Any = problem.operands[0].type.shape[2:]  # type: ignore[union-attr,index]  # checked
-        extra = _extra_sizes(sizes, wanted, window, extra)
-    direct = not wanted and window.is_symmetric
-    padding = window.before if direct else (0,) * window.axes
-
-    def compute(
-        source: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        result = call(
-            source, weight, bias, window.strides, padding, extra, group, window.dilations
+    axes, strides, dilations = window.axes, window.strides, window.dilations
+    extra = tuple(problem.attribute("output_padding", (0,) * axes))
+    wanted = tuple(problem.attribute("output_shape", ()))[-axes:]
+    call, nothing = _TRANSPOSED[axes - 1], (0,) * axes
+    limits = map(max, strides, dilations)  # torch's, of its output padding
+    if not wanted and window.is_symmetric and all(map(operator.lt, extra, limits)):
+        return bind(
+            problem,
+            lambda x, weight, bias=None: call(
+                x, weight, bias, strides, window.before, extra, group, dilations
+            ),
+            bound=_constants(problem),
         )
-        return result if direct else _cut(result, source, window, wanted)
 
-    return bind_constants(problem, compute, _constants(problem))
+    def compute(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        result = call(x, weight, None, strides, nothing, nothing, group, dilations)
+        beyond = [0] * (2 * axes)  # the last axis first
+        for i, full in enumerate(result.shape[2:]):
+            before, size = window.before[i], full + extra[i] - window.before[i] - window.after[i]
+            if wanted or window.same is not None:
+                size = wanted[i] if wanted else x.shape[2 + i] * strides[i]
+                total = max(full + extra[i] - size, 0)
+                before = total // 2 if window.same == "UPPER" else total - total // 2
+            result = result.narrow(2 + i, before, min(size, full - before))
+            beyond[2 * (axes - i) - 1] = max(size - full + before, 0)
+        if any(beyond):
+            result = functional.pad(result, beyond)
+        return result if bias is None else result + bias.reshape(-1, *[1] * axes)
 
-
-def _output_padding(problem: Problem, window: Window) -> tuple[int, ...]:
-    return tuple(problem.attribute("output_padding", (0,) * window.axes))
-
-
-def _wanted_sizes(problem: Problem, window: Window) -> tuple[int, ...]:
-    """The spatial sizes of attribute ``output_shape``; empty where it is absent."""
-    return tuple(problem.attribute("output_shape", ()))[-window.axes :]
-
-
-def _are_possible(extra: Sequence[int], window: Window) -> bool:
-    """Whether torch takes ``extra`` as output padding."""
-    limits = zip(extra, window.strides, window.dilations, strict=True)
-    return all(amount < max(stride, dilation) for amount, stride, dilation in limits)
-
-
-def _extra_sizes(
-    sizes: Sequence[int], wanted: Sequence[int], window: Window, extra: Sequence[int]
-) -> tuple[int, ...]:
-    """The output padding, at least ``extra``, with which the result reaches ``wanted``."""
-    return tuple(
-        max(extra[i], target - window.strides[i] * (size - 1) - window.span(i))
-        for i, (size, target) in enumerate(zip(sizes, wanted, strict=True))
-    )
+    return bind(problem, compute, bound=_constants(problem))
 
 
-def _cut(
-    result: torch.Tensor, source: torch.Tensor, window: Window, wanted: Sequence[int]
-) -> torch.Tensor:
-    """``result`` of the unpadded operator without the paddings.
-
-    ``wanted``: the spatial sizes asked for, or empty.
-    """
-    for i, full in enumerate(result.shape[2:]):
-        before = window.before[i]
-        if wanted or window.same is not None:
-            size = wanted[i] if wanted else source.shape[2 + i] * window.strides[i]
-            total = full - size
-            before = total // 2 if window.same == "UPPER" else total - total // 2
-        else:
-            size = full - before - window.after[i]
-        result = result.narrow(2 + i, before, size)
-    return result
-
-
-CONVOLUTION: dict[str, Rule] = {"Conv": Rule(_load_convolution, _check)}
-
-TRANSPOSED_CONVOLUTION: dict[str, Rule] = {
-    "ConvTranspose": Rule(_load_transposed, _check_transposed)
+CONVOLUTION: dict[str, Rule] = {
+    "Conv": Rule(_load_convolution, _check),
+    "ConvTranspose": Rule(_load_transposed, _check_transposed),
 }

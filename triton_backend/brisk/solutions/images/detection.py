@@ -1,42 +1,42 @@
-"""Operators of vision models: boxes that overlap, and images sampled at given places."""
+"""Operators of vision models: boxes that overlap, and images sampled at given places.
+
+Functions take ONNX's attributes under their names.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
-from brisk.solutions.base import Kernel, Problem
-from brisk.solutions.rules import FLOATS, Rule, bind, single, takes
+from brisk.solutions.base import Problem
+from brisk.solutions.rules import FLOATS, Rule, calls, single, takes
 
 
-def _load_suppression(problem: Problem) -> Kernel:
-    centred = bool(problem.attribute("center_point_box", 0))
-    device = problem.device
-
-    def suppress(
-        boxes: torch.Tensor,
-        scores: torch.Tensor,
-        most: Any = None,
-        overlap: Any = None,
-        threshold: Any = None,
-    ) -> torch.Tensor:
-        """int64 [selected, 3]: batch, class and box, best first within each class."""
-        limit, allowed = int(single(most) or 0), float(single(overlap) or 0.0)
-        least = float("-inf") if threshold is None else float(single(threshold))
-        corners, ranked = _corners(boxes.cpu(), centred), scores.cpu()
-        rows = []
-        for batch in range(ranked.shape[0]):
-            for label in range(ranked.shape[1]):
-                kept = _keep(corners[batch], ranked[batch, label], limit, allowed, least)
-                rows += [(batch, label, box) for box in kept]
-        return torch.tensor(rows, dtype=torch.int64, device=device).reshape(-1, 3)
-
-    return bind(problem, suppress, numbers={2, 3, 4})
+def _suppress(
+    boxes: Tensor,
+    scores: Tensor,
+    most: Any = None,
+    overlap: Any = None,
+    threshold: Any = None,
+    *,
+    center_point_box: int,
+) -> Tensor:
+    """int64 [selected, 3]: batch, class and box, best first within each class."""
+    limit, allowed = int(single(most) or 0), float(single(overlap) or 0.0)
+    least = float("-inf") if threshold is None else float(single(threshold))
+    corners, ranked = _corners(boxes.cpu(), bool(center_point_box)), scores.cpu()
+    rows = []
+    for batch in range(ranked.shape[0]):
+        for label in range(ranked.shape[1]):
+            kept = _keep(corners[batch], ranked[batch, label], limit, allowed, least)
+            rows += [(batch, label, box) for box in kept]
+    return torch.tensor(rows, dtype=torch.int64, device=boxes.device).reshape(-1, 3)
 
 
-def _corners(boxes: torch.Tensor, centred: bool) -> torch.Tensor:
+def _corners(boxes: Tensor, centred: bool) -> Tensor:
     """Boxes as low and high corners; either two opposite ones, or centre and size, are given."""
     first, second = boxes[..., :2], boxes[..., 2:]
     if centred:
@@ -44,9 +44,7 @@ def _corners(boxes: torch.Tensor, centred: bool) -> torch.Tensor:
     return torch.cat((torch.minimum(first, second), torch.maximum(first, second)), -1)
 
 
-def _keep(
-    boxes: torch.Tensor, scores: torch.Tensor, limit: int, allowed: float, least: float
-) -> list[int]:
+def _keep(boxes: Tensor, scores: Tensor, limit: int, allowed: float, least: float) -> list[int]:
     """Greedy: the best box left, then without those that overlap it by more than ``allowed``."""
     left = (scores > least).nonzero().squeeze(1)
     left = left[torch.sort(scores[left], descending=True, stable=True).indices]
@@ -66,15 +64,8 @@ def _keep(
 _SAMPLING = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
 
 
-def _load_grid_sample(problem: Problem) -> Kernel:
-    mode = _SAMPLING[problem.attribute("mode", "linear")]
-    padding = problem.attribute("padding_mode", "zeros")
-    align = bool(problem.attribute("align_corners", 0))
-
-    def sample(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
-        return functional.grid_sample(x, grid, mode, padding, align)
-
-    return bind(problem, sample)
+def _sample(x: Tensor, grid: Tensor, mode: str, padding_mode: str, align_corners: int) -> Tensor:
+    return functional.grid_sample(x, grid, _SAMPLING[mode], padding_mode, bool(align_corners))
 
 
 def _check_grid_sample(problem: Problem) -> str | None:
@@ -88,7 +79,10 @@ def _check_grid_sample(problem: Problem) -> str | None:
 
 DETECTION: dict[str, Rule] = {
     "NonMaxSuppression": Rule(
-        _load_suppression, takes({"float32"}, {"float32"}, {"int64"}, FLOATS), since=10
+        calls(_suppress, 2, 3, 4, center_point_box=0),
+        takes({"float32"}, {"float32"}, {"int64"}, FLOATS),
     ),
-    "GridSample": Rule(_load_grid_sample, _check_grid_sample, since=20),
+    "GridSample": Rule(
+        calls(_sample, mode="linear", padding_mode="zeros", align_corners=0), _check_grid_sample
+    ),
 }

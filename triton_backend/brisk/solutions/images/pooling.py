@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from brisk.solutions.base import Kernel, Problem
 from brisk.solutions.images.window import Window, read_window, refuse_rank, refuse_window
-from brisk.solutions.rules import FLOATS, NUMBERS, Check, Rule, bind, both, takes
-from brisk.solutions.values import Value
+from brisk.solutions.rules import FLOATS, NUMBERS, Check, Rule, bind, both, calls, several, takes
 
 _MAXIMUM: dict[int, Any] = {
     1: functional.max_pool1d,
@@ -37,38 +38,35 @@ def _load_maximum(problem: Problem) -> Kernel:
     native = _MAXIMUM.get(window.axes)
     if native is None or problem.dtype() not in FLOATS:
         return bind(problem, lambda x: _largest(x, window))
-    kernel, strides, dilations = window.kernel, window.strides, window.dilations
-    if not _is_native(window):
-        return bind(
-            problem,
-            lambda x: native(window.pad(x, float("-inf")), kernel, strides, 0, dilations),
-        )
-    pads, ceil = window.before, window.ceil
-    if len(problem.layer.outputs) == 1:
-        return bind(problem, lambda x: native(x, kernel, strides, pads, dilations, ceil))
+    is_native = _is_native(window)
+    pads, ceil = (window.before, window.ceil) if is_native else (0, False)
+    call = partial(native, ceil_mode=ceil, return_indices=len(problem.node.outputs) > 1)
+    places = (window.kernel, window.strides, pads, window.dilations)
 
-    def with_places(x: torch.Tensor) -> Sequence[Value]:
+    def with_places(x: Tensor) -> Any:
         """torch counts places within a plane, ONNX from the start of the tensor."""
-        y, places = native(x, kernel, strides, pads, dilations, ceil, return_indices=True)
+        y, found = call(x, *places)
         planes = torch.arange(x.shape[0] * x.shape[1], device=x.device)
         first = planes.reshape(*x.shape[:2], *[1] * window.axes) * math.prod(x.shape[2:])
-        return y, places + first
+        return y, found + first
 
-    return with_places
+    if len(problem.node.outputs) > 1:
+        return several(calls(with_places))(problem)
+    if is_native:
+        return bind(problem, lambda x: call(x, *places))
+    return bind(problem, lambda x: call(window.pad(x, float("-inf")), *places))
 
 
-def _largest(x: torch.Tensor, window: Window) -> torch.Tensor:
+def _largest(x: Tensor, window: Window) -> Tensor:
     limits: Any = torch.finfo(x.dtype) if x.is_floating_point() else torch.iinfo(x.dtype)
     return window.slide(window.pad(x, limits.min)).amax(window.inner_axes)
 
 
 def _check_maximum(problem: Problem) -> str | None:
-    several = len(problem.layer.outputs) > 1
-    reason = _over_windows(FLOATS if several else NUMBERS)(problem)
-    if reason is not None or not several:
+    with_places = len(problem.node.outputs) > 1
+    reason = _over_windows(FLOATS if with_places else NUMBERS)(problem)
+    if reason is not None or not with_places:
         return reason
-    if not problem.is_dynamic(0):
-        return "pools a constant"
     if problem.attribute("storage_order", 0):
         return "positions in column-major order"
     window = read_window(problem)
@@ -89,7 +87,7 @@ def _load_average(problem: Problem) -> Kernel:
     if native is not None and _is_native(window) and max(window.dilations) == 1:
         return bind(problem, lambda x: native(x, kernel, strides, pads, ceil, with_pads))
 
-    def average(x: torch.Tensor) -> torch.Tensor:
+    def average(x: Tensor) -> Tensor:
         """Sums of windows padded with zeros, by the number of elements that count."""
         total = window.slide(window.pad(x, 0)).sum(window.inner_axes)
         return total / window.slide(window.mask(x, with_pads)).sum(window.inner_axes)
@@ -97,37 +95,29 @@ def _load_average(problem: Problem) -> Kernel:
     return bind(problem, average)
 
 
+_norm: Any = torch.linalg.vector_norm
+
+
 def _load_lp(problem: Problem) -> Kernel:
     window, power = read_window(problem), problem.attribute("p", 2)
-    norm: Any = torch.linalg.vector_norm
-
-    def pool(x: torch.Tensor) -> torch.Tensor:
-        return norm(window.slide(window.pad(x, 0)), power, window.inner_axes)
-
-    return bind(problem, pool)
+    inner = window.inner_axes
+    return bind(problem, lambda x: _norm(window.slide(window.pad(x, 0)), power, inner))
 
 
-def _global(function: Callable[..., torch.Tensor]) -> Callable[[Problem], Kernel]:
+def _over_all(function: Callable[..., Tensor]) -> Rule:
     def load(problem: Problem) -> Kernel:
         axes = tuple(range(2, problem.rank() or 2))
-        return bind(problem, lambda x: function(x, axes, keepdim=True))
+        power = [problem.attribute("p", 2)] if problem.operator == "GlobalLpPool" else []
+        return bind(problem, lambda x: function(x, *power, axes, keepdim=True))
 
-    return load
+    return Rule(load, both(refuse_rank, takes(FLOATS)))
 
-
-def _load_global_lp(problem: Problem) -> Kernel:
-    power, axes = float(problem.attribute("p", 2)), tuple(range(2, problem.rank() or 2))
-    norm: Any = torch.linalg.vector_norm
-    return bind(problem, lambda x: norm(x, power, axes, keepdim=True))
-
-
-_OVER_ALL = both(refuse_rank, takes(FLOATS))
 
 POOLING: dict[str, Rule] = {
     "MaxPool": Rule(_load_maximum, _check_maximum),
-    "AveragePool": Rule(_load_average, _over_windows(FLOATS), since=7),
-    "LpPool": Rule(_load_lp, _over_windows(FLOATS), since=2),
-    "GlobalAveragePool": Rule(_global(torch.mean), _OVER_ALL),
-    "GlobalMaxPool": Rule(_global(torch.amax), _OVER_ALL),
-    "GlobalLpPool": Rule(_load_global_lp, _OVER_ALL, since=2),
+    "AveragePool": Rule(_load_average, _over_windows(FLOATS)),
+    "LpPool": Rule(_load_lp, _over_windows(FLOATS)),
+    "GlobalAveragePool": _over_all(torch.mean),
+    "GlobalMaxPool": _over_all(torch.amax),
+    "GlobalLpPool": _over_all(_norm),
 }

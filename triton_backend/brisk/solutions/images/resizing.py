@@ -6,11 +6,12 @@ Interpolation is separable, so an axis is resized at a time (operator Resize-19)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from brisk.solutions.base import Kernel, Problem
@@ -21,12 +22,14 @@ Targets = tuple[list[int], list[float]]
 
 
 def _load_resize(problem: Problem) -> Kernel:
-    how = _read_interpolation(problem)
+    how = Interpolation(
+        *(problem.attribute(each.name, each.default) for each in fields(Interpolation))
+    )
     targets = _target_reader(problem)
     native = _native_mode(how, problem.rank() or 0) if problem.dtype() in FLOATS else None
-    align = None if native == "nearest" else how.coordinates == "align_corners"
+    align = None if native == "nearest" else how.coordinate_transformation_mode == "align_corners"
 
-    def resize(x: torch.Tensor, _: Any = None, scales: Any = None, sizes: Any = None) -> Any:
+    def resize(x: Tensor, _: Any = None, scales: Any = None, sizes: Any = None) -> Any:
         sizes, scales = targets(x.shape, scales, sizes)
         if native is not None and _has_exact_ratios(x.shape, sizes, scales, native):
             return functional.interpolate(x, sizes[2:], mode=native, align_corners=align)
@@ -46,13 +49,15 @@ def _native_mode(how: Interpolation, dims: int) -> str | None:
     if how.antialias or how.exclude_outside or dims not in (3, 4, 5):
         return None
     if how.mode == "nearest":
-        is_same = how.coordinates == "asymmetric" and how.rounding == "floor"
+        is_same = (
+            how.coordinate_transformation_mode == "asymmetric" and how.nearest_mode == "floor"
+        )
         return "nearest" if is_same else None
-    if how.coordinates not in ("half_pixel", "align_corners"):
+    if how.coordinate_transformation_mode not in ("half_pixel", "align_corners"):
         return None
     if how.mode == "linear":
         return {3: "linear", 4: "bilinear", 5: "trilinear"}[dims]
-    is_bicubic = how.mode == "cubic" and dims == 4 and how.cubic_coefficient == -0.75
+    is_bicubic = how.mode == "cubic" and dims == 4 and how.cubic_coeff_a == -0.75
     return "bicubic" if is_bicubic else None
 
 
@@ -94,9 +99,7 @@ def _target_reader(problem: Problem) -> Callable[[Sequence[int], Any, Any], Targ
     return read
 
 
-def _resize_axis(
-    x: torch.Tensor, axis: int, size: int, scale: float, how: Interpolation
-) -> torch.Tensor:
+def _resize_axis(x: Tensor, axis: int, size: int, scale: float, how: Interpolation) -> Tensor:
     if how.mode == "nearest":
         places = _nearest_places(x.shape[axis], size, scale, how)
         return x.index_select(axis, torch.from_numpy(places).to(x.device))
@@ -107,39 +110,28 @@ def _resize_axis(
 
 @dataclass(frozen=True, slots=True)
 class Interpolation:
-    """Attributes of Resize under the names of what they are."""
+    """Attributes of Resize, with the defaults of its definition."""
 
-    mode: str
-    coordinates: str
-    rounding: str
-    cubic_coefficient: float
-    antialias: bool
-    exclude_outside: bool
-
-
-def _read_interpolation(problem: Problem) -> Interpolation:
-    return Interpolation(
-        mode=problem.attribute("mode", "nearest"),
-        coordinates=problem.attribute("coordinate_transformation_mode", "half_pixel"),
-        rounding=problem.attribute("nearest_mode", "round_prefer_floor"),
-        cubic_coefficient=problem.attribute("cubic_coeff_a", -0.75),
-        antialias=bool(problem.attribute("antialias", 0)),
-        exclude_outside=bool(problem.attribute("exclude_outside", 0)),
-    )
+    mode: str = "nearest"
+    coordinate_transformation_mode: str = "half_pixel"
+    nearest_mode: str = "round_prefer_floor"
+    cubic_coeff_a: float = -0.75
+    antialias: int = 0
+    exclude_outside: int = 0
 
 
 def _source_coordinates(size: int, target: int, scale: float, how: Interpolation) -> np.ndarray:
     """float64 [target]: the place in the source of each output position."""
     y = np.arange(target, dtype=np.float64)
     exact = scale * size
-    if how.coordinates == "align_corners":
+    if how.coordinate_transformation_mode == "align_corners":
         return np.zeros(target) if exact == 1 else y * (size - 1) / (exact - 1)
-    if how.coordinates == "asymmetric":
+    if how.coordinate_transformation_mode == "asymmetric":
         return y / scale
-    if how.coordinates == "pytorch_half_pixel" and exact == 1:
+    if how.coordinate_transformation_mode == "pytorch_half_pixel" and exact == 1:
         return np.full(target, -0.5)
     x = (y + 0.5) / scale - 0.5
-    if how.coordinates == "half_pixel_symmetric":
+    if how.coordinate_transformation_mode == "half_pixel_symmetric":
         x += size / 2 * (1 - target / exact)
     return x
 
@@ -152,7 +144,7 @@ def _nearest_places(size: int, target: int, scale: float, how: Interpolation) ->
         "round_prefer_ceil": lambda: np.floor(x + 0.5),
         "floor": lambda: np.floor(x),
         "ceil": lambda: np.ceil(x),
-    }[how.rounding]()
+    }[how.nearest_mode]()
     return np.clip(rounded, 0, size - 1).astype(np.int64)
 
 
@@ -184,7 +176,7 @@ def _linear(distance: np.ndarray) -> np.ndarray:
 
 def _cubic(d: np.ndarray, how: Interpolation) -> np.ndarray:
     """Keys' kernel (1981) with coefficient a."""
-    a = how.cubic_coefficient
+    a = how.cubic_coeff_a
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
@@ -193,10 +185,8 @@ def _cubic(d: np.ndarray, how: Interpolation) -> np.ndarray:
 def _check_resize(problem: Problem) -> str | None:
     if problem.attribute("coordinate_transformation_mode", "") == "tf_crop_and_resize":
         return "crops"
-    if not problem.is_dynamic(0):
-        return "resizes a constant"
     allowed = MOVED if problem.attribute("mode", "nearest") == "nearest" else FLOATS
     return takes(allowed, FLOATS, {"float32"}, {"int64"})(problem)
 
 
-RESIZING: dict[str, Rule] = {"Resize": Rule(_load_resize, _check_resize, since=11)}
+RESIZING: dict[str, Rule] = {"Resize": Rule(_load_resize, _check_resize)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from brisk.solutions.base import Problem
@@ -70,12 +71,12 @@ class Window:
             margins.append((before, (count - 1) * stride + span - size - before))
         return margins
 
-    def pad(self, x: torch.Tensor, value: Any) -> torch.Tensor:
+    def pad(self, x: Tensor, value: Any) -> Tensor:
         """``x`` of shape [N, C, …] with the margins filled with ``value``."""
         sides = [side for pair in reversed(self.margins(x.shape[2:])) for side in pair]
         return functional.pad(x, sides, value=value)
 
-    def mask(self, x: torch.Tensor, with_pads: bool) -> torch.Tensor:
+    def mask(self, x: Tensor, with_pads: bool) -> Tensor:
         """1 for each element that an average counts, 0 elsewhere; padded as ``pad`` does."""
         mask = torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device)
         if not with_pads:
@@ -87,7 +88,7 @@ class Window:
             beyond += [0, after - inside]
         return functional.pad(functional.pad(mask, counted, value=1), beyond, value=0)
 
-    def slide(self, padded: torch.Tensor) -> torch.Tensor:
+    def slide(self, padded: Tensor) -> Tensor:
         """All windows, as a view of the padded tensor: [N, C, positions …, kernel …]."""
         for i, (step, stride) in enumerate(zip(self.dilations, self.strides, strict=True)):
             padded = padded.unfold(2 + i, self.span(i), stride)[..., ::step]

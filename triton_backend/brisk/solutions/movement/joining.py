@@ -1,4 +1,7 @@
-"""Tensors put together, taken apart, and padded; sequences (lists) and optional values (None)."""
+"""Tensors put together, taken apart, and padded; sequences (lists) and optional values (None).
+
+Functions take ONNX's attributes under their names.
+"""
 
 from __future__ import annotations
 
@@ -7,49 +10,37 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from brisk.solutions.base import Kernel, Problem
 from brisk.solutions.rules import (
     INDICES,
     MOVED,
+    Check,
     Rule,
     anything,
     bind,
-    plain,
+    calls,
     refuse_operand,
+    several,
     single,
     takes,
 )
 from brisk.solutions.values import Value
 
 
-def _load_concatenate(problem: Problem) -> Kernel:
-    axis = problem.attribute("axis", 0)
-    return bind(problem, lambda *values: torch.cat(values, axis))
-
-
 def _load_split(problem: Problem) -> Kernel:
-    axis, sizes = problem.attribute("axis", 0), problem.constant(1)
-    count = len(problem.layer.outputs)
-    if sizes is not None:
-        return lambda x: torch.split(x, sizes, axis)
-    if problem.is_dynamic(1):
-        return lambda x, sizes: torch.split(x, sizes.tolist(), axis)
+    axis, count = problem.attribute("axis", 0), len(problem.node.outputs)
 
-    def split_evenly(x: torch.Tensor) -> Sequence[Value]:
-        """Pieces of equal size, the last one smaller where they do not fit."""
-        size = x.shape[axis]
-        piece = -(-size // count)
-        return torch.split(x, [piece] * (count - 1) + [size - piece * (count - 1)], axis)
+    def split(x: Tensor, sizes: list[int] | None = None) -> Any:
+        """Without sizes into equal pieces, the last one smaller where they do not fit."""
+        if sizes is None:
+            piece = -(-x.shape[axis] // count)
+            sizes = [piece] * (count - 1) + [x.shape[axis] - piece * (count - 1)]
+        return torch.split(x, sizes, axis)
 
-    return split_evenly
-
-
-def _check_split(problem: Problem) -> str | None:
-    if not problem.is_dynamic(0):
-        return "splits a constant"
-    return takes(MOVED, INDICES)(problem)
+    return bind(problem, split, numbers={1})
 
 
 def _reflected(size: int, before: int, after: int) -> np.ndarray:
@@ -67,52 +58,38 @@ _PLACES: dict[str, Callable[[int, int, int], np.ndarray]] = {
 """By mode: the source position of each padded position along an axis."""
 
 
-def _pad_constant(
-    x: torch.Tensor, pads: Sequence[int], value: Any = None, axes: Sequence[int] | None = None
-) -> torch.Tensor:
-    """torch wants the last axis first, and takes negative pads as ONNX does."""
-    if axes is None:
-        axes = range(x.dim())
-    sides = [0] * (2 * x.dim())
+def _pad(
+    x: Tensor,
+    pads: Sequence[int],
+    value: Any = None,
+    axes: Sequence[int] | None = None,
+    *,
+    mode: str,
+) -> Tensor:
+    axes = range(x.dim()) if axes is None else axes
+    sides = [0] * (2 * x.dim())  # torch wants the last axis first; negative pads are as ONNX's
     for i, axis in enumerate(axes):
-        place = 2 * (x.dim() - 1 - axis % x.dim())
-        sides[place], sides[place + 1] = pads[i], pads[i + len(axes)]
-    return functional.pad(x, sides, value=single(value) or 0)
-
-
-def _load_pad(problem: Problem) -> Kernel:
-    mode = problem.attribute("mode", "constant")
-    if mode == "constant":
-        return bind(problem, _pad_constant, numbers={1, 2, 3})
-    places = _PLACES[mode]
-
-    def pad(
-        x: torch.Tensor, pads: Sequence[int], _: Any = None, axes: Sequence[int] | None = None
-    ) -> torch.Tensor:
-        axes = range(x.dim()) if axes is None else axes
-        for i, axis in enumerate(axes):
-            before, after = pads[i], pads[i + len(axes)]
-            if before or after:
-                picked = torch.from_numpy(places(x.shape[axis], before, after))
-                x = x.index_select(axis, picked.to(x.device))
-        return x
-
-    return bind(problem, pad, numbers={1, 2, 3})
+        before, after = pads[i], pads[i + len(axes)]
+        if mode == "constant":
+            place = 2 * (x.dim() - 1 - axis % x.dim())
+            sides[place], sides[place + 1] = before, after
+        elif before or after:
+            picked = torch.from_numpy(_PLACES[mode](x.shape[axis], before, after))
+            x = x.index_select(axis, picked.to(x.device))
+    return functional.pad(x, sides, value=single(value) or 0) if mode == "constant" else x
 
 
 Items = Sequence[Any]
 
 
 def _insert(items: Items, item: Any, position: Any = None) -> list[Any]:
-    made = list(items)
-    made.insert(len(made) if position is None else _place(position, len(made) + 1), item)
-    return made
+    place = len(items) if position is None else _place(position, len(items) + 1)
+    return [*items[:place], item, *items[place:]]
 
 
 def _erase(items: Items, position: Any = None) -> list[Any]:
-    made = list(items)
-    del made[-1 if position is None else _place(position, len(made))]
-    return made
+    place = _place(-1 if position is None else position, len(items))
+    return [*items[:place], *items[place + 1 :]]
 
 
 def _at(items: Items, position: Any) -> Value:
@@ -126,24 +103,17 @@ def _place(position: Any, count: int) -> int:
     return position % count
 
 
-def _load_join(problem: Problem) -> Kernel:
-    axis = problem.attribute("axis", 0)
-    join = torch.stack if problem.attribute("new_axis", 0) else torch.cat
-    return bind(problem, lambda items: join(items, axis))
+def _join(items: Any, axis: int, new_axis: int) -> Tensor:
+    return torch.stack(items, axis) if new_axis else torch.cat(items, axis)
 
 
-def _load_split_to_sequence(problem: Problem) -> Kernel:
-    axis, keep = problem.attribute("axis", 0), problem.attribute("keepdims", 1)
-
-    def split(x: torch.Tensor, sizes: Any = None) -> Value:
-        if sizes is None:
-            return list(torch.split(x, 1, axis) if keep else x.unbind(axis))
-        return list(torch.split(x, sizes, axis))
-
-    return bind(problem, split, numbers={1})
+def _split_to_sequence(x: Tensor, sizes: Any = None, *, axis: int, keepdims: int) -> Value:
+    if sizes is None:
+        return list(torch.split(x, 1, axis) if keepdims else x.unbind(axis))
+    return list(torch.split(x, sizes, axis))
 
 
-def _index_at(position: int) -> Callable[[Problem], str | None]:
+def _index_at(position: int) -> Check:
     """The operand at ``position``, if any, is an index; the others may be anything."""
 
     def check(problem: Problem) -> str | None:
@@ -157,10 +127,6 @@ def _check_join(problem: Problem) -> str | None:
     return None if problem.dtype() in MOVED else "elements that torch does not move"
 
 
-def _has_element(value: Value = None) -> torch.Tensor:
-    return torch.tensor(value is not None)
-
-
 def _get_element(value: Value) -> Value:
     if value is None:
         raise ValueError("the optional value is absent")
@@ -168,18 +134,22 @@ def _get_element(value: Value) -> Value:
 
 
 JOINING: dict[str, Rule] = {
-    "Concat": Rule(_load_concatenate, takes(MOVED), since=4),
-    "Split": Rule(_load_split, _check_split, since=13),
-    "Pad": Rule(_load_pad, takes(MOVED, {"int64"}, MOVED, INDICES), since=11),
-    "SequenceConstruct": Rule(plain(lambda *items: list(items)), anything),
-    "SequenceEmpty": Rule(plain(list), anything),
-    "SequenceInsert": Rule(plain(_insert, 2), _index_at(2)),
-    "SequenceErase": Rule(plain(_erase, 1), _index_at(1)),
-    "SequenceAt": Rule(plain(_at, 1), _index_at(1)),
-    "SequenceLength": Rule(plain(lambda items: torch.tensor(len(items))), anything),
-    "ConcatFromSequence": Rule(_load_join, _check_join),
-    "SplitToSequence": Rule(_load_split_to_sequence, takes(MOVED, INDICES)),
-    "Optional": Rule(plain(lambda value=None: value), anything),
-    "OptionalHasElement": Rule(plain(_has_element), anything),
-    "OptionalGetElement": Rule(plain(_get_element), anything),
+    "Concat": Rule(calls(lambda *values, axis: torch.cat(values, axis), axis=0), takes(MOVED)),
+    "Split": Rule(several(_load_split), takes(MOVED, INDICES)),
+    "Pad": Rule(calls(_pad, 1, 2, 3, mode="constant"), takes(MOVED, {"int64"}, MOVED, INDICES)),
+    "SequenceConstruct": Rule(calls(lambda *items: list(items)), anything),
+    "SequenceEmpty": Rule(calls(list), anything),
+    "SequenceInsert": Rule(calls(_insert, 2), _index_at(2)),
+    "SequenceErase": Rule(calls(_erase, 1), _index_at(1)),
+    "SequenceAt": Rule(calls(_at, 1), _index_at(1)),
+    "SequenceLength": Rule(calls(lambda items: torch.tensor(len(items))), anything),
+    "ConcatFromSequence": Rule(calls(_join, axis=0, new_axis=0), _check_join),
+    "SplitToSequence": Rule(
+        calls(_split_to_sequence, 1, axis=0, keepdims=1), takes(MOVED, INDICES)
+    ),
+    "Optional": Rule(calls(lambda value=None: value), anything),
+    "OptionalHasElement": Rule(
+        calls(lambda value=None: torch.tensor(value is not None)), anything
+    ),
+    "OptionalGetElement": Rule(calls(_get_element), anything),
 }

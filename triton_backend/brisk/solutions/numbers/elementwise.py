@@ -1,12 +1,18 @@
-"""Element-wise arithmetic, comparison, logic and changes of dtype, with ONNX's broadcasting."""
+"""Element-wise arithmetic, comparison, logic, changes of dtype, and activations.
+
+Functions take ONNX's attributes under their names.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
+from brisk.graph.files.element_types import name_of_element
 from brisk.solutions.base import Kernel, Problem
 from brisk.solutions.rules import (
     BOOLEAN,
@@ -16,14 +22,16 @@ from brisk.solutions.rules import (
     NUMBERS,
     SIGNED,
     Check,
+    Load,
     Rule,
     anything,
     bind,
-    plain,
+    calls,
+    several,
     single,
     takes,
 )
-from brisk.solutions.values import Value
+from brisk.solutions.values import TORCH_DTYPES
 
 
 def _load_divide(problem: Problem) -> Kernel:
@@ -33,8 +41,8 @@ def _load_divide(problem: Problem) -> Kernel:
     return bind(problem, torch.div)
 
 
-def _load_modulo(problem: Problem) -> Kernel:
-    return bind(problem, torch.fmod if problem.attribute("fmod", 0) else torch.remainder)
+def _modulo(x: Tensor, y: Tensor, fmod: int) -> Tensor:
+    return torch.fmod(x, y) if fmod else torch.remainder(x, y)
 
 
 def _load_power(problem: Problem) -> Kernel:
@@ -58,19 +66,18 @@ def _check_power(problem: Problem) -> str | None:
     return "an integer to the power of a float"  # numpy's and torch's rounding differ
 
 
-def _load_shift(problem: Problem) -> Kernel:
-    left = problem.attribute("direction", "LEFT") == "LEFT"
-    return bind(problem, torch.bitwise_left_shift if left else torch.bitwise_right_shift)
+def _shift(x: Tensor, bits: Tensor, direction: str) -> Tensor:
+    return (torch.bitwise_left_shift if direction == "LEFT" else torch.bitwise_right_shift)(
+        x, bits
+    )
 
 
-def _load_is_infinite(problem: Problem) -> Kernel:
-    negative = problem.attribute("detect_negative", 1)
-    positive = problem.attribute("detect_positive", 1)
-    if negative and positive:
-        return bind(problem, torch.isinf)
-    if not negative and not positive:
-        return bind(problem, lambda x: torch.zeros_like(x, dtype=torch.bool))
-    return bind(problem, torch.isposinf if positive else torch.isneginf)
+def _is_infinite(x: Tensor, detect_negative: int, detect_positive: int) -> Tensor:
+    if detect_negative and detect_positive:
+        return torch.isinf(x)
+    if not detect_negative and not detect_positive:
+        return torch.zeros_like(x, dtype=torch.bool)
+    return torch.isposinf(x) if detect_positive else torch.isneginf(x)
 
 
 def _load_clip(problem: Problem) -> Kernel:
@@ -81,135 +88,141 @@ def _load_clip(problem: Problem) -> Kernel:
     return bind(problem, torch.clamp, numbers={1, 2} if fixed else ())
 
 
-def _variadic(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    return lambda *values: functools.reduce(function, values)
+def _reduced(function: Callable[..., Tensor], check: Check) -> Rule:
+    """Over any number of operands."""
+    return Rule(calls(lambda *values: functools.reduce(function, values)), check)
 
 
-def _mean(*values: torch.Tensor) -> torch.Tensor:
+def _mean(*values: Tensor) -> Tensor:
     return functools.reduce(torch.add, values) / len(values)
 
 
-def _sign(x: torch.Tensor) -> torch.Tensor:
+def _sign(x: Tensor) -> Tensor:
     """NaN stays NaN, which ``torch.sign`` alone makes 0."""
     return torch.sign(x) if not x.is_floating_point() else torch.where(x.isnan(), x, x.sign())
 
 
-_CAST_DTYPES = {
-    1: torch.float32,
-    2: torch.uint8,
-    3: torch.int8,
-    5: torch.int16,
-    6: torch.int32,
-    7: torch.int64,
-    9: torch.bool,
-    10: torch.float16,
-    11: torch.float64,
-    16: torch.bfloat16,
-}
-"""Element types that torch converts as ONNX does, by ONNX's number (TensorProto.DataType)."""
-
-
 def _load_cast(problem: Problem) -> Kernel:
-    dtype = _CAST_DTYPES[problem.attribute("to", 0)]
+    dtype = TORCH_DTYPES[name_of_element(problem.attribute("to", 0)) or ""]
     return bind(problem, lambda x: x.to(dtype))
 
 
 def _check_cast(problem: Problem) -> str | None:
+    """torch converts between what it moves as ONNX does."""
     number = problem.attribute("to", 0)
-    if number not in _CAST_DTYPES:
+    if name_of_element(number) not in MOVED:
         return f"element type {number} is converted by the reference only"
     return takes(MOVED)(problem)
 
 
 def _load_dropout(problem: Problem) -> Kernel:
-    if len(problem.layer.outputs) == 1:
+    if len(problem.node.outputs) == 1:
         return bind(problem, lambda x, *_: x)
-    return lambda x, *_: (x, torch.ones_like(x, dtype=torch.bool))
+    return several(calls(lambda x, *_: (x, torch.ones_like(x, dtype=torch.bool))))(problem)
 
 
 def _check_dropout(problem: Problem) -> str | None:
     if problem.operand(2) is not None and problem.constant(2) is not False:
         return "may run in training mode"
-    if not problem.is_dynamic(0):
-        return "drops out of a constant"
     return takes(FLOATS, FLOATS, BOOLEAN)(problem)
 
 
-def _rules(
-    check: Check, functions: Mapping[str, Callable[..., Value]], since: int = 1
-) -> dict[str, Rule]:
-    return {name: Rule(plain(function), check, since) for name, function in functions.items()}
+def _by_name(check: Check, *operators: str, prefix: str = "") -> dict[str, Rule]:
+    """Operators that torch has under ONNX's name."""
+    return {name: Rule(calls(getattr(torch, prefix + name.lower())), check) for name in operators}
 
-
-_OF_FLOATS: dict[str, Callable[..., Value]] = {
-    "Sqrt": torch.sqrt,
-    "Exp": torch.exp,
-    "Log": torch.log,
-    "Erf": torch.erf,
-    "Sin": torch.sin,
-    "Cos": torch.cos,
-    "Tan": torch.tan,
-    "Asin": torch.asin,
-    "Acos": torch.acos,
-    "Atan": torch.atan,
-    "Sinh": torch.sinh,
-    "Cosh": torch.cosh,
-    "Tanh": torch.tanh,
-    "Asinh": torch.asinh,
-    "Acosh": torch.acosh,
-    "Atanh": torch.atanh,
-    "Ceil": torch.ceil,
-    "Floor": torch.floor,
-    "Round": torch.round,
-    "Reciprocal": torch.reciprocal,
-    "IsNaN": torch.isnan,
-}
-
-_OF_BOOLEANS: dict[str, Callable[..., Value]] = {
-    "And": torch.logical_and,
-    "Or": torch.logical_or,
-    "Xor": torch.logical_xor,
-    "Not": torch.logical_not,
-}
-
-_OF_BITS: dict[str, Callable[..., Value]] = {
-    "BitwiseAnd": torch.bitwise_and,
-    "BitwiseOr": torch.bitwise_or,
-    "BitwiseXor": torch.bitwise_xor,
-    "BitwiseNot": torch.bitwise_not,
-}
-
-_BROADCASTING: dict[str, Callable[..., Value]] = {
-    "Add": torch.add,
-    "Sub": torch.sub,
-    "Mul": torch.mul,
-    "Greater": torch.gt,
-    "Less": torch.lt,
-    "GreaterOrEqual": torch.ge,
-    "LessOrEqual": torch.le,
-}
 
 ELEMENTWISE: dict[str, Rule] = {
-    **_rules(takes(FLOATS), _OF_FLOATS),
-    **_rules(takes(BOOLEAN), _OF_BOOLEANS),
-    **_rules(takes(INTEGERS), _OF_BITS),
-    **_rules(takes(NUMBERS), _BROADCASTING, since=7),
-    **_rules(takes(NUMBERS), {"Abs": torch.abs, "Sign": _sign}),
-    **_rules(takes(FLOATS | SIGNED), {"Neg": torch.neg}),
-    "Equal": Rule(plain(torch.eq), takes(MOVED), since=7),
-    "Div": Rule(_load_divide, takes(NUMBERS), since=7),
-    "Mod": Rule(_load_modulo, takes(NUMBERS), since=10),
-    "Pow": Rule(_load_power, _check_power, since=7),
-    "BitShift": Rule(_load_shift, takes({"uint8"})),
-    "IsInf": Rule(_load_is_infinite, takes(FLOATS)),
-    "Clip": Rule(_load_clip, takes(NUMBERS), since=11),
-    "Max": Rule(plain(_variadic(torch.maximum)), takes(NUMBERS), since=8),
-    "Min": Rule(plain(_variadic(torch.minimum)), takes(NUMBERS), since=8),
-    "Sum": Rule(plain(_variadic(torch.add)), takes(FLOATS), since=8),
-    "Mean": Rule(plain(_mean), takes(FLOATS), since=8),
-    "Where": Rule(plain(torch.where), takes(BOOLEAN, MOVED)),
-    "Cast": Rule(_load_cast, _check_cast, since=6),
-    "CastLike": Rule(plain(lambda x, like: x.to(like.dtype)), takes(MOVED)),
-    "Identity": Rule(plain(lambda x: x), anything),
-    "Dropout": Rule(_load_dropout, _check_dropout, since=12),
+    **_by_name(
+        takes(FLOATS),
+        *("Sqrt", "Exp", "Log", "Erf", "Ceil", "Floor", "Round", "Reciprocal", "IsNaN"),
+        *("Sin", "Cos", "Tan", "Asin", "Acos", "Atan"),
+        *("Sinh", "Cosh", "Tanh", "Asinh", "Acosh", "Atanh"),
+    ),
+    **_by_name(takes(BOOLEAN), "And", "Or", "Xor", "Not", prefix="logical_"),
+    **_by_name(takes(NUMBERS), "Add", "Sub", "Mul", "Greater", "Less", "Abs"),
+    "BitwiseAnd": Rule(calls(torch.bitwise_and), takes(INTEGERS)),
+    "BitwiseOr": Rule(calls(torch.bitwise_or), takes(INTEGERS)),
+    "BitwiseXor": Rule(calls(torch.bitwise_xor), takes(INTEGERS)),
+    "BitwiseNot": Rule(calls(torch.bitwise_not), takes(INTEGERS)),
+    "GreaterOrEqual": Rule(calls(torch.ge), takes(NUMBERS)),
+    "LessOrEqual": Rule(calls(torch.le), takes(NUMBERS)),
+    "Neg": Rule(calls(torch.neg), takes(FLOATS | SIGNED)),
+    "Sign": Rule(calls(_sign), takes(NUMBERS)),
+    "Equal": Rule(calls(torch.eq), takes(MOVED)),
+    "Div": Rule(_load_divide, takes(NUMBERS)),
+    "Mod": Rule(calls(_modulo, fmod=0), takes(NUMBERS)),
+    "Pow": Rule(_load_power, _check_power),
+    "BitShift": Rule(calls(_shift, direction="LEFT"), takes({"uint8"})),
+    "IsInf": Rule(calls(_is_infinite, detect_negative=1, detect_positive=1), takes(FLOATS)),
+    "Clip": Rule(_load_clip, takes(NUMBERS)),
+    "Max": _reduced(torch.maximum, takes(NUMBERS)),
+    "Min": _reduced(torch.minimum, takes(NUMBERS)),
+    "Sum": _reduced(torch.add, takes(FLOATS)),
+    "Mean": Rule(calls(_mean), takes(FLOATS)),
+    "Where": Rule(calls(torch.where), takes(BOOLEAN, MOVED)),
+    "Cast": Rule(_load_cast, _check_cast),
+    "CastLike": Rule(calls(lambda x, like: x.to(like.dtype)), takes(MOVED)),
+    "Identity": Rule(calls(lambda x: x), anything),
+    "Dropout": Rule(_load_dropout, _check_dropout),
+}
+
+
+# Activations.
+
+
+def _swish(x: Tensor, alpha: float) -> Tensor:
+    return functional.silu(x) if alpha == 1.0 else x * torch.sigmoid(alpha * x)
+
+
+def _shrink(x: Tensor, bias: float, lambd: float) -> Tensor:
+    """y = x + bias below -lambd, x - bias above it, 0 between."""
+    outside = torch.where(x < -lambd, x + bias, x - bias)
+    return torch.where(x.abs() > lambd, outside, torch.zeros_like(x))
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    """1 at the first maximum along ``axis``, else 0."""
+    return torch.zeros_like(x).scatter_(axis, x.argmax(axis, keepdim=True), 1)
+
+
+def _parametric_relu(x: Tensor, slope: Tensor) -> Tensor:
+    return torch.where(x < 0, x * slope, x)
+
+
+def _along(function: Callable[[Tensor, int], Tensor]) -> Load:
+    return calls(lambda x, axis: function(x, axis), axis=-1)
+
+
+_LOADERS: dict[str, Load] = {
+    "LeakyRelu": calls(lambda x, alpha: functional.leaky_relu(x, alpha), alpha=0.01),
+    "PRelu": calls(_parametric_relu),
+    "Elu": calls(functional.elu, alpha=1.0),
+    "Selu": calls(
+        lambda x, alpha, gamma: torch.ops.aten.elu(x, alpha, gamma),
+        alpha=1.6732632423543772,
+        gamma=1.0507009873554805,
+    ),
+    "Celu": calls(functional.celu, alpha=1.0),
+    "Gelu": calls(functional.gelu, approximate="none"),
+    "Sigmoid": calls(torch.sigmoid),
+    "Softplus": calls(functional.softplus),
+    "Softsign": calls(functional.softsign),
+    "HardSigmoid": calls(
+        lambda x, alpha, beta: torch.clamp(x * alpha + beta, 0.0, 1.0), alpha=0.2, beta=0.5
+    ),
+    "HardSwish": calls(functional.hardswish),
+    "Mish": calls(functional.mish),
+    "Swish": calls(_swish, alpha=1.0),
+    "SwiGLU": calls(lambda gate, value, alpha: _swish(gate, alpha) * value, alpha=1.0),
+    "ThresholdedRelu": calls(lambda x, alpha: functional.threshold(x, alpha, 0.0), alpha=1.0),
+    "Shrink": calls(_shrink, bias=0.0, lambd=0.5),
+    "Softmax": _along(torch.softmax),
+    "LogSoftmax": _along(torch.log_softmax),
+    "Hardmax": _along(_hardmax),
+}
+
+ACTIVATION: dict[str, Rule] = {
+    "Relu": Rule(calls(torch.relu), takes(NUMBERS)),
+    **{operator: Rule(load, takes(FLOATS)) for operator, load in _LOADERS.items()},
 }

@@ -1,16 +1,19 @@
-"""Normalisation over fixed statistics (BatchNormalization) and over the input's own."""
+"""Normalisation over fixed statistics (BatchNormalization) and over the input's own.
+
+Functions take ONNX's attributes under their names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from brisk.graph.program import Dimension
-from brisk.solutions.base import Kernel, Problem
-from brisk.solutions.rules import Check, Rule, bind, both, refuse_mixed_floats
+from brisk.solutions.base import Problem
+from brisk.solutions.rules import Check, Load, Rule, both, calls, refuse_mixed_floats
 
 
 def _rank_at_least(least: int) -> Check:
@@ -24,7 +27,7 @@ def _rank_at_least(least: int) -> Check:
 
 
 def _first_output_only(problem: Problem) -> str | None:
-    count = len(problem.layer.outputs)
+    count = len(problem.node.outputs)
     return None if count == 1 else f"{count} outputs, only the first is computed"
 
 
@@ -56,63 +59,6 @@ def _covers(given: Sequence[Dimension], normalised: Sequence[Dimension]) -> bool
     )
 
 
-def _normalised_shape(problem: Problem) -> tuple[int, ...]:
-    return tuple(problem.operands[1].type.shape or ())  # type: ignore[union-attr,arg-type]
-
-
-def _batch(problem: Problem) -> Kernel:
-    epsilon = problem.attribute("epsilon", 1e-5)
-
-    def compute(x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> torch.Tensor:
-        return torch.batch_norm(x, scale, bias, mean, variance, False, 0.0, epsilon, False)
-
-    return bind(problem, compute)
-
-
-def _layer(problem: Problem) -> Kernel:
-    epsilon, shape = problem.attribute("epsilon", 1e-5), _normalised_shape(problem)
-    call = torch.layer_norm
-    return bind(problem, lambda x, scale, bias=None: call(x, shape, scale, bias, epsilon))
-
-
-def _root_mean_square(problem: Problem) -> Kernel:
-    epsilon, shape = problem.attribute("epsilon", 1e-5), _normalised_shape(problem)
-    return bind(problem, lambda x, scale: torch.rms_norm(x, shape, scale, epsilon))
-
-
-def _instance(problem: Problem) -> Kernel:
-    epsilon = problem.attribute("epsilon", 1e-5)
-
-    def compute(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, False)
-
-    return bind(problem, compute)
-
-
-def _group(problem: Problem) -> Kernel:
-    epsilon = problem.attribute("epsilon", 1e-5)
-    groups = int(problem.attribute("num_groups", 1))
-    return bind(problem, lambda x, s, b: torch.group_norm(x, groups, s, b, epsilon, False))
-
-
-def _local_response(problem: Problem) -> Kernel:
-    size = int(problem.attribute("size", 1))
-    alpha, beta = problem.attribute("alpha", 1e-4), problem.attribute("beta", 0.75)
-    bias = problem.attribute("bias", 1.0)
-    return bind(problem, lambda x: functional.local_response_norm(x, size, alpha, beta, bias))
-
-
-def _mean_variance(problem: Problem) -> Kernel:
-    axes = list(problem.attribute("axes", (0, 2, 3)))
-
-    def compute(x: torch.Tensor) -> torch.Tensor:
-        mean = x.mean(axes, keepdim=True)
-        deviation = ((x * x).mean(axes, keepdim=True) - mean * mean).sqrt()
-        return (x - mean) / (deviation + 1e-9)
-
-    return bind(problem, compute)
-
-
 def _infer_only(problem: Problem) -> str | None:
     return "training mode" if problem.attribute("training_mode", 0) else None
 
@@ -122,18 +68,56 @@ def _odd_size(problem: Problem) -> str | None:
     return None if size % 2 else f"a window of even size {size} lies differently in torch"
 
 
-def _rule(load: Callable[[Problem], Kernel], *checks: Check, since: int = 1) -> Rule:
-    return Rule(load, both(refuse_mixed_floats, _first_output_only, *checks), since)
+def _batch(
+    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
+) -> Tensor:
+    return torch.batch_norm(x, scale, bias, mean, variance, False, 0.0, epsilon, False)
+
+
+def _layer(x: Tensor, scale: Tensor, bias: Tensor | None = None, *, epsilon: float) -> Tensor:
+    return torch.layer_norm(x, scale.shape, scale, bias, epsilon)
+
+
+def _root_mean_square(x: Tensor, scale: Tensor, epsilon: float) -> Tensor:
+    return torch.rms_norm(x, scale.shape, scale, epsilon)
+
+
+def _instance(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+    return torch.instance_norm(x, scale, bias, None, None, True, 0.0, epsilon, False)
+
+
+def _group(x: Tensor, scale: Tensor, bias: Tensor, epsilon: float, num_groups: int) -> Tensor:
+    return torch.group_norm(x, num_groups, scale, bias, epsilon, False)
+
+
+def _local_response(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
+    return functional.local_response_norm(x, size, alpha, beta, bias)
+
+
+def _mean_variance(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    mean = x.mean(axes, keepdim=True)
+    deviation = ((x * x).mean(axes, keepdim=True) - mean * mean).sqrt()
+    return (x - mean) / (deviation + 1e-9)
+
+
+def _rule(load: Load, *checks: Check) -> Rule:
+    return Rule(load, both(refuse_mixed_floats, _first_output_only, *checks))
 
 
 _OVER_LAST_AXES = (_rank_at_least(1), _computes_in_float32, _scale_covers_the_axes)
 
 NORMALISATION: dict[str, Rule] = {
-    "BatchNormalization": _rule(_batch, _rank_at_least(2), _infer_only, since=9),
-    "LayerNormalization": _rule(_layer, *_OVER_LAST_AXES),
-    "RMSNormalization": _rule(_root_mean_square, *_OVER_LAST_AXES),
-    "InstanceNormalization": _rule(_instance, _rank_at_least(3)),
-    "GroupNormalization": _rule(_group, _rank_at_least(2), _computes_in_float32, since=21),
-    "LRN": _rule(_local_response, _rank_at_least(3), _odd_size),
-    "MeanVarianceNormalization": _rule(_mean_variance, _rank_at_least(1)),
+    "BatchNormalization": _rule(calls(_batch, epsilon=1e-5), _rank_at_least(2), _infer_only),
+    "LayerNormalization": _rule(calls(_layer, epsilon=1e-5), *_OVER_LAST_AXES),
+    "RMSNormalization": _rule(calls(_root_mean_square, epsilon=1e-5), *_OVER_LAST_AXES),
+    "InstanceNormalization": _rule(calls(_instance, epsilon=1e-5), _rank_at_least(3)),
+    "GroupNormalization": _rule(
+        calls(_group, epsilon=1e-5, num_groups=1), _rank_at_least(2), _computes_in_float32
+    ),
+    "LRN": _rule(
+        calls(_local_response, size=1, alpha=1e-4, beta=0.75, bias=1.0),
+        _rank_at_least(3),
+        _odd_size,
+    ),
+    "MeanVarianceNormalization": _rule(calls(_mean_variance, axes=(0, 2, 3)), _rank_at_least(1)),
 }

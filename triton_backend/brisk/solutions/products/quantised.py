@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from brisk.solutions.base import Kernel, Problem
 from brisk.solutions.images.convolution import convolution, refuse_axes
-from brisk.solutions.rules import Rule, bind, constant_tensor, plain, takes
+from brisk.solutions.rules import Rule, bind, calls, constant_tensor, several, takes
 from brisk.solutions.values import TORCH_DTYPES
 
 BYTES = frozenset({"int8", "uint8"})
@@ -25,7 +26,7 @@ _EXACT_IN_FLOAT32 = 1 << 24
 _GREATEST_INPUT = 255
 
 
-def _saturate(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _saturate(values: Tensor, dtype: torch.dtype) -> Tensor:
     """Round half to even and saturate to bytes; overwrites ``values``."""
     limits = torch.iinfo(dtype)
     return values.round_().clamp_(limits.min, limits.max).to(dtype)
@@ -43,7 +44,7 @@ def _refuse_several(problem: Problem, *positions: int) -> str | None:
 # Products.
 
 
-def _product(left: Any, left_point: Any, right: Any, right_point: Any) -> torch.Tensor:
+def _product(left: Any, left_point: Any, right: Any, right_point: Any) -> Tensor:
     """float64, of operands less their zero points."""
     left = left.double() if left_point is None else left.double() - left_point
     right = right.double() if right_point is None else right.double() - right_point
@@ -61,8 +62,8 @@ def _check_integer(problem: Problem) -> str | None:
 
 
 def _multiply(
-    left: torch.Tensor, right: torch.Tensor, left_point: Any = None, right_point: Any = None
-) -> torch.Tensor:
+    left: Tensor, right: Tensor, left_point: Any = None, right_point: Any = None
+) -> Tensor:
     return _product(left, left_point, right, right_point).to(torch.int32)
 
 
@@ -75,14 +76,14 @@ def _check_requantised(problem: Problem) -> str | None:
 
 def _multiply_requantised(
     left: Any, left_scale: Any, left_point: Any, right: Any, right_scale: Any, right_point: Any,
-    scale: torch.Tensor, point: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
+    scale: Tensor, point: Tensor
+) -> Tensor:  # fmt: skip
     factor = (left_scale * right_scale / scale).double()
     exact = _product(left, left_point, right, right_point)
     return _saturate(exact.mul_(factor).add_(point), point.dtype)
 
 
-def _quantise_dynamically(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _quantise_dynamically(x: Tensor) -> tuple[Tensor, ...]:
     """Bytes of the same shape, scale and zero point of shape ()."""
     if x.numel() == 0:
         raise ValueError("dynamic quantisation of an empty tensor has no scale")
@@ -93,12 +94,6 @@ def _quantise_dynamically(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     point = (-low / scale).clamp(0.0, 255.0).round()
     quantised = torch.div(x, scale).round_().add_(point).clamp_(0.0, 255.0)
     return quantised.to(torch.uint8), scale, point.to(torch.uint8)
-
-
-def _check_floats(problem: Problem) -> str | None:
-    if not problem.is_dynamic(0) or problem.dtype() != "float32":
-        return "the input is not variable float32"
-    return None
 
 
 # Scaling to bytes and back.
@@ -138,29 +133,23 @@ def _check_scaling(problem: Problem) -> str | None:
     return slices if isinstance(slices, str) else None
 
 
-def _load_quantise(problem: Problem) -> Kernel:
+def _load_scaling(problem: Problem) -> Kernel:
     shape: Any = _slices(problem)
     dtype = TORCH_DTYPES[str(problem.outputs[0].dtype)]
 
-    def compute(source: Any, scale: Any, point: Any = None) -> torch.Tensor:
+    def quantise(source: Any, scale: Any, point: Any = None) -> Tensor:
         scaled = torch.div(source, scale.reshape(shape)).round_()
         if point is not None:
             scaled.add_(point.reshape(shape))
         return _saturate(scaled, dtype)
 
-    return bind(problem, compute)
-
-
-def _load_dequantise(problem: Problem) -> Kernel:
-    shape: Any = _slices(problem)
-
-    def compute(source: Any, scale: Any, point: Any = None) -> torch.Tensor:
-        values: torch.Tensor = source.to(torch.float32)
+    def dequantise(source: Any, scale: Any, point: Any = None) -> Tensor:
+        values: Tensor = source.to(torch.float32)
         if point is not None:
             values.sub_(point.reshape(shape))
         return values.mul_(scale.reshape(shape))
 
-    return bind(problem, compute)
+    return bind(problem, quantise if problem.operator == "QuantizeLinear" else dequantise)
 
 
 # Convolution.
@@ -180,7 +169,7 @@ def _check_convolution(problem: Problem) -> str | None:
     return refuse_axes(problem) or _refuse_several(problem, *single)
 
 
-def _exact_weight(problem: Problem) -> torch.Tensor:
+def _exact_weight(problem: Problem) -> Tensor:
     """Less its zero points, float32 where all sums are exact in it, else float64."""
     positions = (3, 5) if problem.operator == "QLinearConv" else (1, 3)
     weight, point = (problem.operand(position) for position in positions)
@@ -198,22 +187,19 @@ def _load_convolution(problem: Problem) -> Kernel:
     """Padding comes after the zero point is subtracted, as the definition has it."""
     convolve, weight = convolution(problem), _exact_weight(problem)
     point = constant_tensor(problem, 2)
-    finish = _to_integers if problem.operator == "ConvInteger" else _requantiser(problem)
+    requantise = _requantiser(problem) if problem.operator == "QLinearConv" else None
 
-    def kernel(source: torch.Tensor) -> tuple[torch.Tensor]:
+    def kernel(source: Tensor) -> tuple[Tensor]:
         values = source.to(weight.dtype)
         if point is not None:
             values.sub_(point)
-        return (finish(convolve(values, weight)),)
+        exact = convolve(values, weight)
+        return (exact.to(torch.int32) if requantise is None else requantise(exact),)
 
     return kernel
 
 
-def _to_integers(exact: torch.Tensor) -> torch.Tensor:
-    return exact.to(torch.int32)
-
-
-def _requantiser(problem: Problem) -> Callable[[torch.Tensor], torch.Tensor]:
+def _requantiser(problem: Problem) -> Callable[[Tensor], Tensor]:
     """From exact sums to bytes: bias added, scaled, rounded and saturated."""
     tensors: list[Any] = [constant_tensor(problem, position) for position in range(9)]
     columns = (-1,) + (1,) * ((problem.rank() or 0) - 2)
@@ -221,24 +207,18 @@ def _requantiser(problem: Problem) -> Callable[[torch.Tensor], torch.Tensor]:
     point, bias = tensors[7], tensors[8]
     offset = 0 if bias is None else bias.double().reshape(columns)
 
-    def finish(exact: torch.Tensor) -> torch.Tensor:
+    def finish(exact: Tensor) -> Tensor:
         return _saturate((exact.double() + offset).mul_(factor).add_(point), point.dtype)
 
     return finish
 
 
-QUANTISED_PRODUCT: dict[str, Rule] = {
-    "MatMulInteger": Rule(plain(_multiply), _check_integer),
-    "QLinearMatMul": Rule(plain(_multiply_requantised), _check_requantised),
-    "DynamicQuantizeLinear": Rule(lambda problem: _quantise_dynamically, _check_floats),
-}
-
-QUANTISED_SCALING: dict[str, Rule] = {
-    "QuantizeLinear": Rule(_load_quantise, _check_scaling, since=10),
-    "DequantizeLinear": Rule(_load_dequantise, _check_scaling, since=10),
-}
-
-QUANTISED_CONVOLUTION: dict[str, Rule] = {
+QUANTISED: dict[str, Rule] = {
+    "MatMulInteger": Rule(calls(_multiply), _check_integer),
+    "QLinearMatMul": Rule(calls(_multiply_requantised), _check_requantised),
+    "DynamicQuantizeLinear": Rule(several(calls(_quantise_dynamically)), takes({"float32"})),
+    "QuantizeLinear": Rule(_load_scaling, _check_scaling),
+    "DequantizeLinear": Rule(_load_scaling, _check_scaling),
     "QLinearConv": Rule(_load_convolution, _check_convolution),
     "ConvInteger": Rule(_load_convolution, _check_convolution),
 }

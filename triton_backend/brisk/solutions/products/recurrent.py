@@ -7,14 +7,15 @@ backward-only form: the input is turned round, and the result turned back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from brisk.solutions.base import Kernel, Problem
-from brisk.solutions.rules import Rule, constant_tensor
+from brisk.solutions.rules import Rule, bind, constant_tensor, several
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +25,18 @@ class Cell:
     order: tuple[int, ...]
     activations: tuple[str, ...]
     call: Callable[..., Any]
-    has_cell_state: bool = False
 
 
 _CELLS: Mapping[str, Cell] = {
-    "LSTM": Cell((0, 2, 3, 1), ("Sigmoid", "Tanh", "Tanh"), torch.lstm, True),
+    "LSTM": Cell((0, 2, 3, 1), ("Sigmoid", "Tanh", "Tanh"), torch.lstm),
     "GRU": Cell((1, 0, 2), ("Sigmoid", "Tanh"), torch.gru),
     "RNN": Cell((0,), ("Tanh",), torch.rnn_tanh),
 }
 
-_DTYPES = ("float32", "float64")
-
 _WEIGHT, _RECURRENCE, _BIAS, _LENGTHS, _HIDDEN, _STATE, _PEEPHOLES = range(1, 8)
 
 
-def _parameters(problem: Problem) -> list[torch.Tensor]:
+def _parameters(problem: Problem) -> list[Tensor]:
     """Weights and biases in the order of torch's parameter list."""
     order = _CELLS[problem.operator].order
     weight, recurrence, bias = (
@@ -59,39 +57,31 @@ def _load(problem: Problem) -> Kernel:
     """One layer, in any direction, all sequences of full length."""
     cell, parameters = _CELLS[problem.operator], _parameters(problem)
     call = torch.rnn_relu if _activations(problem)[0] == "Relu" else cell.call
-    has_bias = problem.operand(_BIAS) is not None
+    has_bias, has_cell_state = problem.operand(_BIAS) is not None, problem.operator == "LSTM"
     direction = problem.attribute("direction", "forward")
     bidirectional, backward = direction == "bidirectional", direction == "reverse"
     directions, hidden_size = 1 + bidirectional, parameters[1].shape[1]
-    positions = (_HIDDEN, _STATE) if cell.has_cell_state else (_HIDDEN,)
-    starts = [_operand_reader(problem, position) for position in positions]
-    count = len(problem.layer.outputs)
+    count = len(problem.node.outputs)
 
-    def kernel(*operands: torch.Tensor) -> Sequence[torch.Tensor]:
-        source = operands[0].flip(0) if backward else operands[0]
+    def compute(source: Tensor, *others: Tensor | None) -> Any:
+        source = source.flip(0) if backward else source
         length, batch = source.shape[:2]
-        shape = (directions, batch, hidden_size)
-        states: list[Any] = [start(operands) for start in starts]
-        states = [source.new_zeros(shape) if state is None else state for state in states]
-        state: Any = states if cell.has_cell_state else states[0]
+        zeros = source.new_zeros((directions, batch, hidden_size))
+        hidden, cells, *_ = (*others[_HIDDEN - 1 :], None, None)
+        state: Any = zeros if hidden is None else hidden
+        if has_cell_state:
+            state = [state, zeros if cells is None else cells]
         result, *finals = call(
             source, state, parameters, has_bias, 1, 0.0, False, bidirectional, False
         )
         result = result.reshape(length, batch, directions, hidden_size).transpose(1, 2)
         return [result.flip(0) if backward else result, *finals][:count]
 
-    return kernel
-
-
-def _operand_reader(
-    problem: Problem, position: int
-) -> Callable[[Sequence[torch.Tensor]], torch.Tensor | None]:
-    """Finds an initial state: a constant, one of the dynamic operands, or None."""
-    if not problem.is_dynamic(position):
-        constant = constant_tensor(problem, position)
-        return lambda operands: constant
-    place = sum(map(problem.is_dynamic, range(position)))
-    return lambda operands: operands[place]
+    states = [
+        constant_tensor(problem, position) if position in (_HIDDEN, _STATE) else None
+        for position in range(len(problem.operands))
+    ]
+    return several(lambda problem: bind(problem, compute, bound=states))(problem)
 
 
 def _activations(problem: Problem) -> tuple[str, ...]:
@@ -103,13 +93,12 @@ def _activations(problem: Problem) -> tuple[str, ...]:
 
 def _refuse_operands(problem: Problem) -> str | None:
     source = problem.operand(0)
-    if source is None or source.constant is not None or source.type.rank != 3:
-        return "the input is no variable sequence of rank 3"
-    if source.type.dtype not in _DTYPES:
-        return f"dtype {source.type.dtype} is not one of {', '.join(_DTYPES)}"
-    for position in (_WEIGHT, _RECURRENCE, _BIAS):
-        if problem.is_dynamic(position):
-            return "the weights are not constant"
+    if source is None or source.type.rank != 3:
+        return "the input is no sequence of rank 3"
+    if source.type.dtype not in ("float32", "float64"):
+        return f"dtype {source.type.dtype} is not float32 or float64"
+    if any(map(problem.is_dynamic, (_WEIGHT, _RECURRENCE, _BIAS))):
+        return "the weights are not constant"
     if problem.operand(_PEEPHOLES) is not None:
         return "peepholes"
     lengths = problem.operand(_LENGTHS)
@@ -125,7 +114,7 @@ def _refuse_operands(problem: Problem) -> str | None:
 def _refuse_attributes(problem: Problem) -> str | None:
     if problem.attribute("layout", 0):
         return "batch-first layout"
-    if "clip" in problem.attributes:
+    if "clip" in problem.node.attributes:
         return "clipped cells"
     if problem.attribute("input_forget", 0):
         return "coupled input and forget gates"
@@ -135,7 +124,7 @@ def _refuse_attributes(problem: Problem) -> str | None:
     allowed = [defaults] + ([("Relu",)] if problem.operator == "RNN" else [])
     if given not in allowed:
         return f"activations {given}"
-    if problem.attributes.get("activation_alpha") or problem.attributes.get("activation_beta"):
+    if problem.attribute("activation_alpha", ()) or problem.attribute("activation_beta", ()):
         return "activations with parameters"
     return None
 
