@@ -11,14 +11,13 @@ from typing import Any
 
 import grpc
 import numpy as np
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
 from brisk_client.urgency import CLASS_PARAMETER, deadline_us
 from brisk_client.workload.description import Periodic, Task, Workload, WorkloadFailedError
 
-_SERVICE = "/inference.GRPCInferenceService/"
-INFER = f"{_SERVICE}ModelInfer"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 UNLIMITED = (
     ("grpc.max_send_message_length", -1),
@@ -55,13 +54,9 @@ def request_sender(channel: grpc.Channel, task: Task, seed: int = 0) -> Callable
 
 def model_metadata(channel: grpc.Channel, task: Task) -> Any:
     """The server's ModelMetadataResponse. Raises grpc.RpcError."""
-    ask = channel.unary_unary(
-        f"{_SERVICE}ModelMetadata",
-        request_serializer=service_pb2.ModelMetadataRequest.SerializeToString,
-        response_deserializer=service_pb2.ModelMetadataResponse.FromString,
-    )
     request = service_pb2.ModelMetadataRequest(name=task.model, version=task.version)
-    return ask(request, timeout=_METADATA_TIMEOUT_S)
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    return stub.ModelMetadata(request, timeout=_METADATA_TIMEOUT_S)
 
 
 def make_request(task: Task, metadata: Any, seed: int) -> bytes:
