@@ -92,27 +92,27 @@ def input_shape(task: Task, name: str, declared: list[int]) -> list[int]:
     Raises ValueError where the task's sizes do not fit.
     """
     shape = list(declared)
-    if shape and shape[0] == -1:
+    has_batch = shape[:1] == [-1]
+    if has_batch:
         shape[0] = task.batch_size
     elif task.batch_size != 1:
         raise ValueError(
             f"task '{task.name}': batch_size {task.batch_size}, but input '{name}' of model "
             f"'{task.model}' has shape {declared}, without a batch"
         )
-    inner = len(shape) - 1
     given = task.sizes.get(name)
-    if given is not None:
-        declared_inner = declared[1:] if declared[:1] == [-1] else declared
-        fits = len(given) == len(declared_inner) and all(
-            size in (-1, wanted) for size, wanted in zip(declared_inner, given, strict=True)
+    if given is None:
+        usual = LENGTH if len(shape) < 4 else SIDE
+        return [usual if size == -1 else size for size in shape]
+    inner = declared[1:] if has_batch else declared
+    if len(given) != len(inner) or any(
+        size not in (-1, wanted) for size, wanted in zip(inner, given, strict=True)
+    ):
+        raise ValueError(
+            f"task '{task.name}': sizes {list(given)} do not fit input '{name}' of model "
+            f"'{task.model}', which is {inner}"
         )
-        if not fits:
-            raise ValueError(
-                f"task '{task.name}': sizes {list(given)} do not fit input '{name}' of model "
-                f"'{task.model}', which is {declared_inner}"
-            )
-        return [*shape[: len(shape) - len(given)], *given]
-    return [(LENGTH if inner < 3 else SIDE) if size == -1 else size for size in shape]
+    return [*shape[: len(shape) - len(given)], *given]
 
 
 def _content(described: Any, shape: list[int], random: np.random.Generator) -> bytes:

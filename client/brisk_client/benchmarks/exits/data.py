@@ -129,7 +129,7 @@ def fashion_case(folder: Path, quick: bool) -> ExitCase | None:
     ``folder`` as Debian's package dataset-fashion-mnist has it. Training images that did not train
     the network make streams, and the pool that the promise is tried on.
     """
-    train, test = (_read_idx(folder, part) for part in ("train", "t10k"))
+    train, test = (read_idx(folder, part) for part in ("train", "t10k"))
     if train is None or test is None:
         return None
     behind = FITTED + STREAMED
@@ -202,7 +202,7 @@ def _digest(*parts: Samples) -> str:
     return found.hexdigest()[:16]
 
 
-def _read_idx(folder: Path, part: str) -> Samples | None:
+def read_idx(folder: Path, part: str) -> Samples | None:
     """Images float32 [count, 1, 28, 28] of 0..1 and labels int64; None where a file is missing."""
     images, labels = (
         folder / f"{part}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")

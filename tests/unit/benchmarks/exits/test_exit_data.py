@@ -77,7 +77,7 @@ def test_parts_of_fashion_mnist_share_no_picture_even_where_it_repeats_them(
             {"image": np.concatenate([moved[:50], images[600:]])}, labels[: 50 + 600].copy()
         )
 
-    monkeypatch.setattr(exit_data, "_read_idx", read)
+    monkeypatch.setattr(exit_data, "read_idx", read)
     monkeypatch.setattr(exit_data, "FITTED", 250)
     monkeypatch.setattr(exit_data, "STREAMED", 250)
     monkeypatch.setattr(exit_data, "POOL", 150)
