@@ -139,7 +139,8 @@ def test_a_stream_is_followed_as_the_product_learns(
     adapted: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its settings, its interval, its reference; every interval is measured and said."""
-    monkeypatch.setattr(exit_streams, "LEARNED_FROM", 1200)
+    monkeypatch.setattr(exit_streams, "LEARNED_FROM", 600)
+    monkeypatch.setattr(exit_streams, "PERIODS", 2)
     monkeypatch.setattr(exit_streams, "MEASURED", 40)
     asked: list[AdaptationSettings] = []
     times_s: list[float] = []
