@@ -52,6 +52,15 @@ def tail_or_shortage(values: Sequence[float], share: float, scale: float = 1.0) 
     return shortage(len(values), share) if found is None else found * scale
 
 
+def percentile_columns(
+    values: Sequence[float], names: Sequence[str], unit: str, scale: float = 1.0
+) -> dict[str, float | str]:
+    """Columns of a report's row such as ``p999_ms`` for ``p999`` and ``ms``, times ``scale``."""
+    return {
+        f"{name}_{unit}": tail_or_shortage(values, float(f"0.{name[1:]}"), scale) for name in names
+    }
+
+
 def tail_ratio(values: Sequence[float], base: Sequence[float], share: float) -> float | str:
     """The tail of ``values`` over that of ``base``, or what one of them lacks."""
     own, other = tail(values, share), tail(base, share)

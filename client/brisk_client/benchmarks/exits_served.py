@@ -20,19 +20,12 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.exits.adaptation.reference import read_reference, reference_file
-from brisk.exits.cascade import Cascade
-from brisk.exits.data.reading import read_samples
-from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
-from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.artefact import write_cascade
 from brisk.exits.files.versions import caches_file
-from brisk.exits.model_graph import read_graph
-from brisk.exits.sources import Sources
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
-from brisk_client.benchmarks.exits.data import digits_case
+from brisk_client.benchmarks.exits.data import ACCURACY, digits_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.served_server import benchmark_server
@@ -40,15 +33,12 @@ from brisk_client.inference import InferenceClient, Parameters, Transport
 from brisk_client.report import Check, Report, check_limit, check_tail_ratio, plot_bars
 from brisk_client.tails import tail_or_shortage
 
-ACCURACY = 0.97
 BATCHES = (1, 2, 8)
 WARM_UP = 20
 PASSES = 3
 """Over the inputs: so many are left of the digits that a p99 takes three."""
 
 TAIL = 1.02
-FEWEST_ROWS = max(BATCHES)
-"""To measure with, that trained nothing."""
 
 WHOLE: Parameters = {"brisk_early_exit": "false"}
 SIDES: dict[str, tuple[str, Parameters | None]] = {
@@ -68,32 +58,30 @@ class ServedSide:
     rows: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ServedSubject:
-    """A model with its caches, and inputs that did not train them."""
+def run(quick: bool = False) -> Report:
+    """The ResNet-50 on digits of `brisk bench exits`, with caches trained now.
 
-    model: Path
-    cascade: Cascade
-    inputs: Mapping[str, np.ndarray]
-
-
-def run(quick: bool = False, model: Path | None = None, data: Path | None = None) -> Report:
-    """``model``: an ONNX file with caches beside it; ``data``: inputs that did not train them.
-
-    Without them: the ResNet-50 on digits of `brisk bench exits`, with caches trained now. Raises
-    InvalidConfigurationError where only one is given, InvalidModelError where caches do not fit.
+    Raises InvalidModelError where it gets none.
     """
-    if (model is None) != (data is None):
-        raise InvalidConfigurationError("--model and --data go together: name both or none")
-    subject = _digits(quick) if model is None or data is None else _named(model, data)
-    cascade, samples = subject.cascade, subject.inputs
-    promise = cascade.levels[0].accuracy
+    case = digits_case(quick)
+    settings = ExplorationSettings(
+        accuracy=ACCURACY, points=4 if quick else 6, variants=case.variants
+    )
+    found = case.explore(settings)
+    if found.cascade is None:
+        raise InvalidModelError(f"the network of the digits got no caches: {found.reason}")
+    samples = case.evaluation.inputs
     notes = ["latency of a request as its client sees it; speed up: of the mean over batches"]
     report = new_report("exits_served", ("torch", "numpy", "tritonclient"), notes)
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         repository = Path(folder)
         for name in ("bare", "cached"):
-            _write_entry(repository / name, subject, with_caches=name == "cached")
+            file = repository / name / "1" / "model.onnx"
+            file.parent.mkdir(parents=True)
+            shutil.copy(case.model, file)
+            text = f'backend: "brisk" max_batch_size: {max(BATCHES)}\n'
+            (repository / name / "config.pbtxt").write_text(text)
+        write_cascade(caches_file(file), found.cascade)
         environment = {"BRISK_ARTEFACTS": "off", "BRISK_SAMPLED_SHARE": "0"}
         with (
             benchmark_server(repository, environment) as server,
@@ -105,78 +93,19 @@ def run(quick: bool = False, model: Path | None = None, data: Path | None = None
                 sides = _measure(client, samples, batch, quick)
                 now_offered, now_answered = _told(server.place)
                 early = (now_answered - answered) / (now_offered - offered)
-                report.rows += _rows(sides, batch, early)
+                report.rows += rows_of(sides, batch, early)
                 if batch == 1:
-                    report.checks += _checks(sides, promise)
+                    report.checks += checks_of(sides, found.cascade.levels[0].accuracy)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
-    parser = benchmark_parser("exits_served", __doc__, "fewer inputs")
-    parser.add_argument("--model", type=Path, metavar="FILE", help="with caches beside it")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="inputs, as .npz")
-    chosen = parser.parse_args(arguments)
-    report = run(chosen.quick, chosen.model, chosen.data)
+    chosen = benchmark_parser("exits_served", __doc__, "fewer inputs").parse_args(arguments)
+    report = run(chosen.quick)
     return deliver(
         report, chosen, lambda folder: plot_bars(report, folder, "mean_ms", "batch", "side")
     )
-
-
-def _named(model: Path, data: Path) -> ServedSubject:
-    try:
-        cascade = read_cascade(caches_file(model), digest_of(model))
-    except DamagedFileError as error:
-        raise InvalidModelError(f"caches of '{model}': {error}") from error
-    return ServedSubject(
-        model, cascade, unlearned(model, read_samples(data, read_graph(model))).inputs
-    )
-
-
-def unlearned(model: Path, samples: Samples) -> Samples:
-    """Those that trained, tuned and proved no cache of ``model``, as far as its reference tells.
-
-    Raises InvalidModelError where hardly any is left or the reference is damaged.
-    """
-    path = reference_file(model)
-    if not path.exists():
-        return samples
-    known = Sources()
-    try:
-        reference = read_reference(path, digest_of(model))
-    except DamagedFileError as error:
-        raise InvalidModelError(f"training data of '{model}': {error}") from error
-    for part in (reference.fit, reference.select, reference.held_out):
-        known.of(part.inputs)
-    known.of_marks(reference.learned)
-    kept = samples.take(np.flatnonzero(known.known(samples.inputs) < 0))
-    if len(kept) < FEWEST_ROWS:
-        raise InvalidModelError(
-            f"of {len(samples)} inputs to measure with, {len(samples) - len(kept)} are copies of "
-            f"what trained the caches of '{model}'; expected at least {FEWEST_ROWS} others"
-        )
-    return kept
-
-
-def _digits(quick: bool) -> ServedSubject:
-    case = digits_case(quick)
-    settings = ExplorationSettings(
-        accuracy=ACCURACY, points=4 if quick else 6, variants=case.variants
-    )
-    found = case.explore(settings)
-    if found.cascade is None:
-        raise InvalidModelError(f"the network of the digits got no caches: {found.reason}")
-    return ServedSubject(case.model, found.cascade, case.evaluation.inputs)
-
-
-def _write_entry(entry: Path, subject: ServedSubject, *, with_caches: bool) -> None:
-    """Its configuration is completed by the backend, but for batching."""
-    version = entry / "1"
-    version.mkdir(parents=True)
-    shutil.copy(subject.model, version / "model.onnx")
-    if with_caches:
-        write_cascade(caches_file(version / "model.onnx"), subject.cascade)
-    (entry / "config.pbtxt").write_text(f'backend: "brisk" max_batch_size: {max(BATCHES)}\n')
 
 
 def _told(place: RuntimePaths) -> tuple[int, int]:
@@ -214,8 +143,8 @@ def _measure(
         inputs = {name: array[start : start + batch] for name, array in samples.items()}
         classes: dict[str, np.ndarray] = {}
         taken_s: dict[str, float] = {}
-        for place in range(len(names)):
-            name = names[(place + turn) % len(names)]
+        first = turn % len(names)
+        for name in (*names[first:], *names[:first]):
             model, parameters = SIDES[name]
             started_s = time.perf_counter()
             answer = client.infer(model, inputs, parameters=parameters)
@@ -229,7 +158,7 @@ def _measure(
     return sides
 
 
-def _rows(sides: dict[str, ServedSide], batch: int, early: float) -> list[dict[str, Any]]:
+def rows_of(sides: dict[str, ServedSide], batch: int, early: float) -> list[dict[str, Any]]:
     base = statistics.fmean(sides["without caches"].times_s)
     return [
         {
@@ -247,7 +176,7 @@ def _rows(sides: dict[str, ServedSide], batch: int, early: float) -> list[dict[s
     ]
 
 
-def _checks(sides: dict[str, ServedSide], promise: float) -> list[Check]:
+def checks_of(sides: dict[str, ServedSide], promise: float) -> list[Check]:
     """At batch 1."""
     base, side, out = (sides[name] for name in ("without caches", "with caches", "opted out"))
     speed_up = statistics.fmean(base.times_s) / statistics.fmean(side.times_s)

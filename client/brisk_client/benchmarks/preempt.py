@@ -8,12 +8,10 @@ with and without preemption, bit by bit).
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -21,39 +19,21 @@ from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliv
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
 from brisk_client.disb import equality, pairs, preemption
-from brisk_client.disb.comparison import REHEARSAL_S, Extent, compare
+from brisk_client.disb.comparison import compare
 from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.preemption import LAYERS_MS, OTHERS_SHARE
-from brisk_client.disb.sides import (
-    DEFAULT_POLICY,
+from brisk_client.disb.plan import (
+    INTERRUPTIONS,
+    PARTS,
+    POINTS,
     POLICIES,
-    QUICK_SETTINGS,
-    RT_ONLY,
+    ROUNDS,
+    SECONDS,
     TRITON,
-    TritonSetting,
-    choose_settings,
+    Plan,
+    plan_of,
 )
 from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
 from brisk_client.report import Report, plot_bars
-
-PARTS = ("workloads", "preemption", "layers", "pairs", "equality")
-
-QUICK_WORKLOADS = ("C",)
-QUICK_SIDES = (RT_ONLY, "shared", DEFAULT_POLICY, TRITON)
-"""What a quick run compares unless told otherwise."""
-
-PROBED = (DEFAULT_POLICY, preemption.WAITING)
-PAIRED = (DEFAULT_POLICY, "shared")
-
-SECONDS, ROUNDS = 60.0, 3
-"""Of a run, as REEF's are, and runs of each side."""
-
-INTERRUPTIONS = 1000
-"""Of best-effort work by a real-time request, for each row of figures 12 and 13: a p99 takes so
-many."""
-
-POINTS, SERVED_REQUESTS = 10_000, 20
-"""Interruptions of the part ``equality``, at the wire and of each network through Triton."""
 
 NOTES = (
     "latency counts from when a request was due; percentiles, and ratios of p99s, are of the "
@@ -78,86 +58,16 @@ QUICK = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is measured.
-
-    ``settings``: none where Triton is not among ``sides``. ``real``: DISB's REAL.json; without it
-    REAL is left out. ``peers``: folder of Triton's C++ backend.
-    """
-
-    quick: bool
-    parts: Sequence[str]
-    workloads: Sequence[str]
-    sides: Sequence[str]
-    settings: Sequence[TritonSetting]
-    networks: Sequence[str]
-    extent: Extent
-    interruptions: int
-    points: int
-    served_requests: int
-    peers: Path | None
-    real: Path | None
-
-    @property
-    def probed(self) -> list[str]:
-        return [name for name in PROBED if name in self.sides]
-
-
-def plan_of(
-    *,
-    quick: bool = False,
-    parts: Sequence[str] | None = None,
-    workloads: Sequence[str] | None = None,
-    sides: Sequence[str] | None = None,
-    settings: Sequence[str] | None = None,
-    networks: Sequence[str] | None = None,
-    peers: Path | None = None,
-    real: Path | None = None,
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    baseline_s: float | None = None,
-    interruptions: int = INTERRUPTIONS,
-    points: int = POINTS,
-) -> Plan:
-    """None is all, or some where it shall be ``quick``; ``sides`` are beside RT-only.
-
-    ``baseline_s``: of each of Triton's settings, None: as long as all others. Raises
-    InvalidConfigurationError where settings or peers are not there.
-    """
-    compared = (RT_ONLY, *sides) if sides else None
-    compared = compared or (QUICK_SIDES if quick else (RT_ONLY, *POLICIES, TRITON))
-    chosen = choose_settings(settings or (QUICK_SETTINGS if quick else None), peers)
-    seconds = min(seconds, 2.0) if quick else seconds
-    baseline_s = seconds if baseline_s is None else min(seconds, baseline_s)
-    return Plan(
-        quick=quick,
-        parts=parts or PARTS,
-        workloads=workloads or (QUICK_WORKLOADS if quick else (*WORKLOADS, REAL)),
-        sides=compared,
-        settings=chosen if TRITON in compared else (),
-        networks=networks or (("vgg", "bert") if quick else tuple(NETWORKS)),
-        extent=Extent(1 if quick else rounds, seconds, baseline_s),
-        interruptions=min(interruptions, 20) if quick else interruptions,
-        points=min(points, 200) if quick else points,
-        served_requests=5 if quick else SERVED_REQUESTS,
-        peers=peers,
-        real=real,
-    )
-
-
 def run(plan: Plan) -> Report:
     """Raises InvalidConfigurationError, WorkloadFailedError, ServerFailedError."""
-    threads = len(os.sched_getaffinity(0))
     packages = ("torch", "onnxruntime", "tritonclient", "numpy")
-    report = new_report("preempt", packages, NOTES, threads=threads)
-    extent = plan.extent
+    report = new_report("preempt", packages, NOTES, threads=plan.threads)
     if plan.quick:
-        report.notes.insert(0, QUICK.format(extent.rounds, extent.seconds))
-    if extent.screens and plan.settings and "workloads" in plan.parts:
-        report.notes.append(SCREENED.format(extent.baseline_s))
-    _announce(report, plan)
-    sides = preemption.Sides(plan.probed, plan.settings, plan.interruptions, threads, plan.peers)
+        report.notes.insert(0, QUICK.format(plan.rounds, plan.seconds))
+        console = Console(stderr=True, highlight=False)
+        console.print(f"[bold red]{report.notes[0]}[/bold red]")
+    if plan.screens and plan.settings and "workloads" in plan.parts:
+        report.notes.append(SCREENED.format(plan.baseline_s))
     if "workloads" in plan.parts:
         wanted = {name: WORKLOADS[name] for name in plan.workloads if name in WORKLOADS}
         if REAL in plan.workloads and plan.real is not None:
@@ -165,89 +75,20 @@ def run(plan: Plan) -> Report:
         elif REAL in plan.workloads:
             report.notes.append("REAL is left out: no trace file was given (--real FILE)")
         if wanted:
-            compare(report, wanted, plan.sides, extent, threads, plan.settings, plan.peers)
+            compare(report, wanted, plan)
     if "preemption" in plan.parts:
-        preemption.measure_networks(report, sides, plan.networks)
+        preemption.measure_networks(report, plan)
     if "layers" in plan.parts:
-        preemption.measure_layers(report, sides, LAYERS_MS[::3] if plan.quick else LAYERS_MS)
+        preemption.measure_layers(report, plan)
     if {"preemption", "layers"} & set(plan.parts):
         report.notes += preemption.NOTES
         preemption.add_checks(report)
     if "pairs" in plan.parts:
-        policies = [name for name in PAIRED if name in plan.sides]
-        each_s = 0.5 if plan.quick else 1.0
-        pairs.measure_pairs(report, policies, plan.networks, each_s, threads)
+        pairs.measure_pairs(report, plan)
     if "equality" in plan.parts:
-        equality.check_points(report, plan.points, threads)
-        equality.check_served(report, plan.networks, plan.served_requests, threads)
+        equality.check_points(report, plan.points, plan.threads)
+        equality.check_served(report, plan)
     return report
-
-
-def _announce(report: Report, plan: Plan) -> None:
-    """What is about to be measured, and for how long, on standard error."""
-    console = Console(stderr=True, highlight=False)
-    for note in report.notes:
-        if note.startswith("QUICK"):
-            console.print(f"[bold red]{note}[/bold red]")
-    minutes = told_minutes(estimate_s(plan))
-    console.print(f"preempt: takes about {minutes}", soft_wrap=True)
-
-
-# How long that takes on a quiet machine of two cores.
-
-BRISK_START_S, TRITON_START_S = 15.0, 25.0
-"""Of a server with all entries, until its kernels stay."""
-
-CALIBRATION_S = 6.0
-"""Before each round."""
-
-RUN_START_S = 3.0
-"""Of a workload's run: warm-up, generators, the last answers."""
-
-INTERRUPTION_S, WAITING_S = 0.035, 0.1
-"""Of a real-time request with the pause before it: interrupting, and waiting."""
-
-POINT_S = 0.015
-PAIR_S = 2.2
-
-
-def estimate_s(plan: Plan) -> dict[str, float]:
-    """By part."""
-    settings, networks = len(plan.settings), len(plan.networks)
-    served = networks * plan.served_requests
-    found = {
-        "workloads": _workloads_s(plan),
-        "pairs": 2 * (BRISK_START_S + networks**2 * PAIR_S),
-        "equality": 2 * BRISK_START_S + plan.points * POINT_S + served * 0.5,
-    }
-    starts_s = len(plan.probed) * 2 * BRISK_START_S + settings * TRITON_START_S
-    others_s = (max(0, len(plan.probed) - 1) + settings) * WAITING_S / OTHERS_SHARE
-    each_s = plan.interruptions * (INTERRUPTION_S + others_s)
-    for part, count in {"preemption": networks, "layers": len(LAYERS_MS)}.items():
-        found[part] = starts_s + (count + 1) * each_s
-    return {part: found[part] for part in plan.parts}
-
-
-def _workloads_s(plan: Plan) -> float:
-    extent, settings = plan.extent, len(plan.settings)
-    sides = len([side for side in plan.sides if side != TRITON])
-    starts_s = max(0, sides - 1) * BRISK_START_S + settings * TRITON_START_S
-    in_rounds = sides + (min(1, settings) if extent.screens else settings)
-    rehearsed = sides if extent.screens else sides + settings
-    screened = settings if extent.screens else 0
-    each_s = (
-        (extent.rounds + 1) * CALIBRATION_S
-        + rehearsed * (min(extent.seconds, REHEARSAL_S) + RUN_START_S)
-        + screened * (extent.baseline_s + RUN_START_S)
-        + extent.rounds * in_rounds * (extent.seconds + RUN_START_S)
-    )
-    return starts_s + len(plan.workloads) * each_s
-
-
-def told_minutes(parts: Mapping[str, float]) -> str:
-    """In whole minutes, at least one, with each part's."""
-    each = ", ".join(f"{part} {max(1, round(s / 60))}" for part, s in parts.items())
-    return f"{max(1, round(sum(parts.values()) / 60))} minutes in all ({each})"
 
 
 PLOTTED = {
@@ -274,19 +115,18 @@ def plot_figures(report: Report, folder: Path) -> list[Path]:
     return files
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
+def make_parser() -> argparse.ArgumentParser:
     parser = benchmark_parser("preempt", __doc__, "one short round, no figure of which counts")
-
-    def several(option: str, dest: str, text: str, **settings: Any) -> None:
-        parser.add_argument(option, dest=dest, action="append", help=text, **settings)
-
     add = parser.add_argument
-    several("--part", "parts", "only this; any number", choices=PARTS)
-    several("--workload", "workloads", "any number", choices=(*WORKLOADS, REAL))
-    several("--side", "sides", "beside RT-only; any number", choices=(*POLICIES, TRITON))
-    several("--triton-setting", "settings", "only this; any number", metavar="NAME")
-    several("--network", "networks", "of the parts without workloads", choices=tuple(NETWORKS))
+    for option, dest, choices, text in (
+        ("--part", "parts", PARTS, "only this; any number"),
+        ("--workload", "workloads", (*WORKLOADS, REAL), "any number"),
+        ("--side", "sides", (*POLICIES, TRITON), "beside RT-only; any number"),
+        ("--network", "networks", tuple(NETWORKS), "of the parts without workloads"),
+        ("--triton-setting", "settings", None, "only this; any number"),
+    ):
+        name = None if choices else "NAME"
+        add(option, dest=dest, action="append", choices=choices, metavar=name, help=text)
     add(
         "--triton-seconds",
         dest="baseline_s",
@@ -306,8 +146,11 @@ def main(arguments: Sequence[str]) -> int:
     add("--seconds", type=float, default=SECONDS, help="of each run (default: %(default)g)")
     add("--interruptions", type=int, default=INTERRUPTIONS, help="of each row")
     add("--points", type=int, default=POINTS, help="interruptions of the part equality")
-    chosen = parser.parse_args(arguments)
-    of_delivery = ("json", "plot", "provenance")
-    options = {name: value for name, value in vars(chosen).items() if name not in of_delivery}
-    report = run(plan_of(**options))
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    chosen = make_parser().parse_args(arguments)
+    report = run(plan_of(chosen))
     return deliver(report, chosen, lambda folder: plot_figures(report, folder))

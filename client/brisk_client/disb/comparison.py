@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
 from rich.console import Console
 
 from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.plan import DEFAULT_POLICY, RT_ONLY, TRITON, Plan
 from brisk_client.disb.sampling import (
     WorkloadSample,
     describe,
     median_ratio,
     sample,
-    summarise_screening,
+    short_row,
     summarise_side,
 )
 from brisk_client.disb.served import REALTIME, closed_loop
-from brisk_client.disb.sides import (
-    DEFAULT_POLICY,
-    RT_ONLY,
-    SUFFIXES,
-    TRITON,
-    Side,
-    TritonSetting,
-    best_baseline,
-    best_screened,
-    entry_name,
-    running_sides,
-)
+from brisk_client.disb.sides import SUFFIXES, Side, entry_name, running_sides
 from brisk_client.disb.wire import wait_until_settled
 from brisk_client.disb.workloads import fit, realtime_only
 from brisk_client.report import Report, check_limit
@@ -72,49 +59,24 @@ SEVERAL = 2.0
 ROOMY = ("E", "REAL")
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """How much is measured. ``seconds``: of each run. ``baseline_s``: of each setting of Triton's;
-    where that is less, it is one short run that finds the best of them for each workload, which
-    alone takes part in the rounds.
-    """
-
-    rounds: int
-    seconds: float
-    baseline_s: float
-
-    @property
-    def screens(self) -> bool:
-        return self.baseline_s < self.seconds
-
-
-def compare(
-    report: Report,
-    workloads: Mapping[str, Workload],
-    sides: Sequence[str],
-    extent: Extent,
-    threads: int,
-    settings: Sequence[TritonSetting] = (),
-    peers: Path | None = None,
-) -> None:
+def compare(report: Report, workloads: Mapping[str, Workload], plan: Plan) -> None:
     """Add a row for each workload and side, and the checks that these allow.
 
-    ``settings``: of TRITON, where it is among ``sides``. ``peers``: folder of its C++ backend.
     Raises WorkloadFailedError, ServerFailedError.
     """
     wanted = sorted(
         {(t.model, t.job_class or REALTIME) for w in workloads.values() for t in w.tasks}
     )
-    with running_sides(sides, wanted, threads, settings, peers) as running:
-        for competitor in running:
-            _settle(competitor, wanted)
+    with running_sides(plan, wanted) as running:
+        for side in running:
+            _settle(side, wanted)
         for name, workload in workloads.items():
-            _measure(report, running, workload, name, extent)
+            _measure(report, running, workload, name, plan)
     add_checks(report)
 
 
 def _measure(
-    report: Report, running: Sequence[Side], workload: Workload, name: str, extent: Extent
+    report: Report, running: Sequence[Side], workload: Workload, name: str, plan: Plan
 ) -> None:
     """Rounds of all sides, forwards and backwards in turns, after a rehearsal that does not count.
 
@@ -126,32 +88,35 @@ def _measure(
     """
     networks = sorted({task.model for task in realtime_only(workload).tasks})
     alone = next(each for each in running if each.name == RT_ONLY)
+
+    def taken(stage: str, side: Side, fitted: Workload, warm_ups: int) -> WorkloadSample:
+        found = sample(side, fitted, warm_ups)
+        console = Console(stderr=True, highlight=False)
+        console.print(f"{name}, {stage}, {side.name}: {describe(found)}", soft_wrap=True)
+        return found
+
     first_s = _calibrate(alone, networks)
-    rehearsed, _ = fit(workload, first_s, min(extent.seconds, REHEARSAL_S))
-    taking_part = [side for side in running if not (side.is_baseline and extent.screens)]
+    rehearsed, _ = fit(workload, first_s, min(plan.seconds, REHEARSAL_S))
+    taking_part = [side for side in running if not (side.is_baseline and plan.screens)]
     for side in taking_part:
-        _say(f"{name}, rehearsal, {side.name}", sample(side, rehearsed, WARM_UPS))
-    screened: dict[str, Mapping[str, Any]] = {}
-    if extent.screens:
-        shorter, _ = fit(workload, first_s, extent.baseline_s)
+        taken("rehearsal", side, rehearsed, WARM_UPS)
+    screened: dict[str, dict[str, Any]] = {}
+    if plan.screens:
+        shorter, _ = fit(workload, first_s, plan.baseline_s)
         baselines = {side.name: side for side in running if side.is_baseline}
         for side in baselines.values():
-            taken = sample(side, shorter, WARM_UPS)
-            screened[side.name] = summarise_screening(taken)
-            _say(f"{name}, {SCREENING}, {side.name}", taken)
+            screened[side.name] = short_row(taken(SCREENING, side, shorter, WARM_UPS))
         if baselines:
             taking_part.append(baselines[best_screened(screened)])
     samples: dict[str, list[WorkloadSample]] = {side.name: [] for side in taking_part}
     factors: list[float] = []
     alone_s: list[Mapping[str, float]] = []
-    for number in range(1, extent.rounds + 1):
+    for number in range(1, plan.rounds + 1):
         alone_s.append(_calibrate(alone, networks))
-        fitted, factor = fit(workload, alone_s[-1], extent.seconds)
+        fitted, factor = fit(workload, alone_s[-1], plan.seconds)
         factors.append(round(factor, 3))
         for side in taking_part if number % 2 else reversed(taking_part):
-            taken = sample(side, fitted, 1)
-            samples[side.name].append(taken)
-            _say(f"{name}, round {number}, {side.name}", taken)
+            samples[side.name].append(taken(f"round {number}", side, fitted, 1))
     report.notes.append(_told(name, factors, alone_s))
     for side_name in samples:
         row = {"workload": name, "side": side_name, **summarise_side(samples, side_name)}
@@ -161,9 +126,25 @@ def _measure(
         report.rows.append(row)
 
 
-def _say(what: str, taken: WorkloadSample) -> None:
-    console = Console(stderr=True, highlight=False)
-    console.print(f"{what}: {describe(taken)}", soft_wrap=True)
+def best_screened(screened: Mapping[str, Mapping[str, Any]]) -> str:
+    """The side with the least p90 of its short run; one without an answer only where all are."""
+    return min(screened, key=lambda side: screened[side].get("p90_ms", float("inf")))
+
+
+def best_baseline(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The row of least p99 among Triton's; None where none has answers.
+
+    One with too few answers for a p99, where its p90 is the least: it may be the best one, and
+    what is compared with it says so.
+    """
+    answered = [row for row in rows if "p90_ms" in row]
+    if not answered:
+        return None
+    quickest = min(answered, key=lambda row: row["p90_ms"])
+    told = [row for row in answered if not isinstance(row["p99_ms"], str)]
+    if isinstance(quickest["p99_ms"], str) or not told:
+        return quickest
+    return min(told, key=lambda row: row["p99_ms"])
 
 
 def _told(name: str, factors: Sequence[float], alone_s: Sequence[Mapping[str, float]]) -> str:
@@ -219,41 +200,30 @@ def add_checks(report: Report) -> None:
     """Checks of what the rows of ``report`` cover."""
     measured = [row for row in report.rows if "workload" in row and row.get("stage") != SCREENING]
     rows = {(row["workload"], row["side"]): row for row in measured}
+
+    def check(workload: str, name: str, value: float | str, comparison: str, limit: float) -> None:
+        report.checks.append(check_limit(f"{workload}: {name}", value, comparison, limit, 3))
+
     for workload in dict.fromkeys(name for name, _ in rows):
         ours = rows.get((workload, DEFAULT_POLICY))
         if ours is None or "mean_ratio" not in ours:
             continue
-        check = functools.partial(_check, report, workload)
         if workload in PROTECTED:
-            check("real-time mean / RT-only", ours["mean_ratio"], "<=", MEAN_LIMIT)
-            check("real-time p99 / RT-only", ours["p99_ratio"], "<=", P99_LIMIT)
+            check(workload, "real-time mean / RT-only", ours["mean_ratio"], "<=", MEAN_LIMIT)
+            check(workload, "real-time p99 / RT-only", ours["p99_ratio"], "<=", P99_LIMIT)
         shared = rows.get((workload, "shared"))
         if shared is not None and workload in SHARES:
-            share = median_ratio(ours, shared, "round_per_s")
+            share = median_ratio(ours["round_per_s"], shared["round_per_s"])
             if share is not None:
-                check("throughput / shared", share, ">=", SHARES[workload])
+                check(workload, "throughput / shared", share, ">=", SHARES[workload])
         if workload in ROOMY:
-            check("throughput / RT-only", ours["throughput_ratio"], ">=", SEVERAL)
-        if workload in BASELINE_WORKLOADS:
-            theirs = [
-                row
-                for (of, side), row in rows.items()
-                if of == workload and side.startswith(TRITON)
-            ]
-            best = best_baseline(theirs)
-            if best is not None:
-                name = f"real-time p99 of {best['side']}, Triton's best, / ours"
-                check(name, _p99_ratio(best, ours), ">=", BASELINE_GAIN)
-
-
-def _check(
-    report: Report, workload: str, name: str, value: float | str, comparison: str, limit: float
-) -> None:
-    report.checks.append(check_limit(f"{workload}: {name}", value, comparison, limit, 3))
-
-
-def _p99_ratio(row: Mapping[str, Any], base: Mapping[str, Any]) -> float | str:
-    """Of the answers of all rounds, or what is lacking."""
-    values = row["p99_ms"], base["p99_ms"]
-    lacking = next((value for value in values if isinstance(value, str)), None)
-    return values[0] / values[1] if lacking is None else lacking
+            check(workload, "throughput / RT-only", ours["throughput_ratio"], ">=", SEVERAL)
+        theirs = [
+            row for (of, side), row in rows.items() if of == workload and side.startswith(TRITON)
+        ]
+        best = best_baseline(theirs)
+        if workload in BASELINE_WORKLOADS and best is not None:
+            values = best["p99_ms"], ours["p99_ms"]
+            lacking = next((value for value in values if isinstance(value, str)), None)
+            name = f"real-time p99 of {best['side']}, Triton's best, / ours"
+            check(workload, name, lacking or values[0] / values[1], ">=", BASELINE_GAIN)

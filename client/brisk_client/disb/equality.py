@@ -6,7 +6,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer
 from brisk_client.disb.networks import NETWORKS, build_bert, build_densenet
+from brisk_client.disb.plan import DEFAULT_POLICY, Plan
 from brisk_client.disb.sides import (
-    DEFAULT_POLICY,
     SUFFIXES,
     brisk_server,
     entry_name,
@@ -26,12 +26,13 @@ from brisk_client.disb.sides import (
 from brisk_client.disb.wire import (
     ProbedModel,
     counting_interruptions,
-    finish,
+    input_of,
+    interrupt,
     probed_runtime,
     wait_until_settled,
 )
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Check, Report
+from brisk_client.report import Check, Report, check_limit
 
 SETTLING_RUNS = 20
 """Until a worker has chosen its number of threads."""
@@ -77,8 +78,7 @@ def add_outcome(report: Report, what: str, found: Outcome, stated: int) -> None:
     """Checks that no answer differs and that what was ``stated`` to be interrupted really was."""
     least = round(LEAST_SHARE * stated)
     name = f"{what} that were really interrupted, of {stated}"
-    is_enough = found.interrupted >= least
-    report.checks.append(Check(name, found.interrupted, f">= {least}", is_enough))
+    report.checks.append(check_limit(name, found.interrupted, ">=", least))
     name = f"answers of {found.attempts} {what} that differ, {found.interrupted} interrupted"
     report.checks.append(Check(name, found.wrong, "0", found.wrong == 0))
 
@@ -92,51 +92,50 @@ def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -
     attempts = interrupted = wrong = 0
     with counting_interruptions(background.place) as has_more:
         while interrupted < points and attempts < MOST_ATTEMPTS * points:
-            pending = background.submit(job_class)
-            time.sleep(source.random() * LATEST_MOMENT * alone_s)
-            urgent.ask("realtime")
-            wrong += finish(*pending).outputs != expected.outputs
+            moment_s = source.random() * LATEST_MOMENT * alone_s
+            _, run = interrupt(urgent, background, job_class, moment_s)
+            wrong += run.outputs != expected.outputs
             interrupted += has_more()
             attempts += 1
     return Outcome(attempts, interrupted, wrong)
 
 
-def check_served(report: Report, networks: Sequence[str], requests: int, threads: int) -> None:
+def check_served(report: Report, plan: Plan) -> None:
     """Best-effort answers of each network through Triton, beside a real-time client."""
     with tempfile.TemporaryDirectory(prefix="brisk-equality-") as folder:
-        models = {name: NETWORKS[name].build() for name in networks}
+        models = {name: NETWORKS[name].build() for name in plan.networks}
         files = save_models(Path(folder) / "models", models)
-        wanted = [(name, job_class) for name in networks for job_class in SUFFIXES]
-        write_brisk(Path(folder) / "repository", files, wanted)
-        with brisk_server(Path(folder) / "repository", DEFAULT_POLICY, threads) as server:
-            for name in networks:
-                found = _beside_requests(server, name, requests)
-                add_outcome(report, f"{name} runs through Triton", found, requests)
+        repository = Path(folder) / "repository"
+        write_brisk(repository, files, [(n, each) for n in plan.networks for each in SUFFIXES])
+        with brisk_server(repository, DEFAULT_POLICY, plan.threads) as server:
+            for name, model in models.items():
+                found = _beside_requests(server, name, input_of(model), plan.served_requests)
+                add_outcome(report, f"{name} runs through Triton", found, plan.served_requests)
 
 
-def _beside_requests(server: BenchmarkServer, name: str, requests: int) -> Outcome:
-    url = server.grpc
-    shape = [d.dim_value for d in NETWORKS[name].build().graph.input[0].type.tensor_type.shape.dim]
-    inputs = {"x": np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
+def _beside_requests(
+    server: BenchmarkServer, name: str, value: np.ndarray, requests: int
+) -> Outcome:
+    url, inputs = server.grpc, {"x": value}
+    urgent, background = entry_name(name, "realtime"), entry_name(name, "besteffort")
     ended = threading.Event()
 
     def interrupt() -> None:
         with InferenceClient(url, Transport.GRPC) as client:
             while not ended.is_set():
                 begun_s = time.monotonic()
-                client.infer(entry_name(name, "realtime"), inputs)
+                client.infer(urgent, inputs)
                 # Without pauses nothing else would run; in longer ones, runs as long as these
                 # would begin and end.
                 ended.wait((time.monotonic() - begun_s) / 2)
 
     with InferenceClient(url, Transport.GRPC) as client:
-        background = entry_name(name, "besteffort")
-        for job_class in SUFFIXES:
-            client.infer(entry_name(name, job_class), inputs)
-            wait_until_settled(server.place, entry_name(name, job_class), job_class)
+        for entry, job_class in ((urgent, "realtime"), (background, "besteffort")):
+            client.infer(entry, inputs)
+            wait_until_settled(server.place, entry, job_class)
         for _ in range(SETTLING_RUNS):
             expected = client.infer(background, inputs)["y"]
-            client.infer(entry_name(name, "realtime"), inputs)
+            client.infer(urgent, inputs)
         thread = threading.Thread(target=interrupt)
         thread.start()
         try:

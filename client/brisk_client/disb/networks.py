@@ -24,60 +24,55 @@ CLASSES = 100
 class Network:
     """``layers`` and ``paper_ms``: of table 1. ``build`` makes the model; its input is ``x``."""
 
-    name: str
     layers: int
     paper_ms: float
     build: Callable[[], onnx.ModelProto]
 
 
-class _NetworkWriter:
+class _NetworkWriter(GraphWriter):
     """Convolutional layers, one call for each."""
 
     def __init__(self, name: str, side: int) -> None:
-        self.graph = GraphWriter(name, opset=17)
-        self._random = np.random.default_rng(0)
-        self.value = self.graph.input("x", "float32", (1, 3, side, side))
+        super().__init__(name, opset=17)
+        self.random = np.random.default_rng(0)
+        self.value = self.input("x", "float32", (1, 3, side, side))
 
     def weights(self, *shape: int) -> str:
         """Scaled so that activations keep their size through many layers (He et al., 2015)."""
         fan_in = int(np.prod(shape[1:]))
-        return self.graph.weight(self._random.normal(0, np.sqrt(2.0 / fan_in), shape))
+        return self.weight(self.random.normal(0, np.sqrt(2.0 / fan_in), shape))
 
     def affine(self, value: str, channels: int) -> str:
         """Batch normalisation that no convolution takes in, with Relu."""
         ones, zeros = np.ones(channels), np.zeros(channels)
-        names = [self.graph.weight(array) for array in (ones, zeros, zeros, ones)]
-        return self.graph.add("Relu", self.graph.add("BatchNormalization", value, *names))
+        names = [self.weight(array) for array in (ones, zeros, zeros, ones)]
+        return self.relu(self.add("BatchNormalization", value, *names))
 
     def convolution(
         self, value: str, inputs: int, outputs: int, size: int = 3, *, stride: int = 1
     ) -> str:
-        return self.graph.add(
+        return self.add(
             "Conv",
             value,
             self.weights(outputs, inputs, size, size),
-            self.graph.weight(np.zeros(outputs)),
+            self.weight(np.zeros(outputs)),
             kernel_shape=[size, size],
             strides=[stride, stride],
             pads=[size // 2] * 4,
         )
 
     def relu(self, value: str) -> str:
-        return self.graph.add("Relu", value)
+        return self.add("Relu", value)
 
     def pool(self, value: str, *, stride: int = 2) -> str:
-        return self.graph.add(
-            "MaxPool", value, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4
-        )
+        return self.add("MaxPool", value, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4)
 
     def classify(self, value: str, channels: int) -> onnx.ModelProto:
         """Global average, one fully connected layer, and the finished model."""
-        pooled = self.graph.add("Flatten", self.graph.add("GlobalAveragePool", value), axis=1)
-        weight = self.weights(CLASSES, channels)
-        bias = self.graph.weight(np.zeros(CLASSES))
-        value = self.graph.add("Gemm", pooled, weight, bias, transB=1)
-        self.graph.output(value, "y", "float32", (1, CLASSES))
-        return self.graph.model()
+        pooled = self.add("Flatten", self.add("GlobalAveragePool", value), axis=1)
+        weight, bias = self.weights(CLASSES, channels), self.weight(np.zeros(CLASSES))
+        self.output(self.add("Gemm", pooled, weight, bias, transB=1), "y", "float32", (1, CLASSES))
+        return self.model()
 
 
 def build_resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> onnx.ModelProto:
@@ -95,8 +90,8 @@ def build_resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> o
             value = net.relu(net.convolution(value, inputs, inner, 1))
             value = net.relu(net.convolution(value, inner, inner, 3, stride=stride))
             value = net.convolution(value, inner, outputs, 1)
-            value = net.graph.add("Mul", value, net.graph.scalar(0.2))
-            value = net.relu(net.graph.add("Add", value, shortcut))
+            value = net.add("Mul", value, net.scalar(0.2))
+            value = net.relu(net.add("Add", value, shortcut))
             inputs = outputs
     return net.classify(value, inputs)
 
@@ -110,11 +105,11 @@ def build_densenet(growth: int = 32, depths: tuple[int, ...] = (2, 5, 19, 12)) -
         if stage:
             value = net.convolution(net.affine(value, channels), channels, channels // 2, 1)
             channels //= 2
-            value = net.graph.add("AveragePool", value, kernel_shape=[2, 2], strides=[2, 2])
+            value = net.add("AveragePool", value, kernel_shape=[2, 2], strides=[2, 2])
         for _ in range(depth):
             inner = net.relu(net.convolution(net.affine(value, channels), channels, 4 * growth, 1))
             new = net.convolution(inner, 4 * growth, growth, 3)
-            value = net.graph.add("Concat", value, new, axis=1)
+            value = net.add("Concat", value, new, axis=1)
             channels += growth
     return net.classify(net.affine(value, channels), channels)
 
@@ -149,7 +144,7 @@ def build_inception(width: int = 112, blocks: int = 15) -> onnx.ModelProto:
         five = net.relu(net.convolution(five, part, part, 3))
         five = net.relu(net.convolution(five, part, part, 3))
         pooled = net.relu(net.convolution(net.pool(value, stride=1), channels, part, 1))
-        value = net.graph.add("Concat", one, three, five, pooled, axis=1)
+        value = net.add("Concat", one, three, five, pooled, axis=1)
     return net.classify(value, channels)
 
 
@@ -191,14 +186,11 @@ def build_bert(width: int = 180, blocks: int = 34, tokens: int = 64) -> onnx.Mod
 
 
 NETWORKS: Mapping[str, Network] = {
-    network.name: network
-    for network in (
-        Network("resnet", 307, 13.6, build_resnet),
-        Network("densenet", 207, 3.5, build_densenet),
-        Network("vgg", 55, 4.4, build_vgg),
-        Network("inception", 146, 8.3, build_inception),
-        Network("bert", 205, 5.4, build_bert),
-    )
+    "resnet": Network(307, 13.6, build_resnet),
+    "densenet": Network(207, 3.5, build_densenet),
+    "vgg": Network(55, 4.4, build_vgg),
+    "inception": Network(146, 8.3, build_inception),
+    "bert": Network(205, 5.4, build_bert),
 }
 """By name. The scan of table 1 has lost DenseNet's and VGG's decimal points: 4.4 ms is what the
 text says of VGG ("about 4 ms", 220 requests a second saturate the device); with 35 ms DenseNet

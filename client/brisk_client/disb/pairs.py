@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from brisk_client.disb.networks import NETWORKS
+from brisk_client.disb.plan import DEFAULT_POLICY, Plan
 from brisk_client.disb.sides import runtime_variables
 from brisk_client.disb.wire import ProbedModel, Timed, probed_runtime
 from brisk_client.report import Report
@@ -21,21 +23,19 @@ NOTE = (
 )
 
 
-def measure_pairs(
-    report: Report, policies: Sequence[str], networks: Sequence[str], seconds: float, threads: int
-) -> None:
+def measure_pairs(report: Report, plan: Plan) -> None:
     """A row for each policy, real-time and best-effort network."""
-    models = {name: NETWORKS[name].build() for name in networks}
-    for policy in policies:
-        with probed_runtime(models, runtime_variables(policy, threads)) as probed:
+    seconds = 0.5 if plan.quick else 1.0
+    models = {name: NETWORKS[name].build() for name in plan.networks}
+    for policy in (name for name in (DEFAULT_POLICY, "shared") if name in plan.sides):
+        with probed_runtime(models, runtime_variables(policy, plan.threads)) as probed:
             for model in probed.values():
                 for job_class in ("realtime", "besteffort"):
                     model.settle(job_class, SETTLING_RUNS)
-            for urgent in networks:
-                for background in networks:
-                    row = _row(probed[urgent], probed[background], seconds)
-                    names = {"realtime": urgent, "best_effort": background}
-                    report.rows.append({"figure": "16", "policy": policy, **names, **row})
+            for urgent, background in itertools.product(plan.networks, repeat=2):
+                names = {"realtime": urgent, "best_effort": background}
+                row = _row(probed[urgent], probed[background], seconds)
+                report.rows.append({"figure": "16", "policy": policy, **names, **row})
     report.notes.append(NOTE)
 
 

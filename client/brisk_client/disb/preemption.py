@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ import onnx
 
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer
 from brisk_client.disb.networks import NETWORKS, PROBE_WIDTH, build_chain, chain_of
+from brisk_client.disb.plan import DEFAULT_POLICY, Plan
 from brisk_client.disb.served import Asked, UrgentClient, Way, asked_without_pause
 from brisk_client.disb.sides import (
-    DEFAULT_POLICY,
-    TritonSetting,
     brisk_server,
     entry_name,
     runtime_variables,
@@ -28,18 +27,15 @@ from brisk_client.disb.sides import (
 from brisk_client.disb.wire import (
     ProbedModel,
     Timed,
-    preempt_at_random,
+    interrupt,
     probed_runtime,
     wait_until_settled,
 )
 from brisk_client.report import Report, check_limit
-from brisk_client.tails import quantile, tail_or_shortage
+from brisk_client.tails import percentile_columns
 
 URGENT = "densenet"
 """The real-time network: the shortest of the five."""
-
-WAITING = "sequential"
-"""The policy that lets a running best-effort job end: the wait-based preemption of figure 12."""
 
 LAYERS_MS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
@@ -60,10 +56,6 @@ SETTLING_RUNS = 10
 WARM_UPS = 20
 """Of the real-time entry: a worker tries thread counts in its first eight runs."""
 
-OTHERS_SHARE = 10
-"""Policies and settings that make a request wait are asked so many times less: they are slow, and
-their tails are no claim."""
-
 RESTORED = 20
 """Runs that are interrupted once each, for the restore overhead."""
 
@@ -83,64 +75,51 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
-    """What is measured. ``count``: requests of each row of the default policy; of others,
-    OTHERS_SHARE times less. ``peers``: folder of Triton's C++ backend, where a setting is of it.
-    """
-
-    policies: Sequence[str]
-    settings: Sequence[TritonSetting]
-    count: int
-    threads: int
-    peers: Path | None = None
-
-    def count_of(self, side: str) -> int:
-        return self.count if side == DEFAULT_POLICY else max(1, self.count // OTHERS_SHARE)
-
-
-def measure_networks(report: Report, sides: Sides, networks: Sequence[str]) -> None:
+def measure_networks(report: Report, plan: Plan) -> None:
     """Rows of figures 12(b) and 15(b): each network interrupted by the shortest one."""
-    models = {name: NETWORKS[name].build() for name in dict.fromkeys((URGENT, *networks))}
-    report.rows += [{"figure": "12", **row} for row in _measure(sides, models, networks)]
-    for policy in sides.policies:
-        report.rows += [
-            {"figure": "15", **row} for row in _restore(policy, models, networks, sides)
-        ]
+    models = {name: NETWORKS[name].build() for name in dict.fromkeys((URGENT, *plan.networks))}
+    report.rows += [{"figure": "12", **row} for row in _measure(plan, models, plan.networks)]
+    for policy in plan.probed:
+        with probed_runtime(models, runtime_variables(policy, plan.threads)) as probed:
+            probed[URGENT].settle("realtime", SETTLING_RUNS)
+            for name in plan.networks:
+                row = {"figure": "15", "policy": policy, "best_effort": name}
+                report.rows.append(row | _restoring(probed[URGENT], probed[name]))
 
 
-def measure_layers(report: Report, sides: Sides, layers_ms: Sequence[float] = LAYERS_MS) -> None:
-    """Rows of figure 13: best-effort layers of ``layers_ms``."""
-    variables = {"BRISK_THREADS": str(sides.threads)}
+def measure_layers(report: Report, plan: Plan) -> None:
+    """Rows of figure 13: best-effort layers of LAYERS_MS, or some of them in a quick run."""
+    variables = {"BRISK_THREADS": str(plan.threads)}
     probe_layers = 8
     with probed_runtime({"probe": build_chain(PROBE_WIDTH, probe_layers)}, variables) as probed:
         runs = [probed["probe"].ask("normal").execution_ns for _ in range(SETTLING_RUNS + 5)]
     layer_ms = min(runs) / 1e6 / probe_layers
-    lengths = {f"chain_{ms:g}_ms": ms for ms in layers_ms}
+    lengths = {f"chain_{ms:g}_ms": ms for ms in LAYERS_MS[:: 3 if plan.quick else 1]}
     models = {name: chain_of(ms, layer_ms) for name, ms in lengths.items()}
     models[URGENT] = NETWORKS[URGENT].build()
-    for row in _measure(sides, models, list(lengths)):
+    for row in _measure(plan, models, list(lengths)):
         report.rows.append({"figure": "13", **row, "layer_ms": lengths[row["best_effort"]]})
 
 
 def _measure(
-    sides: Sides, models: Mapping[str, onnx.ModelProto], networks: Sequence[str]
+    plan: Plan, models: Mapping[str, onnx.ModelProto], networks: Sequence[str]
 ) -> list[dict[str, Any]]:
     """A row for each side and each of ``networks``, which best-effort work is made of."""
     rows: list[dict[str, Any]] = []
     wanted = [(URGENT, "realtime"), *((name, "besteffort") for name in networks)]
     with tempfile.TemporaryDirectory(prefix="brisk-preemption-") as folder:
         files = save_models(Path(folder) / "models", models)
-        for policy in sides.policies:
+        for policy in plan.probed:
             repository = Path(folder) / policy
             write_brisk(repository, files, wanted)
-            with brisk_server(repository, policy, sides.threads) as server:
-                rows += _brisk_rows(policy, server, networks, sides.count_of(policy))
-        for number, setting in enumerate(sides.settings):
+            with brisk_server(repository, policy, plan.threads) as server:
+                rows += _brisk_rows(policy, server, networks, plan.requests_of(policy))
+        for number, setting in enumerate(plan.settings):
             repository = Path(folder) / f"triton-{number}"
-            write_triton(repository, files, wanted, setting, sides.threads)
-            with triton_server(repository, setting, sides.threads, sides.peers) as server:
-                rows += _triton_rows(setting.side, server, networks, sides.count_of(setting.side))
+            write_triton(repository, files, wanted, setting, plan.threads)
+            with triton_server(repository, setting, plan) as server:
+                count = plan.requests_of(setting.side)
+                rows += _triton_rows(setting.side, server, networks, count)
     return rows
 
 
@@ -177,15 +156,10 @@ def _triton_rows(
 
 def way_rows(beside: Sequence[Way], alone: Sequence[Way]) -> list[dict[str, Any]]:
     """A row for each part of the way to the first layer, and that of the excess."""
-    parts: Mapping[str, Callable[[Way], int]] = {
-        CLIENT: lambda way: way.from_client_ns,
-        EXECUTE: lambda way: way.from_execute_ns,
-        IN_WORKER: lambda way: way.in_worker_ns,
-    }
-    rows = [
-        _row(name, [part(way) for way in beside], [part(way) for way in alone])
-        for name, part in parts.items()
-    ]
+    rows = []
+    for part in (CLIENT, EXECUTE, IN_WORKER):
+        column = f"{part.replace(' ', '_')}_ns"
+        rows.append(_row(part, *([getattr(w, column) for w in ways] for ways in (beside, alone))))
     return [*rows, excess_row([way.asked for way in beside], [way.asked for way in alone])]
 
 
@@ -197,39 +171,28 @@ def excess_row(beside: Sequence[Asked], alone: Sequence[Asked]) -> dict[str, Any
 
 
 def _row(part: str, beside_ns: Sequence[float], alone_ns: Sequence[float]) -> dict[str, Any]:
+    alone = percentile_columns(alone_ns, ("p50", "p99"), "us", 1e-3)
     return {
         "part": part,
         "requests": len(beside_ns),
-        "p50_us": quantile(beside_ns, 0.5) / 1e3,
-        "p90_us": quantile(beside_ns, 0.9) / 1e3,
-        "p99_us": tail_or_shortage(beside_ns, 0.99, 1e-3),
+        **percentile_columns(beside_ns, ("p50", "p90", "p99"), "us", 1e-3),
         "worst_us": max(beside_ns) / 1e3,
-        "alone_p50_us": quantile(alone_ns, 0.5) / 1e3,
-        "alone_p99_us": tail_or_shortage(alone_ns, 0.99, 1e-3),
+        **{f"alone_{name}": value for name, value in alone.items()},
     }
-
-
-def _restore(
-    policy: str, models: Mapping[str, onnx.ModelProto], networks: Sequence[str], sides: Sides
-) -> list[dict[str, Any]]:
-    """Rows of figure 15(b), one for each network."""
-    with probed_runtime(models, runtime_variables(policy, sides.threads)) as probed:
-        probed[URGENT].settle("realtime", SETTLING_RUNS)
-        return [
-            {"policy": policy, "best_effort": name, **_restoring(probed[URGENT], probed[name])}
-            for name in networks
-        ]
 
 
 def _restoring(urgent: ProbedModel, background: ProbedModel) -> dict[str, Any]:
     background.settle("besteffort", 3)
-    alone_ms = statistics.median(background.ask("besteffort").execution_ns for _ in range(5)) / 1e6
-    urgent_ones, interrupted = preempt_at_random(urgent, background, RESTORED, seed=1)
-    restores = [
-        (run.execution_ns - _overlap_ns(each, run)) / 1e6 - alone_ms
-        for each, run in zip(urgent_ones, interrupted, strict=True)
-        if _overlap_ns(each, run)
-    ]
+    alone = [background.ask("besteffort") for _ in range(5)]
+    alone_ms = statistics.median(each.execution_ns for each in alone) / 1e6
+    longest_s = 0.9 * min(each.total_ns for each in alone) / 1e9
+    source = random.Random(1)
+    restores = []
+    for _ in range(RESTORED):
+        moment_s = source.random() * longest_s
+        request, run = interrupt(urgent, background, "besteffort", moment_s)
+        if overlap := overlap_ns(request, run):
+            restores.append((run.execution_ns - overlap) / 1e6 - alone_ms)
     row: dict[str, Any] = {"interrupted": len(restores), "alone_ms": alone_ms}
     if restores:
         row["restore_ms"] = statistics.median(restores)
@@ -237,7 +200,7 @@ def _restoring(urgent: ProbedModel, background: ProbedModel) -> dict[str, Any]:
     return row
 
 
-def _overlap_ns(urgent: Timed, background: Timed) -> int:
+def overlap_ns(urgent: Timed, background: Timed) -> int:
     """How long the urgent request ran within the best-effort run; 0 where it did not."""
     ended_ns = background.started_ns + background.execution_ns
     end_ns = min(urgent.started_ns + urgent.execution_ns, ended_ns)
@@ -253,18 +216,12 @@ def add_checks(report: Report) -> None:
             name = f"{part} to the first layer, p99 over {over}, us"
             found = [row["p99_us"] for row in rows if row["part"] == part]
             lacking = next((value for value in found if isinstance(value, str)), None)
-            worst = max(found) if lacking is None else lacking
-            report.checks.append(check_limit(name, worst, "<=", LIMIT_US, 2))
-        for part in (CLIENT, EXECUTE) if figure == "13" else ():
-            _check_dependence(report, part, [row for row in rows if row["part"] == part])
-
-
-def _check_dependence(report: Report, part: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """``rows`` from the shortest layers to the longest."""
-    if len(rows) < 2:
-        return
-    first, last = rows[0], rows[-1]
-    growth = last["p50_us"] / first["p50_us"]
-    lengths = f"layers of {last['layer_ms']:g} ms / of {first['layer_ms']:g} ms"
-    name = f"{part} to the first layer, p50, {lengths}"
-    report.checks.append(check_limit(name, growth, "<=", DEPENDENCE_LIMIT, 2))
+            report.checks.append(check_limit(name, lacking or max(found), "<=", LIMIT_US, 2))
+    for part in (CLIENT, EXECUTE):  # rows go from the shortest layers to the longest
+        lengths = [row for row in ours if row["figure"] == "13" and row["part"] == part]
+        if len(lengths) > 1:
+            first, last = lengths[0], lengths[-1]
+            compared = f"layers of {last['layer_ms']:g} ms / of {first['layer_ms']:g} ms"
+            name = f"{part} to the first layer, p50, {compared}"
+            growth = last["p50_us"] / first["p50_us"]
+            report.checks.append(check_limit(name, growth, "<=", DEPENDENCE_LIMIT, 2))

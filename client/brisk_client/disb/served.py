@@ -58,26 +58,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A request's way to its first layer. ``execute_ns``: Triton handed it to its stub, which has
-    not yet read, staged or copied anything of it; ``worker_ns``: the worker read it.
+    """How long a request took to its first layer: from its client's sending; from when Triton
+    handed it to its stub, which had not yet read, staged or copied anything of it; and from when
+    the worker had read it.
     """
 
     asked: Asked
-    execute_ns: int
-    worker_ns: int
-    layer_ns: int
-
-    @property
-    def from_client_ns(self) -> int:
-        return self.layer_ns - self.asked.sent_ns
-
-    @property
-    def from_execute_ns(self) -> int:
-        return self.layer_ns - self.execute_ns
-
-    @property
-    def in_worker_ns(self) -> int:
-        return self.layer_ns - self.worker_ns
+    from_client_ns: int
+    from_execute_ns: int
+    in_worker_ns: int
 
 
 def ways_of(asked: Sequence[Asked], spans: Sequence[Span]) -> list[Way]:
@@ -104,14 +93,14 @@ def ways_of(asked: Sequence[Asked], spans: Sequence[Span]) -> list[Way]:
 def _way(asked: Asked, span: Span, begun_ns: Sequence[int]) -> Way:
     if not begun_ns:
         raise UnclearTraceError(f"no layer of {span.request} was recorded")
-    way = Way(asked, span.begin_ns, span.end_ns, min(begun_ns))
-    stamps = (asked.sent_ns, way.execute_ns, way.worker_ns, way.layer_ns, asked.answered_ns)
-    if list(stamps) != sorted(stamps):
+    layer_ns = min(begun_ns)
+    stamps = [asked.sent_ns, span.begin_ns, span.end_ns, layer_ns, asked.answered_ns]
+    if stamps != sorted(stamps):
         raise UnclearTraceError(
             f"{span.request}: sent, in its stub, in the worker, first layer, answered: "
             f"{stamps} are not in order"
         )
-    return way
+    return Way(asked, *(layer_ns - stamp_ns for stamp_ns in stamps[:3]))
 
 
 class UrgentClient:

@@ -7,7 +7,6 @@ filled for its inputs. Both ends read the same monotonic clock.
 from __future__ import annotations
 
 import contextlib
-import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,8 +62,7 @@ class ProbedModel:
         self.place = place
         self._name = name
         self._connection = connection
-        shape = [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim]
-        self._input = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+        self._input = input_of(model)
         self._output = model.graph.output[0].name
 
     def submit(self, job_class: str) -> tuple[int, TimedReply]:
@@ -88,6 +86,12 @@ class ProbedModel:
         self.ask(job_class)
         wait_until_settled(self.place, self._name, job_class)
         return [self.ask(job_class) for _ in range(runs)][-1]
+
+
+def input_of(model: onnx.ModelProto) -> np.ndarray:
+    """The same float32 numbers each time, as the model's one input wants them."""
+    shape = [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim]
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
 def finish(submitted_ns: int, reply: TimedReply) -> Timed:
@@ -126,22 +130,13 @@ def probed_runtime(
         yield probed
 
 
-def preempt_at_random(
-    urgent: ProbedModel, background: ProbedModel, count: int, seed: int
-) -> tuple[list[Timed], list[Timed]]:
-    """``count`` real-time requests, each at a random moment of a best-effort run in flight.
-
-    The real-time ones, and the best-effort runs that they met.
-    """
-    source = random.Random(seed)
-    urgent_ones, background_ones = [], []
-    alone_ns = min(background.ask("besteffort").total_ns for _ in range(3))
-    for _ in range(count):
-        pending = background.submit("besteffort")
-        time.sleep(source.random() * 0.9 * alone_ns / 1e9)
-        urgent_ones.append(urgent.ask("realtime"))
-        background_ones.append(finish(*pending))
-    return urgent_ones, background_ones
+def interrupt(
+    urgent: ProbedModel, background: ProbedModel, job_class: str, moment_s: float
+) -> tuple[Timed, Timed]:
+    """A real-time request ``moment_s`` after one of ``job_class``: both, in this order."""
+    pending = background.submit(job_class)
+    time.sleep(moment_s)
+    return urgent.ask("realtime"), finish(*pending)
 
 
 def wait_until_settled(place: RuntimePaths, model: str, job_class: str, alias: str = "") -> None:

@@ -38,16 +38,32 @@ def all_pages(runs: Mapping[str, PublishedRun]) -> dict[str, str]:
 def page(run: PublishedRun) -> str:
     """One run: where it comes from, its checks, its rows, its notes."""
     subject = subject_of(run)
+    origin = {
+        "command": f"`{run.command}`" if run.command else "",
+        "date": run.date,
+        "commit": _commit(run),
+        "machine": ", ".join(f"{_name(key)} {value}" for key, value in run.machine.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+    }
+    checks = [
+        _line(mark(check), check.name, shown(check), aim(check) or str(check.expected))
+        for check in run.checks
+    ]
+    notes = [f"- {' '.join(note.split())}\n" for note in run.notes]
     parts = [
-        GENERATED,
-        f"# {subject.title}\n\n{subject.about}\n",
-        _origin(run),
-        _checks(run),
+        f"{GENERATED}\n# {subject.title}\n\n{subject.about}\n",
+        _section("| | |\n| --- | --- |\n", [_line(*each) for each in origin.items() if each[1]]),
+        _section("## Checks\n\n| | check | measured | aim |\n| --- | --- | --- | --- |\n", checks),
         *_rows(run, subject),
-        _notes(run),
+        _section("## Notes\n\n", notes),
         f"All of it: [data/{run.file}.json](data/{run.file}.json).\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def _section(head: str, lines: Sequence[str]) -> str:
+    """Nothing where there are no lines."""
+    return "".join([head, *lines]) if lines else ""
 
 
 def _index_line(run: PublishedRun) -> str:
@@ -77,36 +93,10 @@ def _commit(run: PublishedRun) -> str:
     return f"`{run.commit[:10]}`{' with uncommitted changes' if run.dirty else ''}"
 
 
-def _origin(run: PublishedRun) -> str:
-    told = {
-        "command": f"`{run.command}`" if run.command else "",
-        "date": run.date,
-        "commit": _commit(run),
-        "machine": ", ".join(f"{_name(key)} {value}" for key, value in run.machine.items()),
-        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
-    }
-    lines = [_line(name, value) for name, value in told.items() if value]
-    if not lines:
-        return ""
-    return "".join(["| | |\n", "| --- | --- |\n", *lines])
-
-
-def _checks(run: PublishedRun) -> str:
-    if not run.checks:
-        return ""
-    lines = [
-        _line(mark(check), check.name, shown(check), aim(check) or str(check.expected))
-        for check in run.checks
-    ]
-    header = "## Checks\n\n| | check | measured | aim |\n| --- | --- | --- | --- |\n"
-    return "".join([header, *lines])
-
-
 def _rows(run: PublishedRun, subject: Subject) -> Iterable[str]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in run.rows:
-        if all(row.get(key) in allowed for key, allowed in subject.only.items()):
-            groups.setdefault(str(row.get(subject.split, "")), []).append(row)
+        groups.setdefault(str(row.get(subject.split, "")), []).append(row)
     for value, rows in groups.items():
         title = f"{_name(subject.split)} {value}" if value else "rows"
         columns = list(dict.fromkeys(key for row in rows for key in row if key != subject.split))
@@ -123,12 +113,6 @@ def _table(rows: Sequence[Mapping[str, Any]], there: Sequence[str], wanted: Sequ
     header = _line(*map(_name, columns))
     aligned = _line(*("---:" if _is_numeric(rows, key) else "---" for key in columns))
     return "".join([header, aligned, *lines])
-
-
-def _notes(run: PublishedRun) -> str:
-    if not run.notes:
-        return ""
-    return "".join(["## Notes\n\n", *(f"- {' '.join(note.split())}\n" for note in run.notes)])
 
 
 def _line(*cells: str) -> str:

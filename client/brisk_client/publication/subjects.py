@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from brisk_client.publication.runs import PublishedRun
 
@@ -12,24 +11,18 @@ from brisk_client.publication.runs import PublishedRun
 class Subject:
     """A page: its title, what the benchmark is, and the columns of its tables.
 
-    Without ``columns`` all are shown. ``split``: a column with a table for each
-    of its values. ``only``: values of a column, other rows are left out.
+    Without ``columns`` all are shown. ``split``: a column with a table for each of its values.
     """
 
     title: str
     about: str
     columns: tuple[str, ...] = ()
     split: str = ""
-    only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 _WARM = (
     *("model", "engine", "path", "median_ms", "spread_ms", "processor_ms"),
     *("ratio_to_onnxruntime", "runs"),
-)
-_SIDES = (
-    *("model", "side", "batch", "mean_ms", "median_ms", "p99_ms", "speed_up", "agreement"),
-    *("early", "inputs"),
 )
 _EXITS = "Learned caches against the same model without, in process, sides in turns"
 
@@ -61,7 +54,6 @@ SUBJECTS: dict[str, Subject] = {
             *("warm_ms", "first_over_warm", "speedup", "samples"),
         ),
         "part",
-        {"part": ("process", "disk", "load")},
     ),
     "cold-served": Subject(
         "Cold start through Triton",
@@ -70,7 +62,6 @@ SUBJECTS: dict[str, Subject] = {
             *("model", "batch", "engine", "ready_ms", "first_ms", "spread_ms", "second_ms"),
             *("over_brisk", "samples"),
         ),
-        only={"part": ("served",)},
     ),
     "load_beside": Subject(
         "Loads beside a real-time model",
@@ -107,13 +98,9 @@ SUBJECTS: dict[str, Subject] = {
         "Priorities: answers of interrupted runs",
         "Whether runs that were really interrupted give the bits of undisturbed ones.",
     ),
-    "exits-fashion": Subject("Early exits: Fashion-MNIST", f"{_EXITS}.", _SIDES),
-    "exits-streams": Subject(
-        "Early exits: Zipf streams", f"{_EXITS}, learning from the stream.", _SIDES
-    ),
-    "exits-video": Subject(
-        "Early exits: a fixed camera", f"{_EXITS}, learning from the video.", _SIDES
-    ),
+    "exits-fashion": Subject("Early exits: Fashion-MNIST", f"{_EXITS}."),
+    "exits-streams": Subject("Early exits: Zipf streams", f"{_EXITS}, learning from the stream."),
+    "exits-video": Subject("Early exits: a fixed camera", f"{_EXITS}, learning from the video."),
     "exits-promise": Subject(
         "Early exits: the promise", "Whether what was promised is kept, again and again."
     ),

@@ -91,20 +91,17 @@ def train_bottleneck(
         torch.manual_seed(_SEED)
         network = build_bottleneck(recipe)
         _train(network, recipe, torch.from_numpy(images), torch.from_numpy(labels))
-    return _write(name, network.eval(), (images.shape[2], images.shape[3]))
-
-
-def untrained_bottleneck(
-    name: str, recipe: BottleneckRecipe, sides: tuple[int, int]
-) -> onnx.ModelProto:
-    """As fast as a trained one; blocks are no identities, as they are at the start of training."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(_SEED)
-        network = build_bottleneck(recipe)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.constant_(module.weight, 0.5)
-    return _write(name, network.eval(), sides)
+    graph = GraphWriter(name, opset=18)
+    value = graph.input("image", "float32", ("batch", *images.shape[1:]))
+    for layer in network.eval():
+        if isinstance(layer, Bottleneck):
+            shortcut = write_layer(graph, layer.shortcut, value)
+            path = write_layer(graph, layer.path, value)
+            value = graph.add("Relu", graph.add("Add", path, shortcut))
+        else:
+            value = write_layer(graph, layer, value)
+    graph.output(value, "logits", "float32", ("batch", CLASSES))
+    return graph.model()
 
 
 def _train(
@@ -137,17 +134,3 @@ def _moved(images: torch.Tensor, recipe: BottleneckRecipe) -> torch.Tensor:
     if recipe.mirrored and torch.rand(()) < 0.5:
         moved = moved.flip(3)
     return moved.contiguous(memory_format=torch.channels_last)
-
-
-def _write(name: str, network: nn.Sequential, sides: tuple[int, int]) -> onnx.ModelProto:
-    graph = GraphWriter(name, opset=18)
-    value = graph.input("image", "float32", ("batch", 1, *sides))
-    for layer in network:
-        if isinstance(layer, Bottleneck):
-            shortcut = write_layer(graph, layer.shortcut, value)
-            path = write_layer(graph, layer.path, value)
-            value = graph.add("Relu", graph.add("Add", path, shortcut))
-        else:
-            value = write_layer(graph, layer, value)
-    graph.output(value, "logits", "float32", ("batch", CLASSES))
-    return graph.model()

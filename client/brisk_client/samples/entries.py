@@ -6,7 +6,6 @@ A generated entry holds ``<version>/model.onnx`` and ``expected.npz``: the answe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +17,13 @@ from onnx.reference import ReferenceEvaluator
 from brisk_client.samples import digits, encoder, mlp, resnet
 from brisk_client.samples.expectations import EXPECTED, ExpectedAnswer, write_expectations
 
-ACCURACY = "accuracy.json"
-
 
 @dataclass(frozen=True, slots=True)
 class SampleModel:
     """One entry: how each version is built (by version number), and one request for it."""
 
     name: str
-    versions: Mapping[int, Callable[[], onnx.ModelProto | digits.TrainedDigits]]
+    versions: Mapping[int, Callable[[], onnx.ModelProto]]
     request: Callable[[], dict[str, np.ndarray]]
 
 
@@ -89,18 +86,12 @@ def generate(sample: SampleModel, entry: Path) -> None:
     (entry / EXPECTED).unlink(missing_ok=True)
     request = sample.request()
     expectations: list[ExpectedAnswer] = []
-    accuracies: dict[str, float] = {}
     for version, build in sample.versions.items():
         model = build()
-        if isinstance(model, digits.TrainedDigits):
-            accuracies[str(version)] = round(model.accuracy, 4)
-            model = model.model
         path = entry / str(version) / "model.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(model.SerializeToString())
+        onnx.save(model, path)
         expectations.append(ExpectedAnswer(version, request, _answer(model, request)))
-    if accuracies:
-        (entry / ACCURACY).write_text(json.dumps(accuracies) + "\n")
     write_expectations(entry, expectations)
 
 

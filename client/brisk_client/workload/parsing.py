@@ -13,7 +13,7 @@ import csv
 import difflib
 import json
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,22 +30,77 @@ from brisk_client.workload.description import (
     Workload,
 )
 
-_WORKLOAD = ("time", "tasks", "seed")
-_TASK = ("id", "load", "client", "class", "deadline_ms", "in_flight", "drop_stale")
-_CLIENT = (
-    *("name", "model_name", "model_version", "batch_size", "sizes"),
-    *("tfs_grpc_addr", "triton_grpc_addr"),
-)
-_LOADS = {
-    "periodic": ("type", "frequency", "priority", "phase_ms"),
-    "poisson": ("type", "frequency", "priority"),
-    "trace": ("type", "trace", "file", "begin_s", "speed", "priority"),
-    "continuous": ("type", "priority"),
-    "dependent": ("type", "prev_task_ids", "priority"),
+Kind = tuple[str, Callable[[Any], bool]]
+"""What a value has to be, in words and as a test."""
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def _is_count(value: Any, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _are_sizes(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(shape, list) and all(map(_is_count, shape)) for shape in value.values()
+    )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(v, str) for v in value)
+
+
+_ANY: Kind = ("", lambda value: True)
+_NAME: Kind = ("a name", lambda value: isinstance(value, str) and value != "")
+_ABOVE: Kind = ("a number above 0", lambda value: _is_number(value) and value > 0)
+_NUMBER: Kind = ("a number of at least 0", lambda value: _is_number(value) and value >= 0)
+_COUNT: Kind = ("a whole number of at least 1", _is_count)
+_SEED: Kind = ("a whole number of at least 0", lambda value: _is_count(value, 0))
+_FLAG: Kind = ("true or false", lambda value: isinstance(value, bool))
+_LIST: Kind = ("a list", lambda value: isinstance(value, list))
+_NAMES: Kind = ("a list of task ids", _are_names)
+_SIZES: Kind = ("an object of shapes by input name", _are_sizes)
+
+Fields = Mapping[str, tuple[Kind, Any]]
+"""By name, with the default; ``...``: there is none, it has to be there."""
+
+_WORKLOAD: Fields = {"time": (_ABOVE, ...), "tasks": (_LIST, ...), "seed": (_SEED, 0)}
+_TASK: Fields = {
+    "id": (_NAME, ...),
+    "load": (_ANY, ...),
+    "client": (_ANY, ...),
+    "class": (_NAME, None),
+    "deadline_ms": (_ABOVE, None),
+    "in_flight": (_COUNT, 1),
+    "drop_stale": (_FLAG, True),
+}
+_CLIENT: Fields = {
+    "name": (_ANY, None),
+    "model_name": (_NAME, ...),
+    "model_version": (_NAME, ""),
+    "batch_size": (_COUNT, 1),
+    "sizes": (_SIZES, {}),
+    "tfs_grpc_addr": (_ANY, None),
+    "triton_grpc_addr": (_ANY, None),
+}
+_EVERY: Fields = {"type": (_ANY, ...), "priority": (_NUMBER, 0)}
+_LOADS: dict[str, Fields] = {
+    "periodic": {"frequency": (_ABOVE, ...), "phase_ms": (_NUMBER, None), **_EVERY},
+    "poisson": {"frequency": (_ABOVE, ...), **_EVERY},
+    "trace": {
+        "trace": (_LIST, None),
+        "file": (_NAME, None),
+        "begin_s": (_NUMBER, 0.0),
+        "speed": (_ABOVE, 1.0),
+        **_EVERY,
+    },
+    "continuous": _EVERY,
+    "dependent": {"prev_task_ids": (_NAMES, ...), **_EVERY},
 }
 _SUFFIXES = {"_rt": "realtime", "_be": "besteffort"}
-
-_REQUIRED = object()
 
 
 def read_workload(file: Path) -> Workload:
@@ -58,9 +113,9 @@ def read_workload(file: Path) -> Workload:
 
 def parse_workload(document: Any, folder: Path) -> Workload:
     """``folder`` is where relative traces are. Raises ValueError naming task and field."""
-    fields = _Fields(document, "workload", _WORKLOAD)
-    duration_s = fields.number("time", above=True)
-    tasks = tuple(_task(value, folder, duration_s) for value in fields.list("tasks"))
+    found = _read(document, "workload", _WORKLOAD)
+    duration_s = float(found["time"])
+    tasks = tuple(_task(value, folder, duration_s) for value in found["tasks"])
     if not tasks:
         raise ValueError("workload: it has no tasks")
     names = [task.name for task in tasks]
@@ -68,163 +123,95 @@ def parse_workload(document: Any, folder: Path) -> Workload:
         if names.count(name) > 1:
             raise ValueError(f"workload: two tasks have the id '{name}'")
     _check_dependencies(tasks)
-    return Workload(duration_s, tasks, fields.count("seed", 0, least=0))
+    return Workload(duration_s, tasks, found["seed"])
 
 
-class _Fields:
-    """One object of the document. ``place`` names it in messages: ``task 'vgg_rt', load``.
-
-    Every method raises ValueError that says what was expected.
-    """
-
-    def __init__(self, value: Any, place: str, known: Collection[str]) -> None:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{place}: an object was expected, not {value!r:.60}")
-        for name in value:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), list(known), n=1)
-                hint = f", did you mean '{near[0]}'?" if near else f"; it has {', '.join(known)}"
-                raise ValueError(f"{place}: unknown field '{name}'{hint}")
-        self._value = value
-        self.place = place
-
-    def has(self, name: str) -> bool:
-        return name in self._value
-
-    def read(
-        self,
-        name: str,
-        expected: str = "",
-        fits: Callable[[Any], bool] = lambda value: True,
-        default: Any = _REQUIRED,
-    ) -> Any:
-        """The value, or the default where the field is not there."""
-        if name not in self._value:
-            if default is _REQUIRED:
-                raise ValueError(f"{self.place}: field '{name}' is missing")
-            return default
-        value = self._value[name]
-        if not fits(value):
-            raise self.wrong(name, expected)
-        return value
-
-    def wrong(self, name: str, expected: str) -> ValueError:
-        found = f"{self._value[name]!r:.60}"
-        return ValueError(f"{self.place}: '{name}' must be {expected}, not {found}")
-
-    def text(self, name: str, default: Any = _REQUIRED) -> str:
-        return str(self.read(name, "a name", lambda v: isinstance(v, str) and v != "", default))
-
-    def number(self, name: str, default: Any = _REQUIRED, *, above: bool = False) -> float:
-        """Finite and of at least 0, or greater where ``above``."""
-        expected = f"a number {'above' if above else 'of at least'} 0"
-
-        def fits(value: Any) -> bool:
-            return _is_number(value) and (value > 0 if above else value >= 0)
-
-        return float(self.read(name, expected, fits, default))
-
-    def count(self, name: str, default: int, *, least: int = 1) -> int:
-        def fits(value: Any) -> bool:
-            return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-        return int(self.read(name, f"a whole number of at least {least}", fits, default))
-
-    def flag(self, name: str, default: bool) -> bool:
-        return bool(self.read(name, "true or false", lambda v: isinstance(v, bool), default))
-
-    def list(self, name: str) -> list[Any]:
-        return list(self.read(name, "a list", lambda v: isinstance(v, list)))
-
-
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+def _read(value: Any, place: str, fields: Fields) -> dict[str, Any]:
+    """All ``fields`` of an object. Raises ValueError with ``place`` and what was expected."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{place}: an object was expected, not {value!r:.60}")
+    for name in value:
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), list(fields), n=1)
+            hint = f", did you mean '{near[0]}'?" if near else f"; it has {', '.join(fields)}"
+            raise ValueError(f"{place}: unknown field '{name}'{hint}")
+    for name, ((expected, fits), default) in fields.items():
+        if name not in value:
+            if default is ...:
+                raise ValueError(f"{place}: field '{name}' is missing")
+        elif not fits(value[name]):
+            found = f"{value[name]!r:.60}"
+            raise ValueError(f"{place}: '{name}' must be {expected}, not {found}")
+    return {name: value.get(name, default) for name, (_, default) in fields.items()}
 
 
 def _task(value: Any, folder: Path, duration_s: float) -> Task:
     name = value.get("id") if isinstance(value, Mapping) else None
-    fields = _Fields(value, f"task '{name}'", _TASK)
-    name = fields.text("id")
-    client = _Fields(fields.read("client"), f"task '{name}', client", _CLIENT)
-    deadline_s = None
-    if fields.has("deadline_ms"):
-        deadline_s = fields.number("deadline_ms", above=True) / 1e3
-    sizes = client.read("sizes", "an object of shapes by input name", _are_sizes, {})
+    place = f"task '{name}'"
+    found = _read(value, place, _TASK)
+    client = _read(found["client"], f"{place}, client", _CLIENT)
+    job_class = found["class"]
+    if job_class is None:
+        job_class = next((c for end, c in _SUFFIXES.items() if found["id"].endswith(end)), None)
+    else:
+        try:
+            check_class(job_class)
+        except ValueError as error:
+            raise ValueError(f"{place}: {error}") from None
     return Task(
-        name=name,
-        model=client.text("model_name"),
-        version=client.text("model_version", ""),
-        load=_load(fields, folder, duration_s),
-        job_class=_job_class(fields, name),
-        deadline_s=deadline_s,
-        batch_size=client.count("batch_size", 1),
-        in_flight=fields.count("in_flight", 1),
-        drops_stale=fields.flag("drop_stale", True),
-        sizes={input_: tuple(shape) for input_, shape in sizes.items()},
+        name=found["id"],
+        model=client["model_name"],
+        version=client["model_version"],
+        load=_load(found["load"], f"{place}, load", folder, duration_s),
+        job_class=job_class,
+        deadline_s=None if found["deadline_ms"] is None else found["deadline_ms"] / 1e3,
+        batch_size=client["batch_size"],
+        in_flight=found["in_flight"],
+        drops_stale=found["drop_stale"],
+        sizes={input_: tuple(shape) for input_, shape in client["sizes"].items()},
     )
 
 
-def _job_class(fields: _Fields, name: str) -> str | None:
-    if not fields.has("class"):
-        return next((c for end, c in _SUFFIXES.items() if name.endswith(end)), None)
-    try:
-        return check_class(fields.text("class"))
-    except ValueError as error:
-        raise ValueError(f"{fields.place}: {error}") from None
-
-
-def _are_sizes(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(shape, list) and all(isinstance(n, int) and n > 0 for n in shape)
-        for shape in value.values()
-    )
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, list) and value != [] and all(isinstance(v, str) for v in value)
-
-
-def _load(task: _Fields, folder: Path, duration_s: float) -> Load:
-    value = task.read("load")
-    place = f"{task.place}, load"
+def _load(value: Any, place: str, folder: Path, duration_s: float) -> Load:
     kind = value.get("type") if isinstance(value, Mapping) else None
     if kind not in _LOADS:
         raise ValueError(f"{place}: 'type' must be one of {', '.join(_LOADS)}, not {kind!r:.60}")
-    fields = _Fields(value, place, _LOADS[kind])
+    found = _read(value, place, _LOADS[kind])
     if kind == "periodic":
-        return _periodic(fields)
+        # DISB coordinates periodic loads of priority 0 only; others start at once.
+        phase_s = None if found["priority"] == 0 else 0.0
+        if found["phase_ms"] is not None:
+            phase_s = found["phase_ms"] / 1e3
+        return Periodic(float(found["frequency"]), phase_s)
     if kind == "poisson":
-        return Poisson(fields.number("frequency", above=True))
+        return Poisson(float(found["frequency"]))
     if kind == "trace":
-        return Trace(_arrivals_s(fields, folder, duration_s))
+        return Trace(_arrivals_s(found, place, folder, duration_s))
     if kind == "dependent":
-        return Dependent(tuple(fields.read("prev_task_ids", "a list of task ids", _are_names)))
+        return Dependent(tuple(found["prev_task_ids"]))
     return Continuous()
 
 
-def _periodic(fields: _Fields) -> Periodic:
-    """DISB coordinates periodic loads of priority 0 only; others start at once."""
-    frequency_hz = fields.number("frequency", above=True)
-    if fields.has("phase_ms"):
-        return Periodic(frequency_hz, fields.number("phase_ms") / 1e3)
-    return Periodic(frequency_hz, None if fields.number("priority", 0.0) == 0 else 0.0)
-
-
-def _arrivals_s(fields: _Fields, folder: Path, duration_s: float) -> tuple[float, ...]:
+def _arrivals_s(
+    found: Mapping[str, Any], place: str, folder: Path, duration_s: float
+) -> tuple[float, ...]:
     """Of a trace: those from ``begin_s`` on, ``speed`` times as fast, that the workload takes."""
-    if fields.has("trace") == fields.has("file"):
-        raise ValueError(f"{fields.place}: a trace has either 'trace' or 'file'")
-    if fields.has("file"):
-        arrivals_s = read_trace(folder / fields.text("file"))
+    values, file = found["trace"], found["file"]
+    if (values is None) == (file is None):
+        raise ValueError(f"{place}: a trace has either 'trace' or 'file'")
+    if file is not None:
+        arrivals_s = read_trace(folder / file)
     else:
-        values = fields.list("trace")
         for value in values:
             if not _is_number(value) or value < 0:
-                raise fields.wrong("trace", f"a list of milliseconds, which {value!r} is not")
+                raise ValueError(
+                    f"{place}: 'trace' must be a list of milliseconds, which {value!r} is not"
+                )
         arrivals_s = sorted(value / 1e3 for value in values)
-    speed, begin_s = fields.number("speed", 1.0, above=True), fields.number("begin_s", 0.0)
-    moved = ((arrival_s - begin_s) / speed for arrival_s in arrivals_s if arrival_s >= begin_s)
+    begin_s = found["begin_s"]
+    moved = (
+        (arrival_s - begin_s) / found["speed"] for arrival_s in arrivals_s if arrival_s >= begin_s
+    )
     return tuple(arrival_s for arrival_s in moved if arrival_s < duration_s)
 
 
@@ -243,15 +230,6 @@ def _check_dependencies(tasks: tuple[Task, ...]) -> None:
         raise ValueError(f"tasks {', '.join(circle)} wait for each other")
 
 
-# Arrival times from files.
-
-TIMESTAMP = "TIMESTAMP"
-"""Column of the Azure LLM inference traces: ``2023-11-16 18:17:03.9799600``."""
-
-MILLISECONDS = "arrival_ms"
-"""Column of a plain trace: milliseconds from its start, as DISB's traces are."""
-
-
 def read_trace(file: Path) -> list[float]:
     """Arrivals in seconds from the first one (Azure) or from the start (``arrival_ms``), sorted.
 
@@ -260,28 +238,23 @@ def read_trace(file: Path) -> list[float]:
     with file.open(newline="") as lines:
         reader = csv.DictReader(lines)
         columns = reader.fieldnames or []
-        if TIMESTAMP in columns:
-            times_s = sorted(_times_s(reader, file, TIMESTAMP, _seconds, "time stamp"))
-            return [time_s - times_s[0] for time_s in times_s]
-        if MILLISECONDS in columns:
-            wanted = "number of milliseconds"
-            return sorted(_times_s(reader, file, MILLISECONDS, _milliseconds, wanted))
-    raise ValueError(
-        f"'{file}' is no trace: its first line must name a column {TIMESTAMP} (Azure) or "
-        f"{MILLISECONDS}, not {', '.join(columns) or 'nothing'}"
-    )
-
-
-def _times_s(
-    reader: csv.DictReader[str], file: Path, column: str, read: Callable[[str], float], wanted: str
-) -> Iterator[float]:
-    for row in reader:
-        text = row[column] or ""
-        try:
-            yield read(text)
-        except ValueError:
-            line = f"'{file}' line {reader.line_num}"
-            raise ValueError(f"{line}: '{text:.40}' is no {wanted}") from None
+        column = next((name for name in _COLUMNS if name in columns), None)
+        if column is None:
+            raise ValueError(
+                f"'{file}' is no trace: its first line must name a column TIMESTAMP (Azure) or "
+                f"arrival_ms, not {', '.join(columns) or 'nothing'}"
+            )
+        read, wanted = _COLUMNS[column]
+        times_s = []
+        for row in reader:
+            text = row[column] or ""
+            try:
+                times_s.append(read(text))
+            except ValueError:
+                line = f"'{file}' line {reader.line_num}"
+                raise ValueError(f"{line}: '{text:.40}' is no {wanted}") from None
+    first_s = min(times_s, default=0.0) if column == "TIMESTAMP" else 0.0
+    return sorted(time_s - first_s for time_s in times_s)
 
 
 def _seconds(text: str) -> float:
@@ -295,3 +268,11 @@ def _milliseconds(text: str) -> float:
     if not 0 <= arrival_ms < math.inf:
         raise ValueError(text)
     return arrival_ms / 1e3
+
+
+_COLUMNS: dict[str, tuple[Callable[[str], float], str]] = {
+    "TIMESTAMP": (_seconds, "time stamp"),
+    "arrival_ms": (_milliseconds, "number of milliseconds"),
+}
+"""Of a trace's file, how each is read and what it has to be: of the Azure LLM inference traces
+(``2023-11-16 18:17:03.9799600``), and milliseconds from the start, as DISB's traces are."""

@@ -11,14 +11,13 @@ from typing import Any
 
 import grpc
 import numpy as np
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import serialize_byte_tensor, triton_to_np_dtype
 
 from brisk_client.urgency import CLASS_PARAMETER, deadline_us
 from brisk_client.workload.description import Periodic, Task, Workload, WorkloadFailedError
 
-_SERVICE = "/inference.GRPCInferenceService/"
-INFER = f"{_SERVICE}ModelInfer"
+INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 UNLIMITED = (
     ("grpc.max_send_message_length", -1),
@@ -55,13 +54,9 @@ def request_sender(channel: grpc.Channel, task: Task, seed: int = 0) -> Callable
 
 def model_metadata(channel: grpc.Channel, task: Task) -> Any:
     """The server's ModelMetadataResponse. Raises grpc.RpcError."""
-    ask = channel.unary_unary(
-        f"{_SERVICE}ModelMetadata",
-        request_serializer=service_pb2.ModelMetadataRequest.SerializeToString,
-        response_deserializer=service_pb2.ModelMetadataResponse.FromString,
-    )
     request = service_pb2.ModelMetadataRequest(name=task.model, version=task.version)
-    return ask(request, timeout=_METADATA_TIMEOUT_S)
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    return stub.ModelMetadata(request, timeout=_METADATA_TIMEOUT_S)
 
 
 def make_request(task: Task, metadata: Any, seed: int) -> bytes:
@@ -97,27 +92,27 @@ def input_shape(task: Task, name: str, declared: list[int]) -> list[int]:
     Raises ValueError where the task's sizes do not fit.
     """
     shape = list(declared)
-    if shape and shape[0] == -1:
+    has_batch = shape[:1] == [-1]
+    if has_batch:
         shape[0] = task.batch_size
     elif task.batch_size != 1:
         raise ValueError(
             f"task '{task.name}': batch_size {task.batch_size}, but input '{name}' of model "
             f"'{task.model}' has shape {declared}, without a batch"
         )
-    inner = len(shape) - 1
     given = task.sizes.get(name)
-    if given is not None:
-        declared_inner = declared[1:] if declared[:1] == [-1] else declared
-        fits = len(given) == len(declared_inner) and all(
-            size in (-1, wanted) for size, wanted in zip(declared_inner, given, strict=True)
+    if given is None:
+        usual = LENGTH if len(shape) < 4 else SIDE
+        return [usual if size == -1 else size for size in shape]
+    inner = declared[1:] if has_batch else declared
+    if len(given) != len(inner) or any(
+        size not in (-1, wanted) for size, wanted in zip(inner, given, strict=True)
+    ):
+        raise ValueError(
+            f"task '{task.name}': sizes {list(given)} do not fit input '{name}' of model "
+            f"'{task.model}', which is {inner}"
         )
-        if not fits:
-            raise ValueError(
-                f"task '{task.name}': sizes {list(given)} do not fit input '{name}' of model "
-                f"'{task.model}', which is {declared_inner}"
-            )
-        return [*shape[: len(shape) - len(given)], *given]
-    return [(LENGTH if inner < 3 else SIDE) if size == -1 else size for size in shape]
+    return [*shape[: len(shape) - len(given)], *given]
 
 
 def _content(described: Any, shape: list[int], random: np.random.Generator) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import connection
 from pathlib import Path
@@ -65,26 +64,23 @@ def groups(workload: Workload) -> list[tuple[bool, list[str]]]:
     Best-effort tasks have a process apart from the others, but for a task that depends on
     another: it shares that one's, with everything that is linked to it.
     """
-    leader = {task.name: task.name for task in workload.tasks}
-
-    def find(name: str) -> str:
-        while leader[name] != name:
-            name = leader[name]
-        return name
-
+    linked: list[set[str]] = []
     for task in workload.tasks:
-        if isinstance(task.load, Dependent):
-            for name in task.load.previous:
-                leader[find(task.name)] = find(name)
-    linked: dict[str, list[str]] = defaultdict(list)
-    for task in workload.tasks:
-        linked[find(task.name)].append(task.name)
-    urgent: list[str] = []
-    best_effort: list[str] = []
-    for names in linked.values():
-        is_best_effort = all(workload.task(name).job_class == BEST_EFFORT for name in names)
-        (best_effort if is_best_effort else urgent).extend(names)
-    return [group for group in ((False, urgent), (True, best_effort)) if group[1]]
+        previous = task.load.previous if isinstance(task.load, Dependent) else ()
+        own = {task.name, *previous}
+        apart = [group for group in linked if not group & own]
+        linked = [*apart, own.union(*(group for group in linked if group & own))]
+    best_effort = {
+        name
+        for group in linked
+        if all(workload.task(name).job_class == BEST_EFFORT for name in group)
+        for name in group
+    }
+    names = [task.name for task in workload.tasks]
+    found = {
+        is_one: [n for n in names if (n in best_effort) is is_one] for is_one in (False, True)
+    }
+    return [(is_one, group) for is_one, group in found.items() if group]
 
 
 def _collect(

@@ -15,8 +15,8 @@ from rich.live import Live
 from rich.table import Table
 
 from brisk_client.benchmarks.harness.machine import new_report
-from brisk_client.report import Check, Report, save_figure, subplots
-from brisk_client.tails import quantile, shortage, tail, tail_or_shortage
+from brisk_client.report import Check, Report, check_limit, save_figure, subplots
+from brisk_client.tails import percentile_columns, shortage, tail, tail_or_shortage
 from brisk_client.workload.description import Workload
 from brisk_client.workload.results import GeneratorOutcome, RunOutcome, TaskOutcome
 from brisk_client.workload.runner import Counts
@@ -40,7 +40,7 @@ def summarise_run(name: str, outcome: RunOutcome) -> Report:
     failed = sum(task.failed for task in outcome.tasks)
     answered = sum(task.answered for task in outcome.tasks)
     report.checks.append(Check("requests without an answer", failed, "0", failed == 0))
-    report.checks.append(Check("answers", answered, "> 0", answered > 0))
+    report.checks.append(check_limit("answers", answered, ">", 0))
     for generator in outcome.generators:
         _judge_generator(report, generator, outcome.duration_s)
     for generator in outcome.generators:
@@ -56,8 +56,8 @@ def _judge_generator(report: Report, generator: GeneratorOutcome, duration_s: fl
     if found_ns is None:
         lacking = shortage(len(lags_ns), 0.99)
         name, found_ns = f"greatest lag ms, {lacking} for a p99", max(lags_ns, default=0)
-    lag_ms, label = found_ns / 1e6, f"generator's {name} ({names})"
-    report.checks.append(Check(label, lag_ms, f"<= {LAG_LIMIT_MS:g}", lag_ms <= LAG_LIMIT_MS))
+    label = f"generator's {name} ({names})"
+    report.checks.append(check_limit(label, found_ns / 1e6, "<=", LAG_LIMIT_MS))
     each_ms = generator.processor_s / max(1, len(lags_ns)) * 1e3
     report.notes.append(
         f"generator of {names}: {generator.processor_s:.2f} s of processor time in "
@@ -67,13 +67,11 @@ def _judge_generator(report: Report, generator: GeneratorOutcome, duration_s: fl
 
 def _row(task: TaskOutcome, duration_s: float) -> dict[str, Any]:
     latency: dict[str, float | str] = {}
-    if task.latency_ns:
+    if times_ns := task.latency_ns:
         latency = {
-            "mean_ms": statistics.fmean(task.latency_ns) / 1e6,
-            "p50_ms": quantile(task.latency_ns, 0.5) / 1e6,
-            "p99_ms": tail_or_shortage(task.latency_ns, 0.99, 1e-6),
-            "p999_ms": tail_or_shortage(task.latency_ns, 0.999, 1e-6),
-            "max_ms": max(task.latency_ns) / 1e6,
+            "mean_ms": statistics.fmean(times_ns) / 1e6,
+            **percentile_columns(times_ns, ("p50", "p99", "p999"), "ms", 1e-6),
+            "max_ms": max(times_ns) / 1e6,
         }
     return {
         "task": task.task,

@@ -48,9 +48,9 @@ class Adapted:
 
 def make_adapted(folder: Path) -> Adapted:
     torch.set_num_threads(1)  # as where caches learn
-    trained = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0))
+    model = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0))
     file = folder / "model.onnx"
-    onnx.save(trained.model, file)
+    onnx.save(model, file)
     graph = read_graph(file)
     scores = find_scores(graph)
     points = exit_points(graph, scores.position)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 from onnx.reference import ReferenceEvaluator
 
 from brisk_client.samples import digits, encoder
@@ -39,11 +38,10 @@ def test_generating_twice_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_digits_network_learns() -> None:
     recipe = digits.DigitsRecipe(channels=(16, 32), pooled=0, epochs=3, seed=1)
-    trained = digits.train_digits("digits", recipe)
-    assert trained.accuracy > 0.7  # ten classes; chance is 0.1
+    model = digits.train_digits("digits", recipe)
     split = digits.digits_split()
-    [digit] = ReferenceEvaluator(trained.model).run(["digit"], {"image": split.test_images})
-    assert (digit[:, 0] == split.test_labels).mean() == pytest.approx(trained.accuracy)
+    [digit] = ReferenceEvaluator(model).run(["digit"], {"image": split.test_images})
+    assert (digit[:, 0] == split.test_labels).mean() > 0.7  # ten classes; chance is 0.1
 
 
 def test_the_encoder_ignores_what_is_masked_and_keeps_operators_decomposed() -> None:

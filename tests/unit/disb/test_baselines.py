@@ -9,15 +9,10 @@ import pytest
 
 from brisk.errors import InvalidConfigurationError
 from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
+from brisk_client.disb.comparison import best_baseline, best_screened
 from brisk_client.disb.networks import build_bert
-from brisk_client.disb.sides import (
-    SETTINGS,
-    best_baseline,
-    best_screened,
-    choose_settings,
-    save_models,
-    write_triton,
-)
+from brisk_client.disb.plan import SETTINGS, choose_settings
+from brisk_client.disb.sides import save_models, write_triton
 
 CLASSES = ("realtime", "besteffort")
 
@@ -48,7 +43,7 @@ def test_each_setting_is_written_as_triton_reads_it(tmp_path: Path) -> None:
     assert "rate_limiter" not in texts["free", "bert_rt"]
     assert "count: 2 kind" in texts["two runs", "bert_be"]
     peer = texts["C++ besteffort confined", "bert_be"]
-    assert 'key: "intra_op_thread_count" value { string_value: "1" }' in peer
+    assert 'key: "intra_op_thread_count" value: { string_value: "1" }' in peer
     source = (tmp_path / "thread a run" / "bert_rt" / "1" / "model.py").read_text()
     assert "intra_op_num_threads = 1\n" in source
 

@@ -51,7 +51,7 @@ def test_a_wrong_answer_fails_however_many_were_interrupted() -> None:
 
 def test_runs_of_both_classes_are_really_interrupted_at_the_wire() -> None:
     report = _report()
-    equality.check_points(report, 40, threads=2)
+    equality.check_points(report, 20, threads=2)
     assert report.ok, [(check.name, check.value) for check in report.checks if not check.ok]
     assert len(report.checks) == 4
 

@@ -13,21 +13,13 @@ from brisk.graph.reader import read_program
 from brisk_client.benchmarks.preempt import plot_figures
 from brisk_client.disb import comparison, preemption
 from brisk_client.disb.networks import NETWORKS, PROBE_WIDTH, chain_of
-from brisk_client.disb.sampling import (
-    MachineTime,
-    WorkloadSample,
-    between,
-    describe,
-    median_ratio,
-    read_ticks,
-    summarise_side,
-)
+from brisk_client.disb.sampling import WorkloadSample, describe, median_ratio, summarise_side
 from brisk_client.disb.wire import Timed
 from brisk_client.report import Report
 
 
 def _sample(latency_ms: list[float], per_s: float) -> WorkloadSample:
-    return WorkloadSample(latency_ms, per_s, 0, 0, [], 0.02, MachineTime(0.75, 0.01))
+    return WorkloadSample(latency_ms, per_s, 0, 0, [], 0.02, busy=0.75, stolen=0.01)
 
 
 def _report(rows: list[dict[str, Any]]) -> Report:
@@ -57,22 +49,12 @@ def test_few_answers_have_no_p99_anywhere() -> None:
     lacking = "too few answers (998 of 1,000)"
     assert (row["p99_ms"], row["p99_ratio"]) == (lacking, lacking)
     assert row["mean_ratio"] == 1.0
-    assert "p99 too few answers (499 of 1,000)" in describe(samples["padded"][0])
-
-
-def test_what_the_processors_did_is_told_by_shares_of_their_time() -> None:
-    """Waiting for a disk is idle; a guest's time is in the user's already."""
-    before = read_ticks("cpu  100 10 50 800 20 0 5 15 90 9\ncpu0 1 2 3 4 5 6 7 8 0 0\n")
-    after = read_ticks("cpu  150 20 60 820 30 0 5 35 95 9\n")
-    assert between(before, after) == MachineTime(70 / 120, 20 / 120)
-    assert read_ticks()[3] > 0
+    assert "p99_ms too few answers (499 of 1,000)" in describe(samples["padded"][0])
 
 
 def test_sides_are_compared_round_by_round_where_both_answered() -> None:
-    one = {"round_per_s": [10.0, None, 90.0]}
-    other = {"round_per_s": [5.0, 7.0, 30.0]}
-    assert median_ratio(one, other, "round_per_s") == pytest.approx(2.5)
-    assert median_ratio(one, {"round_per_s": [None, 7.0, 0.0]}, "round_per_s") is None
+    assert median_ratio([10.0, 7.0, 90.0], [5.0, 0.0, 30.0]) == pytest.approx(2.5)
+    assert median_ratio([10.0], [0.0]) is None
 
 
 def test_a_side_without_answers_has_no_times() -> None:
@@ -169,7 +151,7 @@ def test_preemption_must_be_short_and_independent_of_the_layers() -> None:
 
 def test_the_overlap_of_two_runs() -> None:
     background = Timed(0, 100, 1000, 800, b"")
-    overlap = preemption._overlap_ns
+    overlap = preemption.overlap_ns
     assert overlap(Timed(0, 200, 0, 300, b""), background) == 300
     assert overlap(Timed(0, 850, 0, 300, b""), background) == 50
     assert overlap(Timed(0, 950, 0, 300, b""), background) == 0

@@ -38,7 +38,7 @@ def test_spans_of_other_requests_are_refused_not_guessed_at() -> None:
 
 
 def _way(layer_ns: int) -> Way:
-    return Way(Asked(0, 10_000_000), 100_000, 200_000, layer_ns)
+    return Way(Asked(0, 10_000_000), layer_ns, layer_ns - 100_000, layer_ns - 200_000)
 
 
 def test_each_part_of_the_way_has_its_percentiles_and_no_tail_of_few() -> None:

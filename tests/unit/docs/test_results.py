@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.publication.checks import holds, is_honest, shown, worst_check
+from brisk_client.publication.checks import shown, worst_check
 from brisk_client.publication.latency_plot import QUANTILES, SIDES, latency_plot
 from brisk_client.publication.pages import (
     BEGIN,
@@ -23,6 +23,7 @@ from brisk_client.publication.pages import (
 )
 from brisk_client.publication.runs import PublishedRun, UnusableRunError, read_run, read_runs
 from brisk_client.report import Check
+from support.honest_checks import holds, is_honest
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "docs" / "benchmarks" / "data"

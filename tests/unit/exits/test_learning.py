@@ -53,7 +53,7 @@ class Trained:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("trials")
-    model = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0)).model
+    model = train_digits("digits", DigitsRecipe((16,) * 5, pooled=2, epochs=6, seed=0))
     graph = graph_of(model)
     scores = find_scores(graph)
     points = exit_points(graph, scores.position)

@@ -5,38 +5,36 @@ agreement with the bare model and the share of early answers, at batch 1, 2 and 
 with look-ups the other way round, with thresholds on the softmax instead of selectors, and beside
 a smaller model and an int8 one. Then whether an audit notices a degradation, whether the promise
 is kept, split after split of a large pool, what every variant of predictor and every way of
-composing them comes to, what learning from Zipf streams and from a video gains, and what look-ups
-cost the slowest requests.
+composing them comes to, and what learning from Zipf streams and from a video gains.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.exploration.settings import LookUps
-from brisk_client.benchmarks.exits.case import ACCURACY, measure_latency, measure_streams
-from brisk_client.benchmarks.exits.compositions import composition_rows
+from brisk_client.benchmarks.exits.compositions import measure_compositions
 from brisk_client.benchmarks.exits.data import (
+    ACCURACY,
     FASHION,
     ExitCase,
     cifar_case,
     digits_case,
     fashion_case,
 )
-from brisk_client.benchmarks.exits.promise import promise_rows
+from brisk_client.benchmarks.exits.latency import measure_latency
+from brisk_client.benchmarks.exits.promise import measure_promise
 from brisk_client.benchmarks.exits.runs import ExitBench
-from brisk_client.benchmarks.exits.tails import tail_rows
+from brisk_client.benchmarks.exits.streams import measure_streams
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.report import Check, Report
 
-PARTS = ("latency", "promise", "variants", "streams", "tails")
-OF_CACHES = frozenset({"latency", "promise", "streams"})
+PARTS = ("latency", "promise", "variants", "streams")
+OF_CACHES = frozenset(PARTS) - {"variants"}
 """Parts that need the caches which `brisk caches train` would make."""
 
 NOTES = (
@@ -50,35 +48,20 @@ NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ExitsOptions:
-    """``parts`` of PARTS; none: only train. ``plots``: a folder to draw into."""
-
-    quick: bool = False
-    cases: Sequence[str] = ("digits",)
-    parts: Sequence[str] = PARTS
-    look_ups: LookUps = LookUps.AUTOMATIC
-    fashion: Path = FASHION
-    plots: Path | None = None
-    video: Path | None = None
-
-
-def run(wanted: ExitsOptions) -> Report:
-    """Cases without data are left out."""
+def run(chosen: argparse.Namespace) -> Report:
+    """As the options of ``main`` say; cases without data are left out."""
     report = new_report("exits", ("torch", "numpy", "scipy"), NOTES)
     makers: dict[str, Callable[[], ExitCase | None]] = {
-        "digits": lambda: digits_case(wanted.quick),
-        "fashion": lambda: fashion_case(wanted.fashion, wanted.quick),
-        "cifar": lambda: cifar_case(wanted.quick),
+        "digits": lambda: digits_case(chosen.quick),
+        "fashion": lambda: fashion_case(chosen.fashion, chosen.quick),
+        "cifar": lambda: cifar_case(chosen.quick),
     }
-    for name in wanted.cases:
+    for name in chosen.cases:
         case = makers[name]()
         if case is None:
             report.notes.append(f"{name}: its data is not here, the case is left out")
         else:
-            _measure_case(report, case, wanted)
-    if "tails" in wanted.parts:
-        report.rows += tail_rows()
+            _measure_case(report, case, chosen)
     return report
 
 
@@ -101,49 +84,27 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--video", type=Path, metavar="FILE", help="a stream for cifar: of a camera that stays put"
     )
-    parser.add_argument(
-        "--look-ups", choices=[way.value for way in LookUps], default=LookUps.AUTOMATIC.value
-    )
     chosen = parser.parse_args(arguments)
-    look_ups = LookUps(chosen.look_ups)
-    wanted = ExitsOptions(
-        chosen.quick,
-        chosen.cases,
-        chosen.parts,
-        look_ups,
-        chosen.fashion,
-        chosen.plot,
-        chosen.video,
-    )
-    return deliver(run(wanted), chosen, None)
+    return deliver(run(chosen), chosen, None)
 
 
-def _measure_case(report: Report, case: ExitCase, wanted: ExitsOptions) -> None:
+def _measure_case(report: Report, case: ExitCase, chosen: argparse.Namespace) -> None:
     settings = ExplorationSettings(
-        accuracy=ACCURACY,
-        points=4 if wanted.quick else 8,
-        variants=case.variants,
-        look_ups=wanted.look_ups,
-        jobs=2,
+        accuracy=ACCURACY, points=4 if chosen.quick else 8, variants=case.variants, jobs=2
     )
     with contextlib.closing(ExitBench(case.model)) as bench:
-        if "variants" in wanted.parts:
-            _add(report, composition_rows(case, ACCURACY, bench, wanted.quick))
-        if wanted.parts and not set(wanted.parts) & OF_CACHES:
+        if "variants" in chosen.parts:
+            measure_compositions(report, case, ACCURACY, bench, chosen.quick)
+        if chosen.parts and not OF_CACHES & set(chosen.parts):
             return
         found = case.explore(settings)
-        if "promise" in wanted.parts:
-            _add(report, promise_rows(case, found.studied, settings, wanted.quick))
+        if "promise" in chosen.parts:
+            measure_promise(report, case, found.studied, settings, chosen.quick)
         if found.cascade is None:
             name = f"{case.name}: caches that pay"
             report.checks.append(Check(name, found.reason, "found", False))
             return
-        if "latency" in wanted.parts:
-            measure_latency(report, case, found.cascade, bench, wanted.quick, wanted.plots)
-        if "streams" in wanted.parts:
-            measure_streams(report, case, found.cascade, bench, wanted.video)
-
-
-def _add(report: Report, found: tuple[list[dict[str, Any]], list[Check]]) -> None:
-    report.rows += found[0]
-    report.checks += found[1]
+        if "latency" in chosen.parts:
+            measure_latency(report, case, found.cascade, bench, chosen.quick, chosen.plot)
+        if "streams" in chosen.parts:
+            measure_streams(report, case, found.cascade, bench, chosen.video)

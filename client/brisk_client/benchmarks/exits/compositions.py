@@ -9,7 +9,6 @@ are composition's, of tuning rows, for these chains are compared, not promised.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from brisk.exits.learning.predictor import PredictorSettings
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.promise import look_through
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
-from brisk_client.report import Check, check_limit
+from brisk_client.report import Check, Report, check_limit
 
 POINTS = {False: 3, True: 2}
 EPOCHS = {False: 8, True: 2}
@@ -48,9 +47,9 @@ Chain = tuple[int, ...]
 ALPHAS = tuple(step / 10 for step in range(11))
 
 
-def composition_rows(
-    case: ExitCase, accuracy: float, bench: ExitBench, quick: bool
-) -> tuple[list[dict[str, Any]], list[Check]]:
+def measure_compositions(
+    report: Report, case: ExitCase, accuracy: float, bench: ExitBench, quick: bool
+) -> None:
     """Rows of the variants, then of the chains."""
     names = tuple(one.name for one in PAPER)
     settings = ExplorationSettings(
@@ -63,18 +62,13 @@ def composition_rows(
         trains_all=True,
     )
     found = case.explore(settings, f"variants-{EPOCHS[quick]}")
-    rows = list(_variant_rows(case, found, accuracy))
+    report.rows += (rows := list(_variant_rows(case, found, accuracy)))
     trained = {row["variant"] for row in rows}
-    checks = [
-        Check(
-            f"{case.name}: the paper's variants that are trained and measured",
-            len(trained),
-            len(names),
-            trained == set(names),
-        )
-    ]
+    text = f"{case.name}: the paper's variants that are trained and measured"
+    report.checks.append(Check(text, len(trained), len(names), trained == set(names)))
     chains = _chain_rows(case, found, settings, bench, quick)
-    return rows + chains, checks + figure_checks(case.name, chains)
+    report.rows += chains
+    report.checks += figure_checks(case.name, chains)
 
 
 def figure_checks(label: str, rows: Sequence[Mapping[str, Any]]) -> list[Check]:
@@ -114,18 +108,13 @@ def composed(problem: CompositionProblem) -> dict[tuple[str, str], Chain]:
     """Chains by figure and way; empty where composition takes none."""
     ways: dict[tuple[str, str], Chain] = {}
     for name, kept in variant_sets(problem).items():
-        only, numbers = _only(problem, kept)
-        ways[FIGURE_24, name] = tuple(numbers[index] for index in compose_exactly(only))
+        ways[FIGURE_24, name] = compose_exactly(problem, kept)
     ways[FIGURE_25, EXACT] = compose_exactly(problem)
     ways[FIGURE_25, "score, best α"] = compose_by_score(problem)
     for alpha in ALPHAS:
         ways[FIGURE_25, f"score, α {alpha:.1f}"] = compose_with_alpha(problem, alpha)
-    ways[FIGURE_25, "greedy by latency gain"] = compose_greedily(
-        problem, lambda index: latency_gain(problem, index)
-    )
-    ways[FIGURE_25, "greedy by hit rate"] = compose_greedily(
-        problem, lambda index: problem.candidates[index].hit_rate
-    )
+    for name, merit in MERITS.items():
+        ways[FIGURE_25, f"greedy by {name}"] = compose_greedily(problem, merit)
     return ways
 
 
@@ -155,15 +144,14 @@ def _chain_rows(
     sides = bench.measure(versions, case.evaluation, 1, quick)
     rows = []
     for (figure, way), chain in ways.items():
-        side = sides[str(chain) if chain else BARE]
-        speed = side.speed_columns(sides[BARE])
+        columns = sides[str(chain) if chain else BARE].columns(sides[BARE])
+        del columns["median_ms"]
         expected = expect(problem, chain)
         rows.append(
             {
                 "model": case.name,
                 "side": f"{figure}: {way}",
-                **{name: speed[name] for name in ("mean_ms", "p99_ms", "speed_up")},
-                **side.answer_columns(),
+                **columns,
                 "expected_ms": expected.latency_s * 1e3,
                 "expected_agreement": expected.accuracy,
                 "exits": ", ".join(exit_.name for exit_ in cascades[chain].exits) if chain else "",
@@ -177,20 +165,6 @@ def _cascade(found: Exploration, settings: ExplorationSettings, chain: Chain) ->
     tried = found.studied.tried
     thresholds = tuple(composed_threshold(tried[index], settings) for index in chain)
     return found.studied.unproved(Finalist(True, chain, thresholds, found.problem.total_s))
-
-
-def _only(
-    problem: CompositionProblem, kept: frozenset[str]
-) -> tuple[CompositionProblem, Mapping[int, int]]:
-    """The problem with candidates of these variants, and their numbers in the whole one."""
-    numbers = [i for i, one in enumerate(problem.candidates) if one.variant in kept]
-    rows = np.array(numbers)
-    outcomes = dataclasses.replace(
-        problem.outcomes, hits=problem.outcomes.hits[rows], right=problem.outcomes.right[rows]
-    )
-    candidates = tuple(problem.candidates[index] for index in numbers)
-    only = dataclasses.replace(problem, candidates=candidates, outcomes=outcomes)
-    return only, dict(enumerate(numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +218,16 @@ def _fastest(problem: CompositionProblem, chains: Iterator[Chain]) -> Chain:
     return min(accurate, default=(problem.total_s, ()))[1]
 
 
-def compose_exactly(problem: CompositionProblem) -> Chain:
-    """The chain of least mean latency (eq. 10) under eq. 7, 8 and 9, by trying all."""
-    return _fastest(problem, all_chains(problem))
+def compose_exactly(problem: CompositionProblem, kept: frozenset[str] | None = None) -> Chain:
+    """The chain of least mean latency (eq. 10) under eq. 7, 8 and 9, by trying all.
+
+    ``kept``: variants that it may have; None: any.
+    """
+    chains = all_chains(problem)
+    if kept is not None:
+        of = [one.variant for one in problem.candidates]
+        chains = (chain for chain in chains if kept.issuperset(of[index] for index in chain))
+    return _fastest(problem, chains)
 
 
 def latency_gain(problem: CompositionProblem, index: int) -> float:
@@ -255,21 +236,27 @@ def latency_gain(problem: CompositionProblem, index: int) -> float:
     return problem.total_s / (problem.reach_s[candidate.point] + candidate.lookup_s)
 
 
+def hit_rate(problem: CompositionProblem, index: int) -> float:
+    return problem.candidates[index].hit_rate
+
+
+Merit = Callable[[CompositionProblem, int], float]
+
+MERITS: dict[str, Merit] = {"latency gain": latency_gain, "hit rate": hit_rate}
+
+
 def accurate_candidates(problem: CompositionProblem) -> frozenset[int]:
     """Those that pass the accuracy filter (eq. 11)."""
-    return frozenset(
-        index
-        for index, candidate in enumerate(problem.candidates)
-        if candidate.accuracy >= problem.accuracy
-    )
+    accuracies = (candidate.accuracy for candidate in problem.candidates)
+    return frozenset(i for i, accuracy in enumerate(accuracies) if accuracy >= problem.accuracy)
 
 
 def compose_with_alpha(problem: CompositionProblem, alpha: float) -> Chain:
     """The chain of greatest summed score α·H + (1 - α)·LG (eq. 13, 14) under eq. 8, 9, 11."""
     eligible = accurate_candidates(problem)
     scores = [
-        alpha * candidate.hit_rate + (1 - alpha) * latency_gain(problem, index)
-        for index, candidate in enumerate(problem.candidates)
+        alpha * hit_rate(problem, index) + (1 - alpha) * latency_gain(problem, index)
+        for index in range(len(problem.candidates))
     ]
     chains = (chain for chain in all_chains(problem) if eligible.issuperset(chain))
     return max(chains, key=lambda chain: sum(scores[index] for index in chain))
@@ -281,10 +268,10 @@ def compose_by_score(problem: CompositionProblem) -> Chain:
     return _fastest(problem, iter(swept))
 
 
-def compose_greedily(problem: CompositionProblem, merit: Callable[[int], float]) -> Chain:
+def compose_greedily(problem: CompositionProblem, merit: Merit) -> Chain:
     """Take the candidate of greatest merit that still fits, again and again (A.2.1)."""
     chain: Chain = ()
-    for index in sorted(accurate_candidates(problem), key=lambda index: (-merit(index), index)):
+    for index in sorted(accurate_candidates(problem), key=lambda i: (-merit(problem, i), i)):
         longer = sorted([*chain, index], key=lambda index: problem.candidates[index].point)
         if problem.fits(longer):
             chain = tuple(longer)

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +23,10 @@ from brisk.exits.base_model import run_in_batches
 from brisk.exits.cascade import Exit
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.exploration.composition import Tried, composition_problem
+from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
 from brisk.exits.exploration.explore import Studied
 from brisk.exits.exploration.selection import Chosen, decide
+from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.exploration.trial import evaluate
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
@@ -39,28 +39,13 @@ from brisk.exits.guarantee.calibration import (
 )
 from brisk.exits.heads.lookup import network_of
 from brisk_client.benchmarks.exits.data import ExitCase
-from brisk_client.report import Check
+from brisk_client.report import Check, Report, check_limit
 
 SPLITS = {False: 100, True: 20}
 """By whether it has to be quick."""
 
 INTERVAL = 0.95
 """Confidence of the intervals that are printed."""
-
-
-@dataclass(slots=True)
-class SplitTally:
-    """Of one promise: splits that prove it, and those of them whose rest breaks it.
-
-    ``disagreements``: of the answers as served, of each split. ``lengths``: how often a chain had
-    so many exits.
-    """
-
-    proved: int = 0
-    cascade_broken: int = 0
-    exit_broken: int = 0
-    disagreements: list[float] = field(default_factory=list)
-    lengths: Counter[int] = field(default_factory=Counter)
 
 
 def look_through(studied: Studied, samples: Samples) -> list[Scored]:
@@ -78,9 +63,9 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
     return [joined(part) for part in parts]
 
 
-def promise_rows(
-    case: ExitCase, studied: Studied, settings: ExplorationSettings, quick: bool
-) -> tuple[list[dict[str, Any]], list[Check]]:
+def measure_promise(
+    report: Report, case: ExitCase, studied: Studied, settings: ExplorationSettings, quick: bool
+) -> None:
     """A row and two checks for each promise that was proved at all; one check that one was."""
     division = case.division
     parts = [
@@ -90,108 +75,108 @@ def promise_rows(
     pool = [look_through(studied, part) for part in parts]
     looked = [joined(list(ones)) for ones in zip(*pool, strict=True)]
     sizes = len(division.tune), len(division.calibrate)
-    tallies = split_often(studied, settings, looked, sizes, SPLITS[quick])
-    rest = len(looked[0].scores) - sum(sizes)
-    rows, checks = [], []
-    for accuracy, tally in tallies.items():
-        rows.append(_row(case.name, accuracy, tally, SPLITS[quick], rest))
-        checks += _checks(case.name, accuracy, settings.confidence, tally, SPLITS[quick])
-    proved = tallies[settings.accuracy].proved
+
+    def problems_of(tried: Sequence[Tried]) -> dict[bool, CompositionProblem]:
+        measured = studied.points, studied.cost, studied.profile, settings
+        return {
+            mode: composition_problem(tried, *measured, mode) for mode in settings.look_ups.modes
+        }
+
+    counts = split_often(studied.tried, problems_of, settings, looked, sizes, SPLITS[quick])
+    proved = len(counts[settings.accuracy])
     name = f"{case.name}: splits that prove {settings.accuracy:.1%}, of {SPLITS[quick]}"
-    return rows, [Check(name, proved, "> 0", proved > 0), *checks]
+    report.checks.append(check_limit(name, proved, ">", 0))
+    for accuracy, found in counts.items():
+        report.rows.append(_row(case.name, accuracy, found, SPLITS[quick]))
+        report.checks += judge(case.name, accuracy, settings.confidence, found, SPLITS[quick])
 
 
 def split_often(
-    studied: Studied,
+    tried: Sequence[Tried],
+    problems_of: Callable[[Sequence[Tried]], Mapping[bool, CompositionProblem]],
     settings: ExplorationSettings,
     pool: Sequence[Scored],
     sizes: tuple[int, int],
     splits: int,
-) -> dict[float, SplitTally]:
-    """By accuracy. ``sizes``: rows to tune and to calibrate; the rest of the pool judges."""
+) -> dict[float, list[CascadeCount]]:
+    """By accuracy, what the rest of the pool says after each split that proves it.
+
+    ``sizes``: rows to tune and to calibrate.
+    """
     random = np.random.default_rng(0)
-    promises = (settings.promise, *settings.stricter)
-    tallies = {promise.accuracy: SplitTally() for promise in promises}
+    counts: dict[float, list[CascadeCount]] = {
+        promise.accuracy: [] for promise in (settings.promise, *settings.stricter)
+    }
     for _ in range(splits):
         order = random.permutation(len(pool[0].scores))
         tune, calibrate, rest = np.split(order, np.cumsum(sizes))
-        chosen = _chosen(studied, settings, pool, tune, calibrate)
-        if chosen is None:
-            continue
-        seen = in_order([pool[index].take(rest) for index in chosen.tried])
-        for level in chosen.levels:
-            _note(tallies[level.accuracy], count_cascade(seen, level.thresholds), level.accuracy)
-    return tallies
+        seen = [
+            dataclasses.replace(one, tune=looked.take(tune), held_out=looked.take(calibrate))
+            for one, looked in zip(tried, pool, strict=True)
+        ]
+        found = decide(problems_of(seen), seen, settings, _least_expected)
+        if isinstance(found, Chosen):
+            judged = in_order([pool[index].take(rest) for index in found.tried])
+            for level in found.levels:
+                counts[level.accuracy].append(count_cascade(judged, level.thresholds))
+    return counts
 
 
-def _chosen(
-    studied: Studied,
-    settings: ExplorationSettings,
-    pool: Sequence[Scored],
-    tune: np.ndarray,
-    calibrate: np.ndarray,
-) -> Chosen | None:
-    """What the product makes of these rows; None where it proves nothing."""
-    tried: list[Tried] = [
-        dataclasses.replace(one, tune=seen.take(tune), held_out=seen.take(calibrate))
-        for one, seen in zip(studied.tried, pool, strict=True)
-    ]
-    problems = {
-        synchronous: composition_problem(
-            *(tried, studied.points, studied.cost, studied.profile, settings, synchronous)
-        )
-        for synchronous in settings.look_ups.modes
-    }
-    found = decide(
-        problems, tried, settings, lambda entered: min(entered, key=lambda one: one.latency_s)
-    )
-    return found if isinstance(found, Chosen) else None
+def _least_expected(entered: Sequence[Finalist]) -> Finalist:
+    return min(entered, key=lambda one: one.latency_s)
 
 
-def _note(tally: SplitTally, count: CascadeCount, accuracy: float) -> None:
-    tally.proved += 1
-    answering = [one for one in count.exits if one.answered]
-    tally.lengths[len(answering)] += 1
-    served_wrong = sum(one.answered - one.right for one in answering)
-    tally.disagreements.append(served_wrong / count.inputs)
-    tally.cascade_broken += count.wrong_anywhere > (1 - accuracy) * count.inputs
-    tally.exit_broken += any(one.right < accuracy * one.answered for one in answering)
+def broken_cascades(accuracy: float, counts: Sequence[CascadeCount]) -> int:
+    return sum(one.wrong_anywhere > (1 - accuracy) * one.inputs for one in counts)
 
 
-def _row(label: str, accuracy: float, tally: SplitTally, splits: int, rest: int) -> dict[str, Any]:
-    found = tally.disagreements or [0.0]
-    lengths = (f"{count} of {length}" for length, count in sorted(tally.lengths.items()))
+def broken_exits(accuracy: float, counts: Sequence[CascadeCount]) -> int:
+    """Splits after which an exit agrees less with the model than promised."""
+    return sum(any(e.right < accuracy * e.answered for e in one.exits) for one in counts)
+
+
+def _row(
+    label: str, accuracy: float, counts: Sequence[CascadeCount], splits: int
+) -> dict[str, Any]:
+    """Disagreements are of the answers as served."""
+    wrong = [sum(e.answered - e.right for e in one.exits) / one.inputs for one in counts] or [0.0]
+    lengths = Counter(sum(e.answered > 0 for e in one.exits) for one in counts)
     return {
         "model": label,
         "side": f"promise of {accuracy:.1%}",
         "splits": splits,
-        "proved": tally.proved,
-        "cascade_broken": tally.cascade_broken,
-        "exit_broken": tally.exit_broken,
-        "mean_disagreement": float(np.mean(found)),
-        "most_disagreement": max(found),
-        "judged_by": rest,
-        "chains": ", ".join(lengths),
+        "proved": len(counts),
+        "cascade_broken": broken_cascades(accuracy, counts),
+        "exit_broken": broken_exits(accuracy, counts),
+        "mean_disagreement": float(np.mean(wrong)),
+        "most_disagreement": max(wrong),
+        "judged_by": counts[0].inputs if counts else 0,
+        "chains": ", ".join(f"{count} of {length}" for length, count in sorted(lengths.items())),
     }
 
 
-def _checks(
-    label: str, accuracy: float, confidence: float, tally: SplitTally, splits: int
+def judge(
+    label: str,
+    accuracy: float,
+    confidence: float,
+    counts: Sequence[CascadeCount],
+    splits: int,
 ) -> list[Check]:
     """That the share of broken splits is not above 1 - confidence, by the exact binomial
     interval; a split that proves nothing breaks nothing."""
-    if not tally.proved:
+    if not counts:
         return []
-    counts = {
-        f"more than {1 - accuracy:.1%} of the rest disagree": tally.cascade_broken,
-        f"an exit agrees with less than {accuracy:.1%} of what it answers": tally.exit_broken,
+    texts = {
+        f"more than {1 - accuracy:.1%} of the rest disagree": broken_cascades(accuracy, counts),
+        f"an exit agrees with less than {accuracy:.1%} of what it answers": broken_exits(
+            accuracy, counts
+        ),
     }
     checks, expected = [], f"an interval that reaches down to {1 - confidence:.0%}"
-    for text, broken in counts.items():
+    for text, broken in texts.items():
         low, high = exact_interval(broken, splits)
         name = f"{label}, {accuracy:.1%}: splits after which {text}"
-        interval = f"exact {INTERVAL:.0%} interval {low:.1%} to {high:.1%}"
-        found = f"{broken} of {splits}, {interval}"
+        found = f"{broken} of {splits}, exact {INTERVAL:.0%} interval {low:.1%} to {high:.1%}"
         checks.append(Check(name, found, expected, low <= 1 - confidence))
     return checks
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from brisk.exits.base_model import BaseModel, load_graph
+from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.collecting import bind_rows
 from brisk.exits.data.samples import Samples
@@ -35,22 +34,18 @@ class Version:
     accuracy: float | None = None
 
 
-Other = Callable[[Mapping[str, np.ndarray]], list[int]]
-"""Another model on the same inputs: the classes of all rows."""
+Scoring = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+"""Another model on the same inputs: the scores [rows, classes] of all rows."""
 
 
 @dataclass(slots=True)
 class ExitSide:
-    """Seconds from a batch's start to each row's answer, and what was answered."""
+    """Seconds from a batch's start to each row's answer; of rows that a cache answered, whether
+    that agrees with the bare model."""
 
     times_s: list[float] = field(default_factory=list)
     agreeing: int = 0
-    by_exit: Counter[int] = field(default_factory=Counter)
     agreed_early: list[bool] = field(default_factory=list)
-
-    @property
-    def inputs(self) -> int:
-        return len(self.times_s)
 
     @property
     def mean_s(self) -> float:
@@ -58,35 +53,27 @@ class ExitSide:
 
     @property
     def agreement(self) -> float:
-        return self.agreeing / self.inputs
+        return self.agreeing / len(self.times_s)
 
     @property
     def early(self) -> float:
-        return self.by_exit.total() / self.inputs
+        return len(self.agreed_early) / len(self.times_s)
 
-    def share(self, exit_index: int) -> float:
-        """Of the inputs that this exit answered."""
-        return self.by_exit[exit_index] / self.inputs
-
-    def quantile_s(self, share: float) -> float:
-        return quantile(self.times_s, share)
-
-    def speed_columns(self, base: ExitSide) -> dict[str, Any]:
+    def columns(self, base: ExitSide) -> dict[str, Any]:
         """Of a report's row; ``base``: the bare model's, on the same inputs."""
         return {
             "mean_ms": self.mean_s * 1e3,
-            "median_ms": self.quantile_s(0.5) * 1e3,
+            "median_ms": quantile(self.times_s, 0.5) * 1e3,
             "p99_ms": tail_or_shortage(self.times_s, 0.99, 1e3),
             "speed_up": base.mean_s / self.mean_s,
+            "agreement": self.agreement,
+            "early": self.early,
+            "inputs": len(self.times_s),
         }
-
-    def answer_columns(self) -> dict[str, Any]:
-        return {"agreement": self.agreement, "early": self.early, "inputs": self.inputs}
 
     def add(self, other: ExitSide) -> None:
         self.times_s += other.times_s
         self.agreeing += other.agreeing
-        self.by_exit += other.by_exit
         self.agreed_early += other.agreed_early
 
 
@@ -95,7 +82,7 @@ class ExitBench:
 
     def __init__(self, model: Path) -> None:
         self._graph = read_graph(model)
-        self._whole = load_graph(self._graph)
+        self._whole = scoring(load_graph(self._graph))
         self._cut: dict[tuple[str, ...], BaseModel] = {}
         self._lane = LookUpLane()
 
@@ -103,7 +90,7 @@ class ExitBench:
         self._lane.close()
 
     def measure(
-        self, versions: Mapping[str, Version | Other], samples: Samples, batch: int, quick: bool
+        self, versions: Mapping[str, Version | Scoring], samples: Samples, batch: int, quick: bool
     ) -> dict[str, ExitSide]:
         """``bare`` and each version on the same inputs, in any order, another with each input.
 
@@ -114,39 +101,30 @@ class ExitBench:
         starts = list(range(0, len(samples) - batch + 1, batch))
         if quick:
             starts = starts[:QUICK_BATCHES]
-        sides = {name: ExitSide() for name in (BARE, *versions)}
+        measured: dict[str, Version | Scoring] = {BARE: self._whole, **versions}
+        sides = {name: ExitSide() for name in measured}
         names = list(sides)
         for turn, start in enumerate([*starts[:WARM_UP], *starts]):
             inputs = bind_rows(samples.take(slice(start, start + batch)))
-            truth = self._classes(inputs)
+            truth = self._whole(inputs).argmax(1)
             for place in random.permutation(len(names)).tolist():
-                name = names[place]
-                one = self._run(versions.get(name), inputs, truth)
+                one = self._run(measured[names[place]], inputs, truth)
                 if turn >= WARM_UP:
-                    sides[name].add(one)
+                    sides[names[place]].add(one)
         return sides
 
-    def _classes(self, inputs: Mapping[str, np.ndarray]) -> list[int]:
-        return classes_of(next(iter(self._whole.run(inputs).values())))
-
     def _run(
-        self, version: Version | Other | None, inputs: Mapping[str, np.ndarray], truth: list[int]
+        self, version: Version | Scoring, inputs: Mapping[str, np.ndarray], truth: np.ndarray
     ) -> ExitSide:
-        if version is None:
-            started_s = time.perf_counter()
-            self._whole.run(inputs)
-            taken_s = time.perf_counter() - started_s
-            return ExitSide([taken_s] * len(truth), len(truth))
         if isinstance(version, Version):
             return self._run_early(version, inputs, truth)
         started_s = time.perf_counter()
-        found = version(inputs)
+        scores = version(inputs)
         taken_s = time.perf_counter() - started_s
-        agreeing = sum(one == other for one, other in zip(found, truth, strict=True))
-        return ExitSide([taken_s] * len(truth), agreeing)
+        return ExitSide([taken_s] * len(truth), int((scores.argmax(1) == truth).sum()))
 
     def _run_early(
-        self, version: Version, inputs: Mapping[str, np.ndarray], truth: list[int]
+        self, version: Version, inputs: Mapping[str, np.ndarray], truth: np.ndarray
     ) -> ExitSide:
         cascade = version.cascade
         if cascade.taps not in self._cut:
@@ -165,20 +143,32 @@ class ExitBench:
             answers = frame.take_answers()
             now_s = time.perf_counter() - started_s
             for answer in answers:
-                found = classes_of(next(iter(answer.values.values())))
-                for row, one in zip(answer.rows, found, strict=True):
+                agreed = next(iter(answer.values.values())).argmax(1) == truth[list(answer.rows)]
+                side.agreeing += int(agreed.sum())
+                for row in answer.rows:
                     side.times_s[row] = now_s
-                    side.agreeing += one == truth[row]
-                    if answer.exit_index is not None:
-                        side.by_exit[answer.exit_index] += 1
-                        side.agreed_early.append(one == truth[row])
+                if answer.exit_index is not None:
+                    side.agreed_early += agreed.tolist()
         return side
 
 
-def classes_of(scores: np.ndarray) -> list[int]:
-    """Of each row [rows, classes] the likeliest one."""
-    found: list[int] = scores.argmax(1).tolist()
-    return found
+def load_for(model: Path, cascade: Cascade) -> BaseModel:
+    """The model, cut so that the values at the cascade's exits and its scores can be read."""
+    graph = read_graph(model)
+    points = [exit_.point for exit_ in cascade.exits]
+    return load_graph(graph, 1, taps_of(points, cascade.scores, graph))
+
+
+def side_rows(model: str, batch: int, sides: Mapping[str, ExitSide]) -> list[dict[str, Any]]:
+    """Of a report."""
+    return [
+        {"model": model, "side": name, "batch": batch, **side.columns(sides[BARE])}
+        for name, side in sides.items()
+    ]
+
+
+def scoring(base: BaseModel) -> Scoring:
+    return lambda inputs: next(iter(base.run(inputs).values()))
 
 
 TAILS = 1.3
@@ -195,7 +185,7 @@ def plot_sides(label: str, sides: Mapping[str, ExitSide], folder: Path) -> Path:
         right.scatter(*point)
         aside = (0, 6 if number % 2 else -12)
         right.annotate(name, point, xytext=aside, textcoords="offset points", ha="center", size=8)
-    longest_s = max(side.quantile_s(0.95) for side in sides.values())
+    longest_s = max(quantile(side.times_s, 0.95) for side in sides.values())
     left.set(xlim=(0, TAILS * longest_s * 1e3), xlabel="latency, ms", ylabel="share of inputs")
     left.legend()
     slowest_s = max(side.mean_s for side in sides.values())

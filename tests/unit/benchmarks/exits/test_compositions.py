@@ -16,6 +16,7 @@ from brisk_client.benchmarks.exits.compositions import (
     compose_greedily,
     compose_with_alpha,
     expect,
+    hit_rate,
     latency_gain,
 )
 from support.exits.composition_problems import random_problem
@@ -85,8 +86,8 @@ def test_no_other_method_beats_the_expected_latency(seed: int) -> None:
     best_s = expect(problem, compose_exactly(problem)).latency_s
     others = (
         compose_by_score(problem),
-        compose_greedily(problem, lambda index: problem.candidates[index].hit_rate),
-        compose_greedily(problem, lambda index: latency_gain(problem, index)),
+        compose_greedily(problem, hit_rate),
+        compose_greedily(problem, latency_gain),
     )
     for other in others:
         assert problem.fits(other)

@@ -9,19 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brisk.errors import InvalidModelError
 from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
-from brisk.exits.data.samples import Samples, divide
+from brisk.exits.data.samples import Samples
 from brisk.exits.sources import Sources
 from brisk.runtime.settings import ADAPTATION_S
 from brisk_client.benchmarks.exits import data as exit_data
 from brisk_client.benchmarks.exits import streams as exit_streams
-from brisk_client.benchmarks.exits.case import ALPHAS, measure_streams
 from brisk_client.benchmarks.exits.data import caches_folder, digits_case, fashion_case, unlike
 from brisk_client.benchmarks.exits.runs import ExitBench
-from brisk_client.benchmarks.exits.streams import divided, zipf_intervals
-from brisk_client.benchmarks.exits_served import unlearned
+from brisk_client.benchmarks.exits.streams import ALPHAS, divided, measure_streams, zipf_intervals
 from brisk_client.report import Report
 from brisk_client.samples.digits import digits_split
 from support.exits.adapted import Adapted
@@ -80,7 +77,7 @@ def test_parts_of_fashion_mnist_share_no_picture_even_where_it_repeats_them(
             {"image": np.concatenate([moved[:50], images[600:]])}, labels[: 50 + 600].copy()
         )
 
-    monkeypatch.setattr(exit_data, "_read_idx", read)
+    monkeypatch.setattr(exit_data, "read_idx", read)
     monkeypatch.setattr(exit_data, "FITTED", 250)
     monkeypatch.setattr(exit_data, "STREAMED", 250)
     monkeypatch.setattr(exit_data, "POOL", 150)
@@ -142,7 +139,8 @@ def test_a_stream_is_followed_as_the_product_learns(
     adapted: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its settings, its interval, its reference; every interval is measured and said."""
-    monkeypatch.setattr(exit_streams, "LEARNED_FROM", 3000)
+    monkeypatch.setattr(exit_streams, "LEARNED_FROM", 600)
+    monkeypatch.setattr(exit_streams, "PERIODS", 2)
     monkeypatch.setattr(exit_streams, "MEASURED", 40)
     asked: list[AdaptationSettings] = []
     times_s: list[float] = []
@@ -176,14 +174,3 @@ def test_a_stream_is_followed_as_the_product_learns(
     said = [note for note in report.notes if "published" in note or "refused: " in note]
     assert len(said) == len(ALPHAS) * periods
     assert len(report.checks) == 4 * len(ALPHAS)
-
-
-def test_inputs_that_trained_a_served_model_s_caches_are_left_out(adapted: Adapted) -> None:
-    mixed = np.concatenate([adapted.images[:300], adapted.drifted((1, 2))])
-    kept = unlearned(adapted.model_file, Samples({"image": mixed})).inputs["image"]
-    np.testing.assert_array_equal(kept[-50:], mixed[-50:])
-    division = divide(Samples({"image": adapted.images}), 0)
-    proving = np.sum(division.calibrate < 300) - np.sum(division.calibrate[:600] < 300)
-    assert len(kept) <= len(mixed) - 300 + proving
-    with pytest.raises(InvalidModelError, match="are copies of"):
-        unlearned(adapted.model_file, adapted.reference.fit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,24 @@ import pytest
 
 from brisk.exits.cascade import Level
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes, Tried
+from brisk.exits.exploration.composition import (
+    Candidate,
+    CompositionProblem,
+    Outcomes,
+    Tried,
+    composition_problem,
+)
 from brisk.exits.exploration.measuring import BaseProfile, LaneCost
 from brisk.exits.exploration.selection import Chosen
 from brisk.exits.exploration.settings import LookUps
-from brisk.exits.guarantee.calibration import Scored, count_cascade, in_order
+from brisk.exits.guarantee.calibration import (
+    CascadeCount,
+    ExitCount,
+    Scored,
+    count_cascade,
+    in_order,
+)
+from brisk.exits.model_graph import ExitPoint
 from brisk_client.benchmarks.exits import promise as exit_promise
 from brisk_client.benchmarks.exits.compositions import (
     ALL,
@@ -25,7 +37,13 @@ from brisk_client.benchmarks.exits.compositions import (
     figure_checks,
     variant_sets,
 )
-from brisk_client.benchmarks.exits.promise import SplitTally, exact_interval, split_often
+from brisk_client.benchmarks.exits.promise import (
+    broken_cascades,
+    broken_exits,
+    exact_interval,
+    judge,
+    split_often,
+)
 
 pytestmark = pytest.mark.timing
 
@@ -44,33 +62,36 @@ def pool_of(exits: int, seed: int) -> list[Scored]:
     return looked
 
 
-def studied_of(pool: Sequence[Scored]) -> Any:
+SETTINGS = ExplorationSettings(accuracy=0.95, look_ups=LookUps.SYNCHRONOUS)
+
+
+def split(pool: Sequence[Scored], splits: int) -> dict[float, list[CascadeCount]]:
     """Exits at a third and two thirds of a model of 3 ms, of which a look-up takes 20 us."""
-    points = [SimpleNamespace(position=10 * (index + 1)) for index in range(len(pool))]
+    points = [ExitPoint(10 * (index + 1), f"hidden{index}") for index in range(len(pool))]
     reach_s = {0: 0.0, **{point.position: 1e-3 * (i + 1) for i, point in enumerate(points)}}
+    profile = BaseProfile(reach_s, 3e-3, 3e-3)
     tried = [
         Tried(index, "Pool(4096)", 2e-5, b"", 1000, (4,), one, one)
         for index, one in enumerate(pool)
     ]
-    return SimpleNamespace(
-        tried=tried,
-        points=points,
-        cost=LaneCost(0.0, 0.0),
-        profile=BaseProfile(reach_s, 3e-3, 3e-3),
-    )
 
+    def problems_of(seen: Sequence[Tried]) -> dict[bool, CompositionProblem]:
+        cost = LaneCost(0.0, 0.0)
+        return {True: composition_problem(seen, points, cost, profile, SETTINGS, True)}
 
-SETTINGS = ExplorationSettings(accuracy=0.95, look_ups=LookUps.SYNCHRONOUS)
+    return split_often(tried, problems_of, SETTINGS, pool, (TUNE, CALIBRATE), splits)
 
 
 def test_the_product_s_procedure_breaks_its_promise_in_few_splits() -> None:
     pool = pool_of(2, seed=0)
-    tallies = split_often(studied_of(pool), SETTINGS, pool, (TUNE, CALIBRATE), splits=6)
-    tally = tallies[0.95]
-    assert tally.proved > 3
-    assert exact_interval(tally.cascade_broken, 6)[0] <= 0.05
-    assert set(tallies) == {0.95, 0.98, 0.99, 0.995}
-    assert all(0 < one < 0.06 for one in tally.disagreements)
+    found = split(pool, splits=6)
+    counts = found[0.95]
+    assert len(counts) > 3
+    assert exact_interval(broken_cascades(0.95, counts), 6)[0] <= 0.05
+    assert set(found) == {0.95, 0.98, 0.99, 0.995}
+    for count in counts:
+        wrong = sum(one.answered - one.right for one in count.exits)
+        assert 0 < wrong / count.inputs < 0.06
 
 
 def test_a_procedure_that_proves_nothing_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,10 +106,10 @@ def test_a_procedure_that_proves_nothing_is_found_out(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(exit_promise, "decide", careless)
     pool = pool_of(2, seed=0)
-    tally = split_often(studied_of(pool), SETTINGS, pool, (TUNE, CALIBRATE), splits=10)[0.95]
+    counts = split(pool, splits=10)[0.95]
     assert seen == [(TUNE, CALIBRATE)] * 10
-    assert (tally.proved, tally.cascade_broken, tally.exit_broken) == (10, 10, 10)
-    checks = exit_promise._checks("model", 0.95, 0.95, tally, 10)
+    assert broken_cascades(0.95, counts) == broken_exits(0.95, counts) == len(counts) == 10
+    checks = judge("model", 0.95, 0.95, counts, 10)
     assert [check.ok for check in checks] == [False, False]
 
 
@@ -110,7 +131,7 @@ def test_a_split_is_judged_by_rows_that_it_has_not_used(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(exit_promise, "decide", noting)
     monkeypatch.setattr(exit_promise, "count_cascade", counting)
-    split_often(studied_of(pool), SETTINGS, pool, (TUNE, CALIBRATE), splits=3)
+    split(pool, splits=3)
     for ours, theirs in zip(used, judged, strict=True):
         assert not ours & theirs
         assert ours | theirs == set(numbers.tolist())
@@ -118,12 +139,15 @@ def test_a_split_is_judged_by_rows_that_it_has_not_used(monkeypatch: pytest.Monk
 
 def test_broken_splits_are_held_against_the_exact_interval() -> None:
     def holds(broken: int) -> bool:
-        tally = SplitTally(proved=100, cascade_broken=broken)
-        return exit_promise._checks("model", 0.97, 0.95, tally, 100)[0].ok
+        counts = [
+            CascadeCount(100, (ExitCount(10, 10),), wrong_anywhere=4 if number < broken else 3)
+            for number in range(100)
+        ]
+        return judge("model", 0.97, 0.95, counts, 100)[0].ok
 
     assert [holds(broken) for broken in (0, 5, 9, 11, 30)] == [True, True, True, False, False]
     assert exact_interval(5, 100) == pytest.approx((0.0164, 0.1128), abs=1e-3)
-    assert not exit_promise._checks("model", 0.97, 0.95, SplitTally(), 100), "nothing was promised"
+    assert not judge("model", 0.97, 0.95, [], 100), "nothing was promised"
 
 
 def problem_of(names: Sequence[str]) -> CompositionProblem:

@@ -14,12 +14,10 @@ from brisk.exits.data.samples import Samples
 from brisk.exits.heads.lookup import empty_look_up
 from brisk.exits.heads.lookup_model import LookUpModel
 from brisk.exits.learning.exporting import export_look_up
-from brisk_client.benchmarks.exits import tails as exit_tails
-from brisk_client.benchmarks.exits import video as exit_video
-from brisk_client.benchmarks.exits.alternatives import SoftmaxLookUp, softmax_model
+from brisk_client.benchmarks.exits import streams as exit_streams
+from brisk_client.benchmarks.exits.latency import SoftmaxLookUp, softmax_model
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
-from brisk_client.benchmarks.exits.tails import TailCase, tail_rows
-from brisk_client.benchmarks.exits.video import READINGS, squares_of, video_intervals
+from brisk_client.benchmarks.exits.streams import READINGS, squares_of, video_intervals
 from support.exits.cascades import Served, images, network, served
 
 pytestmark = pytest.mark.timing
@@ -35,7 +33,7 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
         sides = bench.measure(
             {
                 "caches": Version(model.cascade, True),
-                "always the last class": lambda inputs: [9] * len(inputs["image"]),
+                "always the last class": lambda inputs: np.eye(10)[[9] * len(inputs["image"])],
             },
             samples,
             batch=2,
@@ -44,12 +42,12 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
     finally:
         bench.close()
     truth = np.concatenate([_classes(model, rows) for rows in np.split(images(24), 12)])
-    assert {side.inputs for side in sides.values()} == {24}
+    assert {len(side.times_s) for side in sides.values()} == {24}
     assert sides[BARE].agreement == 1
     assert sides["always the last class"].agreement == (truth == 9).mean()
     caches = sides["caches"]
     assert 0 < caches.early < 1
-    assert caches.early == pytest.approx(sum(caches.share(index) for index in range(2)))
+    assert len(caches.agreed_early) == caches.early * 24
 
 
 def _classes(model: Served, rows: np.ndarray) -> np.ndarray:
@@ -70,23 +68,11 @@ def test_the_softmax_alone_has_a_model_too() -> None:
     assert found.near.all()
 
 
-def test_every_request_of_the_tails_misses_every_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exit_tails, "RUNS", {1: 12, 3: 12})
-    rows = list(tail_rows((TailCase(4, "Pool(4096)"),)))
-    assert [(row["side"], row["batch"]) for row in rows] == [
-        (side, batch)
-        for batch in (1, 3)
-        for side in (BARE, "look-ups synchronous", "look-ups asynchronous")
-    ]
-    assert all(row["median_ms"] > 0 for row in rows)
-    assert all(str(row["p99_ms"]).startswith("too few answers") for row in rows)
-
-
 def test_a_video_is_read_in_parts_and_squares_and_measured_an_interval_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ffmpeg = pytest.importorskip("imageio_ffmpeg")
-    monkeypatch.setattr(exit_video, "MEASURED", 24)
+    monkeypatch.setattr(exit_streams, "MOST_MEASURED", 24)
     file = tmp_path / "video.avi"
     frames = np.repeat(np.arange(0, 240, 8, np.uint8), 192 * 256 * 3).reshape(30, 192, 256, 3)
     frames[:, :32, :32] = 255  # the first part of each frame
@@ -109,8 +95,8 @@ def test_only_what_comes_after_the_gap_is_measured(monkeypatch: pytest.MonkeyPat
     """Each frame says its number: nothing is learned at or after what is measured."""
     frames = np.zeros((40, 192, 256, 3), np.uint8)
     frames += np.arange(40, dtype=np.uint8)[:, None, None, None]
-    monkeypatch.setattr(exit_video, "_frames", lambda file: frames)
-    monkeypatch.setattr(exit_video, "as_input", lambda pixels: np.moveaxis(pixels, -1, -3))
+    monkeypatch.setattr(exit_streams, "frames_of", lambda file: frames)
+    monkeypatch.setattr(exit_streams, "as_input", lambda pixels: np.moveaxis(pixels, -1, -3))
     found = [
         (set(np.unique(one.arriving.inputs["x"])), set(np.unique(one.measured.inputs["x"])))
         for one in video_intervals(Path(), READINGS[0], frames=12, gap=3)

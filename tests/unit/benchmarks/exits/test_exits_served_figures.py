@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from brisk.errors import InvalidConfigurationError
-from brisk_client.benchmarks.exits_served import SIDES, ServedSide, _checks, _rows, run
+from brisk_client.benchmarks.exits_served import SIDES, ServedSide, checks_of, rows_of
 
 pytestmark = pytest.mark.timing
 
@@ -23,7 +20,7 @@ def sides(with_caches_ms: float, agreeing: int = 98) -> dict[str, ServedSide]:
 
 
 def test_speed_ups_are_over_the_model_without_caches() -> None:
-    rows = {row["side"]: row for row in _rows(sides(4.0), 1, 0.8)}
+    rows = {row["side"]: row for row in rows_of(sides(4.0), 1, 0.8)}
     assert rows["with caches"]["speed_up"] == pytest.approx(2.5)
     assert rows["opted out"]["speed_up"] == pytest.approx(10 / 11)
     assert rows["with caches"]["early"] == 0.8
@@ -41,10 +38,5 @@ def test_speed_ups_are_over_the_model_without_caches() -> None:
 def test_checks_fail_where_a_figure_is_not_what_was_promised(
     with_caches_ms: float, agreeing: int, failing: set[str]
 ) -> None:
-    checks = _checks(sides(with_caches_ms, agreeing), 0.97)
+    checks = checks_of(sides(with_caches_ms, agreeing), 0.97)
     assert {check.name for check in checks if not check.ok} == failing
-
-
-def test_it_says_what_it_needs() -> None:
-    with pytest.raises(InvalidConfigurationError, match="--model and --data go together"):
-        run(model=Path("model.onnx"))

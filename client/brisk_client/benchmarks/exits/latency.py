@@ -1,0 +1,242 @@
+"""Latency and agreement of a model with its caches, beside what one could do instead.
+
+That is a smaller model, an int8 one (GATI, Fig. 6), or thresholds on the softmax. Then whether
+audits notice an exit that has become worse.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from onnx import TensorProto, helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from brisk.exits.adaptation.features import gather, look_at
+from brisk.exits.base_model import BaseModel, load_graph
+from brisk.exits.cascade import Cascade, Level
+from brisk.exits.data.samples import Samples
+from brisk.exits.guarantee.audit import STATED_AUDITS, CascadeAudit
+from brisk.exits.guarantee.calibration import Promise, calibrate
+from brisk.exits.heads.lookup import LookUp, network_of
+from brisk.exits.model_graph import read_graph
+from brisk_client.benchmarks.exits.data import ACCURACY, ExitCase
+from brisk_client.benchmarks.exits.runs import (
+    BARE,
+    ExitBench,
+    ExitSide,
+    Scoring,
+    Version,
+    load_for,
+    plot_sides,
+    scoring,
+    side_rows,
+)
+from brisk_client.report import Check, Report, check_limit, check_tail_ratio
+
+SPEED_UPS = {0.97: 1.95, 0.99: 1.41}
+"""GATI's for ResNet-50 on CIFAR-10 (7.1.1, 7.1.2); expected of nets of that depth."""
+
+TAIL = 1.02
+BATCHES = (1, 2, 8)
+
+
+def measure_latency(
+    report: Report,
+    case: ExitCase,
+    cascade: Cascade,
+    bench: ExitBench,
+    quick: bool,
+    plots: Path | None,
+) -> None:
+    """Latency and agreement of all sides, on inputs that took no part in training."""
+    base = load_for(case.model, cascade)
+    versions: dict[str, Version | Scoring] = {
+        f"caches, {ACCURACY:.0%}": Version(cascade, cascade.synchronous)
+    }
+    if cascade.level(0.99) is not None:
+        versions["caches, 99%"] = Version(cascade, cascade.synchronous, 0.99)
+    else:
+        report.notes.append(
+            f"{case.name}: 99 % cannot be proved with {cascade.confidence:.0%} confidence on "
+            f"{cascade.levels[0].count.inputs} held-out inputs"
+        )
+    way = "in a lane" if cascade.synchronous else "in the model's thread"
+    versions[f"look-ups {way}"] = Version(cascade, not cascade.synchronous)
+    softmax = softmax_cascade(base, cascade, case)
+    if softmax is not None:
+        versions["softmax thresholds"] = Version(softmax, cascade.synchronous)
+    for batch in BATCHES:
+        asked = {**versions, **alternatives(case)} if batch == 1 else versions
+        sides = bench.measure(asked, case.evaluation, batch, quick)
+        report.rows += side_rows(case.name, batch, sides)
+        if batch == 1:
+            report.checks += _latency_checks(case, sides)
+            report.checks.append(_audit_check(case.name, sides))
+            if plots is not None:
+                report.notes.append(f"plot: {plot_sides(case.name, sides, plots)}")
+
+
+def _latency_checks(case: ExitCase, sides: dict[str, ExitSide]) -> list[Check]:
+    base, checks = sides[BARE], []
+    for accuracy, wanted in SPEED_UPS.items():
+        side = sides.get(f"caches, {accuracy:.0%}")
+        if side is None:
+            continue
+        label = f"{case.name}, {accuracy:.0%}"
+        tail_name = f"{label}: p99 over the bare model's"
+        checks += [
+            check_limit(f"{label}: agreement", side.agreement, ">=", accuracy),
+            check_limit(f"{label}: mean speed-up", base.mean_s / side.mean_s, ">=", wanted),
+            check_tail_ratio(tail_name, side.times_s, base.times_s, 0.99, TAIL),
+        ]
+    return checks
+
+
+def _audit_check(label: str, sides: dict[str, ExitSide]) -> Check:
+    early = sides[f"caches, {ACCURACY:.0%}"].agreed_early
+    audits = audits_until_off(early, ACCURACY, STATED_AUDITS) if early else None
+    return Check(
+        f"{label}: audited answers until an exit that became 10 % worse is off",
+        audits,
+        f"<= {STATED_AUDITS}",
+        audits is not None,
+    )
+
+
+CALIBRATED_ROWS = 200
+
+
+def alternatives(case: ExitCase) -> dict[str, Scoring]:
+    """By name."""
+    found: dict[str, Scoring] = {}
+    if case.smaller is not None:
+        found["a smaller model (14 layers)"] = scoring(load_graph(read_graph(case.smaller())))
+    found["int8, by ONNX Runtime"] = _by_onnxruntime(_quantised(case.model, case.training))
+    found["float32, by ONNX Runtime"] = _by_onnxruntime(case.model)
+    return found
+
+
+def _by_onnxruntime(model: Path) -> Scoring:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
+    output = session.get_outputs()[0].name
+    return lambda inputs: np.asarray(session.run([output], dict(inputs))[0])
+
+
+class _Rows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
+    def __init__(self, training: Samples) -> None:
+        rows = range(min(CALIBRATED_ROWS, len(training)))
+        self._rows = (dict(training.take(slice(row, row + 1)).inputs) for row in rows)
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._rows, None)
+
+
+def _quantised(model: Path, training: Samples) -> Path:
+    """Static int8 quantisation, weights by channel, calibrated on training inputs; made once."""
+    target = model.with_name("int8.onnx")
+    if not target.exists():
+        prepared = model.with_name("prepared.onnx")
+        logging.getLogger().setLevel(logging.ERROR)
+        with contextlib.redirect_stdout(io.StringIO()):
+            quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
+            quantize_static(
+                *(str(prepared), str(target), _Rows(training)),
+                quant_format=QuantFormat.QDQ,
+                per_channel=True,
+                activation_type=QuantType.QUInt8,
+                weight_type=QuantType.QInt8,
+            )
+        prepared.unlink()
+    return target
+
+
+INJECTED = 0.1
+"""Share of an exit's answers that are made wrong."""
+
+
+class SoftmaxLookUp(LookUp):
+    """The same predictor without selector, gate and floor: its greatest probability decides."""
+
+    def decide(
+        self, logits: torch.Tensor, distances: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        score = logits.softmax(1).max(1).values
+        return score, torch.ones_like(score, dtype=torch.bool)
+
+
+def softmax_model(look_up: bytes) -> bytes:
+    """As ``SoftmaxLookUp.decide``, of a look-up's ONNX model."""
+    model = onnx.load_model_from_string(look_up)
+    outputs = list(model.graph.output)
+    made = onnx.utils.Extractor(model).extract_model(["hidden"], ["logits"])
+    made.graph.initializer.append(helper.make_tensor("nothing", TensorProto.FLOAT, (), [0.0]))
+    made.graph.node.extend(
+        [
+            helper.make_node("Softmax", ["logits"], ["shares"], axis=1),
+            helper.make_node("ReduceMax", ["shares"], ["score"], axes=[1], keepdims=0),
+            helper.make_node("GreaterOrEqual", ["score", "nothing"], ["near"]),
+        ]
+    )
+    del made.graph.output[:]
+    made.graph.output.extend(outputs)
+    data: bytes = made.SerializeToString()
+    return data
+
+
+def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascade | None:
+    """With calibrated thresholds on the softmax (GATI, Fig. 23); None where nothing is proved.
+
+    Tuned and calibrated on the rows that the cascade itself was.
+    """
+    own = [network_of(exit_) for exit_ in cascade.exits]
+    networks = [SoftmaxLookUp(one.predictor, one.selector, one.gate).eval() for one in own]
+    exits = tuple(
+        dataclasses.replace(exit_, model=softmax_model(exit_.model)) for exit_ in cascade.exits
+    )
+    level = cascade.levels[0]
+    saved_s = [exit_.saved_s for exit_ in exits]
+    burden_s = [exit_.burden_s for exit_ in exits]
+    division = case.division
+    tune, held_out = (
+        look_at(networks, gather(base, cascade, case.training.take(rows).inputs))
+        for rows in (division.tune, division.calibrate)
+    )
+    found = calibrate(
+        tune,
+        held_out,
+        Promise(level.accuracy, cascade.confidence),
+        lambda count: count.saving_s(saved_s, burden_s),
+    )
+    if found is None:
+        return None
+    levels = (Level(level.accuracy, found.thresholds, found.count),)
+    return dataclasses.replace(cascade, exits=exits, levels=levels)
+
+
+def audits_until_off(agreed: Sequence[bool], accuracy: float, most: int) -> int | None:
+    """Audited answers, as they were but 10 % made wrong, until the exit is off; None: never."""
+    random = np.random.default_rng(0)
+    audit = CascadeAudit(accuracy)
+    for number in range(1, most + 1):
+        right = agreed[int(random.integers(len(agreed)))] and random.uniform() >= INJECTED
+        if audit.note(0, bool(right)):
+            return number
+    return None

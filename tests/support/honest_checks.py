@@ -1,0 +1,61 @@
+"""Whether the checks of a published run are what their values and expectations say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from brisk_client.publication.checks import BOUND
+from brisk_client.report import COMPARISONS, Check
+
+_SHARE = re.compile(r"(\d+) of (\d+)")
+_SHARES: dict[str, Callable[[int, int], bool]] = {
+    "all": lambda count, whole: count == whole,
+    "more than half": lambda count, whole: 2 * count > whole,
+}
+_REACHED = re.compile(r"an interval that reaches down to ([\d.]+)%")
+_AT_LEAST = re.compile(r"at least (\d+)")
+
+
+def holds(check: Check) -> bool:
+    """What value and expectation alone say.
+
+    A text where a number is expected, such as the reason why there is none, does not hold; where
+    no rule reads the expectation, the value has to be just that.
+    """
+    value, expected = check.value, check.expected
+    if not isinstance(expected, str):
+        return bool(value == expected)
+    if bound := BOUND.match(expected):
+        return _is_number(value) and COMPARISONS[bound[1]](float(value), float(bound[2]))
+    if least := _AT_LEAST.match(expected):
+        found = re.match(r"\d+", str(value))
+        return found is not None and int(found[0]) >= int(least[1])
+    if expected.isdigit():
+        return bool(value == int(expected))
+    if expected == "not falling":
+        rising = [float(number) for number in str(value).split()[1::2]]
+        return rising == sorted(rising)
+    if isinstance(value, bool):
+        return value
+    if reached := _REACHED.fullmatch(expected):
+        interval = re.search(r"interval (-?[\d.]+)% to", str(value))
+        return interval is not None and float(interval[1]) <= float(reached[1])
+    if (share := _SHARE.fullmatch(str(value))) and expected in _SHARES:
+        return _SHARES[expected](int(share[1]), int(share[2]))
+    return bool(value == expected)
+
+
+def is_honest(check: Check) -> bool:
+    """Whether ``ok`` is what value and expectation say.
+
+    A value that was rounded to its very limit may have missed it.
+    """
+    bound = BOUND.match(str(check.expected))
+    at_limit = bound is not None and _is_number(check.value) and check.value == float(bound[2])
+    return check.ok == holds(check) or (at_limit and not check.ok)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
