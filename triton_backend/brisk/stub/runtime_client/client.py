@@ -26,6 +26,11 @@ from brisk.stub.runtime_client.runtime_process import reap_started
 from brisk.stub.runtime_client.worker_connection import WorkerConnection
 
 
+def _role_of(job_class: str) -> Role:
+    """A class that is unknown is the worker's to refuse."""
+    return ROLE_OF_CLASS.get(job_class, Role.FOREGROUND)
+
+
 class RuntimeClient:
     """One model instance's connection. ``log(level, text)`` may be called from any thread.
 
@@ -46,7 +51,7 @@ class RuntimeClient:
         self._log = log
         self._tell = tell
         self._arena = Arena()
-        self._role = ROLE_OF_CLASS[model.job_class]
+        self._role = _role_of(model.job_class)
         self._connections: dict[Role, WorkerConnection] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -113,7 +118,7 @@ class RuntimeClient:
         ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` as in ``Infer``.
         """
         number = next(self._numbers)
-        worker = self._connection(ROLE_OF_CLASS[job_class])
+        worker = self._connection(_role_of(job_class))
         if worker is None:
             self.discard(staged)
             reply.fail(UnavailableError(f"model '{self._model.name}' is being unloaded"))
@@ -141,7 +146,7 @@ class RuntimeClient:
 
         Without it they are read all the same, only later.
         """
-        worker = self._connections.get(ROLE_OF_CLASS[job_class])
+        worker = self._connections.get(_role_of(job_class))
         return worker is not None and worker.reader.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
