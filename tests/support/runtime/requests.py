@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk.protocol.records import Infer, InferForm, LoadModel, Region, TensorForm
-from brisk.protocol.request_flags import MARK_BYTES
+from brisk.protocol.shared_memory import MARK_BYTES
 from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.models.entry import Binding

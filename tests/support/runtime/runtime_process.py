@@ -16,10 +16,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
-from brisk.protocol import request_flags
 from brisk.protocol.channel import send_record
 from brisk.protocol.records import AttachSlab, LoadModel, Result, TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.protocol.shared_memory import mark_is_set
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from support.runtime.runtime_processes import processes_started_in
@@ -94,7 +94,7 @@ def submit_and_see_begin(
     connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
     answer = Answer()
     number = connection.submit(staged, ["y"], job_class, None, answer)
-    wait_until(lambda: request_flags.has_begun(connection.memory(staged.mark)), "its beginning")
+    wait_until(lambda: mark_is_set(connection.memory(staged.mark)), "its beginning")
     return answer, number
 
 

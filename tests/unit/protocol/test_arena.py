@@ -20,8 +20,8 @@ from brisk.protocol.shared_memory import (
     ArenaView,
     SlabChange,
 )
-from support.arena_views import follow
 from support.open_files import nothing_left_open
+from support.runtime.arena_views import follow
 
 SLAB_BYTES = 64 * 1024
 SIZES = st.integers(0, 3 * SLAB_BYTES) | st.integers(0, 300)

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
-from brisk.protocol import request_flags
 from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.shared_memory import mark_is_set
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_process import start_if_absent
 from brisk.stub.runtime_client.transport import DirectSender
@@ -122,7 +122,7 @@ def test_a_request_that_ran_in_two_dying_workers_is_refused_by_name_and_others_g
         answer = Answer()
         suspect.submit(staged, ["y"], "normal", None, answer)
         for _ in range(2):
-            wait_until(lambda: request_flags.has_begun(begun), "the run")
+            wait_until(lambda: mark_is_set(begun), "the run")
             logged.clear()
             kill(worker_of(shared_place))
             # Both connections are replayed, and marks reset, before they say so.

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.protocol import request_flags
 from brisk.protocol.records import LoadModel, ModelLoaded
-from brisk.protocol.shared_memory import Arena
+from brisk.protocol.shared_memory import Arena, reset_mark, set_mark
 from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES, ModelLoad
 
 MODEL = LoadModel("resnet", 3, "/m.onnx", 0, False, 8, "normal")
@@ -28,7 +27,7 @@ def load(arena: Arena) -> ModelLoad:
 
 
 def begin_in_worker(load: ModelLoad, arena: Arena) -> None:
-    request_flags.begin(arena.memory(load.begin().mark))
+    set_mark(arena.memory(load.begin().mark))
 
 
 def test_a_load_that_ends_every_worker_is_given_up_by_name(load: ModelLoad, arena: Arena) -> None:
@@ -60,7 +59,7 @@ def test_a_loaded_model_is_not_blamed_and_starts_afresh(load: ModelLoad, arena: 
         assert load.strike() is None
         record = load.begin()
         load.settle(ModelLoaded(0, 7))
-        request_flags.reset(arena.memory(record.mark))  # as the worker does after the last layer
+        reset_mark(arena.memory(record.mark))  # as the worker does after the last layer
         assert load.strike() is None
     assert load.wait() == 7
 

@@ -79,7 +79,7 @@ class LoadModel(NamedTuple):
     ``max_batch_size`` 0: the model's first dimension is no batch. ``batching``: queued requests
     may be joined along it. ``states``: kept for up to ``max_sequences`` sequences, each until it
     has been idle for ``sequence_idle_ns``. ``mark``: a region of the frontend's that begins with
-    its mark (``brisk.protocol.request_flags``). ``strikes``: workers that its load has ended.
+    its mark (``brisk.protocol.shared_memory``). ``strikes``: workers that its load has ended.
     """
 
     name: str

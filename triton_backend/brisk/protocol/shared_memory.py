@@ -278,3 +278,35 @@ class ArenaView:
 
     def clear(self) -> None:
         self._memory.clear()
+
+
+# Marks: what a worker tells a stub in the stub's own memory, without a record. A stub gives every
+# request and load one; the worker sets it the moment it begins. It outlives the worker, so that
+# the stub knows after the worker's death whom to suspect.
+
+MARK_BYTES = 64
+"""A cache line, so that a mark shares none with tensor data."""
+
+_WAITING, _BEGUN = 0, 1
+
+
+def checked_mark(region: Region) -> Region:
+    """``region``; ProtocolError where it is too small for a mark."""
+    if region.size < MARK_BYTES:
+        raise ProtocolError(f"a mark takes {MARK_BYTES} bytes, not {region.size}")
+    return region
+
+
+def reset_mark(memory: memoryview) -> None:
+    """Frontend, before (re-)sending."""
+    memory[0] = _WAITING
+
+
+def set_mark(memory: memoryview) -> None:
+    """Worker, before it computes anything of this request or load."""
+    memory[0] = _BEGUN
+
+
+def mark_is_set(memory: memoryview) -> bool:
+    """Frontend, after the connection broke."""
+    return memory[0] == _BEGUN

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brisk.protocol import request_flags
+from brisk.protocol.shared_memory import MARK_BYTES, mark_is_set
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from support.runtime.requests import a_model
 
 
 def a_mark() -> memoryview:
-    return memoryview(bytearray(request_flags.MARK_BYTES))
+    return memoryview(bytearray(MARK_BYTES))
 
 
 def an_entry() -> SessionEntry:
@@ -21,14 +21,14 @@ def test_who_asks_before_a_load_or_during_it_sees_it_begin_and_end() -> None:
     entry = an_entry()
     early, late = a_mark(), a_mark()
     entry.ask(early)
-    assert not request_flags.has_begun(early)
+    assert not mark_is_set(early)
     entry.begin()
     entry.ask(late)
-    assert request_flags.has_begun(early)
-    assert request_flags.has_begun(late)
+    assert mark_is_set(early)
+    assert mark_is_set(late)
     entry.reach(LoadState.LOADED)
-    assert not request_flags.has_begun(early)
-    assert not request_flags.has_begun(late)
+    assert not mark_is_set(early)
+    assert not mark_is_set(late)
 
 
 def test_who_asks_behind_a_load_is_told_of_none() -> None:
@@ -37,7 +37,7 @@ def test_who_asks_behind_a_load_is_told_of_none() -> None:
     entry.reach(LoadState.LOADED)
     behind = a_mark()
     entry.ask(behind)
-    assert not request_flags.has_begun(behind)
+    assert not mark_is_set(behind)
 
 
 class EndsMeanwhile(list[memoryview]):
@@ -58,4 +58,4 @@ def test_a_load_that_ends_while_it_is_asked_for_blames_nobody() -> None:
     entry.marks = EndsMeanwhile(entry)
     meanwhile = a_mark()
     entry.ask(meanwhile)
-    assert not request_flags.has_begun(meanwhile)
+    assert not mark_is_set(meanwhile)

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.protocol import request_flags
 from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.protocol.shared_memory import mark_is_set
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,
@@ -100,9 +100,7 @@ def test_a_background_worker_killed_while_it_runs_costs_nobody_an_answer(
         lazy.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
         long = Answer()
         lazy.submit(staged, ["y"], "besteffort", None, long)
-        wait_until(
-            lambda: request_flags.has_begun(lazy.memory(staged.mark)), "the request to begin"
-        )
+        wait_until(lambda: mark_is_set(lazy.memory(staged.mark)), "the request to begin")
         foreground, before = foreground_worker_of(shared_place), background(shared_place)
         os.kill(before, signal.SIGSTOP)  # so that it answers none of these
         held = [submit(connection, ROWS + n, "besteffort")[1] for n in range(8)]

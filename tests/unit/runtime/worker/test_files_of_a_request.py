@@ -65,7 +65,6 @@ def files(place: RuntimePaths, tmp_path: Path) -> list[str]:
     return sorted(min(by_request.values(), key=len))
 
 
-@pytest.mark.xfail(reason="parts of the worker that such a request needs not are asked, too")
 def test_a_warm_plain_request_runs_through_at_most_35_files(files: list[str]) -> None:
     assert len(files) <= MOST_FILES, "\n".join([str(len(files)), *files])
 

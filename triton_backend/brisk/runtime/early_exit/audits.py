@@ -84,7 +84,8 @@ class Auditor(Generic[Context]):
 
     def __init__(self) -> None:
         self._questions: queue.SimpleQueue[tuple[Question, Context]] = queue.SimpleQueue()
-        self._verdicts: deque[tuple[Context, list[int]]] = deque()
+        self.verdicts: deque[tuple[Context, list[int]]] = deque()
+        """Answers that have come; no classes where there is none to be had."""
         self._asked = 0
         self._answered = 0
         self._thread: threading.Thread | None = None
@@ -103,10 +104,6 @@ class Auditor(Generic[Context]):
             self._thread = threading.Thread(target=self._run, name="brisk-auditor", daemon=True)
             self._thread.start()
 
-    def take(self) -> tuple[Context, list[int]] | None:
-        """An answer that has come; no classes where there is none to be had."""
-        return self._verdicts.popleft() if self._verdicts else None
-
     def _run(self) -> None:
         """The kernel ends the process with this thread, which lives as long as the worker."""
         while True:
@@ -117,7 +114,7 @@ class Auditor(Generic[Context]):
             except (OSError, ValueError) as error:
                 say(f"an audit of {question.model} failed: {error}")
                 self.end()
-            self._verdicts.append((context, classes))
+            self.verdicts.append((context, classes))
             self._answered += 1
 
     def _classes(self, question: Question) -> list[int]:
@@ -184,6 +181,7 @@ class Audits:
         self._auditor = auditor
         self._share = share
         self._random = random.Random(seed)
+        self.verdicts = auditor.verdicts
 
     def keep(self, runs: Iterable[CachedRun]) -> list[Audit]:
         """Before the last answer of a run is sent, while its inputs are there: copies of some."""
@@ -207,8 +205,8 @@ class Audits:
 
     def settle(self) -> None:
         """Draw the consequences of the verdicts that have come."""
-        while (verdict := self._auditor.take()) is not None:
-            audit, classes = verdict
+        while self.verdicts:
+            audit, classes = self.verdicts.popleft()
             if len(classes) == len(audit.exits):
                 _judge(audit, classes)
 

@@ -39,6 +39,8 @@ class SessionCaches:
     """The versions of one session: one served, perhaps another on trial; none at first."""
 
     def __init__(self) -> None:
+        self.were_brought = False
+        """Ever; until then there is nothing to ask."""
         self._served: ServedCaches | None = None
         self._predecessor: ServedCaches | None = None
         self._candidate: ServedCaches | None = None
@@ -52,10 +54,12 @@ class SessionCaches:
     def bring(self, version: ServedCaches | None) -> None:
         """Any thread: serve ``version`` from the next request on, and forget all others."""
         self._arrived.append((version, False))
+        self.were_brought = True
 
     def bring_candidate(self, version: ServedCaches) -> None:
         """Any thread: try ``version`` beside the one that is served."""
         self._arrived.append((version, True))
+        self.were_brought = True
 
     @property
     def served(self) -> ServedCaches | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from brisk.errors import BriskError
 from brisk.pipelines import PipelineDescription
-from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel
+from brisk.protocol.shared_memory import reset_mark, set_mark
 from brisk.runtime.models.session import Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
@@ -105,15 +105,15 @@ class SessionEntry:
         # before the state is read, and read again, so that whoever changes the state finds it.
         self.marks.append(memory)
         if self.state >= LoadState.PARSING:
-            request_flags.begin(memory)
+            set_mark(memory)
         if self.state >= LoadState.LOADED:
-            request_flags.reset(memory)
+            reset_mark(memory)
 
     def begin(self) -> None:
         """Load lane: note in every asker's memory that its load has begun."""
         self.state = LoadState.PARSING
         for memory in list(self.marks):
-            request_flags.begin(memory)
+            set_mark(memory)
         for pipeline in list(self.pipelines):
             pipeline.begin()
 
@@ -124,4 +124,4 @@ class SessionEntry:
         self.state = state
         if state in (LoadState.LOADED, LoadState.FAILED):
             for memory in list(self.marks):
-                request_flags.reset(memory)
+                reset_mark(memory)

@@ -6,9 +6,9 @@ import functools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from brisk.errors import ArtefactError, BriskError, InternalError
 from brisk.os_priority import standing_back
@@ -22,9 +22,6 @@ from brisk.runtime.settings import ArtefactUse
 from brisk.runtime.worker.tracing import LOADS
 from brisk.scheduling.job import RANKS, JobClass
 from brisk.telemetry.events import SPANS
-
-if TYPE_CHECKING:
-    from brisk.runtime.worker.batch import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,8 @@ class LoadQueue(Generic[Task]):
 class Loader:
     """Loads the most urgent first, then in the order asked.
 
-    ``wake`` is called when an outcome waits in ``take``.
+    ``wake`` is called when there is one of ``outcomes``, which the worker takes; a completion
+    comes after its session. ``yielding`` is told what the worker computes.
     """
 
     def __init__(
@@ -108,9 +106,9 @@ class Loader:
         self._artefacts = artefacts
         self._tasks: LoadQueue[SessionEntry | None] = LoadQueue()
         """None: give memory back."""
-        self._outcomes: deque[LoadOutcome | LoadCompletion] = deque()
-        self._yielding = Yielding()
-        self._upkeep = Upkeep(device, threads, artefacts, caches, self._yielding)
+        self.outcomes: deque[LoadOutcome | LoadCompletion] = deque()
+        self.yielding = Yielding()
+        self._upkeep = Upkeep(device, threads, artefacts, caches, self.yielding)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
     def load(self, entry: SessionEntry) -> None:
@@ -125,21 +123,10 @@ class Loader:
         """Return freed memory to the system, after the loads asked for so far."""
         self._tasks.put(None, None)
 
-    def attend(self, runs: Sequence[Run]) -> None:
-        """``runs``: those in progress, which loads and what follows them are not to disturb.
-
-        Called by the worker before and after each stretch of computing.
-        """
-        self._yielding.attend(runs)
-
     def tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
-        """Let ``take`` give an outcome, wherever it was made."""
-        self._outcomes.append(outcome)
+        """Any thread: an outcome, wherever it was made."""
+        self.outcomes.append(outcome)
         self._wake()
-
-    def take(self) -> LoadOutcome | LoadCompletion | None:
-        """The next outcome; None where there is none. A completion comes after its session."""
-        return self._outcomes.popleft() if self._outcomes else None
 
     def _run(self) -> None:
         while True:
@@ -147,7 +134,7 @@ class Loader:
             if entry is not None:
                 self._load(entry)
                 del entry  # what it knows of a session must not outlive that in this thread
-            elif not tidy_up(self._yielding, self._tasks.await_task):
+            elif not tidy_up(self.yielding, self._tasks.await_task):
                 self.give_memory_back()
 
     def _load(self, entry: SessionEntry) -> None:
@@ -182,7 +169,7 @@ class Loader:
             say(f"{error}; using the model file instead")
 
         wanted = reject if self._artefacts is not ArtefactUse.OFF else None
-        give_way, tuning = self._yielding.give_way, entry.asker.tuning
+        give_way, tuning = self.yielding.give_way, entry.asker.tuning
         try:
             return load_session(entry.path, self._device, self._threads, wanted, give_way, tuning)
         except BriskError as error:

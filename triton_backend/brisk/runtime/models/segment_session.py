@@ -115,8 +115,11 @@ class SegmentSession(Session):
     ) -> Frame:
         if self._fixed and not self._fixed.isdisjoint(inputs):
             return SegmentFrame(self._program_taking_optional(), inputs, requested)
-        early = self.caches.start(inputs, requested, agreement)
-        return early or SegmentFrame(self.starting.program, inputs, requested)
+        if self.caches.were_brought:
+            early = self.caches.start(inputs, requested, agreement)
+            if early is not None:
+                return early
+        return SegmentFrame(self.starting.program, inputs, requested)
 
     def _program_taking_optional(self) -> SegmentProgram:
         """For the rare request that gives an input which has a default. Made by the first one.

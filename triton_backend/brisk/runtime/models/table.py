@@ -13,8 +13,8 @@ from brisk.errors import InvalidModelError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.os_priority import Precedence
 from brisk.pipelines import is_pipeline, read_pipeline
-from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel
+from brisk.protocol.shared_memory import checked_mark
 from brisk.runtime.models.entry import Binding, LoadState, SessionEntry
 from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.pipelines.loading import PipelineLoads
@@ -47,7 +47,7 @@ class SessionTable:
         """
         if (peer.number, model.model) in self._bindings:
             raise InvalidModelError(f"model number {model.model} is taken on this connection")
-        memory = peer.view.memory(request_flags.checked(model.mark))
+        memory = peer.view.memory(checked_mark(model.mark))
         path = Path(model.path)
         sequences = Sequences(model) if model.states else None
         if sequences is not None and is_pipeline(path):

@@ -192,12 +192,8 @@ class PipelineLoads:
         self._tell = tell
         self._waiting: list[SessionEntry] = []
         """For their networks."""
-        self._tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
+        self.tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
         """One after the other."""
-
-    @property
-    def is_trying(self) -> bool:
-        return bool(self._tried)
 
     def add(self, entry: SessionEntry) -> None:
         self._waiting.append(entry)
@@ -206,7 +202,7 @@ class PipelineLoads:
     def drop(self, entry: SessionEntry) -> None:
         """Nobody waits for it any more; an outcome that is on its way finds nobody."""
         self._waiting = [each for each in self._waiting if each is not entry]
-        self._tried = deque(each for each in self._tried if each[0] is not entry)
+        self.tried = deque(each for each in self.tried if each[0] is not entry)
 
     def assemble(self) -> None:
         """Have the pipelines tried whose networks are all there; fail those that miss one."""
@@ -229,13 +225,13 @@ class PipelineLoads:
             except BriskError as error:
                 self._tell(LoadOutcome(entry, None, error))
             else:
-                self._tried.append((entry, session, try_pipeline(session)))
+                self.tried.append((entry, session, try_pipeline(session)))
 
     def advance(self) -> None:
         """Run layers of a trial for a quantum; tell the outcome of one that has ended."""
         until_ns = time.monotonic_ns() + QUANTUM_NS
-        while self._tried and time.monotonic_ns() < until_ns:
-            entry, session, layers = self._tried[0]
+        while self.tried and time.monotonic_ns() < until_ns:
+            entry, session, layers = self.tried[0]
             try:
                 next(layers)
                 continue
@@ -246,7 +242,7 @@ class PipelineLoads:
             except Exception as error:  # noqa: BLE001  # the askers must hear of it, whatever it is
                 text = f"the trial run failed: {type(error).__name__}: {error}"
                 outcome = LoadOutcome(entry, None, InternalError(text))
-            self._tried.popleft()
+            self.tried.popleft()
             self._tell(outcome)
 
 

@@ -18,8 +18,9 @@ from brisk.errors import (
     ModelNotLoadedError,
     ProtocolError,
 )
-from brisk.protocol import records, request_flags
+from brisk.protocol import records
 from brisk.protocol.records import PROTOCOL_VERSION
+from brisk.protocol.shared_memory import checked_mark
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import tell
 from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
@@ -152,7 +153,7 @@ class Dispatcher:
             self.transport.send(peer, records.ModelLoaded(model.model, 0))
 
     def _infer(self, peer: Peer, record: records.Infer) -> None:
-        peer.view.memory(request_flags.checked(record.mark))
+        peer.view.memory(checked_mark(record.mark))
         binding = self.sessions.find(peer, record.form.model)
         if binding is None:
             missing = ModelNotLoadedError(f"model number {record.form.model} is not loaded")

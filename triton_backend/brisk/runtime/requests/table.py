@@ -17,8 +17,8 @@ from brisk.errors import (
     ProtocolError,
     UnavailableError,
 )
-from brisk.protocol import request_flags
 from brisk.protocol.records import Failure, Infer, LoadFailed, Result, ResultForm
+from brisk.protocol.shared_memory import reset_mark
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.connections import Connections, Peer
@@ -30,7 +30,7 @@ from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue, retry_hint
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
-from brisk.telemetry.events import INCIDENTS
+from brisk.telemetry.events import INCIDENTS, SPANS
 
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_EXITS_CHARACTERS = 1000
@@ -198,7 +198,7 @@ class RequestTable:
 
     def retry(self, job: Request) -> None:
         """Queue a running job again, to run alone."""
-        request_flags.reset(job.mark)
+        reset_mark(job.mark)
         job.is_alone = True
         self.queue.put_back(job)
 
@@ -219,7 +219,8 @@ class RequestTable:
 
     def _end(self, job: Request, answered_ns: int) -> None:
         job.state = JobState.ENDED
-        trace_answer(job, answered_ns)
+        if SPANS.is_on:
+            trace_answer(job, answered_ns)
         del job.peer.jobs[job.record.request]
         self._controller.ended(job)
         self._leave_sequence(job)

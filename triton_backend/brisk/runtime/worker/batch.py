@@ -15,8 +15,8 @@ import numpy as np
 
 from brisk import telemetry
 from brisk.errors import InternalError
-from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, InferForm
+from brisk.protocol.shared_memory import reset_mark, set_mark
 from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.session import Due, Frame, Servable
@@ -28,6 +28,7 @@ from brisk.scheduling.profile import ProfileTable, RunProfile
 from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
+from brisk.telemetry.events import SPANS
 
 if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
@@ -122,11 +123,11 @@ class Run:
         """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
         self.is_disturbed = True
         for job in self.live:
-            request_flags.reset(job.mark)
+            reset_mark(job.mark)
 
     def resume(self) -> None:
         for job in self.live:
-            request_flags.begin(job.mark)
+            set_mark(job.mark)
 
     def count_preemption(self) -> None:
         """It has just taken the worker from a less urgent one."""
@@ -226,7 +227,7 @@ def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> R
     if session is None:
         raise InternalError(f"model '{model.name}' was unloaded under a request")
     for job in jobs:
-        request_flags.begin(job.mark)
+        set_mark(job.mark)
     each = [job.inputs() for job in jobs]
     if len(jobs) == 1:
         inputs, key = each[0], first.profile_key
@@ -242,7 +243,7 @@ def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> R
     return Run(
         jobs,
         [range(end - count, end) for end, count in zip(accumulate(counts), counts, strict=True)],
-        trace_run(jobs, frame, started_ns),
+        trace_run(jobs, frame, started_ns) if SPANS.is_on else frame,
         started_ns,
         session,
         profiles.find(key) if session.has_steady_runs else RunProfile(),

@@ -1,4 +1,5 @@
-"""Spans of the worker, while somebody asks for them: requests, their runs and layers, loads.
+"""Spans of the worker, called while somebody asks for them: requests, their runs and layers,
+loads.
 
 A run that begins while spans are recorded has its frame wrapped; all others pay nothing.
 """
@@ -44,9 +45,7 @@ class TracedFrame:
 
 
 def trace_run(jobs: Sequence[Request], frame: Frame, started_ns: int) -> Frame:
-    """``frame``, wrapped while spans are recorded; notes how long its jobs have waited."""
-    if not SPANS.is_on:
-        return frame
+    """``frame``, wrapped; notes how long its jobs have waited."""
     requests, contexts = [], []
     for job in jobs:
         name, context = _names(job)
@@ -63,11 +62,10 @@ def trace_run(jobs: Sequence[Request], frame: Frame, started_ns: int) -> Frame:
 
 def trace_answer(job: Request, answered_ns: int) -> None:
     """A request was answered, well or not, just after ``answered_ns``."""
-    if SPANS.is_on:
-        name, context = _names(job)
-        model = job.binding.model
-        text = f"{model.name} {model.version}, {job.job_class.value}"
-        SPANS.add(REQUESTS, text, job.arrival_ns, answered_ns, name, context)
+    name, context = _names(job)
+    model = job.binding.model
+    text = f"{model.name} {model.version}, {job.job_class.value}"
+    SPANS.add(REQUESTS, text, job.arrival_ns, answered_ns, name, context)
 
 
 def _names(job: Request) -> tuple[str, str]:

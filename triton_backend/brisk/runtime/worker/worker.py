@@ -94,9 +94,9 @@ class Worker:
         self._try_pipelines()
         self._requests.expire()
         self._choose()
-        self._loader.attend(self._runs)
+        self._loader.yielding.attend(self._runs)
         self._run_top()
-        self._loader.attend(self._runs)
+        self._loader.yielding.attend(self._runs)
         self._look_around()
 
     def _hear(self) -> None:
@@ -104,22 +104,23 @@ class Worker:
         for event in self._connections.poll(self._patience_s()):
             self._dispatcher.take(event)
         self._is_held = False
-        self._audits.settle()
-        while (outcome := self._loader.take()) is not None:
-            self._dispatcher.settle(outcome)
+        if self._audits.verdicts:
+            self._audits.settle()
+        while self._loader.outcomes:
+            self._dispatcher.settle(self._loader.outcomes.popleft())
 
     def _patience_s(self) -> float:
         if self._is_held:
             return RECHECK_S
         if self._loader.lone.is_wanted:
             return 0.0 if self._runs else RECHECK_S
-        if self._runs or self._pipelines.is_trying or len(self._requests.queue):
+        if self._runs or self._pipelines.tried or len(self._requests.queue):
             return 0.0
         return (LOOK_INTERVAL_NS if self._connections.peers else self._idle_exit_ns) / 1e9
 
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
-        if not self._pipelines.is_trying or self._loader.lone.is_wanted:
+        if not self._pipelines.tried or self._loader.lone.is_wanted:
             return
         top = self._runs[-1].jobs[0] if self._runs else None
         present = [job for job in (top, self._requests.queue.peek()) if job is not None]
@@ -220,8 +221,10 @@ class Worker:
         finished_ns = time.monotonic_ns()
         self._controller.finished(run, finished_ns)
         shares = run.split(run.frame.results())
-        kept = self._audits.keep(run.cached)
-        self._sampler.sample(run.cached)
+        kept = []
+        if run.cached:
+            kept = self._audits.keep(run.cached)
+            self._sampler.sample(run.cached)
         for job, rows, share in zip(run.jobs, run.rows, shares, strict=True):
             if job.state is JobState.RUNNING:
                 # The state is copied before the answer goes, and counts after it: whatever fails,
@@ -231,7 +234,8 @@ class Worker:
                 self._requests.succeed(job, asked, run.started_ns, finished_ns, answerers)
                 if state is not None and job.sequence is not None:
                     job.sequence.state = state
-        self._audits.note(run.cached, kept)
+        if run.cached:
+            self._audits.note(run.cached, kept)
 
     def _fail(self, jobs: list[Request], error: Exception) -> None:
         """Answer a job alone; jobs that were joined are tried again, each on its own.

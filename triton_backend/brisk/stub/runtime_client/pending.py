@@ -13,9 +13,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from brisk.errors import BriskError, InternalError, UnavailableError
-from brisk.protocol import request_flags
 from brisk.protocol.records import Infer, LoadModel, ModelLoaded, Region, Result, TensorForm
-from brisk.protocol.shared_memory import Arena, padded
+from brisk.protocol.shared_memory import MARK_BYTES, Arena, mark_is_set, padded, reset_mark
 
 MAX_LOAD_STRIKES = 3
 """Workers a model's load may take down with it before the model is given up."""
@@ -66,7 +65,7 @@ def stage_request(
 
     Raises UnavailableError where there is no memory.
     """
-    *places, end = accumulate(map(padded, sizes), initial=request_flags.MARK_BYTES)
+    *places, end = accumulate(map(padded, sizes), initial=MARK_BYTES)
     whole = arena.allocate(end)
     regions = tuple(
         Region(whole.slab, whole.offset + place, size)
@@ -89,7 +88,7 @@ class PendingTable:
         return number in self._pending
 
     def add(self, record: Infer, reply: Reply) -> None:
-        request_flags.reset(self._arena.memory(record.mark))
+        reset_mark(self._arena.memory(record.mark))
         self._pending[record.request] = Pending(record, reply)
 
     def take(self, number: int) -> Pending | None:
@@ -106,7 +105,7 @@ class PendingTable:
     def strike(self) -> list[Pending]:
         """After a worker's death: blame what it was running, take out what is guilty again."""
         for pending in self._pending.values():
-            if request_flags.has_begun(self._arena.memory(pending.record.mark)):
+            if mark_is_set(self._arena.memory(pending.record.mark)):
                 pending.strikes += 1
         guilty = [each for each in self._pending.values() if each.strikes >= MAX_STRIKES]
         for pending in guilty:
@@ -116,7 +115,7 @@ class PendingTable:
     def replay(self) -> Iterator[Infer]:
         """The records for a new worker, marks reset."""
         for pending in self._pending.values():
-            request_flags.reset(self._arena.memory(pending.record.mark))
+            reset_mark(self._arena.memory(pending.record.mark))
             yield pending.record._replace(is_replay=True)
 
 
@@ -128,7 +127,7 @@ class ModelLoad:
         self.model = model
         self.is_waited_for = is_waited_for
         self._arena = arena
-        self._mark = arena.allocate(request_flags.MARK_BYTES)
+        self._mark = arena.allocate(MARK_BYTES)
         self._strikes = 0
         self._is_loading = False
         self.is_deferred = False
@@ -159,7 +158,7 @@ class ModelLoad:
 
     def begin(self) -> LoadModel:
         """The record for a new worker."""
-        request_flags.reset(self._arena.memory(self._mark))
+        reset_mark(self._arena.memory(self._mark))
         self._is_loading = True
         self.is_deferred = False
         return self.model._replace(mark=self._mark, strikes=self._strikes)
@@ -179,7 +178,7 @@ class ModelLoad:
         """After a worker's death: the error to settle with where the load is to blame again."""
         if not self._is_loading:
             return None
-        if not request_flags.has_begun(self._arena.memory(self._mark)):
+        if not mark_is_set(self._arena.memory(self._mark)):
             if self._outcome is not None:
                 self._strikes = 0  # it was loaded to the end
             return None
