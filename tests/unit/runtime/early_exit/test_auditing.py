@@ -6,7 +6,6 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -104,15 +103,20 @@ def costing(exits: Cascade, saved_s: float, lookup_s: float) -> ServedCaches:
     return ServedCaches.of(dataclasses.replace(exits, exits=changed), made.cut)
 
 
-def finished(rows: int, hits: int, spent_s: float) -> SimpleNamespace:
+@dataclasses.dataclass
+class FinishedRun:
+    """As much of a frame as is asked of it."""
+
+    rows: int
+    looked: list[int]
+    spent_ns: list[int]
+    answers: list[Answer]
+
+
+def finished(rows: int, hits: int, spent_s: float) -> FinishedRun:
     """A run in which the first exit has looked up all rows and answered some."""
     answers = [Answer(tuple(range(hits)), {}, 0, np.zeros((hits, 2), np.float32))] if hits else []
-    return SimpleNamespace(
-        rows=rows,
-        looked=[rows],
-        spent_ns=[int(spent_s * rows * 1e9)],
-        answers=answers,
-    )
+    return FinishedRun(rows, [rows], [int(spent_s * rows * 1e9)], answers)
 
 
 @pytest.mark.parametrize(("hits", "is_off"), [(0, True), (2, True), (12, False), (60, False)])

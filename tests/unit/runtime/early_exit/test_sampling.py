@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +17,16 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("private_cache")
 
 
+@dataclass
+class Sampled:
+    """As much of a session as is asked of it."""
+
+    path: Path
+
+
 def runs_of(model: Path, rows: np.ndarray) -> list[CachedRun]:
     """One run of a network with learned caches."""
-    session = SimpleNamespace(path=model)
-    return [CachedRun(session, None, {"x": rows}, ("model", "1"))]  # type: ignore[arg-type]
+    return [CachedRun(Sampled(model), None, {"x": rows}, ("model", "1"))]  # type: ignore[arg-type]
 
 
 def kept(model: Path) -> np.ndarray:

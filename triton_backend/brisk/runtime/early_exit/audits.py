@@ -80,7 +80,7 @@ class Question:
 
 
 class Auditor(Generic[Context]):
-    """``ask`` and ``take`` are one thread's; the rest happens in the auditor's own."""
+    """``ask`` and ``verdicts`` are one thread's; the rest happens in the auditor's own."""
 
     def __init__(self) -> None:
         self._questions: queue.SimpleQueue[tuple[Question, Context]] = queue.SimpleQueue()
