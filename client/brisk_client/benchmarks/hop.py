@@ -19,8 +19,7 @@ import onnx
 
 from brisk.protocol.records import LoadModel, TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
-from brisk.stub.request_handler import EYES_OPEN_NS
-from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.stub.runtime_client.client import EYES_OPEN_NS, RuntimeClient
 from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from brisk.errors import InvalidRequestError
 from brisk.protocol.codec import decode_record, encode_record
 from brisk.protocol.records import Infer, InferForm, Region
-from brisk.stub.config.parameters import JOB_CLASSES, parse_parameters
-from brisk.stub.request_handler import (
+from brisk.stub.config.parameters import (
+    JOB_CLASSES,
     LONGEST_TIMEOUT_US,
     MILLION,
+    parse_parameters,
     request_agreement,
     request_class,
     request_deadline_ns,

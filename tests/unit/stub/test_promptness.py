@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brisk.stub.request_handler import CROWDED_NS, CROWDED_REQUESTS, QUICK_NS, Promptness
+from brisk.stub.runtime_client.client import CROWDED_NS, CROWDED_REQUESTS, QUICK_NS, Promptness
 
 PAUSE_NS = 10 * CROWDED_NS
 

@@ -12,8 +12,9 @@ from brisk.stub.config.parameters import (
     JOB_CLASSES,
     ONNXRUNTIME_PARAMETERS,
     parse_parameters,
+    request_agreement,
+    request_class,
 )
-from brisk.stub.request_handler import request_agreement, request_class
 
 
 def said(**values: str) -> dict[str, dict[str, str]]:

@@ -1,11 +1,14 @@
-"""The ``parameters`` of ``config.pbtxt``: parsed once, all problems reported together."""
+"""The ``parameters`` of ``config.pbtxt``, parsed once, all problems reported together; and those
+of requests.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from brisk.errors import InvalidConfigurationError
+from brisk.errors import InvalidConfigurationError, InvalidRequestError
 
 REALTIME = "realtime"
 JOB_CLASSES = (REALTIME, "normal", "besteffort")
@@ -141,3 +144,102 @@ def _unknown(name: str) -> str:
 def is_above(one: str, other: str) -> bool:
     """Whether class ``one`` is more urgent than ``other``."""
     return JOB_CLASSES.index(one) < JOB_CLASSES.index(other)
+
+
+# What a request says apart from its inputs.
+
+MILLION = 1_000_000
+_EARLY_EXIT, _ACCURACY = "brisk_early_exit", "brisk_accuracy"
+_REQUEST_PARAMETERS = (CLASS, _EARLY_EXIT, _ACCURACY)
+
+MAX_CONTEXT_CHARACTERS = 200
+
+
+def request_parameters(request: Any) -> Mapping[str, Any]:
+    """Those that the client has set."""
+    text = request.parameters()
+    return json.loads(text) if text and text != "{}" else {}
+
+
+def trace_context(request: Any) -> str:
+    """Triton's trace context (OpenTelemetry's propagation headers as JSON); empty without one.
+
+    A Triton before 24.08 has none to give.
+    """
+    trace = getattr(request, "trace", None)
+    context = trace().get_context() if trace is not None else None
+    return str(context)[:MAX_CONTEXT_CHARACTERS] if context else ""
+
+
+LONGEST_TIMEOUT_US = 30 * 24 * 3600 * MILLION
+"""A longer one is no deadline at all, and its end in ns might be no integer of the protocol."""
+
+
+def request_deadline_ns(arrived_ns: int, timeout_us: int) -> int | None:
+    """When a request is late; None where it sets no time-out or one of more than 30 days."""
+    if not 0 < timeout_us <= LONGEST_TIMEOUT_US:
+        return None
+    return arrived_ns + timeout_us * 1000
+
+
+def request_class(parameters: Mapping[str, Any], entry: Parameters) -> str:
+    """A request's class: its parameter ``brisk_class``, else the entry's.
+
+    Raises InvalidRequestError for an unknown ``brisk_*`` parameter or class, and for a class above
+    the entry's ``brisk_max_class``: who may ask a model may not therefore go before all others.
+    """
+    job_class = entry.job_class
+    for name, value in parameters.items():
+        if name == CLASS:
+            if value not in JOB_CLASSES:
+                raise InvalidRequestError(
+                    f"request parameter {CLASS} must be one of {', '.join(JOB_CLASSES)}, "
+                    f"not {value!r:.60}"
+                )
+            if is_above(value, entry.max_class):
+                raise InvalidRequestError(
+                    f"request parameter {CLASS} asks for class '{value}', but the entry allows "
+                    f"'{entry.max_class}' at most; its parameter {MAX_CLASS} may allow more"
+                )
+            job_class = value
+        elif name.startswith("brisk_") and name not in _REQUEST_PARAMETERS:
+            raise InvalidRequestError(
+                f"unknown request parameter '{name:.60}'; "
+                f"requests take {', '.join(_REQUEST_PARAMETERS)}"
+            )
+    return job_class
+
+
+def request_agreement(parameters: Mapping[str, Any]) -> int | None:
+    """How many of a million early answers must be the model's own; None where nothing is asked.
+
+    From ``brisk_early_exit`` (false: a million, no early answers) and ``brisk_accuracy``, the
+    least share. Raises InvalidRequestError for other values.
+    """
+    wanted: int | None = None
+    if _ACCURACY in parameters:
+        wanted = _share_ppm(parameters[_ACCURACY])
+    if _EARLY_EXIT in parameters:
+        text = str(parameters[_EARLY_EXIT]).lower()
+        if text not in ("true", "false"):
+            raise InvalidRequestError(
+                f"request parameter {_EARLY_EXIT} must be true or false, "
+                f"not {parameters[_EARLY_EXIT]!r:.60}"
+            )
+        if text == "false":
+            return MILLION
+    return wanted
+
+
+def _share_ppm(value: Any) -> int:
+    """``0.99`` or ``"0.99"`` in parts of a million."""
+    try:
+        share = float(value)
+    except (TypeError, ValueError, OverflowError):
+        share = 0.0
+    if isinstance(value, bool) or not 0 < share <= 1:
+        raise InvalidRequestError(
+            f"request parameter {_ACCURACY} must be a number above 0 and at most 1, "
+            f"not {value!r:.60}"
+        )
+    return round(share * MILLION)
