@@ -156,6 +156,25 @@ def test_an_awaited_model_that_is_quantised_starts_with_its_warm_session(tmp_pat
         assert (source.open_warm(0) is None) == is_awaited
 
 
+def test_an_awaited_model_with_branches_starts_in_place_since_they_may_be_large(
+    tmp_path: Path,
+) -> None:
+    branches = {
+        name: helper.make_graph(
+            [helper.make_node(operator, ["x"], [name])], name, [], [info(name, 4)]
+        )
+        for name, operator in (("then", "Relu"), ("else", "Neg"))
+    }
+    attributes = {f"{name}_branch": branch for name, branch in branches.items()}
+    node = helper.make_node("If", ["c"], ["y"], **attributes)
+    choice = helper.make_tensor_value_info("c", TensorProto.BOOL, [])
+    path = save(tmp_path / "model.onnx", [node], [choice, info("x", 4)], [info("y", 4)])
+    source = BareModel(path, 2, is_awaited=True)
+    source.check()
+    source.open(0)
+    assert source.open_warm(0) is not None
+
+
 def test_what_onnx_runtime_refuses_of_an_awaited_model_is_told(tmp_path: Path) -> None:
     node = helper.make_node("Nonesuch", ["x"], ["y"], name="odd")
     path = save(tmp_path / "model.onnx", [node], [info("x", "n", 4)], [info("y", "n", 4)])

@@ -40,8 +40,9 @@ class Descent:
         self, parameters: Iterable[nn.Parameter], rate: float, steps: int, weight_decay: float
     ) -> None:
         self._optimizer = torch.optim.AdamW(parameters, weight_decay=weight_decay, fused=True)
+        # With a cycled momentum fewer answers can be proved: of 266 held-out digits none.
         self._schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self._optimizer, rate, total_steps=steps
+            self._optimizer, rate, total_steps=steps, cycle_momentum=False
         )
 
     def step(self, loss: torch.Tensor) -> None:

@@ -15,7 +15,7 @@ from brisk.graph.files.tensors import read_tensor
 from brisk.graph.program import Variable
 from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
-from brisk.segments.model.graph_names import constants_of
+from brisk.segments.model.graph_names import WITH_BODIES, constants_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
 from brisk.segments.opening import CPU, Form, Provider, open_segment
 from brisk.segments.session import OrtSession, running, shared
@@ -157,8 +157,11 @@ class BareModel(Source):
             return Form.IN_PLACE
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
         bytes_held = sum(each.data.nbytes for each in held)
+        operators = {node.op_type for node in graph.node}
         most = OPTIMISED_AT_ONCE_BYTES if len(graph.node) <= OPTIMISED_AT_ONCE_NODES else -1
-        if any(node.op_type == SCALED_BACK for node in graph.node):
+        if not operators.isdisjoint(WITH_BODIES):
+            most = -1  # of more nodes, and more weights, than are seen here
+        elif SCALED_BACK in operators:
             most = SCALED_BACK_BYTES
         return Form.OPTIMISED if bytes_held <= most else Form.IN_PLACE
 
