@@ -26,12 +26,13 @@ from brisk.exits.guarantee.calibration import (
 )
 from brisk.exits.heads.lookup import LookUp, empty_look_up, load_weights
 from brisk.exits.heads.predictors import CATALOGUE, settled, variant
-from brisk.exits.learning.predictor import PredictorSettings, Wanted, predictor_loss
-from brisk.exits.learning.selection import SelectorSettings, asymmetric_loss
+from brisk.exits.learning.predictor import PredictorSettings, distillation_loss
+from brisk.exits.learning.selection import SelectorSettings
 from brisk.exits.model_graph import ExitPoint, exit_points
 from brisk.exits.scores import Scores, find_scores
 from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
 from support.exits.cascades import graph_of
+from support.exits.losses import asymmetric_loss
 
 FIT, SELECT = 700, 200
 
@@ -242,9 +243,10 @@ def test_false_hits_cost_more_than_false_misses() -> None:
 
 def test_distillation_is_least_where_the_student_says_what_the_teacher_says() -> None:
     teacher = torch.tensor([[0.7, 0.2, 0.1]])
+    labels = torch.tensor([0])
     settings = PredictorSettings(soft_share=1.0)
-    same = predictor_loss(teacher.log(), Wanted.of(teacher, settings), settings)
-    other = predictor_loss(teacher.flip(1).log(), Wanted.of(teacher, settings), settings)
+    same = distillation_loss(teacher.log(), teacher, labels, settings)
+    other = distillation_loss(teacher.flip(1).log(), teacher, labels, settings)
     assert float(same) == pytest.approx(0, abs=1e-5)
     assert other > same + 0.1
 

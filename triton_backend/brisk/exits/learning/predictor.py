@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.optim.adamw import adamw
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,139 +31,131 @@ class PredictorSettings:
     exposure: float = 0.5
 
 
+WARM_UP = 0.3
+"""Share of the steps in which the rate rises, from ``1 / START``; it falls to nothing then."""
+
+START = 25.0
+_BETAS, _TINY = (0.9, 0.999), 1e-8
+
+
+class OneCycle:
+    """Decoupled weight decay (Loshchilov and Hutter, 2019), one cycle (Smith and Topin, 2018).
+
+    torch's optimizers and schedules take some 100 µs a step, however small the tensors are; its
+    function takes 30 to 50.
+    """
+
+    def __init__(
+        self, tensors: Sequence[torch.Tensor], rate: float, steps: int, weight_decay: float = 1e-2
+    ) -> None:
+        self.weight_decay = weight_decay
+        self._tensors = list(tensors)
+        self._rate = rate
+        self._steps = steps
+        self._taken = 0
+        self._means = [torch.zeros_like(tensor) for tensor in tensors]
+        self._squares = [torch.zeros_like(tensor) for tensor in tensors]
+        self._counts = [torch.zeros(()) for _ in tensors]
+
+    @property
+    def rate(self) -> float:
+        """Of the next step."""
+        rising = max(WARM_UP * self._steps, 1.0)
+        if self._taken < rising:
+            share = (1 - math.cos(math.pi * self._taken / rising)) / 2
+            return self._rate * (1 / START + (1 - 1 / START) * share)
+        falling = max(self._steps - rising, 1.0)
+        return (
+            self._rate * (1 + math.cos(math.pi * min(1.0, (self._taken - rising) / falling))) / 2
+        )
+
+    def take(self, gradients: Sequence[torch.Tensor]) -> None:
+        """One step. Precondition: no gradient is being recorded."""
+        rate = self.rate
+        self._taken += 1
+        adamw(
+            *(self._tensors, list(gradients), self._means, self._squares, [], self._counts),
+            fused=True,
+            amsgrad=False,
+            beta1=_BETAS[0],
+            beta2=_BETAS[1],
+            lr=rate,
+            weight_decay=self.weight_decay,
+            eps=_TINY,
+            maximize=False,
+        )
+
+
 EXPOSED_SHARE = 0.25
 """Outliers in a batch, over its samples."""
 
 
-class Descent:
-    """AdamW (Loshchilov and Hutter, 2019) in one cycle (Smith and Topin, 2018) of ``steps``."""
-
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], rate: float, steps: int, weight_decay: float
-    ) -> None:
-        self._optimizer = torch.optim.AdamW(parameters, weight_decay=weight_decay, fused=True)
-        # With a cycled momentum fewer answers can be proved: of 266 held-out digits none.
-        self._schedule = torch.optim.lr_scheduler.OneCycleLR(
-            self._optimizer, rate, total_steps=steps, cycle_momentum=False
-        )
-
-    def step(self, loss: torch.Tensor) -> None:
-        self._optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch
-        self._optimizer.step()
-        self._schedule.step()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """Of samples: the base model's ``softened`` distribution, float32 [rows, classes], and its
-    greatest class, ``labels`` int64 [rows]."""
-
-    softened: torch.Tensor
-    labels: torch.Tensor
-
-    @classmethod
-    def of(cls, teacher: torch.Tensor, settings: PredictorSettings) -> Wanted:
-        """``teacher``: the distribution. Softening happens on its logarithm, so probabilities are
-        enough."""
-        logits = teacher.clamp_min(1e-7).log()
-        return cls((logits / settings.temperature).softmax(1), teacher.argmax(1))
-
-    def take(self, rows: torch.Tensor) -> Wanted:
-        return Wanted(self.softened[rows], self.labels[rows])
-
-
-def predictor_loss(
-    logits: torch.Tensor, wanted: Wanted, settings: PredictorSettings
+def distillation_loss(
+    logits: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, settings: PredictorSettings
 ) -> torch.Tensor:
-    """Of samples, cross-entropy with their labels, and divergence from the softened distribution;
-    of the outliers behind them, cross-entropy with the uniform distribution."""
-    known, unknown = logits[: len(wanted.labels)], logits[len(wanted.labels) :]
-    heated = (known / settings.temperature).log_softmax(1)
-    soft = functional.kl_div(heated, wanted.softened, reduction="batchmean")
-    loss = settings.soft_share * settings.temperature**2 * soft
-    loss = loss + (1 - settings.soft_share) * functional.cross_entropy(known, wanted.labels)
-    if len(unknown):
-        loss = loss - settings.exposure * unknown.log_softmax(1).mean()
-    return loss
+    """Cross-entropy with the labels, and divergence from the teacher's softened distribution.
+
+    ``teacher``: the base model's distribution, float32 [rows, classes]. Softening happens on its
+    logarithm, so probabilities are enough.
+    """
+    heat = settings.temperature
+    soft_teacher = softened(teacher, heat)
+    soft = functional.kl_div((logits / heat).log_softmax(1), soft_teacher, reduction="batchmean")
+    hard = functional.cross_entropy(logits, labels)
+    return settings.soft_share * heat * heat * soft + (1 - settings.soft_share) * hard
+
+
+def softened(teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """The distribution of the same logits at that temperature."""
+    return (teacher.clamp_min(1e-7).log() / temperature).softmax(1)
+
+
+def exposure_loss(logits: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of outliers' predictions with the uniform distribution."""
+    return -logits.log_softmax(1).mean()
 
 
 def train_predictor(
     network: nn.Module,
     hidden: torch.Tensor,
     teacher: torch.Tensor,
+    labels: torch.Tensor,
     outliers: torch.Tensor,
     settings: PredictorSettings,
     seed: int,
 ) -> None:
     """Fit ``network`` in place; deterministic for one thread and one seed.
 
-    ``hidden`` float32 [rows, ...], ``teacher`` float32 [rows, classes];
+    ``hidden`` float32 [rows, ...], ``teacher`` float32 [rows, classes], ``labels`` int64 [rows];
     ``outliers`` float32 [any rows, ...] are hidden outputs of inputs that mean nothing.
     """
     generator = torch.Generator().manual_seed(seed)
-    count = max(1, len(hidden) // settings.batch_rows)
-    descent, wanted = _descent(network, count, settings), Wanted.of(teacher, settings)
+    batches = max(1, len(hidden) // settings.batch_rows)
+    optimizer = torch.optim.AdamW(network.parameters(), weight_decay=settings.weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, settings.learning_rate, total_steps=batches * settings.epochs
+    )
     network.train()
     for _ in range(settings.epochs):
-        for chosen in torch.randperm(len(hidden), generator=generator).tensor_split(count):
-            exposed = round(len(chosen) * EXPOSED_SHARE) if len(outliers) else 0
-            strange = torch.randint(max(len(outliers), 1), (exposed,), generator=generator)
-            logits = network(torch.cat([hidden[chosen], outliers[strange]]))
-            descent.step(predictor_loss(logits, wanted.take(chosen), settings))
+        order = torch.randperm(len(hidden), generator=generator)
+        for chosen in order.tensor_split(batches):
+            strange = outliers[_some(len(outliers), len(chosen), generator)]
+            logits = network(torch.cat([hidden[chosen], strange]))
+            known, unknown = logits[: len(chosen)], logits[len(chosen) :]
+            loss = distillation_loss(known, teacher[chosen], labels[chosen], settings)
+            if len(unknown):
+                loss = loss + settings.exposure * exposure_loss(unknown)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch
+            optimizer.step()
+            schedule.step()
     network.eval()
 
 
-def fit_last_layer(
-    layer: nn.Linear,
-    features: torch.Tensor,
-    teacher: torch.Tensor,
-    outliers: torch.Tensor,
-    settings: PredictorSettings,
-    seed: int,
-) -> None:
-    """What ``train_predictor`` does, of a layer that costs less than to gather its rows: these are
-    put into batches once, and the batches are shuffled in each epoch.
-
-    ``features`` float32 [rows, inputs], ``outliers`` float32 [any rows, inputs]. Products read
-    megabytes and do little with them: rows of bfloat16 take half the time of float32 where the
-    processor multiplies them, and the layer's own orientation takes twice as long.
-    """
-    form = torch.bfloat16 if _has_bfloat16() else torch.float32
-    generator = torch.Generator().manual_seed(seed)
-    count = max(1, len(features) // settings.batch_rows)
-    descent, wanted = _descent(layer, count, settings), Wanted.of(teacher, settings)
-    exposed = torch.randperm(len(outliers), generator=generator)
-    if len(outliers):  # few of them come again
-        wanted_outliers = round(count * settings.batch_rows * EXPOSED_SHARE)
-        exposed = exposed.repeat(-(-wanted_outliers // len(outliers)))[:wanted_outliers]
-    batches = []
-    for chosen, strange in zip(
-        torch.randperm(len(features), generator=generator).tensor_split(count),
-        exposed.tensor_split(count),
-        strict=True,
-    ):
-        rows = torch.cat([features[chosen], outliers[strange]]).to(form)
-        batches.append((rows, wanted.take(chosen)))
-    for _ in range(settings.epochs):
-        for number in torch.randperm(count, generator=generator).tolist():
-            rows, of_rows = batches[number]
-            logits = (layer.weight.to(form) @ rows.T).T.float() + layer.bias
-            descent.step(predictor_loss(logits, of_rows, settings))
-
-
-@functools.cache
-def _has_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 itself (AVX-512, AMX or Arm's instructions)."""
-    try:
-        return "bf16" in Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    except OSError:
-        return False
-
-
-def _descent(network: nn.Module, batches: int, settings: PredictorSettings) -> Descent:
-    steps = batches * settings.epochs
-    return Descent(network.parameters(), settings.learning_rate, steps, settings.weight_decay)
+def _some(outliers: int, rows: int, generator: torch.Generator) -> torch.Tensor:
+    """Numbers of outliers to go with a batch of ``rows``."""
+    count = round(rows * EXPOSED_SHARE) if outliers else 0
+    return torch.randint(max(outliers, 1), (count,), generator=generator)
 
 
 def last_layer(predictor: nn.Module) -> nn.Linear:
@@ -178,3 +172,110 @@ def features_of(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
     result: torch.Tensor = predictor[:-1](hidden)
     return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What predictions of rows should be, and how much it matters; classes come first.
+
+    ``target`` float32 [classes, rows]. Of a row's distribution at the settings' temperature counts
+    ``heated``, of the plain one ``plain``, float32 [rows] both.
+    """
+
+    target: torch.Tensor
+    heated: torch.Tensor
+    plain: torch.Tensor
+
+    @classmethod
+    def of_samples(cls, teacher: torch.Tensor, settings: PredictorSettings) -> Wanted:
+        """For ``distillation_loss``; ``teacher``: the base model's distribution [rows, classes],
+        whose greatest class is the label."""
+        rows, heat = len(teacher), settings.temperature
+        heated = heat * settings.soft_share / rows
+        plain = (1 - settings.soft_share) / rows
+        labels = functional.one_hot(teacher.argmax(1), teacher.shape[1])
+        target = (softened(teacher, heat) * heated + labels * plain).T.contiguous()
+        return cls(target, torch.full((rows,), heated), torch.full((rows,), plain))
+
+    @classmethod
+    def of_outliers(cls, rows: int, classes: int, settings: PredictorSettings) -> Wanted:
+        """For ``exposure_loss``: none of them more than another."""
+        plain = settings.exposure / max(rows, 1)
+        target = torch.full((classes, rows), plain / classes)
+        return cls(target, torch.zeros(rows), torch.full((rows,), plain))
+
+    def beside(self, other: Wanted) -> Wanted:
+        return Wanted(
+            torch.cat([self.target, other.target], 1),
+            torch.cat([self.heated, other.heated]),
+            torch.cat([self.plain, other.plain]),
+        )
+
+    def gradient(self, logits: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Of the losses' sum by ``logits``, [classes, rows] both."""
+        made = (logits / temperature).softmax(0).mul_(self.heated)
+        return made.addcmul_(logits.softmax(0), self.plain).sub_(self.target)
+
+
+@torch.no_grad()
+def fit_last_layer(
+    layer: nn.Linear,
+    features: torch.Tensor,
+    teacher: torch.Tensor,
+    outliers: torch.Tensor,
+    settings: PredictorSettings,
+    seed: int,
+) -> None:
+    """Fit ``layer`` in place; deterministic for one thread and one seed.
+
+    What ``train_predictor`` does for any network, at a tenth of the cost for a linear layer:
+    autograd and copies of rows took most of the time.
+
+    ``features`` float32 [rows, inputs], ``teacher`` float32 [rows, classes]: the base model's
+    distribution, whose greatest class is the label; ``outliers`` float32 [any rows, inputs].
+    Rows are shuffled once, batches in each epoch. Each has its outliers, so that one product gives
+    all logits and one all gradients. These read megabytes from memory and do little with them:
+    the layer's own orientation took twice as long, and rows of float32 take twice as long as
+    those of bfloat16, where the processor multiplies them. Weights and sums are float32.
+    """
+    form = torch.bfloat16 if _has_bfloat16() else torch.float32
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(features), generator=generator)
+    count = max(1, len(features) // settings.batch_rows)
+    batches = []
+    strangers = _shares(
+        len(outliers), round(settings.batch_rows * EXPOSED_SHARE), count, generator
+    )
+    for known, strange in zip(order.tensor_split(count), strangers, strict=True):
+        wanted = Wanted.of_samples(teacher[known], settings)
+        unknown = Wanted.of_outliers(len(strange), teacher.shape[1], settings)
+        rows = torch.cat([features[known], outliers[strange]]).to(form)
+        batches.append((rows, wanted.beside(unknown)))
+    weight, bias = layer.weight, layer.bias
+    total = count * settings.epochs
+    steps = OneCycle((weight, bias), settings.learning_rate, total, settings.weight_decay)
+    for _ in range(settings.epochs):
+        for number in torch.randperm(count, generator=generator).tolist():
+            rows, wanted = batches[number]
+            logits = (weight.to(form) @ rows.T).float().add_(bias.unsqueeze(1))
+            error = wanted.gradient(logits, settings.temperature)
+            steps.take(((error.to(form) @ rows).float(), error.sum(1)))
+
+
+def _shares(
+    rows: int, each: int, count: int, generator: torch.Generator
+) -> Sequence[torch.Tensor]:
+    """``count`` times ``each`` of ``rows`` shuffled rows, which come again where they are few."""
+    order = torch.randperm(rows, generator=generator)
+    if rows:
+        order = order.repeat(-(-count * each // rows))[: count * each]
+    return order.tensor_split(count)
+
+
+@functools.cache
+def _has_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 itself (AVX-512, AMX or Arm's instructions)."""
+    try:
+        return "bf16" in Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return False

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
+from torch import nn
 
 from brisk.exits.heads.lookup import LookUp, Predicted, Selector
-from brisk.exits.learning.predictor import Descent
+from brisk.exits.learning.predictor import OneCycle
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SelectorSettings:
     row_visits: int = 40_000
 
 
-WEIGHT_DECAY = 1e-3
+RIGHT, WEIGHT_DECAY = 0.5, 1e-3
 
 
 def train_selector(
@@ -41,30 +41,43 @@ def train_selector(
     """Fit ``selector`` in place on a trained predictor's ``logits`` [rows, classes]: false hits
     cost more than false misses (GATI, section 3.1, Table 2).
 
-    ``distances``: the gate's, ``agrees``: 1.0 where the prediction can be used, ``weights``: the
-    rows', float32 [rows] all.
+    ``distances``: the gate's, ``weights``: the rows', float32 [rows] both.
+    Rows of noise have ``agrees`` 0, whatever is predicted for them.
     """
     generator = torch.Generator().manual_seed(seed)
+    first, _, last = selector.network
+    assert isinstance(first, nn.Linear), "as Selector is made"
+    assert isinstance(last, nn.Linear), "as Selector is made"
+    tensors = (first.weight, first.bias, last.weight, last.bias)
     batches = max(1, len(logits) // settings.batch_rows)
     epochs = min(settings.epochs, max(1, settings.row_visits // len(logits)))
-    steps = batches * epochs
-    descent = Descent(selector.parameters(), settings.learning_rate, steps, WEIGHT_DECAY)
-    seen = selector.seen(logits, distances)
-    for _ in range(epochs):
-        for chosen in torch.randperm(len(seen), generator=generator).tensor_split(batches):
-            scores = selector.network(seen[chosen]).squeeze(1)
-            descent.step(
-                asymmetric_loss(scores, agrees[chosen], weights[chosen], settings.false_hit_cost)
-            )
+    steps = OneCycle(tensors, settings.learning_rate, batches * epochs, WEIGHT_DECAY)
+    with torch.no_grad():
+        seen = selector.seen(logits, distances)
+        for _ in range(epochs):
+            for chosen in torch.randperm(len(seen), generator=generator).tensor_split(batches):
+                rows = (seen[chosen], agrees[chosen], weights[chosen])
+                steps.take(selector_gradients(first, last, *rows, settings))
     selector.eval()
 
 
-def asymmetric_loss(
-    scores: torch.Tensor, agrees: torch.Tensor, weights: torch.Tensor, false_hit_cost: float
-) -> torch.Tensor:
-    """Cross-entropy of hits, rows of wrong predictions weighted by ``false_hit_cost``, too."""
-    weight = weights * torch.where(agrees > 0, 1.0, false_hit_cost)
-    return functional.binary_cross_entropy_with_logits(scores, agrees, weight)
+def selector_gradients(
+    first: nn.Linear,
+    last: nn.Linear,
+    seen: torch.Tensor,
+    agrees: torch.Tensor,
+    weights: torch.Tensor,
+    settings: SelectorSettings,
+) -> tuple[torch.Tensor, ...]:
+    """By both layers' weights and biases, of the cross-entropy of hits, rows of wrong predictions
+    weighted by ``false_hit_cost``, too.
+    """
+    hidden = first(seen).relu_()
+    scores = last(hidden).squeeze(1)
+    weight = weights * torch.where(agrees > RIGHT, 1.0, settings.false_hit_cost)
+    error = ((scores.sigmoid() - agrees) * weight / len(seen)).unsqueeze(1)
+    inner = (error @ last.weight) * (hidden > 0)
+    return inner.T @ seen, inner.sum(0), error.T @ hidden, error.sum(0)
 
 
 OUTLIERS_WEIGHT = 0.25
