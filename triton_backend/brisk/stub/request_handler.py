@@ -20,7 +20,7 @@ from brisk.stub.config.parameters import (
     request_parameters,
     trace_context,
 )
-from brisk.stub.response import CancellationWatcher, TritonReply
+from brisk.stub.response import CancellationWatcher, TritonReply, send_nothing
 from brisk.stub.runtime_client.client import EYES_OPEN_NS, WAIT_NS, Promptness, RuntimeClient
 from brisk.stub.tensors import read_inputs
 from brisk.telemetry import STATISTICS
@@ -59,7 +59,7 @@ class RequestHandler:
         ``Promptness``): that is the result.
         """
         arrived_ns = time.monotonic_ns()
-        asked = requests if self._steps is None else self._steps.without_fillers(requests)
+        asked = requests if self._steps is None else _without_fillers(requests, self._steps)
         promptness, response = self._promptness, None
         if len(asked) == len(requests) and promptness.wants(
             len(requests), self._connection.pending, arrived_ns
@@ -128,3 +128,14 @@ class RequestHandler:
         context = trace_context(request)
         asked = (staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm)
         return connection.submit(*asked, arrived_ns, step)
+
+
+def _without_fillers(requests: list[Any], steps: Steps) -> list[Any]:
+    """Those that somebody has asked; the others are answered."""
+    asked = []
+    for request in requests:
+        if steps.is_filler(request):
+            send_nothing(request)
+        else:
+            asked.append(request)
+    return asked

@@ -10,7 +10,6 @@ from typing import Any
 from brisk.errors import InvalidRequestError, UnavailableError
 from brisk.protocol.records import SequenceStep
 from brisk.stub.config.sequences import SequenceSettings
-from brisk.stub.response import send_nothing
 
 _START, _END = 1, 2
 """TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END of Triton's C interface."""
@@ -28,19 +27,12 @@ class Steps:
         one before it with this correlation id."""
 
     @staticmethod
-    def without_fillers(requests: list[Any]) -> list[Any]:
-        """Those of clients; the others are answered with nothing, which nobody reads.
+    def is_filler(request: Any) -> bool:
+        """Whether Triton's scheduler has made it up, for a slot of a batch without a request.
 
-        Triton's scheduler has made the others up, for slots of a batch without a request. Only
-        they have no correlation id; their inputs are whatever lay in memory.
+        Only such a one has no correlation id; its inputs are whatever lay in memory.
         """
-        asked = []
-        for request in requests:
-            if request.correlation_id() in (0, ""):
-                send_nothing(request)
-            else:
-                asked.append(request)
-        return asked
+        return request.correlation_id() in (0, "")
 
     @contextlib.contextmanager
     def step(self, request: Any) -> Iterator[SequenceStep | None]:
