@@ -1,8 +1,14 @@
-"""What is made once for the whole run, and the order in which several processes run it."""
+"""What is made once for the whole run, and the order in which several processes run it.
+
+Folders by what they need: ``unit`` Python and ONNX Runtime (two minutes), ``with_torch`` torch (the
+CUDA engine's layers, training of learned caches), ``runtime`` Brisk's own processes, ``server`` a
+real Triton server, ``docker`` a container builder, ``gpu`` a CUDA device.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +25,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from two_stages import TwoStages
 
     return TwoStages(config, log)
+
+
+@pytest.fixture
+def private_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,6 @@
 """A hop's parts and their percentiles."""
 
-import pytest
-
 from brisk_client.benchmarks.hop import parts_of, summarise_parts
-
-pytestmark = pytest.mark.timing
 
 
 def times(execution: int = 50_000, total: int = 200_000) -> dict[str, int]:

@@ -18,8 +18,6 @@ from brisk_client.benchmarks.engines.model_inputs import (
 )
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
-pytestmark = pytest.mark.timing
-
 
 def write(file: Path, inputs: Sequence[onnx.ValueInfoProto]) -> Path:
     """A model that passes its inputs on."""

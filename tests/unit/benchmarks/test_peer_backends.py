@@ -9,8 +9,6 @@ import pytest
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 from brisk_client.benchmarks.harness.peer_backends import onnxruntime_backend, peer_backends
 
-pytestmark = pytest.mark.timing
-
 
 @pytest.mark.parametrize("read", [peer_backends, onnxruntime_backend])
 def test_a_folder_of_backends_is_read_or_refused(tmp_path: Path, read: object) -> None:

@@ -6,8 +6,6 @@ import pytest
 
 from brisk_client.benchmarks.pressure.sampling import growth
 
-pytestmark = pytest.mark.timing
-
 
 def test_what_stays_equal_does_not_grow() -> None:
     assert growth([1000] * 60, 10) == 0.0

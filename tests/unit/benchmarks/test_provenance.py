@@ -7,8 +7,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from brisk_client.benchmarks.harness.command_line import (
     benchmark_parser,
     checkout,
@@ -16,8 +14,6 @@ from brisk_client.benchmarks.harness.command_line import (
     deliver,
 )
 from brisk_client.report import Check, Report
-
-pytestmark = pytest.mark.timing
 
 
 def git(folder: Path, *arguments: str) -> None:

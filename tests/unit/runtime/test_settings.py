@@ -17,8 +17,8 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
 ) -> None:
     monkeypatch.delenv("BRISK_THREADS", raising=False)
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "")
-    monkeypatch.delenv("BRISK_ARTEFACTS")
-    monkeypatch.delenv("BRISK_SAMPLED_SHARE")
+    monkeypatch.delenv("BRISK_ARTEFACTS", raising=False)
+    monkeypatch.delenv("BRISK_SAMPLED_SHARE", raising=False)
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
     assert (settings.policy.name, settings.limits) == ("padded", Limits(1.05, 0.0, 0.05))

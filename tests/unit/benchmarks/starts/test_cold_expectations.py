@@ -8,8 +8,6 @@ import pytest
 
 from brisk_client.benchmarks.cold.results import all_checks
 
-pytestmark = pytest.mark.timing
-
 
 def _row(model: str, engine: str, first_ms: float, **more: Any) -> dict[str, Any]:
     row = {"part": "process", "model": model, "batch": 1, "engine": engine, "first_ms": first_ms}

@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from brisk_client.benchmarks.cold import plot_parts
 from brisk_client.report import Report
-
-pytestmark = pytest.mark.timing
 
 FIRST_MS = {"brisk": 10.0, "brisk unprepared": 20.0, "onnxruntime": 80.0}
 

@@ -8,8 +8,6 @@ from brisk_client.benchmarks.cold.measure import EngineSamples
 from brisk_client.benchmarks.cold.results import rows_of, speedup
 from brisk_client.benchmarks.cold.zygote import ColdSample
 
-pytestmark = pytest.mark.timing
-
 
 def _samples(firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:
     following = [warm_s * 1.05, warm_s, warm_s]

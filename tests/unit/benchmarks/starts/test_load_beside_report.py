@@ -7,8 +7,6 @@ import pytest
 from brisk_client.benchmarks.load_beside import Windows, add_results
 from brisk_client.report import Report
 
-pytestmark = pytest.mark.timing
-
 
 def _report(alone_s: list[float], beside_s: list[float], loads_s: list[float]) -> Report:
     report = Report("load_beside", {}, {}, [], [])

@@ -19,7 +19,7 @@ from support.waiting import wait_until
 MOST_FILES = 35
 MOST_OF_STUB_AND_PROTOCOL = 13
 PACKAGE = Path(brisk.__file__).resolve().parent.parent
-TRACED_STUB = Path(__file__).resolve().parents[3] / "support" / "traced_stub"
+TRACED_STUB = Path(__file__).resolve().parents[2] / "support" / "traced_stub"
 
 
 def is_settled(place: RuntimePaths) -> bool:

@@ -241,7 +241,7 @@ def test_a_second_runtime_for_a_place_gives_way(
     environment = {
         **os.environ,
         "BRISK_RUNTIME_DIR": str(shared_place.base),
-        "PYTHONPATH": str(Path(__file__).parents[3] / "triton_backend"),
+        "PYTHONPATH": str(Path(__file__).parents[2] / "triton_backend"),
     }
     second = subprocess.run(
         [sys.executable, "-m", "brisk.runtime"], env=environment, timeout=30.0, check=False

@@ -6,8 +6,6 @@ import pytest
 
 from brisk_client.benchmarks.exits_served import SIDES, ServedSide, checks_of, rows_of
 
-pytestmark = pytest.mark.timing
-
 
 def sides(with_caches_ms: float, agreeing: int = 98) -> dict[str, ServedSide]:
     times = {"without caches": 10.0, "with caches": with_caches_ms, "opted out": 11.0}

@@ -45,8 +45,6 @@ from brisk_client.benchmarks.exits.promise import (
     split_often,
 )
 
-pytestmark = pytest.mark.timing
-
 POOL, TUNE, CALIBRATE = 6000, 600, 800
 
 

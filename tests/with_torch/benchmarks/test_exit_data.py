@@ -23,8 +23,6 @@ from brisk_client.report import Report
 from brisk_client.samples.digits import digits_split
 from support.exits.adapted import Adapted
 
-pytestmark = pytest.mark.timing
-
 
 def sources_in(parts: list[Samples]) -> list[set[int]]:
     known = Sources()

@@ -10,7 +10,7 @@ from brisk_client.samples import digits, encoder
 from brisk_client.samples.entries import SAMPLES, generate
 from brisk_client.samples.expectations import is_current, read_expectations
 
-REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
+REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 
 
 def test_every_committed_entry_has_a_sample_and_the_other_way_round() -> None:

@@ -9,8 +9,6 @@ from brisk_client.benchmarks.harness.sampling import Burst
 from brisk_client.benchmarks.served import ratio, write_entries
 from support.models.graph_models import model
 
-pytestmark = pytest.mark.timing
-
 
 def bursts(*medians_s: float) -> list[Burst]:
     return [Burst([median_s] * 3, 0.01) for median_s in medians_s]
