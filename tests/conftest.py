@@ -1,7 +1,7 @@
 """What is made once for the whole run, and the order in which several processes run it.
 
-Folders by what they need: ``unit`` Python and ONNX Runtime (two minutes), ``with_torch`` torch (the
-CUDA engine's layers, training of learned caches), ``runtime`` Brisk's own processes, ``server`` a
+Folders by what they need: ``unit`` Python and ONNX Runtime (two minutes), ``with_torch`` torch (of
+the CUDA engine, of training caches), ``runtime`` processes of Brisk, ``server`` a
 real Triton server, ``docker`` a container builder, ``gpu`` a CUDA device.
 """
 
