@@ -17,7 +17,7 @@ from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, supervise
 def test_a_worker_that_dies_is_replaced_until_one_ends_idle(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
     has_descriptors: bool,
 ) -> None:
     lives = tmp_path / "lives"
@@ -44,4 +44,4 @@ def test_a_worker_that_dies_is_replaced_until_one_ends_idle(
     assert lives.read_text() == "xxx"
     assert len(set(died)) == 3
     assert slot.handle is None
-    assert capfd.readouterr().err.count("exit status 7") == 2
+    assert caplog.text.count("exit status 7") == 2

@@ -63,11 +63,11 @@ def test_the_whole_model_says_its_classes_from_what_processors_others_leave(
 
 
 def test_a_model_that_has_changed_on_disk_is_not_asked(
-    auditor: Auditor[str], model: Model, capfd: pytest.CaptureFixture[str]
+    auditor: Auditor[str], model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     auditor.ask(question(model, "another"), "changed")
     assert answered(auditor) == ("changed", [])
-    assert "the file has changed since it was loaded" in capfd.readouterr().err
+    assert "the file has changed since it was loaded" in caplog.text
     auditor.ask(question(model), "right")
     assert len(answered(auditor)[1]) == 16
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import time
@@ -59,7 +60,7 @@ def test_a_better_version_is_published_for_trial_and_nothing_more_until_that_is_
 
 
 def test_damaged_samples_are_left_out(
-    adapted: Adapted, model: Path, capsys: pytest.CaptureFixture[str]
+    adapted: Adapted, model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     learner = open_learner(model)
     assert learner is not None
@@ -67,15 +68,16 @@ def test_damaged_samples_are_left_out(
     (samples,) = candidate_file(model).parent.glob("samples/*.npz")
     samples.write_bytes(samples.read_bytes()[:100])
     assert not learner.learn(time.time())
-    assert "are left out" in capsys.readouterr().err
+    assert "are left out" in caplog.text
 
 
 def test_caches_without_data_of_their_training_do_not_learn(
-    model: Path, capsys: pytest.CaptureFixture[str]
+    model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     reference_file(model).unlink()
+    caplog.set_level(logging.INFO, "brisk")
     assert open_learner(model) is None
-    assert "no data of their training" in capsys.readouterr().err
+    assert "no data of their training" in caplog.text
 
 
 def test_the_process_publishes_and_is_started_again_when_it_was_killed(

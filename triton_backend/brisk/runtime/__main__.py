@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from brisk.errors import BriskError
 from brisk.os_priority import set_process
 from brisk.protocol.runtime_paths import Role, runtime_place
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER, start_logging
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything
 from brisk.runtime.settings import Settings, read_settings
@@ -28,6 +28,7 @@ def main() -> int:
     parser.add_argument("--niceness", type=int, help="its own; default: as its starter's")
     chosen = parser.parse_args()
     device = chosen.device
+    start_logging()
     leave_process_group()
     if chosen.niceness is not None:
         with contextlib.suppress(PermissionError):  # only going below needs one
@@ -50,7 +51,7 @@ def main() -> int:
         finally:
             place.remove(lock)
     except (BriskError, ImportError) as error:
-        say(f"the runtime of {device} cannot start: {error}")
+        LOGGER.error(f"the runtime of {device} cannot start: {error}")
         return 1
     return 0
 

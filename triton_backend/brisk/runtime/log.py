@@ -1,20 +1,32 @@
-"""The runtime's own words: lines on the standard error of the server that started it."""
+"""The runtime's log: lines on the standard error of the server that started it.
+
+A warning is something that whoever
+runs the server may have to act on: ``brisk status`` shows the newest ones, too.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import sys
+import logging
 
 from brisk.telemetry.events import INCIDENTS
 
-
-def say(text: str) -> None:
-    """One line; nothing where that server, and the other end of the pipe, is gone."""
-    with contextlib.suppress(OSError, ValueError):
-        print(f"brisk: {text}", file=sys.stderr, flush=True)
+LOGGER = logging.getLogger("brisk")
 
 
-def tell(text: str) -> None:
-    """In the server's log and in ``brisk status``."""
-    say(text)
-    INCIDENTS.note(text)
+def start_logging() -> None:
+    """In this process and in those that it forks."""
+    lines = _Lines()
+    lines.setFormatter(logging.Formatter("brisk: %(message)s"))
+    LOGGER.setLevel(logging.INFO)
+    LOGGER.handlers = [lines, _Status(logging.WARNING)]
+    LOGGER.propagate = False
+
+
+class _Lines(logging.StreamHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # logging's name
+        """Nothing is done: that server, and the other end of the pipe, is gone."""
+
+
+class _Status(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        INCIDENTS.note(record.getMessage())

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from brisk import telemetry
 from brisk.protocol.runtime_paths import Role, RuntimePaths, new_socket
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER
 from brisk.telemetry import metrics
 
 LISTEN_BACKLOG = 1024
@@ -141,7 +141,7 @@ class WorkerSlot:
         self._quick_deaths = self._quick_deaths + 1 if is_quick else 0
         is_signal = exit_status < 0
         cause = signal.Signals(-exit_status).name if is_signal else f"exit status {exit_status}"
-        say(
+        LOGGER.warning(
             f"worker {process} ({_NAMES[self.role]}) died ({cause}); starting another, "
             "which gets its requests"
         )

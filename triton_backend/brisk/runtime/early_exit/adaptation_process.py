@@ -16,7 +16,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 from brisk.os_priority import step_aside
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER, start_logging
 
 # Before what reads the environment for its threads is imported.
 if __name__ == "__main__" and not step_aside():
@@ -43,6 +43,7 @@ def main() -> int:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--interval", type=float, required=True, help="seconds")
     arguments = parser.parse_args()
+    start_logging()
     torch.set_num_threads(1)
     learners = [learner for model in arguments.models if (learner := open_learner(model))]
     while learners:
@@ -51,7 +52,9 @@ def main() -> int:
             try:
                 learner.learn(time.time())
             except Exception as error:  # noqa: BLE001  # other models go on learning
-                say(f"caches of {learner.model} did not learn: {type(error).__name__}: {error}")
+                LOGGER.warning(
+                    f"caches of {learner.model} did not learn: {type(error).__name__}: {error}"
+                )
     return 0
 
 
@@ -60,10 +63,12 @@ def open_learner(model: Path) -> Learner | None:
     try:
         adapter = Adapter.open(model, AdaptationSettings())
     except (BriskError, DamagedFileError, OSError) as error:
-        say(f"caches of {model} cannot learn: {error}")
+        LOGGER.warning(f"caches of {model} cannot learn: {error}")
         return None
     if adapter is None:
-        say(f"caches of {model} do not learn: there is no data of their training beside them")
+        LOGGER.info(
+            f"caches of {model} do not learn: there is no data of their training beside them"
+        )
         return None
     return Learner(model, adapter)
 
@@ -92,7 +97,7 @@ class Learner:
         outcome = self._adapter.adapt(now_s)
         if outcome.cascade is None:
             if not self._was_refused:
-                say(f"caches of {self.model} learned nothing better: {outcome.reason}")
+                LOGGER.info(f"caches of {self.model} learned nothing better: {outcome.reason}")
             self._was_refused = True
             return False
         self._was_refused = False
@@ -100,7 +105,7 @@ class Learner:
             return False  # somebody else has put one on trial meanwhile
         write_cascade(candidate_file(self.model), outcome.cascade, PRIVATE)
         before_ms, after_ms = (saved_s * 1e3 for saved_s in outcome.saved_s)
-        say(
+        LOGGER.info(
             f"caches of {self.model}, revision {outcome.cascade.revision}, learned from "
             f"{outcome.samples} samples: {after_ms:.3f} ms saved of a recent input on average, "
             f"{before_ms:.3f} before; they are tried now"
@@ -120,7 +125,7 @@ class Learner:
                 self._adapter.take(inputs, int(file.name[:20]) / NANOSECONDS)
                 has_come = True
             except (OSError, ValueError, EOFError, BadZipFile) as error:  # gone again, or damaged
-                say(f"samples '{file}' are left out: {error}")
+                LOGGER.warning(f"samples '{file}' are left out: {error}")
         return has_come
 
     def _follow(self) -> None:
@@ -128,7 +133,7 @@ class Learner:
         try:
             served = read_cascade(latest(self.model), digest_of(self.model))
         except (DamagedFileError, OSError) as error:
-            say(f"caches of {self.model} cannot be read: {error}")
+            LOGGER.warning(f"caches of {self.model} cannot be read: {error}")
             return
         if served.revision != self._adapter.cascade.revision:
             self._adapter.cascade = served

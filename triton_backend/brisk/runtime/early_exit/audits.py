@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from brisk import telemetry
-from brisk.runtime.log import say, tell
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.session import Session
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
@@ -112,7 +112,7 @@ class Auditor(Generic[Context]):
             try:
                 classes = self._classes(question)
             except (OSError, ValueError) as error:
-                say(f"an audit of {question.model} failed: {error}")
+                LOGGER.warning(f"an audit of {question.model} failed: {error}")
                 self.end()
             self.verdicts.append((context, classes))
             self._answered += 1
@@ -141,7 +141,7 @@ class Auditor(Generic[Context]):
             raise OSError(f"its process ended with status {self._process.wait()}")
         classes: list[int] | str = json.loads(line)
         if isinstance(classes, str):
-            say(f"an audit of {question.model} failed: {classes}")
+            LOGGER.warning(f"an audit of {question.model} failed: {classes}")
             return []
         return classes
 
@@ -223,12 +223,14 @@ def _count(run: CachedRun) -> None:
         return
     if frame.error is not None and not served.has_failed:
         served.has_failed = True
-        tell(f"model '{labels[0]}': a look-up of its caches failed: {frame.error!r:.200}")
+        LOGGER.warning(
+            f"model '{labels[0]}': a look-up of its caches failed: {frame.error!r:.200}"
+        )
     _count_changes(session, labels)
     for index in served.review():
         name = frame.exit_name(index)
         telemetry.count(metrics.SWITCHED_OFF_EXITS, (*labels, name, "cost"))
-        tell(f"model '{labels[0]}': exit {name} is switched off: {served.costly[index]}")
+        LOGGER.warning(f"model '{labels[0]}': exit {name} is switched off: {served.costly[index]}")
 
 
 def _judge(audit: Audit, classes: Sequence[int]) -> None:
@@ -239,7 +241,7 @@ def _judge(audit: Audit, classes: Sequence[int]) -> None:
         telemetry.count(metrics.AUDITED_ANSWERS, (*audit.labels, name, verdict))
         if audit.served.audit.note(index, ours == whole):
             telemetry.count(metrics.SWITCHED_OFF_EXITS, (*audit.labels, name, "promise"))
-            tell(
+            LOGGER.warning(
                 f"model '{model}': exit {name} is switched off, its live agreement "
                 f"refutes the promise of {cascade.levels[0].accuracy:.1%}"
             )

@@ -30,7 +30,7 @@ from brisk.exits.files.versions import (
     take_back,
 )
 from brisk.runtime.early_exit.early_exits import Change
-from brisk.runtime.log import say, tell
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.segment_session import SegmentSession
 from brisk.runtime.models.session import Session
 
@@ -63,7 +63,7 @@ class Adaptation:
             self._task, self._is_done = task, False
             if task and find_spec("torch") is None:
                 self._is_done = True
-                say(
+                LOGGER.info(
                     "learned caches stay as they were trained: to learn from the traffic takes "
                     f"torch, which {sys.executable} does not have (brisk-triton[train])"
                 )
@@ -73,7 +73,7 @@ class Adaptation:
                 return
             self._process, self._is_done = None, status == 0
             if status:
-                say(f"the adaptation of learned caches ended with status {status}")
+                LOGGER.warning(f"the adaptation of learned caches ended with status {status}")
         if task and not self._is_done and time.monotonic() - self._started_s >= self._interval_s:
             self._start([model for model, _ in task])
 
@@ -137,7 +137,9 @@ class CacheWatch:
         if not path.exists():
             return None
         if not isinstance(session, SegmentSession):
-            tell(f"caches '{path}' are ignored: ONNX Runtime's segments alone have exits")
+            LOGGER.warning(
+                f"caches '{path}' are ignored: ONNX Runtime's segments alone have exits"
+            )
             return None
         return _read(session, path, None)
 
@@ -167,12 +169,14 @@ class CacheWatch:
                 try:
                     self._look(each)
                 except (OSError, BriskError) as error:
-                    say(f"caches of {each.session.path}: {type(error).__name__}: {error}")
+                    LOGGER.warning(
+                        f"caches of {each.session.path}: {type(error).__name__}: {error}"
+                    )
             if self._adaptation is not None:
                 try:
                     self._adaptation.look(each.session.path for each in watched)
                 except OSError as error:
-                    say(f"learned caches cannot learn: {error}")
+                    LOGGER.warning(f"learned caches cannot learn: {error}")
 
     def _look(self, watched: _Watched) -> None:
         session = watched.session
@@ -191,7 +195,9 @@ class CacheWatch:
             if version is not None or stamp is None:
                 watched.last = version
                 session.caches.bring(version)
-                say(f"caches '{path}' are {'gone' if version is None else 'served'} from now on")
+                LOGGER.info(
+                    f"caches '{path}' are {'gone' if version is None else 'served'} from now on"
+                )
         if self._adaptation is not None:
             self._try_candidate(watched)
 

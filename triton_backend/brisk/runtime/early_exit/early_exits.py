@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from brisk.exits.guarantee.audit import TrialResult, VersionTrial
-from brisk.runtime.log import tell
+from brisk.runtime.log import LOGGER
 from brisk.segments.values import Value
 
 if TYPE_CHECKING:
@@ -163,7 +163,9 @@ class SessionCaches:
     def _announce(self, change: Change, version: ServedCaches, reason: str) -> None:
         self.changes.append(change)
         self.news.append(change)
-        tell(f"learned caches, revision {version.cascade.revision}, are {change.value}: {reason}")
+        LOGGER.warning(
+            f"learned caches, revision {version.cascade.revision}, are {change.value}: {reason}"
+        )
 
 
 @cache

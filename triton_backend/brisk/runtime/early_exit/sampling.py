@@ -20,7 +20,7 @@ import numpy as np
 
 from brisk.exits.files.versions import make_private_folder, samples_folder
 from brisk.runtime.early_exit.audits import CachedRun
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER
 
 ROWS_PER_FILE = 64
 LONGEST_IN_MEMORY_S = 5.0
@@ -88,7 +88,7 @@ class Sampler:
                     self._write_if_due(model, buffers)
                 except (OSError, ValueError) as error:
                     refused.add(model)
-                    say(f"no more samples of {model} are kept: {error}")
+                    LOGGER.warning(f"no more samples of {model} are kept: {error}")
 
     def _write_if_due(self, model: Path, buffers: dict[Path, _Buffer]) -> None:
         buffer = buffers[model]

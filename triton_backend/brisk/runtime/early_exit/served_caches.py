@@ -16,7 +16,7 @@ from brisk.exits.guarantee.calibration import upper_bound
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places, has_taps
 from brisk.protocol.records import ExitStatus
-from brisk.runtime.log import tell
+from brisk.runtime.log import LOGGER
 from brisk.segments.program import SegmentProgram
 
 REVIEWED_ROWS = 500
@@ -148,5 +148,5 @@ def read_version(
     except FileNotFoundError:
         return None
     except (DamagedFileError, InvalidModelError, OSError) as error:
-        tell(f"caches '{path}' are ignored: {error}")
+        LOGGER.warning(f"caches '{path}' are ignored: {error}")
         return None

@@ -21,7 +21,7 @@ from brisk.errors import BriskError
 from brisk.graph.files.mapping import make_private
 from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.session import Session
@@ -69,7 +69,7 @@ class Upkeep:
             try:
                 standing_back(perform) if entry.stands_back else perform()
             except Exception as error:  # noqa: BLE001  # other sessions need this thread
-                say(f"{entry.path}: {type(error).__name__}: {error}")
+                LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
             del entry, perform  # a session that nobody needs any more must not live on here
 
     def _look_after(self, entry: SessionEntry, session: Session, until_s: float) -> None:
@@ -144,7 +144,7 @@ def _succeeds(session: Session, work: Callable[[], bool]) -> bool:
     try:
         return work()
     except BriskError as error:
-        say(f"{session.path}: kept on the solutions it started with: {error}")
+        LOGGER.warning(f"{session.path}: kept on the solutions it started with: {error}")
         return False
 
 

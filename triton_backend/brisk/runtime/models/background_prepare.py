@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from brisk.errors import BriskError, UnavailableError
 from brisk.os_priority import step_aside
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER, start_logging
 
 DELAY_S = 5.0
 """From a load to the start of its build: who stays for less needs none, starting comes first."""
@@ -84,12 +84,12 @@ class SegmentPreparer:
                 command(model, self._threads, taps), stdin=subprocess.DEVNULL, check=False
             ).returncode
         except OSError as error:
-            say(f"the prepared form of {model} cannot be made: {error}")
+            LOGGER.warning(f"the prepared form of {model} cannot be made: {error}")
             return 1
         if status == REFUSED:
             self._refused.add(this)
         elif status not in (0, BUSY):
-            say(f"preparing {model} ended with status {status}")
+            LOGGER.warning(f"preparing {model} ended with status {status}")
         return status
 
 
@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--tap", action="append", default=[], help="a value to cut behind")
     arguments = parser.parse_args()
+    start_logging()
     if not step_aside():
         return 1
     model, threads, taps = arguments.model, arguments.threads, arguments.tap
@@ -120,12 +121,12 @@ def main() -> int:
     except UnavailableError:
         return BUSY
     except BriskError as error:
-        say(f"no prepared form of {model}: {error}")
+        LOGGER.warning(f"no prepared form of {model}: {error}")
         return REFUSED
     except OSError as error:
-        say(f"no prepared form of {model}: {error}")
+        LOGGER.warning(f"no prepared form of {model}: {error}")
         return 1
-    say(f"made {made.path} in {made.seconds:.1f} s: the next start is from it")
+    LOGGER.info(f"made {made.path} in {made.seconds:.1f} s: the next start is from it")
     return 0
 
 

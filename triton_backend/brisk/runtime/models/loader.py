@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from brisk.errors import ArtefactError, BriskError, InternalError
 from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.after_load import Upkeep, tidy_up
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.session import Servable, Session, load_session
@@ -166,7 +166,7 @@ class Loader:
         entry.begin()
 
         def reject(error: ArtefactError) -> None:
-            say(f"{error}; using the model file instead")
+            LOGGER.warning(f"{error}; using the model file instead")
 
         wanted = reject if self._artefacts is not ArtefactUse.OFF else None
         give_way, tuning = self.yielding.give_way, entry.asker.tuning

@@ -16,7 +16,7 @@ from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
 from brisk.ownership import cache_directory, make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
-from brisk.runtime.log import tell
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.session import Due, Frame, Session
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -137,7 +137,7 @@ class SegmentSession(Session):
         with exchange_attempt(self.path) as may_be_tried:
             if may_be_tried:
                 return self.starting.load_warm(may_go_on)
-        tell(
+        LOGGER.warning(
             f"{self.path}: {MOST_DEATHS} workers have died while its sessions were optimised; it "
             "is served as it started"
         )

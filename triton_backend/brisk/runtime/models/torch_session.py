@@ -20,7 +20,7 @@ import torch
 from brisk.execution.frame import TorchFrame
 from brisk.execution.loading import StartingProgram, start_program
 from brisk.runtime.early_exit.early_exits import SessionCaches
-from brisk.runtime.log import tell
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.session import Due, Frame, Session
 from brisk.runtime.worker.device import import_torch, inference
 from brisk.segments.frame import SegmentFrame, run_serially
@@ -102,7 +102,7 @@ class TorchSession(Session):
         provider = provider_of(self._device)
         if provider is not None and self.table.is_whole and may_go_on():
             result = compare(self.path, self.threads, provider, self.run_by_torch)
-            tell(f"{self.path}: {result.words}")
+            LOGGER.info(f"{self.path}: {result.words}")
             self._program = result.program
         return self.table.is_whole
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from brisk import telemetry
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.worker.batch import Request, Run
@@ -186,7 +186,7 @@ class Foreground(PreemptionController):
 class Suspension:
     """Of the worker behind ``gate``; used by the foreground worker's main thread."""
 
-    def __init__(self, gate: Gate, tell: Callable[[str], None] = say) -> None:
+    def __init__(self, gate: Gate, tell: Callable[[str], None] = LOGGER.warning) -> None:
         self._gate = gate
         self._tell = tell
         self._is_allowed = True

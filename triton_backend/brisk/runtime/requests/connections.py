@@ -17,7 +17,7 @@ from brisk.protocol.codec import encode_record
 from brisk.protocol.records import Record, Region
 from brisk.protocol.shared_memory import Arena, ArenaView
 from brisk.protocol.stub_process import birth_of, end_orphan
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER
 from brisk.runtime.requests.tensors import InputViews
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Connections:
             except ConnectionAbortedError:  # it did not wait
                 continue
             except OSError as error:  # no more files: the others wait until there are
-                say(f"a connection cannot be accepted now: {error}")
+                LOGGER.warning(f"a connection cannot be accepted now: {error}")
                 self._listen(False)
                 return
             try:

@@ -22,7 +22,7 @@ from brisk.protocol import records
 from brisk.protocol.records import PROTOCOL_VERSION
 from brisk.protocol.shared_memory import checked_mark
 from brisk.protocol.stub_process import birth_of
-from brisk.runtime.log import tell
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
@@ -169,7 +169,7 @@ class Dispatcher:
     def _forget(self, peer: Peer, reason: str | None) -> None:
         """Give back all that a peer held; its jobs end unanswered."""
         if reason is not None:
-            tell(f"connection of process {peer.pid} closed: {reason}")
+            LOGGER.warning(f"connection of process {peer.pid} closed: {reason}")
         self.requests.forget(peer)
         self.sessions.release_all(peer)
         peer.inputs.clear()

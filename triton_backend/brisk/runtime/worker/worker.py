@@ -16,7 +16,7 @@ from brisk.protocol.runtime_paths import Role
 from brisk.runtime.early_exit.audits import Auditor, Audits
 from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
 from brisk.runtime.early_exit.sampling import Sampler
-from brisk.runtime.log import say
+from brisk.runtime.log import LOGGER
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
@@ -71,7 +71,7 @@ class Worker:
         self._is_held = False
         """The run on top waits for the gate."""
         goes_first = is_foreground and controller.policy.stands_back
-        precedence = Precedence(settings.realtime_niceness if goes_first else 0, say)
+        precedence = Precedence(settings.realtime_niceness if goes_first else 0, LOGGER.warning)
         self._sessions = SessionTable(self._loader, self._pipelines, precedence)
         observation = Observation(
             *(role, device, settings.threads, connections),
