@@ -78,6 +78,8 @@ class SessionTuning(NamedTuple):
     ``intra_op_threads``, ``inter_op_threads``: as many, but not more than the worker has; 0: all
     that it has. ``is_parallel``: nodes that do not depend on each other may run side by side.
     ``uses_arena``: memory is kept between requests; ``shrinks_arena``: and given back after each.
+    ``uses_memory_pattern``: a run's memory is one block, laid out by the first run's; None: where
+    that gains.
     ``settings``: of SESSION_KEYS, by key. ``operator_libraries``: absolute paths of libraries of
     custom operators, in the order of the entry.
     """
@@ -87,7 +89,7 @@ class SessionTuning(NamedTuple):
     inter_op_threads: int = 0
     is_parallel: bool = False
     uses_arena: bool = True
-    uses_memory_pattern: bool = True
+    uses_memory_pattern: bool | None = None
     shrinks_arena: bool = False
     settings: tuple[Setting, ...] = ()
     operator_libraries: tuple[str, ...] = ()

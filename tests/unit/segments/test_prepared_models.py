@@ -220,7 +220,7 @@ def test_a_session_packs_only_where_that_was_measured_to_gain(
     assert all(each.gain is not None and each.gain > 0 for each in source.kept)
     asked: list[bool] = []
 
-    def see(*_: object, packs: bool, spins_long: bool) -> OrtSession:
+    def see(*_: object, packs: bool, **_others: bool) -> OrtSession:
         asked.append(packs)
         return OrtSession(None, ())
 
@@ -231,6 +231,19 @@ def test_a_session_packs_only_where_that_was_measured_to_gain(
         asked.clear()
         source.open_warm(0)
         assert asked == ([packs] if packs or threads > 1 else [])
+
+
+def test_a_memory_pattern_is_used_only_where_that_was_measured_to_gain(model: Path) -> None:
+    path = prepare(model, THREADS).path
+    source = PreparedModel(path, model, THREADS)
+    assert all(each.pattern_gain is not None and each.pattern_gain > 0 for each in source.kept)
+    least = prepared.LEAST_PATTERN_GAIN
+    for gain, uses in ((least, True), (least - 0.001, False), (None, True)):
+        source.kept = tuple(replace(each, pattern_gain=gain) for each in source.kept)
+        assert source.open(0).session.get_session_options().enable_mem_pattern is uses
+    for wish in (False, True):
+        asked = PreparedModel(path, model, THREADS, tuning=SessionTuning(uses_memory_pattern=wish))
+        assert asked.open(0).session.get_session_options().enable_mem_pattern is wish
 
 
 def test_a_start_reads_neither_the_model_nor_torch(model: Path) -> None:
@@ -500,15 +513,15 @@ def test_a_disk_without_room_is_told_before_anything_is_saved(
 def test_an_interrupted_preparation_leaves_nothing(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gains = iter((1.0, 1.0))
+    gains = iter(([1.0, 1.0], [1.0, 1.0]))
 
-    def stop(*arguments: object) -> float:
+    def stop(*arguments: object) -> list[float]:
         try:
             return next(gains)
         except StopIteration:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(preparation, "packing_gain", stop)
+    monkeypatch.setattr(preparation, "gains", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare(model, THREADS)
     assert list(store.artefact_directory(model).iterdir()) == []

@@ -74,7 +74,11 @@ def open_segment(
         """Of the segment, or of a part of it. Raises what ONNX Runtime raises."""
         is_warm = form is Form.OPTIMISED
         options = session_options(
-            tuning, threads, is_warm=is_warm, spins_long=is_warm and is_one_of_several
+            tuning,
+            threads,
+            is_warm=is_warm,
+            spins_long=is_warm and is_one_of_several,
+            uses_memory_pattern=is_warm,  # a block for the second run, then another session's
         )
         in_place = [
             tensor.name for tensor in proto.graph.initializer if tensor.name in file.weights

@@ -114,7 +114,12 @@ def value_in_place(weight: Weight) -> Any:
 
 
 def session_options(
-    tuning: SessionTuning, threads: int, *, is_warm: bool, spins_long: bool = False
+    tuning: SessionTuning,
+    threads: int,
+    *,
+    is_warm: bool,
+    spins_long: bool = False,
+    uses_memory_pattern: bool = True,
 ) -> Any:
     """``SessionOptions`` on at most ``threads`` threads that soon sleep with nothing to do.
 
@@ -133,7 +138,9 @@ def session_options(
         options.execution_mode = library.ExecutionMode.ORT_PARALLEL
         options.inter_op_num_threads = min(tuning.inter_op_threads, threads) or threads
     options.enable_cpu_mem_arena = tuning.uses_arena
-    options.enable_mem_pattern = tuning.uses_memory_pattern
+    if tuning.uses_memory_pattern is not None:
+        uses_memory_pattern = tuning.uses_memory_pattern
+    options.enable_mem_pattern = uses_memory_pattern
     levels = library.GraphOptimizationLevel
     options.graph_optimization_level = {
         ALL: levels.ORT_ENABLE_ALL,

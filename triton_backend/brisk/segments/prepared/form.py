@@ -41,16 +41,20 @@ from brisk.segments.session import (
 from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
-SCHEMA = 5
+SCHEMA = 6
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
+
+LEAST_PATTERN_GAIN = 1.01
+"""The same by a memory pattern: a block for all of a run, beside what the first run has taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSegment:
     """``proto``: number of the blob with its ONNX model; ``blobs``: of those of ``weights``.
 
-    ``gain``: time of a run without packed weights over that with them; None: not measured.
+    ``gain``: time of a run without packed weights over that with them, ``pattern_gain``: without
+    a memory pattern over that with one; None: not measured.
     ``digest``: of all that a session is made from, by which equal segments are known.
     """
 
@@ -58,7 +62,12 @@ class KeptSegment:
     weights: tuple[Weight, ...]
     blobs: tuple[int, ...]
     gain: float | None
+    pattern_gain: float | None
     digest: str
+
+    @property
+    def gains_by_pattern(self) -> bool:
+        return self.pattern_gain is None or self.pattern_gain >= LEAST_PATTERN_GAIN
 
 
 class _Manner(NamedTuple):
@@ -174,7 +183,11 @@ class PreparedModel(Source):
         proto = container.copied(kept.proto)
         container.verify_all(kept.blobs, self._threads)
         try:
-            return open_saved(proto, kept.weights, self._threads, self._tuning, **manner._asdict())
+            return open_saved(
+                *(proto, kept.weights, self._threads, self._tuning),
+                **manner._asdict(),
+                uses_memory_pattern=kept.gains_by_pattern,
+            )
         except Exception as error:
             raise ArtefactError(
                 f"{self.path}: ONNX Runtime cannot load segment {index} "
@@ -199,12 +212,15 @@ class PreparedModel(Source):
 
     def _segment(self, record: Mapping[str, Any]) -> KeptSegment:
         self.container.place(record["proto"])
-        gain = record["gain"]
+        gain, pattern_gain = (
+            None if record[key] is None else float(record[key]) for key in ("gain", "pattern_gain")
+        )
         return KeptSegment(
             record["proto"],
             tuple(self._weight(*each) for each in record["weights"]),
             tuple(blob for _, _, _, blob in record["weights"]),
-            None if gain is None else float(gain),
+            gain,
+            pattern_gain,
             str(record["digest"]),
         )
 
@@ -224,13 +240,20 @@ def open_saved(
     *,
     packs: bool,
     spins_long: bool = False,
+    uses_memory_pattern: bool = False,
 ) -> OrtSession:
     """A session of what ``save_optimised`` made, computing on the weights where they are.
 
     ``packs``: the weights are copied into the forms that products of matrices like best.
     """
     library = onnxruntime()
-    options = session_options(tuning, threads, is_warm=packs, spins_long=spins_long)
+    options = session_options(
+        tuning,
+        threads,
+        is_warm=packs,
+        spins_long=spins_long,
+        uses_memory_pattern=uses_memory_pattern,
+    )
     options.graph_optimization_level = library.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry(FOLDER_ENTRY, NOWHERE[0])
     held = tuple(map(value_in_place, weights))

@@ -28,7 +28,7 @@ from brisk.segments.prepared.form import (
 )
 from brisk.segments.prepared.manifest import write_plan
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
-from brisk.segments.prepared.trial import SegmentTrial, check_alike, packing_gain
+from brisk.segments.prepared.trial import SegmentTrial, check_alike, gains
 from brisk.segments.session import Weight
 from brisk.segments.source import SegmentPlan
 
@@ -152,13 +152,16 @@ class _Making:
             prefix=_DRAFT, dir=self._directory, ignore_cleanup_errors=True
         ) as folder:
             saved, session = save_optimised(segment, file, self._threads, Path(folder))
-            self.gains.append(self._try(index, saved, session))
+            found = self._try(index, saved, session)
+            gain, pattern_gain = (None, None) if found is None else found
+            self.gains.append(gain)
             del session
             whole = hashlib.blake2b(saved.proto, digest_size=16)
             record = {
                 "proto": draft.add(np.frombuffer(saved.proto, np.uint8), is_indexed=True),
                 "weights": [self._weight(each, draft, whole) for each in saved.weights],
-                "gain": self.gains[-1],
+                "gain": gain,
+                "pattern_gain": pattern_gain,
                 "digest": whole.hexdigest(),
             }
         if draft.size > self._most_bytes:
@@ -176,8 +179,11 @@ class _Making:
             blob = self._known[digest] = draft.add(weight.data)
         return [weight.name, weight.kind, list(weight.shape), blob]
 
-    def _try(self, index: int, saved: OptimisedSegment, session: Any) -> float | None:
-        """What packing gains. Raises InvalidModelError where it does not answer as ``session``."""
+    def _try(self, index: int, saved: OptimisedSegment, session: Any) -> list[float] | None:
+        """What packing gains, and what a memory pattern; None where that is not known.
+
+        Raises InvalidModelError where it does not answer as ``session``.
+        """
         spec, trial = self.source.plan.segments[index], self._trial
         label = f"{self._model}: segment {index} ({spec.words})"
         try:
@@ -193,7 +199,9 @@ class _Making:
         again = trial.run(spec, session)
         check_alike(label, outputs, again, trial.run(spec, plain.session))
         del again, session
-        packed = open_saved(saved.proto, saved.weights, self._threads, packs=True)
-        gain = packing_gain(trial, spec, plain.session, packed.session)
+        made = saved.proto, saved.weights, self._threads
+        packed = open_saved(*made, packs=True)
+        patterned = open_saved(*made, packs=False, uses_memory_pattern=True)
+        found = gains(trial, spec, plain.session, [packed.session, patterned.session])
         trial.go_on(spec, outputs)
-        return gain
+        return found

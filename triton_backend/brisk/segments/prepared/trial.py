@@ -1,4 +1,4 @@
-"""Segments tried with made-up inputs: whether what was saved answers alike, what packing gains.
+"""Segments tried with made-up inputs: whether what was saved answers alike, what it gains.
 
 Values go from segment to segment, so all but the model's inputs have the shapes of a real run.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ SIZES = (128, 224, 32, 1)
 
 LEAST_RUNS, MOST_RUNS = 3, 20
 LONGEST_S = 0.6
-"""Of measuring a segment, once it has run ``LEAST_RUNS`` times in either form."""
+"""Of measuring a segment, once it has run ``LEAST_RUNS`` times in each form."""
 
 
 class SegmentTrial:
@@ -77,21 +78,23 @@ def check_alike(label: str, expected: list[Any], again: list[Any] | None, found:
         )
 
 
-def packing_gain(
-    trial: SegmentTrial, segment: SegmentSpec, plain: Any, packed: Any
-) -> float | None:
-    """The time of a run of ``plain`` over one of ``packed``, the fastest of each in turns."""
-    times: tuple[list[float], list[float]] = ([], [])
+def gains(
+    trial: SegmentTrial, segment: SegmentSpec, plain: Any, others: Sequence[Any]
+) -> list[float] | None:
+    """The time of a run of ``plain`` over those of ``others``, the fastest of each in turns."""
+    sessions = (plain, *others)
+    times: list[list[float]] = [[] for _ in sessions]
     begun_s = time.perf_counter()
     for count in range(MOST_RUNS):
-        for session, taken in zip((plain, packed), times, strict=True):
+        for session, taken in zip(sessions, times, strict=True):
             started_s = time.perf_counter()
             if trial.run(segment, session) is None:
                 return None
             taken.append(time.perf_counter() - started_s)
         if count + 1 >= LEAST_RUNS and time.perf_counter() - begun_s > LONGEST_S:
             break
-    return min(times[0]) / min(times[1])
+    base, *rest = map(min, times)
+    return [base / each for each in rest]
 
 
 def _bits(value: Any) -> Any:
