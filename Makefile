@@ -10,7 +10,7 @@ VENV := .venv
 TESTS ?= tests
 PROCESSES ?= 2
 BENCH ?= warm
-SOURCES := triton_backend client tests model_repository
+SOURCES := triton_backend client tests model_repository tools/publication
 
 .PHONY: help run test image-test bench samples environment test-environment clean
 
@@ -33,7 +33,7 @@ run: samples
 test: test-environment samples
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/ruff format --check $(SOURCES)
-	$(VENV)/bin/mypy triton_backend client
+	$(VENV)/bin/mypy triton_backend client tools/publication
 	$(VENV)/bin/pytest $(if $(filter-out 1,$(PROCESSES)),-n $(PROCESSES) --max-worker-restart 0) $(TESTS)
 
 image-test: test-environment samples

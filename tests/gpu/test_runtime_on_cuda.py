@@ -1,4 +1,4 @@
-"""A runtime of its own on the CUDA device, asked through a frontend's connection."""
+"""A runtime of its own on the CUDA device, asked through a stub's connection."""
 
 from __future__ import annotations
 

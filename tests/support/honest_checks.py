@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from brisk_client.publication.checks import BOUND
 from brisk_client.report import COMPARISONS, Check
+from publication.checks import BOUND
 
 _SHARE = re.compile(r"(\d+) of (\d+)")
 _SHARES: dict[str, Callable[[int, int], bool]] = {

@@ -1,4 +1,4 @@
-"""`brisk bench hop`: what a request pays between frontend and worker, apart from computing.
+"""`brisk bench hop`: what a request pays between stub and worker, apart from computing.
 
 A real connection to a real runtime, asked for the maximum of a 600 KB image. The hop begins
 before the input is staged and ends where the reply is told of the answer; the execution that the

@@ -1,7 +1,7 @@
-"""A frontend's own connection to a real runtime, without Triton between, and what workers count.
+"""A stub's own connection to a real runtime, without Triton between, and what workers count.
 
-A request begins where a stub's does: before it is announced, and before memory is found and
-filled for its inputs. Both ends read the same monotonic clock.
+A request begins where a stub's does: before memory is found and filled for its
+inputs. Both ends read the same monotonic clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from brisk_client.benchmarks.harness.timed_reply import TimedReply
 IDLE_EXIT_S = "0.2"
 
 _SETTLE_TIMEOUT_S = 300.0
-"""The library may have to be compiled first, on processors that others leave."""
 _LOOK_S = 0.05
 
 COUNTED = (metrics.PREEMPTIONS.name, metrics.FREEZES.name, metrics.HELD_SECONDS.name)

@@ -102,7 +102,7 @@ def test_news_are_told_once_and_everything_to_who_asks_for_it(
         assert values(observer.statistics())[loads] == (1,)
 
 
-def test_one_frontend_of_a_server_is_told_until_it_goes(place: RuntimePaths, quick: Path) -> None:
+def test_one_stub_of_a_server_is_told_until_it_goes(place: RuntimePaths, quick: Path) -> None:
     loads = "brisk_loads_total quick 1 loaded"
     with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
         with Observer(place, Role.FOREGROUND) as dies:
@@ -114,7 +114,7 @@ def test_one_frontend_of_a_server_is_told_until_it_goes(place: RuntimePaths, qui
         assert loads not in values(list(ask_news(heir).samples))
 
 
-def test_a_frontend_that_withdraws_what_it_showed_leaves_all_to_the_next(
+def test_a_stub_that_withdraws_what_it_showed_leaves_all_to_the_next(
     place: RuntimePaths, quick: Path
 ) -> None:
     loads = "brisk_loads_total quick 1 loaded"

@@ -1,4 +1,4 @@
-"""Requests of many sizes, of several frontends at once."""
+"""Requests of many sizes, of several stubs at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stubs that are forked from a process with the frontend in memory, under a real Triton."""
+"""Stubs that are forked from a process with Brisk in memory, under a real Triton."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def a_model(
     job_class: JobClass = JobClass.NORMAL,
     max_batch_size: int = 0,
 ) -> LoadModel:
-    """What a frontend asks for; it batches if it can."""
+    """What a stub asks for; it batches if it can."""
     return LoadModel(
         *(path.parent.name, 1, str(path)),
         *(max_batch_size, max_batch_size > 0, 8, job_class.value),

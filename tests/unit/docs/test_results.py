@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from brisk_client.publication.checks import shown, worst_check
-from brisk_client.publication.latency_plot import QUANTILES, SIDES, latency_plot
-from brisk_client.publication.pages import (
+from brisk_client.report import Check
+from publication.checks import shown, worst_check
+from publication.latency_plot import QUANTILES, SIDES, latency_plot
+from publication.pages import (
     BEGIN,
     END,
     README_ROWS,
@@ -21,8 +22,7 @@ from brisk_client.publication.pages import (
     readme_table,
     with_table,
 )
-from brisk_client.publication.runs import PublishedRun, UnusableRunError, read_run, read_runs
-from brisk_client.report import Check
+from publication.runs import PublishedRun, UnusableRunError, read_run, read_runs
 from support.honest_checks import holds, is_honest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -116,7 +116,6 @@ def test_results_have_no_figure_beside_the_generated_table() -> None:
         ({"machine": {}}, "machine is empty"),
         ({"versions": {}}, "versions are empty"),
         ({"notes": ["kept in /work/somewhere/x"]}, "a place of one machine: /work/somewhere/x"),
-        ({"command": "brisk bench cold --resume"}, "several commits"),
         ({"rows": [], "checks": []}, "neither rows nor checks"),
         ({"checks": [{"name": "x", "value": 1}]}, "check 0 lacks 'expected'"),
         ({"source": "hearsay"}, "source is 'hearsay'"),

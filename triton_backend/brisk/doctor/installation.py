@@ -204,7 +204,7 @@ def auto_complete(deployment: Deployment) -> Findings:
 
 
 def forked_stubs(deployment: Deployment) -> Findings:
-    """Whether later models' stubs are forked, with Python and the frontend in memory.
+    """Whether later models' stubs are forked, with Python and Brisk in memory.
 
     Through Triton, `resnet50` was ready after 34 ms with forked stubs and after 144 to 151 ms
     without (`brisk bench cold --parts served`), and a load took a third of the processor time.

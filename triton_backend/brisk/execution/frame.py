@@ -8,6 +8,7 @@ import torch
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.loading import LoadedLayer, LoadedProgram
+from brisk.segments.program import requested_slots
 from brisk.segments.table import LayerTable
 from brisk.solutions.values import Value
 
@@ -31,7 +32,7 @@ class TorchFrame:
         requested: Sequence[str] | None = None,
     ) -> None:
         """``inputs`` by name; ``requested`` output names, None for all."""
-        self._requested = loaded.check_requested(requested)
+        self._requested = requested_slots(loaded.program.name, loaded.outputs, requested)
         self._values = loaded.bind_inputs(inputs)
         self._loaded = loaded
         layers = loaded.layers

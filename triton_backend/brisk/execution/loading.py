@@ -16,7 +16,7 @@ from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.execution.plan import NO_CONSTANTS, ExecutionPlan, make_plan
 from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, Program, ValueType, Variable
 from brisk.graph.reader import read_program
-from brisk.segments.program import describe_type
+from brisk.segments.program import describe_type, missing_input, unknown_inputs
 from brisk.segments.starting import start_lanes, without_collections
 from brisk.segments.table import GiveWay, LayerTable
 from brisk.segments.timeline import EventKind, clock_ns
@@ -64,28 +64,11 @@ class LoadedProgram:
                 values[self.slots[name]] = accept(variable, inputs[name], self.device)
                 taken += 1
             elif not variable.optional:
-                raise InvalidRequestError(
-                    f"input '{name}' of model '{self.program.name}' is missing"
-                )
+                raise missing_input(self.program.name, name)
         if taken != len(inputs):
             known = [variable.name for variable in self.inputs]
-            unknown = sorted(set(inputs) - set(known))
-            raise InvalidRequestError(
-                f"model '{self.program.name}' has no input {unknown}; its inputs are {known}"
-            )
+            raise unknown_inputs(self.program.name, inputs, known)
         return values
-
-    def check_requested(self, requested: Sequence[str] | None) -> Mapping[str, int]:
-        """Slot by requested output. Raises InvalidRequestError where there is no such output."""
-        if requested is None or tuple(requested) == tuple(self.outputs):
-            return self.outputs
-        unknown = [name for name in requested if name not in self.outputs]
-        if unknown:
-            raise InvalidRequestError(
-                f"model '{self.program.name}' has no output {unknown}; "
-                f"its outputs are {list(self.outputs)}"
-            )
-        return {name: self.outputs[name] for name in requested}
 
 
 def load_program(

@@ -1,1 +1,1 @@
-"""Stubs as forks of one process that has Python and the frontend in memory."""
+"""Stubs as forks of one process that has Python and Brisk in memory."""

@@ -1,7 +1,7 @@
 """The fork server: one process per tritonserver from which stubs are forked.
 
 It is Triton's own stub program with ``source/preload.cpp`` in it, so a child of it is what Triton
-would have started, but has Python and the frontend in memory already. ``source/launcher.cpp``, the
+would have started, but has Python and Brisk in memory already. ``source/launcher.cpp``, the
 process that Triton believes to be the stub, asks for it:
 
 1. the launcher sends the stub's command line (texts between zero bytes);

@@ -15,7 +15,7 @@ PROTOCOL_VERSION = 14
 
 
 class Hello(NamedTuple):
-    """A frontend's first record. ``parent``: the process number of its server."""
+    """A stub's first record. ``parent``: the process number of its server."""
 
     protocol: int
     version: str
@@ -78,7 +78,7 @@ class LoadModel(NamedTuple):
 
     ``max_batch_size`` 0: the model's first dimension is no batch. ``batching``: queued requests
     may be joined along it. ``states``: kept for up to ``max_sequences`` sequences, each until it
-    has been idle for ``sequence_idle_ns``. ``mark``: a region of the frontend's that begins with
+    has been idle for ``sequence_idle_ns``. ``mark``: a region of the stub's that begins with
     its mark (``brisk.protocol.shared_memory``). ``strikes``: workers that its load has ended.
     """
 
@@ -156,10 +156,10 @@ class SequenceStep(NamedTuple):
 class Infer(NamedTuple):
     """One request. ``regions``: of the form's inputs, in their order. Times: CLOCK_MONOTONIC.
 
-    ``mark``: as in LoadModel; the frontend has the inputs behind it. ``deadline_ns``: afterwards
+    ``mark``: as in LoadModel; the stub has the inputs behind it. ``deadline_ns``: afterwards
     the answer is of no use; None: no limit. ``is_replay``: an earlier worker had it; it waits
     again whatever the queue's bound is. ``trace_context``: Triton's, where it traces the request;
-    else empty. ``arrived_ns``: when Triton handed it to the frontend, for whoever records a
+    else empty. ``arrived_ns``: when Triton handed it to the stub, for whoever records a
     trace; 0: unknown. ``step``: of a model with states, whose they are; None for any other.
     """
 
@@ -188,7 +188,7 @@ class ResultForm(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The answer. Its regions, of the form's outputs in their order, stay the frontend's to read
+    """The answer. Its regions, of the form's outputs in their order, stay the stub's to read
     until it sends Release. ``started_ns``: of its first layer, CLOCK_MONOTONIC.
     """
 
@@ -201,7 +201,7 @@ class Result(NamedTuple):
 
 
 class Release(NamedTuple):
-    """The frontend has copied the Result of ``request``; its regions are free again."""
+    """The stub has copied the Result of ``request``; its regions are free again."""
 
     request: int
 
@@ -225,8 +225,8 @@ class Log(NamedTuple):
 class AskStatistics(NamedTuple):
     """Asks what the worker has counted; answered by StatisticsTold, the last with ``is_last``.
 
-    ``takes_news``: only what no frontend of the same server was told before, and it counts as
-    told; of a server's frontends only one is told at all, the first that asked and is still
+    ``takes_news``: only what no stub of the same server was told before, and it counts as
+    told; of a server's stubs only one is told at all, the first that asked and is still
     there. Else everything, as it stands.
     """
 

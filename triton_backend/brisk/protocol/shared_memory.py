@@ -298,7 +298,7 @@ def checked_mark(region: Region) -> Region:
 
 
 def reset_mark(memory: memoryview) -> None:
-    """Frontend, before (re-)sending."""
+    """Stub, before (re-)sending."""
     memory[0] = _WAITING
 
 
@@ -308,5 +308,5 @@ def set_mark(memory: memoryview) -> None:
 
 
 def mark_is_set(memory: memoryview) -> bool:
-    """Frontend, after the connection broke."""
+    """Stub, after the connection broke."""
     return memory[0] == _BEGUN

@@ -1,4 +1,4 @@
 """The device runtime: a supervisor that never computes and the workers it forks.
 
-``python -m brisk.runtime --device cpu`` starts one; frontends do so on their own.
+``python -m brisk.runtime --device cpu`` starts one; stubs do so on their own.
 """

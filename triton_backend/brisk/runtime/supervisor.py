@@ -81,7 +81,7 @@ class WorkerSlot:
 
     @property
     def is_due(self) -> bool:
-        """Whether a worker has died and its pause is over, or a frontend has connected that no
+        """Whether a worker has died and its pause is over, or a stub has connected that no
         worker has seen yet.
         """
         if self.process:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
-from brisk.segments.program import Part, SegmentProgram
+from brisk.segments.program import Part, SegmentProgram, requested_slots
 from brisk.segments.values import Value, to_array, to_ort_value
 
 _OURS = (MemoryError, TypeError, AttributeError)
@@ -33,7 +33,7 @@ class SegmentFrame:
         requested: Sequence[str] | None = None,
     ) -> None:
         """``inputs`` by name; ``requested`` output names, None for all."""
-        self._requested = program.check_requested(requested)
+        self._requested = requested_slots(program.plan.name, program.outputs, requested)
         self._values = program.bind_inputs(inputs)
         self._program = program
         self._parts = program.parts.current()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,28 +108,38 @@ class SegmentProgram:
                 values[self.slots[name]] = check.accept(inputs[name])
                 taken += 1
             elif not check.variable.optional:
-                raise InvalidRequestError(f"input '{name}' of model '{self.plan.name}' is missing")
+                raise missing_input(self.plan.name, name)
             else:
                 values[self.slots[name]] = self.plan.defaults[name]
         if taken != len(inputs):
             known = [check.variable.name for check in self.inputs]
-            unknown = sorted(set(inputs) - set(known))
-            raise InvalidRequestError(
-                f"model '{self.plan.name}' has no input {unknown}; its inputs are {known}"
-            )
+            raise unknown_inputs(self.plan.name, inputs, known)
         return values
 
-    def check_requested(self, requested: Sequence[str] | None) -> Mapping[str, int]:
-        """Slot by requested output. Raises InvalidRequestError where there is no such output."""
-        if requested is None or tuple(requested) == tuple(self.outputs):
-            return self.outputs
-        unknown = [name for name in requested if name not in self.outputs]
-        if unknown:
-            raise InvalidRequestError(
-                f"model '{self.plan.name}' has no output {unknown}; "
-                f"its outputs are {list(self.outputs)}"
-            )
-        return {name: self.outputs[name] for name in requested}
+
+def missing_input(model: str, name: str) -> InvalidRequestError:
+    return InvalidRequestError(f"input '{name}' of model '{model}' is missing")
+
+
+def unknown_inputs(
+    model: str, given: Collection[str], known: Sequence[str]
+) -> InvalidRequestError:
+    unknown = sorted(set(given) - set(known))
+    return InvalidRequestError(f"model '{model}' has no input {unknown}; its inputs are {known}")
+
+
+def requested_slots(
+    model: str, outputs: Mapping[str, int], requested: Sequence[str] | None
+) -> Mapping[str, int]:
+    """Slot by requested output. Raises InvalidRequestError where there is no such output."""
+    if requested is None or tuple(requested) == tuple(outputs):
+        return outputs
+    unknown = [name for name in requested if name not in outputs]
+    if unknown:
+        raise InvalidRequestError(
+            f"model '{model}' has no output {unknown}; its outputs are {list(outputs)}"
+        )
+    return {name: outputs[name] for name in requested}
 
 
 def slots_of(plan: SegmentPlan) -> dict[str, int]:

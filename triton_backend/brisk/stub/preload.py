@@ -80,7 +80,7 @@ def serve() -> None:
 
         sys.path.remove(settings.backend)  # which the stub adds by itself
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
-            say_not_forked(f"the frontend's imports have started {threads - 1} threads")
+            say_not_forked(f"the stub's imports have started {threads - 1} threads")
         elif fork_server.serve(stub_process.become):
             return
     except OSError as error:

@@ -58,7 +58,7 @@ ERRORS = Metric(
 )
 REQUEST_SECONDS = Metric(
     "brisk_request_seconds",
-    "From the request's arrival in the frontend to its answer, answered well only",
+    "From the request's arrival in the stub to its answer, answered well only",
     REQUEST_LABELS,
 )
 QUEUE_SECONDS = Metric(
@@ -162,7 +162,7 @@ WORKER_RESTARTS = Metric(
 )
 HELD_BYTES = Metric(
     "brisk_held_bytes",
-    "Bytes held: resident memory of the worker, answers not read yet, inputs of all frontends",
+    "Bytes held: resident memory of the worker, answers not read yet, inputs of all stubs",
     ("worker", "what"),
 )
 LOADED_MODELS = Metric("brisk_loaded_models", "Sessions that a worker holds", ("worker",))

@@ -106,7 +106,7 @@ class RequestAccount:
         self._model = (model, str(version))
 
     def succeeded(self, job_class: str, took_ns: int, queue_ns: int, execution_ns: int) -> None:
-        """``took_ns``: from arrival in the frontend to the answer; the others as a Result says."""
+        """``took_ns``: from arrival in the stub to the answer; the others as a Result says."""
         labels = (*self._model, job_class)
         statistics = self._statistics
         statistics.count(metrics.REQUESTS, labels)

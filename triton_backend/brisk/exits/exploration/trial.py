@@ -123,8 +123,9 @@ def _train(trial: Trial) -> LookUp:
     network = variant(trial.variant).build(tuple(hidden.shape[1:]), classes)
     _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
     gate = DistanceGate(summary(fit_hidden[:1]).shape[1], classes)
-    gate.fit(summary(fit_hidden[:GATE_ROWS]), distribution[:GATE_ROWS].argmax(1))
+    # Both draw random numbers: another order of the two would be another METHOD.
     look_up = LookUp(settled(network), Selector(classes), gate)
+    gate.fit(summary(fit_hidden[:GATE_ROWS]), distribution[:GATE_ROWS].argmax(1))
     ordinary, strange, floor = (
         predict(look_up, tensor_of(hidden, chosen), torch.from_numpy(wanted))
         for chosen, wanted in (

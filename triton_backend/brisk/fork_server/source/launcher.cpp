@@ -2,7 +2,7 @@
 // backend's own folder, which Triton prefers to that of its Python backend.
 //
 // It asks the fork server of its tritonserver (brisk.fork_server.server) for a process that has Python
-// and the frontend in memory already. That process becomes the stub; this one stays, since Triton
+// and Brisk in memory already. That process becomes the stub; this one stays, since Triton
 // waits for it and kills it, and ends as the stub ends. Where nobody listens for such questions, this
 // process becomes Triton's own stub, which holds the socket that others ask at and starts the fork
 // server (brisk.fork_server.start). Where anything about it is in doubt, this process becomes Triton's

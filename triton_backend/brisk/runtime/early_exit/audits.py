@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 class CachedRun:
     """``labels``: model and version that its answers are counted under.
 
-    ``inputs`` may be the frontend's memory, which goes with the last answer of the run.
+    ``inputs`` may be the stub's memory, which goes with the last answer of the run.
     """
 
     session: Session

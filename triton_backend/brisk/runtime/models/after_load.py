@@ -39,7 +39,7 @@ LONGEST_PAUSE_S = 0.1
 _LANES_LOOK_S = 1.0
 
 
-class Upkeep:
+class AfterLoad:
     """One thread, in the order in which sessions came."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Upkeep:
         if artefacts is ArtefactUse.BUILD and device == "cpu":
             self._preparer = SegmentPreparer(threads)
         self._tasks = queue.SimpleQueue[tuple[SessionEntry, Callable[[], None]]]()
-        threading.Thread(target=self._run, name="brisk-upkeep", daemon=True).start()
+        threading.Thread(target=self._run, name="brisk-after-load", daemon=True).start()
 
     def look_after(self, entry: SessionEntry, session: Session) -> None:
         """``session`` is what the entry's load has come to."""

@@ -61,7 +61,7 @@ class SessionEntry:
     a part of. ``error``: how its load has failed.
 
     The worker's main thread's, but for the life of the load: ``state`` is changed by one thread
-    after the other, the load lane, then whoever loads the last part, then upkeep.
+    after the other, the load lane, then whoever loads the last part, then what follows a load.
     """
 
     key: str

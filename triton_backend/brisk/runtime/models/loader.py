@@ -14,7 +14,7 @@ from brisk.errors import ArtefactError, BriskError, InternalError
 from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.after_load import Upkeep, tidy_up
+from brisk.runtime.models.after_load import AfterLoad, tidy_up
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.session import Servable, Session, load_session
 from brisk.runtime.models.yielding import LoneLoad, Yielding
@@ -108,7 +108,7 @@ class Loader:
         """None: give memory back."""
         self.outcomes: deque[LoadOutcome | LoadCompletion] = deque()
         self.yielding = Yielding()
-        self._upkeep = Upkeep(device, threads, artefacts, caches, self.yielding)
+        self._after_load = AfterLoad(device, threads, artefacts, caches, self.yielding)
         threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
 
     def load(self, entry: SessionEntry) -> None:
@@ -159,7 +159,7 @@ class Loader:
         self.tell(LoadOutcome(entry, session, None))
         # Registered behind the outcome, so that the completion comes after it.
         session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
-        self._upkeep.look_after(entry, session)
+        self._after_load.look_after(entry, session)
 
     def _make_runnable(self, entry: SessionEntry) -> Session | BriskError:
         """The session, or what is wrong."""

@@ -30,7 +30,7 @@ def limit_memory(budget_bytes: int) -> None:
     """Let this process take ``budget_bytes`` more than it has: an allocation beyond that fails.
 
     Its private memory counts (RLIMIT_DATA); mapped model files, which the kernel can read again,
-    and memory shared with frontends do not. A request that fails so is answered, and others go
+    and memory shared with stubs do not. A request that fails so is answered, and others go
     on; without the bound the kernel would end whole processes, this one first.
     """
     global _budget_bytes  # the bound is the process's

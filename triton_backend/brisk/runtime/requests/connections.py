@@ -69,7 +69,7 @@ class Anticipation:
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """A connected frontend and the memory shared with it.
+    """A connected stub and the memory shared with it.
 
     ``pid`` as the kernel attests it; ``parent`` and ``server_birth``, which together name its
     tritonserver, 0 and None where that is not known. By its own numbers: ``jobs``, its requests

@@ -89,7 +89,7 @@ class Dispatcher:
             case records.AskTrace():
                 self.observation.tell_trace(peer)
             case unexpected:
-                raise ProtocolError(f"a frontend may not send {type(unexpected).__name__}")
+                raise ProtocolError(f"a stub may not send {type(unexpected).__name__}")
 
     def settle(self, outcome: LoadOutcome | LoadCompletion) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""

@@ -1,6 +1,6 @@
 """Tensors between shared memory and a program's values.
 
-Inputs are views of the frontend's memory, never copied on a CPU. Outputs are copied once, from
+Inputs are views of the stub's memory, never copied on a CPU. Outputs are copied once, from
 where the last kernel left them, in whatever layout, into row-major shared memory.
 """
 

@@ -41,7 +41,7 @@ _Told = TypeVar("_Told")
 class Observation:
     """Answers questions about the worker. ``runs``: the worker's own list, only read here.
 
-    ``readers``: by the process number of a server, which of its frontends is told the news.
+    ``readers``: by the process number of a server, which of its stubs is told the news.
     """
 
     role: Role
@@ -55,7 +55,7 @@ class Observation:
     readers: dict[int, Peer] = field(default_factory=dict)
 
     def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
-        """Send what was counted; news to one frontend of each server only."""
+        """Send what was counted; news to one stub of each server only."""
         is_chosen = not question.takes_news or self._reader(peer) is peer
         samples: Sequence[records.Sample] = []
         if is_chosen:
@@ -85,7 +85,7 @@ class Observation:
             STATISTICS.forget_reader(peer.parent)
 
     def forget_server(self, parent: int) -> None:
-        """The last frontend of a server has gone."""
+        """The last stub of a server has gone."""
         STATISTICS.forget_reader(parent)
         self.readers.pop(parent, None)
 

@@ -83,8 +83,6 @@ def read_run(file: Path) -> PublishedRun:
         require(bool(document["machine"]), "machine is empty")
         require(bool(document["versions"]), "versions are empty")
         require(bool(_COMMIT.fullmatch(document["commit"])), "commit is no full digest")
-        resumed = "--resume" in document["command"].split()
-        require(not resumed, "a resumed run may be of several commits")
     if place := _PLACE.search(text):
         raise UnusableRunError(f"{file.name}: names a place of one machine: {place[0]}")
     known = [field.name for field in fields(Report)]

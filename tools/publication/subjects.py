@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brisk_client.publication.runs import PublishedRun
+from publication.runs import PublishedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ SUBJECTS: dict[str, Subject] = {
         ),
     ),
     "hop": Subject(
-        "Frontend to worker and back",
-        "What a request pays between frontend and worker, apart from computing.",
+        "Stub to worker and back",
+        "What a request pays between stub and worker, apart from computing.",
     ),
     "conformance": Subject(
         "Conformance",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from brisk_client.publication.runs import PublishedRun, UnusableRunError
+from publication.runs import PublishedRun, UnusableRunError
 
 FILE, WORKLOAD = "preempt-workloads", "C"
 SIDES = {"RT-only": "alone", "padded": "Brisk", "shared": "no control", "triton": "Triton"}

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brisk_client.publication.checks import aim, mark, number, shown, worst_check
-from brisk_client.publication.runs import PublishedRun
-from brisk_client.publication.subjects import Subject, subject_of
 from brisk_client.report import REASON
+from publication.checks import aim, mark, number, shown, worst_check
+from publication.runs import PublishedRun
+from publication.subjects import Subject, subject_of
 
 GENERATED = "<!-- Written by tools/make-results from data/*.json: change those, not this. -->"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from brisk_client.publication.runs import PublishedRun, UnusableRunError
 from brisk_client.report import COMPARISONS, Check
+from publication.runs import PublishedRun, UnusableRunError
 
 BOUND = re.compile(r"(<=|>=|<|>|==) (-?[\d.]+(?:e-?\d+)?)")
 """An expectation that a number meets or not."""
