@@ -18,7 +18,7 @@ _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 
 THIN = (
     *("stub", "pipelines", "protocol", "telemetry", "paths", "errors"),
-    *("ownership", "tuning", "ort_format", "os_priority"),
+    *("ownership", "tuning", "ort_format", "os_priority", "settings"),
 )
 """What runs inside Triton's stub, on whatever Python Triton has."""
 

@@ -20,17 +20,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
-from brisk.errors import InvalidConfigurationError
+from brisk.settings import REALTIME_NICENESS
 
-VARIABLE = "BRISK_REALTIME_NICENESS"
-DEFAULT_NICENESS = -15
-"""Beside one thread of niceness 0, a thread of this gets 97 percent of a processor."""
-
-MOST_URGENT, LEAST = -20, 19
+LEAST = 19
 
 LOADING = 5
 """Not SCHED_IDLE, nor 19: such a thread holds the interpreter's lock now and then, and it must
@@ -52,23 +48,6 @@ _SCHED_SETATTR = 314
 _PR_SET_PDEATHSIG = 1
 
 _Result = TypeVar("_Result")
-
-
-def realtime_niceness(environment: Mapping[str, str] = os.environ) -> int:
-    """``$BRISK_REALTIME_NICENESS``, -20 to 0; 0: none is wanted.
-
-    Raises InvalidConfigurationError where it is something else.
-    """
-    text = environment.get(VARIABLE, "") or str(DEFAULT_NICENESS)
-    try:
-        niceness = int(text)
-    except ValueError:
-        niceness = 1
-    if not MOST_URGENT <= niceness <= 0:
-        raise InvalidConfigurationError(
-            f"{VARIABLE} must be a whole number from {MOST_URGENT} to 0, not '{text}'"
-        )
-    return niceness
 
 
 def process_niceness() -> int:
@@ -140,7 +119,8 @@ class Precedence:
         if not self._change(self._niceness if serves_realtime else self._usual, spared):
             self._tell(
                 f"niceness {self._niceness} is refused: real-time requests share processors with "
-                f"other processes as equals; CAP_SYS_NICE allows it, {VARIABLE}=0 asks for none"
+                f"other processes as equals; CAP_SYS_NICE allows it, "
+                f"{REALTIME_NICENESS}=0 asks for none"
             )
             self._niceness = 0
 

@@ -7,19 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-
-
-def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``."""
-    if named := environment.get("BRISK_CACHE_DIR"):
-        return Path(named)
-    if base := environment.get("XDG_CACHE_HOME"):
-        return Path(base) / "brisk"
-    return Path(environment.get("HOME") or Path.home()) / ".cache" / "brisk"
 
 
 def make_private(directory: Path) -> None:

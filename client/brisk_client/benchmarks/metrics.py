@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from brisk.telemetry.statistics import DEFAULT_INTERVAL_S, RequestAccount, Statistics
+from brisk.settings import DEFAULT_INTERVAL_S
+from brisk.telemetry.statistics import RequestAccount, Statistics
 from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.sampling import in_rounds

@@ -22,8 +22,8 @@ from brisk.exits.files.versions import (
     samples_folder,
 )
 from brisk.observer import Observer
-from brisk.ownership import cache_directory
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.settings import cache_directory
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.exits.exits_model import Model, ask, make_model, taken
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model

@@ -18,9 +18,9 @@ from brisk.protocol.runtime_paths import (
     MAX_SOCKET_PATH_BYTES,
     Role,
     RuntimePaths,
-    base_directory,
     runtime_place,
 )
+from brisk.settings import runtime_directory
 from support.open_files import nothing_left_open
 
 
@@ -70,14 +70,14 @@ def test_the_first_directory_that_is_given_is_taken(
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert base_directory() == Path(expected)
+    assert runtime_directory() == Path(expected)
 
 
 def test_a_relative_directory_is_the_same_for_a_runtime_that_starts_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BRISK_RUNTIME_DIR", "run")
-    assert base_directory() == Path.cwd() / "run"
+    assert runtime_directory() == Path.cwd() / "run"
 
 
 def test_every_device_has_a_place_of_its_own(place: RuntimePaths) -> None:

@@ -23,8 +23,9 @@ from typing import BinaryIO, TypeVar
 
 from brisk.artefacts.checksum import checksum_of_file
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.ownership import cache_directory, make_private
+from brisk.ownership import make_private
 from brisk.paths import open_inside
+from brisk.settings import cache_directory
 
 Stamp = list[int]
 """Size, modification and change time in ns, inode, device."""

@@ -12,10 +12,11 @@ from brisk.doctor.deployment import Deployment, Findings, advice, good, problem,
 from brisk.errors import ArtefactError, BriskError
 from brisk.fork_server.build import LAUNCHER
 from brisk.fork_server.start import SETTING
-from brisk.ownership import cache_directory, check_directory
+from brisk.ownership import check_directory
 from brisk.protocol.channel import greet
 from brisk.protocol.entry_files import MODEL_FILE
 from brisk.protocol.runtime_paths import runtime_place
+from brisk.settings import cache_directory
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.triton.options import option
 from brisk.tuning import SessionTuning

@@ -16,8 +16,9 @@ import tempfile
 from pathlib import Path
 
 from brisk.fork_server.start import PRELOAD, add_seal, has_seal
-from brisk.ownership import cache_directory, make_private, open_own
+from brisk.ownership import make_private, open_own
 from brisk.protocol.stub_process import STUB
+from brisk.settings import cache_directory
 
 LAUNCHER = STUB
 """Where a backend's folder has a file of this name, Triton starts it for the backend's stubs."""

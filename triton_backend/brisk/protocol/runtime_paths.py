@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 from brisk.ownership import check_directory
+from brisk.settings import runtime_directory
 
 MAX_SOCKET_PATH_BYTES = 107
 _MAKING_ATTEMPTS = 100
@@ -49,15 +50,6 @@ ROLE_OF_CLASS = {
 def new_socket() -> socket.socket:
     """Of the kind that Brisk's processes speak over."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
-
-
-def base_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """``$BRISK_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/brisk``, else ``/tmp/brisk-<uid>``."""
-    if chosen := environment.get("BRISK_RUNTIME_DIR"):
-        return Path(chosen).absolute()  # the runtime starts in another directory
-    if session := environment.get("XDG_RUNTIME_DIR"):
-        return Path(session) / "brisk"
-    return Path(f"/tmp/brisk-{os.geteuid()}")
 
 
 def _make_own(directory: Path) -> int:
@@ -163,7 +155,7 @@ def runtime_place(device: str, environment: Mapping[str, str] = os.environ) -> R
     """
     if not _DEVICE.fullmatch(device):
         raise InvalidConfigurationError(f"device '{device}' is neither cpu nor cuda:<number>")
-    place = RuntimePaths(base_directory(environment), device)
+    place = RuntimePaths(runtime_directory(environment), device)
     longest = max(map(place.socket_path, Role), key=lambda path: len(os.fsencode(path)))
     if len(os.fsencode(longest)) > MAX_SOCKET_PATH_BYTES:
         raise InvalidConfigurationError(

@@ -10,9 +10,9 @@ from enum import Enum
 from pathlib import Path
 
 from brisk.errors import InvalidConfigurationError
-from brisk.os_priority import realtime_niceness
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
+from brisk.settings import realtime_niceness
 
 MIB = 1024 * 1024
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")

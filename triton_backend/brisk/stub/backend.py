@@ -14,13 +14,14 @@ import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
-from brisk.os_priority import realtime_niceness, set_threads
+from brisk.os_priority import set_threads
 from brisk.protocol.records import AskStatistics, ForgetStatistics
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.protocol.stub_process import command_line, end_with_server, server_of_stub
+from brisk.settings import metrics_interval_s, realtime_niceness
 from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
-from brisk.stub.metrics import Publisher, publishing_interval_s
+from brisk.stub.metrics import Publisher
 from brisk.stub.preload import import_request_handler
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_process import NICENESS, start_if_absent
@@ -59,7 +60,7 @@ class ModelInstance:
         self._label = f"brisk: model '{name}' version {version}"
         try:
             self._entry = read_entry(arguments)
-            self._publisher = Publisher(STATISTICS, self._log, publishing_interval_s())
+            self._publisher = Publisher(STATISTICS, self._log, metrics_interval_s())
             self._connection = RuntimeClient(
                 runtime_place(self._entry.device),
                 self._entry.model,

@@ -14,16 +14,13 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from brisk.errors import InvalidConfigurationError
 from brisk.protocol.records import Sample, StatisticsTold
 from brisk.telemetry.statistics import (
-    DEFAULT_INTERVAL_S,
     PublishedSeries,
     Statistics,
     published,
 )
 
-LARGEST_INTERVAL_S = 3600.0
 PAUSE_S = 0.001
 """Between two calls. A call keeps the interpreter's lock for its round trip, some 0.1 ms; without
 a pause a request could wait for the lock for as long as the interpreter's switch interval."""
@@ -32,24 +29,6 @@ CLOSE_TIMEOUT_S = 5.0
 OWN_NEWS = 0
 
 _Labels = tuple[tuple[str, str], ...]
-
-
-def publishing_interval_s() -> float:
-    """``$BRISK_METRICS_INTERVAL_S``, 0: no metrics are published.
-
-    Raises InvalidConfigurationError where it is no number from 0 to LARGEST_INTERVAL_S.
-    """
-    text = os.environ.get("BRISK_METRICS_INTERVAL_S", "")
-    try:
-        value = float(text) if text else DEFAULT_INTERVAL_S
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= LARGEST_INTERVAL_S:
-        raise InvalidConfigurationError(
-            f"BRISK_METRICS_INTERVAL_S must be a number of seconds from 0 (no metrics) to "
-            f"{LARGEST_INTERVAL_S:.0f}, not '{text}'"
-        )
-    return value
 
 
 class Publisher:

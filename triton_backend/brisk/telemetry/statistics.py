@@ -13,9 +13,6 @@ from brisk.protocol.records import Sample
 from brisk.telemetry import metrics
 from brisk.telemetry.metrics import BOUNDS_NS, METRICS, Kind, Metric
 
-DEFAULT_INTERVAL_S = 5.0
-"""Between two publications, where ``$BRISK_METRICS_INTERVAL_S`` says nothing else."""
-
 _HISTOGRAM_VALUES = len(BOUNDS_NS) + 2
 """How many durations are in each class, in order, then their sum in ns."""
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import brisk
 from brisk.errors import InvalidConfigurationError
 from brisk.fork_server.build import place_launcher
-from brisk.ownership import cache_directory
+from brisk.settings import cache_directory
 from brisk.triton.locate import ServerInstallation
 
 DEFAULT_NAMES = ("brisk", "onnxruntime")

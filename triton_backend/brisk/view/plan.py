@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 from brisk.protocol.entry_files import VIEW_VARIABLE
-from brisk.protocol.runtime_paths import base_directory
+from brisk.settings import runtime_directory
 from brisk.triton.options import option, options_named, without_options
 from brisk.view.entry_text import entries_of
 from brisk.view.keeper import keep, make_root, start_apart
@@ -64,7 +64,7 @@ def make_view(options: Sequence[str], served: Sequence[str], *, is_wanted: bool)
         one.is_relative_to(other) for one in repositories for other in repositories if one != other
     ):
         return None
-    root, lock = make_root(base_directory() / "views")
+    root, lock = make_root(runtime_directory() / "views")
     with contextlib.ExitStack() as unless_kept:
         unless_kept.callback(os.close, lock)
         unless_kept.callback(shutil.rmtree, root, ignore_errors=True)

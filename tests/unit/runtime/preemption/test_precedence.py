@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.os_priority import Precedence, realtime_niceness, set_threads
+from brisk.os_priority import Precedence, set_threads
+from brisk.settings import realtime_niceness
 
 
 def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> None:

@@ -24,7 +24,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from brisk.ownership import cache_directory, make_private
+from brisk.ownership import make_private
+from brisk.settings import cache_directory
 
 CACHES_SUFFIX = ".caches"
 REFERENCE_SUFFIX = ".reference"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
-from brisk.ownership import cache_directory, make_private
+from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.session import Due, Frame, Session
@@ -32,6 +32,7 @@ from brisk.segments.starting import (
 from brisk.segments.table import GiveWay
 from brisk.segments.timeline import EventKind, clock_ns
 from brisk.segments.values import Value
+from brisk.settings import cache_directory
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:

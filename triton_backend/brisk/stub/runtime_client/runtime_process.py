@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.os_priority import process_niceness
 from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
+from brisk.settings import runtime_python
 
 if TYPE_CHECKING:  # a stub that finds its runtime does without
     import subprocess
@@ -187,7 +188,7 @@ def _spawn(place: RuntimePaths) -> subprocess.Popen[bytes]:
             "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
             "BRISK_RUNTIME_DIR": str(place.base),
         }
-    interpreter = _interpreter()
+    interpreter = runtime_python()
     command = [interpreter, "-m", "brisk.runtime", "--device", place.device]
     try:
         return subprocess.Popen(
@@ -202,15 +203,3 @@ def _spawn(place: RuntimePaths) -> subprocess.Popen[bytes]:
             f"the runtime's Python '{interpreter}' cannot be run ({error}); "
             "set BRISK_PYTHON to one that has onnxruntime"
         ) from error
-
-
-def _interpreter() -> str:
-    """``$BRISK_PYTHON``, else the Python this process runs on, else ``python3``."""
-    if chosen := os.environ.get("BRISK_PYTHON"):
-        return chosen
-    own = Path(sys.prefix) / "bin" / "python3"
-    if own.exists():
-        return str(own)
-    import shutil  # which is long to import, for what is hardly ever needed
-
-    return shutil.which("python3") or "python3"

@@ -1,0 +1,87 @@
+"""What users set by environment variables, for any of Brisk's processes.
+
+``docs/configuration.md`` explains them. Those of the runtime alone are in
+``brisk.runtime.settings``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from brisk.errors import InvalidConfigurationError
+
+REALTIME_NICENESS = "BRISK_REALTIME_NICENESS"
+DEFAULT_NICENESS = -15
+"""Beside one thread of niceness 0, a thread of this gets 97 percent of a processor."""
+MOST_URGENT = -20
+
+DEFAULT_INTERVAL_S, LARGEST_INTERVAL_S = 5.0, 3600.0
+"""Between two publications of metrics."""
+
+
+def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``."""
+    if named := environment.get("BRISK_CACHE_DIR"):
+        return Path(named)
+    if base := environment.get("XDG_CACHE_HOME"):
+        return Path(base) / "brisk"
+    return Path(environment.get("HOME") or Path.home()) / ".cache" / "brisk"
+
+
+def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    """``$BRISK_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/brisk``, else ``/tmp/brisk-<uid>``."""
+    if chosen := environment.get("BRISK_RUNTIME_DIR"):
+        return Path(chosen).absolute()  # the runtime starts in another directory
+    if session := environment.get("XDG_RUNTIME_DIR"):
+        return Path(session) / "brisk"
+    return Path(f"/tmp/brisk-{os.geteuid()}")
+
+
+def runtime_python(environment: Mapping[str, str] = os.environ) -> str:
+    """``$BRISK_PYTHON``, else the Python this process runs on, else ``python3``."""
+    if chosen := environment.get("BRISK_PYTHON"):
+        return chosen
+    own = Path(sys.prefix) / "bin" / "python3"
+    if own.exists():
+        return str(own)
+    import shutil  # which is long to import, for what is hardly ever needed
+
+    return shutil.which("python3") or "python3"
+
+
+def realtime_niceness(environment: Mapping[str, str] = os.environ) -> int:
+    """``$BRISK_REALTIME_NICENESS``, -20 to 0; 0: none is wanted.
+
+    Raises InvalidConfigurationError where it is something else.
+    """
+    text = environment.get(REALTIME_NICENESS, "") or str(DEFAULT_NICENESS)
+    try:
+        niceness = int(text)
+    except ValueError:
+        niceness = 1
+    if not MOST_URGENT <= niceness <= 0:
+        raise InvalidConfigurationError(
+            f"{REALTIME_NICENESS} must be a whole number from {MOST_URGENT} to 0, not '{text}'"
+        )
+    return niceness
+
+
+def metrics_interval_s(environment: Mapping[str, str] = os.environ) -> float:
+    """``$BRISK_METRICS_INTERVAL_S``, 0: no metrics are published.
+
+    Raises InvalidConfigurationError where it is no number from 0 to LARGEST_INTERVAL_S.
+    """
+    text = environment.get("BRISK_METRICS_INTERVAL_S", "")
+    try:
+        value = float(text) if text else DEFAULT_INTERVAL_S
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= LARGEST_INTERVAL_S:
+        raise InvalidConfigurationError(
+            f"BRISK_METRICS_INTERVAL_S must be a number of seconds from 0 (no metrics) to "
+            f"{LARGEST_INTERVAL_S:.0f}, not '{text}'"
+        )
+    return value
