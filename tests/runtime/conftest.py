@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     describe,
     end_processes,
@@ -61,3 +62,20 @@ def quick(tmp_path: Path) -> Path:
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
     return slow_model(tmp_path / "slow.onnx")
+
+
+@pytest.fixture
+def logged() -> list[str]:
+    """What ``connection`` has logged."""
+    return []
+
+
+@pytest.fixture
+def connection(
+    shared_place: RuntimePaths, quick: Path, logged: list[str]
+) -> Iterator[RuntimeClient]:
+    """Of a quick model, to the runtime of the file."""
+    made = RuntimeClient(shared_place, describe(quick), lambda level, text: logged.append(text))
+    made.open()
+    yield made
+    made.close()

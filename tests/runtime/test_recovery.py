@@ -9,11 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.protocol.records import TensorForm
@@ -48,21 +46,6 @@ def assert_answered(sent: list[tuple[np.ndarray, Answer]]) -> None:
     for value, answer in sent:
         np.testing.assert_array_equal(answer.output(), -value)
         assert answer.times == 1
-
-
-@pytest.fixture
-def logged() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def connection(
-    shared_place: RuntimePaths, quick: Path, logged: list[str]
-) -> Iterator[RuntimeClient]:
-    made = RuntimeClient(shared_place, describe(quick), lambda level, text: logged.append(text))
-    made.open()
-    yield made
-    made.close()
 
 
 def test_requests_in_flight_survive_their_worker(

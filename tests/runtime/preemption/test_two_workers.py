@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -43,21 +42,6 @@ def stop(worker: int) -> None:
 
 def answer_in(connection: RuntimeClient, job_class: str) -> np.ndarray:
     return submit(connection, ROWS, job_class)[1].output()
-
-
-@pytest.fixture
-def logged() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def connection(
-    shared_place: RuntimePaths, quick: Path, logged: list[str]
-) -> Iterator[RuntimeClient]:
-    made = RuntimeClient(shared_place, describe(quick), lambda level, text: logged.append(text))
-    made.open()
-    yield made
-    made.close()
 
 
 def test_the_background_worker_comes_with_the_first_best_effort_request(

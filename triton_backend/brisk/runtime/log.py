@@ -1,7 +1,7 @@
 """The runtime's log: lines on the standard error of the server that started it.
 
-A warning is something that whoever
-runs the server may have to act on: ``brisk status`` shows the newest ones, too.
+A warning is something that whoever runs the server may have to act on: ``brisk status`` shows the
+newest ones, too.
 """
 
 from __future__ import annotations

@@ -71,7 +71,8 @@ class KeptSegment:
 
 
 class _Manner(NamedTuple):
-    """How a session is opened: see ``open_saved``."""
+    """How a session is opened: see ``open_saved``. Equal segments share one session; whether it uses
+    a memory pattern, which two measurements may see differently, is up to the first."""
 
     packs: bool
     spins_long: bool
