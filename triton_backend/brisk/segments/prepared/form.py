@@ -71,8 +71,11 @@ class KeptSegment:
 
 
 class _Manner(NamedTuple):
-    """How a session is opened: see ``open_saved``. Equal segments share one session; whether it uses
-    a memory pattern, which two measurements may see differently, is up to the first."""
+    """How a session is opened: see ``open_saved``.
+
+    Equal segments share one; whether it has a memory pattern, of which two measurements may say
+    different things, is up to the first.
+    """
 
     packs: bool
     spins_long: bool
