@@ -123,6 +123,16 @@ def test_a_version_that_answers_less_is_deleted(
     assert "revision 7, are rejected: it spares 0.0% of the model," in told.what
 
 
+def test_a_version_that_repairs_the_promise_is_served_though_it_answers_less(
+    connection: RuntimeClient, place: RuntimePaths, model: Model
+) -> None:
+    repairing = dataclasses.replace(version_of(model, 7, NEVER), repairs=True)
+    write_cascade(candidate_file(model.file), repairing)
+    ask_until(connection, model, lambda: revision(place) == 7, "the version that repairs")
+    wait_until(lambda: adapted_file(model.file).exists(), "its file")
+    assert taken(ask(connection, model.easy)) == ""
+
+
 def test_a_damaged_version_is_deleted_and_the_present_one_goes_on(
     connection: RuntimeClient, place: RuntimePaths, model: Model
 ) -> None:

@@ -81,7 +81,7 @@ def loop(
 def with_thresholds(cascade: Cascade, thresholds: tuple[float, ...], revision: int) -> Cascade:
     (level, *stricter) = cascade.levels
     levels = (dataclasses.replace(level, thresholds=thresholds), *stricter)
-    return dataclasses.replace(cascade, levels=levels, revision=revision)
+    return dataclasses.replace(cascade, levels=levels, revision=revision, repairs=False)
 
 
 def learner_of(loop: Loop) -> int:

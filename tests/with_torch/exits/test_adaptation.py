@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import math
 import stat
 
 import numpy as np
 import pytest
+import torch
 
 from brisk.exits.adaptation import adapter as adapter_module
 from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
@@ -17,7 +20,8 @@ from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import count_cascade
 from brisk.exits.heads.lookup import network_of
-from brisk.exits.learning.predictor import PredictorSettings
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.predictor import PredictorSettings, last_layer
 from support.exits.adapted import Adapted
 
 MOST_RETRAINING_S = 0.5
@@ -81,6 +85,31 @@ def test_versions_follow_each_other_only_while_they_get_better(adapted: Adapted)
             best, revision = outcome.saved_s[1], revision + 1
         assert adapter.cascade.revision == revision
     assert revision >= 1
+
+
+def test_a_version_that_recent_traffic_speaks_against_is_replaced_by_one_that_saves_less(
+    adapted: Adapted,
+) -> None:
+    """Its first exit answers everything, and a part of that wrongly."""
+    first, *rest = adapted.cascade.exits
+    network = copy.deepcopy(network_of(first))
+    last = last_layer(network.predictor)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        last.weight += 0.5 * last.weight.std() * torch.randn_like(last.weight)
+        network.gate.limit.fill_(math.inf)
+        network.floor.zero_()
+    first = dataclasses.replace(first, model=export_look_up(network, first.shape, first.variant))
+    bold = (0.0, *(math.inf for _ in rest))
+    level = dataclasses.replace(adapted.cascade.levels[0], thresholds=bold)
+    cascade = dataclasses.replace(adapted.cascade, exits=(first, *rest), levels=(level,))
+    adapter = Adapter(adapted.base, cascade, adapted.reference, AdaptationSettings())
+    adapter.take({"image": adapted.images + np.float32(0.01)}, 0.0)
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is not None, outcome.reason
+    assert outcome.cascade.repairs, outcome
+    assert "exit 0 agrees in" in outcome.reason
+    assert 0 < outcome.saved_s[1] < outcome.saved_s[0]
 
 
 def test_constant_traffic_teaches_nothing(adapted: Adapted) -> None:

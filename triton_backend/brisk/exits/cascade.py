@@ -73,7 +73,8 @@ class Cascade:
 
     ``exits`` in the order of their points. ``synchronous``: look-ups run in the model's own
     thread, where handing them over would take longer than they do. ``revision`` counts what
-    adaptation has published; 0 is what was trained.
+    adaptation has published; 0 is what was trained. ``repairs``: it takes the place of one that
+    its traffic speaks against, also if it saves less.
     """
 
     model_digest: str
@@ -84,6 +85,7 @@ class Cascade:
     expected: Expected
     synchronous: bool = False
     revision: int = 0
+    repairs: bool = False
 
     @property
     def taps(self) -> tuple[str, ...]:

@@ -154,7 +154,8 @@ def _follow(
         slowest_s = max(slowest_s, retraining_s)
         label = f"{stream}, interval {number + 1}"
         report.rows += side_rows(f"{case.name}, {label}", 1, measured[-1])
-        told = "published" if outcome.cascade is not None else f"refused: {outcome.reason}"
+        told = "published" if outcome.cascade is not None else "refused"
+        told += f": {outcome.reason}" if outcome.reason else ""
         report.notes.append(f"{label}: {told}; {retraining_s * 1e3:.0f} ms for a cache")
     if not measured:
         return False

@@ -14,9 +14,11 @@ from brisk.exits.guarantee.audit import (
 )
 
 
-def trial(present: float, candidate: float, rows: int, seed: int = 0) -> VersionTrial:
+def trial(
+    present: float, candidate: float, rows: int, seed: int = 0, repairs: bool = False
+) -> VersionTrial:
     """Each row spares half of the model with the probability given."""
-    random, made = np.random.default_rng(seed), VersionTrial()
+    random, made = np.random.default_rng(seed), VersionTrial(repairs)
     for saving, chance in ((made.present, present), (made.candidate, candidate)):
         for hit in random.random(rows) < chance:
             saving.add(1, 0.5 * float(hit))
@@ -64,3 +66,13 @@ def test_a_version_that_spares_more_is_audited_before_it_stays() -> None:
     assert trial(0.5, 0.8, FEWEST_ROWS).verdict(FEWEST_AUDITED - 1) is TrialResult.OPEN
     assert trial(0.5, 0.0, FEWEST_ROWS).verdict(0) is TrialResult.WORSE, "it has answered nothing"
     assert trial(0.5, 0.8, PATIENT_ROWS).verdict(0) is TrialResult.BETTER, "no audit comes through"
+
+
+def test_a_version_that_repairs_the_promise_gets_all_runs_and_may_spare_less() -> None:
+    assert all(VersionTrial(repairs=True).takes_candidate() for _ in range(6))
+    few = trial(0.9, 0.3, FEWEST_ROWS, repairs=True)
+    assert few.verdict(FEWEST_AUDITED - 1) is TrialResult.OPEN, "it has to pass its audits"
+    assert few.verdict(FEWEST_AUDITED) is TrialResult.BETTER
+    alone = VersionTrial(repairs=True)
+    alone.candidate.add(FEWEST_ROWS, 0.5)
+    assert alone.verdict(FEWEST_AUDITED) is TrialResult.BETTER, "the one before has no runs"

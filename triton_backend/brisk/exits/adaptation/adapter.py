@@ -39,6 +39,7 @@ JUDGED_HALF_LIVES = 2.0
 @dataclass(frozen=True, slots=True)
 class AdaptationOutcome:
     """``cascade`` is the next version; None, with the ``reason``, where the old one stays.
+    With a next version ``reason`` is what recent traffic says against the old one, if anything.
 
     ``retraining_s``: of each cache, processor time. ``saved_s``: what an input of recent traffic
     saves on average, before and after.
@@ -129,9 +130,15 @@ class Adapter:
             for exit_, network in zip(self.cascade.exits, networks, strict=True)
         )
         self.cascade = dataclasses.replace(
-            self.cascade, exits=exits, levels=verdict.levels, revision=self.cascade.revision + 1
+            self.cascade,
+            exits=exits,
+            levels=verdict.levels,
+            revision=self.cascade.revision + 1,
+            repairs=bool(verdict.doubt),
         )
-        return AdaptationOutcome(self.cascade, "", samples, tuple(taken_s), verdict.saved)
+        return AdaptationOutcome(
+            self.cascade, verdict.doubt, samples, tuple(taken_s), verdict.saved
+        )
 
     def _recent(self, now_s: float) -> dict[Use, Material]:
         """By use: the window's samples, those to fit drawn by recency, others if recent."""

@@ -136,11 +136,13 @@ class Judgement:
     """``levels`` to publish, none where the new version is refused; ``reason`` in words.
 
     ``saved``: seconds that an input of recent traffic saves on average, before and with it.
+    ``doubt``: how recent traffic speaks against the version that is served; empty: it does not.
     """
 
     levels: tuple[Level, ...]
     reason: str
     saved: tuple[float, float]
+    doubt: str = ""
 
 
 def judge(
@@ -155,7 +157,8 @@ def judge(
     ``tune`` proposes thresholds: rows as selectors judge them that never saw them. ``recent`` and
     ``original`` rows are held out. Original ones would make it easy to prove and say nothing of
     the traffic. They must not refute it, so that nothing is learned at the cost of what the caches
-    were made for; and recent traffic has to become faster by it.
+    were made for; and recent traffic has to become faster by it, unless it speaks against the
+    version that is served: what keeps the promise then takes its place also if it saves less.
     """
     saved_s = [exit_.saved_s for exit_ in cascade.exits]
     burden_s = [exit_.burden_s for exit_ in cascade.exits]
@@ -165,6 +168,11 @@ def judge(
 
     served = look_at([network_of(exit_) for exit_ in cascade.exits], recent)
     before_s = saved(count_cascade(served, cascade.levels[0].thresholds))
+    doubts = (
+        doubted(count_cascade(served, level.thresholds), level.accuracy)
+        for level in cascade.levels
+    )
+    doubt = next(filter(None, doubts), "")
     proving, refuting = look_at(networks, recent), look_at(networks, original)
     levels: list[Level] = []
     for level in cascade.levels:
@@ -184,13 +192,23 @@ def judge(
             )
             return Judgement((), reason, (before_s, 0.0))
     after_s = saved(count_cascade(proving, levels[0].thresholds))
-    if after_s <= max(before_s * (1 + LEAST_GAIN), 0.0):
+    if after_s <= (0.0 if doubt else max(before_s * (1 + LEAST_GAIN), 0.0)):
         text = (
             f"it saves {after_s * 1e3:.3f} ms of a recent input on average, "
             f"the version that is served {before_s * 1e3:.3f} ms"
         )
         return Judgement((), text, (before_s, after_s))
-    return Judgement(tuple(levels), "", (before_s, after_s))
+    return Judgement(tuple(levels), "", (before_s, after_s), doubt)
+
+
+def doubted(count: CascadeCount, accuracy: float) -> str:
+    """In words where less than ``accuracy`` is found in ``count``, however little that proves."""
+    for index, one in enumerate(count.exits):
+        if one.right < accuracy * one.answered:
+            return f"exit {index} agrees in {one.right} of {one.answered} recent answers"
+    if count.wrong_anywhere > (1 - accuracy) * count.inputs:
+        return f"{count.wrong_anywhere} of {count.inputs} recent inputs are answered otherwise"
+    return ""
 
 
 def refutation(count: CascadeCount, promise: Promise) -> str:

@@ -79,6 +79,7 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
         "expected": asdict(cascade.expected),
         "synchronous": cascade.synchronous,
         "revision": cascade.revision,
+        "repairs": cascade.repairs,
     }
     write_container(path, header, tensors, mode)
 
@@ -132,6 +133,7 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
             expected=Expected(**header["expected"]),
             synchronous=bool(header["synchronous"]),
             revision=int(header["revision"]),
+            repairs=header.get("repairs", False) is True,
         )
     except DamagedFileError:
         raise

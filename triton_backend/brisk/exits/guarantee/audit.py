@@ -123,9 +123,11 @@ class VersionTrial:
     """A new version against its predecessor on the same traffic, before it takes over.
 
     Runs get the one and the other in turns; ``turn`` counts them. What counts is the share of the
-    model that a row did not need: hit rates alone would favour late exits.
+    model that a row did not need: hit rates alone would favour late exits. One that ``repairs``
+    the promise gets all runs and may save less: it only has to pass its audits.
     """
 
+    repairs: bool = False
     present: Saving = field(default_factory=Saving)
     candidate: Saving = field(default_factory=Saving)
     turn: int = 0
@@ -133,7 +135,7 @@ class VersionTrial:
     def takes_candidate(self) -> bool:
         """Whether the next run gets the new version: every other one does."""
         self.turn += 1
-        return self.turn % 2 == 0
+        return self.repairs or self.turn % 2 == 0
 
     def verdict(self, audited: int) -> TrialResult:
         """``audited``: answers of the candidate that were compared with the whole model's.
@@ -141,7 +143,9 @@ class VersionTrial:
         Where audits do not come, since nothing is left for them, it is judged without after
         ``PATIENT_ROWS`` rows.
         """
-        if min(self.present.rows, self.candidate.rows) < FEWEST_ROWS:
+        if self.candidate.rows < FEWEST_ROWS:
+            return TrialResult.OPEN
+        if self.present.rows < FEWEST_ROWS and not self.repairs:
             return TrialResult.OPEN
         if (
             audited < FEWEST_AUDITED
@@ -149,6 +153,8 @@ class VersionTrial:
             and self.candidate.rows < PATIENT_ROWS
         ):
             return TrialResult.OPEN
+        if self.repairs:
+            return TrialResult.BETTER
         error = math.sqrt(self.present.variance_of_mean + self.candidate.variance_of_mean)
         behind = self.present.mean - self.candidate.mean
         return TrialResult.WORSE if behind > DEVIATIONS * error else TrialResult.BETTER

@@ -104,11 +104,12 @@ class Learner:
         if candidate_file(self.model).exists():
             return False  # somebody else has put one on trial meanwhile
         write_cascade(candidate_file(self.model), outcome.cascade, PRIVATE)
+        because = f", since {outcome.reason}" if outcome.reason else ""
         before_ms, after_ms = (saved_s * 1e3 for saved_s in outcome.saved_s)
         LOGGER.info(
             f"caches of {self.model}, revision {outcome.cascade.revision}, learned from "
             f"{outcome.samples} samples: {after_ms:.3f} ms saved of a recent input on average, "
-            f"{before_ms:.3f} before; they are tried now"
+            f"{before_ms:.3f} before; they are tried now{because}"
         )
         return True
 

@@ -66,7 +66,8 @@ class SessionCaches:
         while self._arrived:
             version, is_tried = self._arrived.popleft()
             self._candidate = version if is_tried else None
-            self._trial = VersionTrial()
+            repairs = is_tried and version is not None and version.cascade.repairs
+            self._trial = VersionTrial(repairs)
             if not is_tried:
                 self._served, self._predecessor = version, None
         return self._served
