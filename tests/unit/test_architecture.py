@@ -183,6 +183,42 @@ def test_a_folder_has_at_most_twelve_modules() -> None:
     assert {folder: count for folder, count in counts.items() if count > 12} == {}
 
 
+def test_a_short_module_is_imported_by_several_or_run() -> None:
+    """Else it is a paragraph of the one that imports it."""
+    files = [*PACKAGE.rglob("*.py"), *CLIENT.rglob("*.py")]
+    importers: dict[str, set[Path]] = {}
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            else:
+                continue
+            for name in names:
+                importers.setdefault(name, set()).add(file)
+    short = [
+        file
+        for file in files
+        if file.name != "__init__.py" and len(file.read_text().splitlines()) < 60
+    ]
+    names_of = {
+        file: ".".join(file.relative_to(root.parent).with_suffix("").parts)
+        for root in (PACKAGE, CLIENT)
+        for file in short
+        if file.is_relative_to(root)
+    }
+    assert len(names_of) > 10
+    assert [name for name in names_of.values() if len(importers.get(name, ())) == 1] == []
+
+
+def test_a_file_has_at_most_four_hundred_lines() -> None:
+    roots = (PACKAGE, CLIENT, ROOT / "tests")
+    files = [file for root in roots for file in root.rglob("*.py")]
+    long = {file.name: len(file.read_text().splitlines()) for file in files}
+    assert {name: lines for name, lines in long.items() if lines > 400} == {}
+
+
 def test_every_module_that_it_names_exists() -> None:
     names = re.findall(r"`(brisk(?:_client)?(?:\.[a-z_]+)+)`", ARCHITECTURE.read_text())
     missing = []
