@@ -129,39 +129,36 @@ REFUSED = {
         "KIND_CPU but specifies one or more GPUs",
     ),
     "runtime": (signature() + 'runtime: "libother.so"', "unable to find backend library"),
-    "is_shape_tensor": (
-        signature("is_shape_tensor: true"),
-        "failed to poll",
-    ),
-    "is_non_linear_format_io": (
-        signature("is_non_linear_format_io: true"),
-        "failed to poll",
-    ),
-    "format": (signature("format: FORMAT_NCHW"), "failed to poll"),
-    "ensemble_scheduling": (
-        signature() + 'ensemble_scheduling { step [ { model_name: "plain" model_version: -1 '
-        'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }',
-        "failed to poll",
-    ),
-    "model_repository_agents": (
-        signature() + 'model_repository_agents { agents [ { name: "absent" } ] }',
-        "failed to poll",
-    ),
 }
 """Configuration, and the error's text: Brisk's, and Triton's own below ``default_model_…``."""
+
+NOT_POLLED = {
+    "is_shape_tensor": signature("is_shape_tensor: true"),
+    "is_non_linear_format_io": signature("is_non_linear_format_io: true"),
+    "format": signature("format: FORMAT_NCHW"),
+    "ensemble_scheduling": signature()
+    + 'ensemble_scheduling { step [ { model_name: "plain" model_version: -1 '
+    'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }',
+    "model_repository_agents": signature()
+    + 'model_repository_agents { agents [ { name: "absent" } ] }',
+}
+REFUSED |= {name: (text, "failed to poll") for name, text in NOT_POLLED.items()}
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("fields")
-    write_entry(directory, "plain", doubled(), signature() + "dynamic_batching { }")
+
+    def write_doubled(name: str, fields: str) -> Path:
+        return write_entry(directory, name, doubled(), signature() + fields)
+
+    write_doubled("plain", "dynamic_batching { }")
     write_entry(directory, "limited", deep(), signature(width=WIDTH) + IN_VAIN["limited"][0])
-    write_entry(directory, "tuned", doubled(), signature() + IN_VAIN["tuned"][0])
+    write_doubled("tuned", IN_VAIN["tuned"][0])
     for name, ordering in (("ordered", "true"), ("unordered", "false")):
         text = f"dynamic_batching {{ preserve_ordering: {ordering} }} "
         write_entry(directory, name, deep(), signature(width=WIDTH) + text + ANY_CLASS)
-    delayed = "dynamic_batching { max_queue_delay_microseconds: 300000 } "
-    write_entry(directory, "delayed", doubled(), signature() + delayed)
+    write_doubled("delayed", "dynamic_batching { max_queue_delay_microseconds: 300000 } ")
     square = make_model(
         [helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1])],
         [("x", TensorProto.FLOAT, ("batch", 2, 2))],
@@ -172,31 +169,20 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         directory, "labelled", doubled(), signature(y='label_filename: "labels.txt"')
     )
     (labelled / "labels.txt").write_text("ant\nbee\ncat\ndog\n")
-    write_entry(
-        directory, "tagged", doubled(), signature() + 'metric_tags { key: "team" value: "vision" }'
-    )
-    groups = "instance_group [ { kind: KIND_CPU passive: true }, { kind: KIND_CPU } ]"
-    write_entry(directory, "passive", doubled(), signature() + groups)
-    warm = (
+    write_doubled("tagged", 'metric_tags { key: "team" value: "vision" }')
+    groups = "{ kind: KIND_CPU passive: true }, { kind: KIND_CPU }"
+    write_doubled("passive", f"instance_group [ {groups} ]")
+    write_doubled(
+        "warmed",
         'model_warmup [ { name: "twice" batch_size: 2 count: 3 '
-        'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4 ] random_data: true } } } ]'
+        'inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 4 ] random_data: true } } } ]',
     )
-    write_entry(directory, "warmed", doubled(), signature() + warm)
-    chosen = write_entry(
-        directory, "chosen", doubled(), signature() + "version_policy { specific { versions: 1 } }"
-    )
-    latest = write_entry(
-        directory,
-        "latest",
-        doubled(),
-        signature() + "version_policy { latest { num_versions: 1 } }",
-    )
+    chosen = write_doubled("chosen", "version_policy { specific { versions: 1 } }")
+    latest = write_doubled("latest", "version_policy { latest { num_versions: 1 } }")
     for entry in (chosen, latest):
         write_entry(entry.parent, f"{entry.name}-2", identity(TensorProto.FLOAT, ("batch", 4)))
         (entry.parent / f"{entry.name}-2" / "1").rename(entry / "2")
-    named = write_entry(
-        directory, "named", doubled(), signature() + 'default_model_filename: "sub/other.onnx"'
-    )
+    named = write_doubled("named", 'default_model_filename: "sub/other.onnx"')
     (named / "1" / "sub").mkdir()
     (named / "1" / "model.onnx").rename(named / "1" / "sub" / "other.onnx")
     (directory / "secret.onnx").write_bytes(doubled().SerializeToString())
@@ -210,8 +196,7 @@ def server(
     repository: Path, installation: ServerInstallation, backends: Path
 ) -> Iterator[TritonServer]:
     options = (
-        "--model-control-mode=explicit",
-        "--load-model=plain",
+        *("--model-control-mode=explicit", "--load-model=plain"),
         "--rate-limit=execution_count",
         "--disable-auto-complete-config",  # a load is half as long
     )

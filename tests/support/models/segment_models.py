@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
 from brisk.segments.session import onnxruntime
+from brisk.segments.source import Source
 from brisk.segments.starting import start_segments
 
 
@@ -77,3 +78,14 @@ def whole(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 def source_of(path: Path) -> BareModel:
     return BareModel(path, 2)
+
+
+def run_in_turn(source: Source, inputs: Mapping[str, np.ndarray], *, warm: bool = False) -> dict:
+    """The answers of the source's segments, one after the other."""
+    values = {**source.plan.defaults, **inputs}
+    for segment in source.plan.segments:
+        opened = source.open_warm(segment.index) if warm else None
+        session = (opened or source.open(segment.index)).session
+        feeds = {name: values[name] for name in segment.inputs}
+        values.update(zip(segment.outputs, session.run(list(segment.outputs), feeds), strict=True))
+    return {each.name: values[each.name] for each in source.plan.outputs}

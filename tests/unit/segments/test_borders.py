@@ -15,6 +15,7 @@ from brisk.segments.model import cutting
 from brisk.segments.model.cutting import NodeSpan, cut_points
 from brisk.segments.model.extraction import Segment, extract
 from brisk.segments.model.model_file import read_model_file
+from brisk.segments.model.node_times import UNKNOWN_SIZE, predicted_times_ns
 from brisk.segments.session import onnxruntime
 from support.models.segment_models import by_segments, info, save, source_of, whole
 
@@ -129,7 +130,7 @@ def test_a_cut_stands_where_convolutions_alone_read_the_image(tmp_path: Path) ->
     """Elsewhere sums behind it would leave the blocked layout."""
     path = _residual(tmp_path / "model.onnx", blocks=6)
     model = onnx.load(path)
-    total = sum(cutting.predicted_times_ns(onnx.shape_inference.infer_shapes(model)))
+    total = sum(predicted_times_ns(onnx.shape_inference.infer_shapes(model)))
     spans, _ = cut_points(model, 1 << 30, longest_ns=total * 0.9)
     made = {model.graph.node[span.start - 1].output[0] for span in spans[1:]}
     assert made <= {"y1", "y3"}
@@ -213,9 +214,9 @@ def test_open_images_are_predicted_by_what_strides_leave(tmp_path: Path) -> None
             tmp_path / "model.onnx", nodes, [info("x", 1, CHANNELS, *sizes)],
             [info("c1", 1, CHANNELS, "a", "b")], _weights(2),
         )  # fmt: skip
-        return sum(cutting.predicted_times_ns(onnx.shape_inference.infer_shapes(onnx.load(path))))
+        return sum(predicted_times_ns(onnx.shape_inference.infer_shapes(onnx.load(path))))
 
-    assert times("h", "w") == times(cutting.UNKNOWN_SIZE, cutting.UNKNOWN_SIZE)
+    assert times("h", "w") == times(UNKNOWN_SIZE, UNKNOWN_SIZE)
 
 
 def test_sequences_cross_with_their_type(tmp_path: Path) -> None:

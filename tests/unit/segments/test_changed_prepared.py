@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from brisk.segments.model import cutting
 from brisk.segments.prepared.preparation import prepare
 from support.models.segment_models import chain
 
@@ -21,15 +20,8 @@ TESTS = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 250.0
 
 
-@pytest.mark.usefixtures("private_cache")
-def test_a_changed_value_is_refused_or_changes_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cutting, "SMALL_MODEL_NODES", 0)
-    monkeypatch.setattr(cutting, "SMALL_MODEL_BYTES", 0)
-    monkeypatch.setattr(cutting, "CALL_NS", 0)
-    monkeypatch.setattr(cutting, "MOST_LOSS", 0.1)
-    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 15_000)
+@pytest.mark.usefixtures("private_cache", "short_segments")
+def test_a_changed_value_is_refused_or_changes_no_answer(tmp_path: Path) -> None:
     model = chain(tmp_path / "model.onnx", layers=4)
     made = prepare(model, 1).path
     ended = subprocess.run(

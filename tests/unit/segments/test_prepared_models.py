@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
-import resource
 import shutil
 import subprocess
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,47 +16,22 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.artefacts import store
-from brisk.artefacts.container import HEADER_BYTES, Container
-from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments import session
-from brisk.segments.model import cutting, sources
+from brisk.segments.model import sources
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared import form as prepared
-from brisk.segments.prepared import preparation, saving
-from brisk.segments.prepared.form import PreparedModel, find_prepared
-from brisk.segments.prepared.preparation import is_prepared, prepare
+from brisk.segments.prepared.form import PreparedModel
+from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.saving import save_optimised
 from brisk.segments.session import OrtSession, onnxruntime
 from brisk.segments.source import Source
 from brisk.tuning import SessionTuning
-from support.models.segment_models import chain, info, save, whole
+from support.models.segment_models import info, run_in_turn, save, whole
 
-pytestmark = pytest.mark.usefixtures("private_cache")
+pytestmark = pytest.mark.usefixtures("private_cache", "short_segments")
 
 ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
 THREADS = 2
-
-
-@pytest.fixture(autouse=True)
-def _short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut small models, too."""
-    monkeypatch.setattr(cutting, "SMALL_MODEL_NODES", 0)
-    monkeypatch.setattr(cutting, "SMALL_MODEL_BYTES", 0)
-    monkeypatch.setattr(cutting, "CALL_NS", 0)
-    monkeypatch.setattr(cutting, "MOST_LOSS", 0.1)
-    monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 15_000)
-
-
-def run(source: Source, inputs: Mapping[str, np.ndarray], *, warm: bool = False) -> dict:
-    """The answers of the source's segments, one after the other."""
-    values = {**source.plan.defaults, **inputs}
-    for segment in source.plan.segments:
-        opened = source.open_warm(segment.index) if warm else None
-        session = (opened or source.open(segment.index)).session
-        feeds = {name: values[name] for name in segment.inputs}
-        values.update(zip(segment.outputs, session.run(list(segment.outputs), feeds), strict=True))
-    return {each.name: values[each.name] for each in source.plan.outputs}
 
 
 def optimised(path: Path, inputs: Mapping[str, np.ndarray], folder: Path) -> dict:
@@ -80,7 +52,7 @@ def optimised(path: Path, inputs: Mapping[str, np.ndarray], folder: Path) -> dic
         def open_warm(self, index: int) -> OrtSession | None:
             return None
 
-    return run(Optimised(), inputs)
+    return run_in_turn(Optimised(), inputs)
 
 
 def images(path: Path) -> Path:
@@ -99,17 +71,6 @@ def images(path: Path) -> Path:
     return save(path, nodes, [info("x", *shape)], [info("y", 1, 16, 1, 1)], weights)
 
 
-def opened_whole(path: Path, model: Path) -> None:
-    source = PreparedModel(path, model, THREADS)
-    for segment in source.plan.segments:
-        source.open(segment.index)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    return chain(tmp_path / "model.onnx")
-
-
 def test_answers_are_those_of_the_optimised_sessions_bit_for_bit(
     model: Path, tmp_path: Path
 ) -> None:
@@ -117,9 +78,9 @@ def test_answers_are_those_of_the_optimised_sessions_bit_for_bit(
     assert len(source.plan.segments) >= 4
     assert source.plan == BareModel(model, THREADS).plan
     expected = optimised(model, {"x": ROWS}, tmp_path)["y"]
-    np.testing.assert_array_equal(run(source, {"x": ROWS})["y"], expected)
+    np.testing.assert_array_equal(run_in_turn(source, {"x": ROWS})["y"], expected)
     for warm in (False, True):
-        answer = run(source, {"x": ROWS}, warm=warm)["y"]
+        answer = run_in_turn(source, {"x": ROWS}, warm=warm)["y"]
         np.testing.assert_allclose(answer, whole(model, {"x": ROWS})["y"], rtol=1e-4, atol=1e-5)
 
 
@@ -128,7 +89,7 @@ def test_convolutions_have_their_weights_in_the_layout_of_the_kernels(tmp_path: 
     made = prepare(path, THREADS)
     source = PreparedModel(made.path, path, THREADS)
     image = np.random.default_rng(2).standard_normal((1, 16, 32, 32)).astype("f4")
-    answer = run(source, {"x": image})["y"]
+    answer = run_in_turn(source, {"x": image})["y"]
     np.testing.assert_array_equal(answer, optimised(path, {"x": image}, tmp_path)["y"])
     np.testing.assert_allclose(answer, whole(path, {"x": image})["y"], rtol=1e-4, atol=1e-5)
 
@@ -278,7 +239,7 @@ def test_weights_that_segments_share_are_kept_once(tmp_path: Path) -> None:
     made = prepare(path, THREADS)
     assert len(made.plan.segments) > 2
     assert made.path.stat().st_size < 2 * weight.nbytes
-    answer = run(PreparedModel(made.path, path, THREADS), {"x": ROWS})["y"]
+    answer = run_in_turn(PreparedModel(made.path, path, THREADS), {"x": ROWS})["y"]
     np.testing.assert_allclose(answer, whole(path, {"x": ROWS})["y"], rtol=1e-4, atol=1e-5)
 
 
@@ -294,7 +255,7 @@ def test_optional_inputs_are_constants_that_are_still_told_of(tmp_path: Path) ->
     source = PreparedModel(prepare(path, THREADS).path, path, THREADS)
     assert [each.name for each in source.plan.inputs] == ["x"]
     assert [(each.name, each.optional) for each in source.plan.fixed] == [("b", True)]
-    np.testing.assert_array_equal(run(source, {"x": ROWS})["y"], ROWS + bias)
+    np.testing.assert_array_equal(run_in_turn(source, {"x": ROWS})["y"], ROWS + bias)
 
 
 def _with_body(path: Path) -> Path:
@@ -380,248 +341,21 @@ def test_models_with_parts_that_cannot_be_mapped_answer_all_the_same(
     build, inputs = CASES[name]
     path = build(tmp_path / "model.onnx")
     source = PreparedModel(prepare(path, THREADS).path, path, THREADS)
-    answer, expected = run(source, inputs)["y"], whole(path, inputs)["y"]
+    answer, expected = run_in_turn(source, inputs)["y"], whole(path, inputs)["y"]
     if expected.dtype == object:
         assert answer.tolist() == expected.tolist()
     else:
         np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
 
 
-def changed(path: Path, content: bytes) -> None:
-    path.unlink()
-    path.write_bytes(content)
-    path.chmod(0o600)
-
-
-def positions(path: Path) -> Iterator[int]:
-    """Every byte of the header; some of each blob, its ends among them, and of the manifest."""
-    container = Container(path)
-    size = path.stat().st_size
-    yield from range(HEADER_BYTES)
-    end = HEADER_BYTES
-    for number in range(len(container)):
-        place = container.place(number)
-        assert place.offset - end < 4096
-        end = place.offset + place.size
-        yield from {place.offset, place.offset + place.size // 2, end - 1}
-    yield from range(end, size, 97)
-
-
-def test_a_changed_byte_of_any_class_is_refused_before_it_is_used(model: Path) -> None:
-    path = prepare(model, THREADS).path
-    whole_file = path.read_bytes()
-    places = list(positions(path))
-    for position in places:
-        damaged = bytearray(whole_file)
-        damaged[position] ^= 0x10
-        changed(path, damaged)
-        with pytest.raises(ArtefactError):
-            opened_whole(path, model)
-        assert position > HEADER_BYTES + 100 or not is_prepared(model, THREADS)
-    assert len(places) > 150
-    assert not is_prepared(model, THREADS)
-    assert prepare(model, THREADS).path == path
-    assert is_prepared(model, THREADS)
-
-
-@pytest.mark.parametrize("kept", [0, 1, HEADER_BYTES, 5000, -4096, -1])
-def test_a_file_cut_off_is_refused(model: Path, kept: int) -> None:
-    path = prepare(model, THREADS).path
-    changed(path, path.read_bytes()[:kept])
-    with pytest.raises(ArtefactError, match=r"no artefact|bytes"):
-        PreparedModel(path, model, THREADS)
-
-
-def test_another_version_of_onnx_runtime_or_another_processor_makes_its_own(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = prepare(model, THREADS).path
-    foreign = {**prepared.fingerprint(), "cpu": "another", "engine": "onnxruntime 0.1"}
-    monkeypatch.setattr(prepared, "fingerprint", lambda taps=(): foreign)
-    assert find_prepared(model) is None
-    with pytest.raises(ArtefactError, match="its engine, cpu differ"):
-        PreparedModel(path, model, THREADS)
-
-
-def test_a_model_that_has_changed_is_never_served_from_its_old_form(
-    model: Path, tmp_path: Path
-) -> None:
-    path = prepare(model, THREADS).path
-    other = chain(tmp_path / "other.onnx", layers=11)
-    os.replace(other, model)
-    with pytest.raises(ArtefactError, match="the model has changed"):
-        PreparedModel(path, model, THREADS)
-    assert not is_prepared(model, THREADS)
-    prepare(model, THREADS)
-    answer = run(PreparedModel(path, model, THREADS), {"x": ROWS})["y"]
-    np.testing.assert_allclose(answer, whole(model, {"x": ROWS})["y"], rtol=1e-4, atol=1e-5)
-
-
-def test_external_data_that_has_changed_is_noticed(tmp_path: Path) -> None:
-    model = chain(tmp_path / "model.onnx", save_as_external_data=True, location="weights.bin")
-    path = prepare(model, THREADS).path
-    np.testing.assert_allclose(
-        run(PreparedModel(path, model, THREADS), {"x": ROWS})["y"],
-        whole(model, {"x": ROWS})["y"],
-        rtol=1e-4,
-        atol=1e-5,
-    )
-    data = bytearray((tmp_path / "weights.bin").read_bytes())
-    data[100] ^= 1
-    (tmp_path / "weights.bin").write_bytes(data)
-    with pytest.raises(ArtefactError, match="the model has changed"):
-        PreparedModel(path, model, THREADS)
-
-
 def test_sessions_outlive_the_replacement_and_the_removal_of_their_file(model: Path) -> None:
     path = prepare(model, THREADS).path
     source = PreparedModel(path, model, THREADS)
-    before = run(source, {"x": ROWS})["y"]
+    before = run_in_turn(source, {"x": ROWS})["y"]
     prepare(model, THREADS)
-    np.testing.assert_array_equal(run(source, {"x": ROWS})["y"], before)
+    np.testing.assert_array_equal(run_in_turn(source, {"x": ROWS})["y"], before)
     path.unlink()
-    np.testing.assert_array_equal(run(source, {"x": ROWS})["y"], before)
-
-
-def test_the_published_file_cannot_be_written(model: Path) -> None:
-    status = prepare(model, THREADS).path.stat()
-    assert status.st_mode & 0o777 == 0o400
-
-
-def test_a_full_disk_is_an_error_and_leaves_nothing(model: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for limit in (4096, 3 << 20):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-        try:
-            with pytest.raises((OSError, InvalidModelError), match=r"too large|disk|cannot save"):
-                prepare(model, THREADS)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert list(store.artefact_directory(model).iterdir()) == []
-
-
-def test_a_disk_without_room_is_told_before_anything_is_saved(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    full = type(saving.shutil.disk_usage("/"))(10, 9, 1)
-    monkeypatch.setattr(saving.shutil, "disk_usage", lambda folder: full)
-    with pytest.raises(OSError, match="1 bytes are free"):
-        prepare(model, THREADS)
-    assert list(store.artefact_directory(model).iterdir()) == []
-
-
-def test_an_interrupted_preparation_leaves_nothing(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gains = iter(([1.0, 1.0], [1.0, 1.0]))
-
-    def stop(*arguments: object) -> list[float]:
-        try:
-            return next(gains)
-        except StopIteration:
-            raise KeyboardInterrupt from None
-
-    monkeypatch.setattr(preparation, "gains", stop)
-    with pytest.raises(KeyboardInterrupt):
-        prepare(model, THREADS)
-    assert list(store.artefact_directory(model).iterdir()) == []
-
-
-def test_what_a_killed_builder_left_is_removed_by_the_next(model: Path) -> None:
-    directory = store.writable_directory(model)
-    (directory / ".draft-dead").mkdir()
-    (directory / ".draft-dead" / "optimised.bin").write_bytes(bytes(99))
-    (directory / f".{prepared.prepared_name(model)}.abc").write_bytes(bytes(99))
-    prepare(model, THREADS)
-    assert [each for each in directory.iterdir() if each.name.startswith(".")] == []
-
-
-def test_who_comes_second_leaves_it_to_the_first(model: Path) -> None:
-    with store.building(store.writable_directory(model)) as is_ours:
-        assert is_ours
-        with pytest.raises(UnavailableError, match="another process prepares"):
-            prepare(model, THREADS)
-
-
-def test_a_model_that_changes_meanwhile_is_not_published(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(preparation, "check_alike", lambda *arguments: os.utime(model))
-    with pytest.raises(InvalidModelError, match="has changed while it was prepared"):
-        prepare(model, THREADS)
-    assert find_prepared(model) is None
-
-
-def test_what_answers_otherwise_than_before_it_was_saved_is_not_published(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A fault of ONNX Runtime's writing, staged: one weight comes back as zeros."""
-    take = saving._take_weights
-
-    def lose_one(*arguments: object) -> tuple[saving.Weight, ...]:
-        first, *others = take(*arguments)
-        return (replace(first, data=np.zeros_like(first.data)), *others)
-
-    monkeypatch.setattr(saving, "_take_weights", lose_one)
-    with pytest.raises(InvalidModelError, match="other answers than before"):
-        prepare(model, THREADS)
-    assert find_prepared(model) is None
-
-
-def test_a_form_larger_than_allowed_is_refused(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("brisk.segments.prepared.preparation._SPARE_BYTES", 0)
-    with pytest.raises(InvalidModelError, match="takes more than"):
-        prepare(model, THREADS, disk_factor=0.5)
-
-
-def test_the_builder_process_prepares_without_torch_and_steps_aside(model: Path) -> None:
-    script = (
-        "import os, sys\nfrom brisk.runtime.models import background_prepare as builder\n"
-        "sys.argv[1:] = builder.command(*eval(sys.argv[1]))[3:]\n"
-        "status = builder.main()\n"
-        "assert 'torch' not in sys.modules\n"
-        "assert os.sched_getscheduler(0) == os.SCHED_IDLE or os.getpriority(0, 0) == 19\n"
-        "sys.exit(status)\n"
-    )
-    words = f"({str(model)!r}, 2)"
-    for _ in range(2):
-        ended = subprocess.run(
-            [sys.executable, "-c", script, words], capture_output=True, text=True, timeout=120
-        )
-        assert ended.returncode == 0, ended.stderr
-    assert find_prepared(model) is not None
-
-
-def test_the_builder_process_says_why_a_model_has_no_prepared_form(tmp_path: Path) -> None:
-    from brisk.runtime.models.background_prepare import REFUSED, command
-
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"no model")
-    ended = subprocess.run(command(path, 2), capture_output=True, text=True, timeout=60)
-    assert ended.returncode == REFUSED
-    assert ended.stderr.count("\n") == 1
-    assert "not an ONNX model" in ended.stderr
-
-
-def test_a_manifest_of_other_content_is_refused(model: Path) -> None:
-    """With the key, as a fault of our own writer would: fields are checked one by one."""
-    source = PreparedModel(prepare(model, THREADS).path, model, THREADS)
-    good = json.loads(json.dumps(source.container.content))
-    assert source._read(good, model, ())
-    for field in ("fingerprint", "identity", "plan", "sessions"):
-        for wrong in ({}, [], None, 7, "x", [[]], [{}]):
-            with pytest.raises((ArtefactError, KeyError, TypeError, ValueError, AttributeError)):
-                source._read({**good, field: wrong}, model, ())
-    first = good["sessions"][0]
-    for wrong in (
-        {"proto": 99},
-        {"weights": [["w", 1, [-1], 0]]},
-        {"weights": [["w", 1, [9], 0]]},
-    ):
-        with pytest.raises(ArtefactError):
-            source._read({**good, "sessions": [{**first, **wrong}]}, model, ())
+    np.testing.assert_array_equal(run_in_turn(source, {"x": ROWS})["y"], before)
 
 
 def test_onnx_runtime_is_the_one_that_is_here() -> None:

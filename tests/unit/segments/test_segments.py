@@ -23,15 +23,9 @@ from brisk.segments.model.sources import BareModel
 from brisk.segments.starting import start_segments
 from support.models.segment_models import by_segments, chain, info, save, source_of, whole
 
+pytestmark = pytest.mark.usefixtures("short_segments")
+
 ROWS = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut small models, too."""
-    monkeypatch.setattr(cutting, "SMALL_MODEL_NODES", 0)
-    monkeypatch.setattr(cutting, "CALL_NS", 0)
-    monkeypatch.setattr(cutting, "MOST_LOSS", 0.1)
 
 
 def test_a_chain_is_cut_evenly_where_one_tensor_is_live(

@@ -16,13 +16,11 @@ from onnx import GraphProto, ModelProto
 from brisk.errors import InvalidModelError
 from brisk.graph.files.proto import from_type_proto
 from brisk.graph.program import ContainerKind, Dimension, ValueType, Variable
-from brisk.segments.model.cutting import (
-    is_fused_with_next,
-    predicted_times_ns,
-)
+from brisk.segments.model.cutting import is_fused_with_next
 from brisk.segments.model.extraction import normalise
 from brisk.segments.model.graph_names import constants_of, is_in_order, single_values, types_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
+from brisk.segments.model.node_times import predicted_times_ns
 
 _BATCH = "brisk_batch"
 

@@ -22,6 +22,7 @@ from brisk.graph.program import ValueType, Variable
 from brisk.paths import shown
 from brisk.segments.model import cutting
 from brisk.segments.model.graph_names import is_in_order, types_of
+from brisk.segments.model.node_times import UNKNOWN_BATCH, UNKNOWN_SIZE, predicted_times_ns
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import LEAST_GAIN, PreparedModel, find_prepared
 from brisk.segments.session import onnxruntime
@@ -47,7 +48,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     source = BareModel(file, threads, taps, tuning)
     source.check()
     typed = _typed(source.file.proto)
-    times_ns = [] if typed is None else cutting.predicted_times_ns(typed)
+    times_ns = [] if typed is None else predicted_times_ns(typed)
     types = {} if typed is None else types_of(typed.graph)
     exits, exits_text = _exits(file, source.plan)
     prepared, prepared_text = _prepared(file, threads, taps, tuning)
@@ -205,7 +206,7 @@ def _bytes_of(kind: TypeProto | None) -> int | None:
     element = kind.tensor_type.elem_type
     if element in (TensorProto.UNDEFINED, TensorProto.STRING):
         return None
-    open_sizes = chain([cutting.UNKNOWN_BATCH], repeat(cutting.UNKNOWN_SIZE))
+    open_sizes = chain([UNKNOWN_BATCH], repeat(UNKNOWN_SIZE))
     dims = zip(kind.tensor_type.shape.dim, open_sizes, strict=False)
     shape = [dim.dim_value if dim.dim_value > 0 else open_size for dim, open_size in dims]
     return helper.tensor_dtype_to_np_dtype(element).itemsize * math.prod(shape)

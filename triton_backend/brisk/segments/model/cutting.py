@@ -7,12 +7,12 @@ tensors, images once in and out of the kernels' own layout.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import onnx
-from onnx import GraphProto, ModelProto, TensorProto, TensorShapeProto, TypeProto
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from brisk.segments.model.graph_names import (
     NodeNames,
@@ -22,18 +22,20 @@ from brisk.segments.model.graph_names import (
     single_values,
     value_types,
 )
+from brisk.segments.model.node_times import (
+    CONVOLUTIONS,
+    IMAGE_RANK,
+    count_of,
+    node_times_ns,
+    sizes_of,
+    with_image_sizes,
+)
 
 LONGEST_SEGMENT_NS: float = 10_000_000
 """Predicted on one thread: what a more urgent request waits for within a worker."""
 
 MOST_LOSS = 0.02
 """Of the model's time, that all its cuts may cost together."""
-
-MULTIPLICATIONS_PER_NS = 50.0
-"""Of one thread; large float32 convolutions reach 20 to 80 with AVX2 and AVX-512."""
-
-BYTES_PER_NS = 8.0
-"""At which memory is read and written anew."""
 
 CROSSING_BYTES_PER_NS = 2.0
 """At which a live image of a convolutional model leaves its kernels' own blocked layout, and comes
@@ -49,21 +51,12 @@ image: it stays in the plain layout until the next one that nothing else reads, 
 way takes it out and in again.
 """
 
-IMAGE_RANK = 4
-"""Of tensors that have a blocked layout: batch, channels, height, width."""
-
 CALL_NS = 30_000
 """Of one more session."""
 
 SMALL_MODEL_BYTES = 1 << 20
 """A model file of fewer bytes and at most SMALL_MODEL_NODES nodes is one segment unseen."""
 SMALL_MODEL_NODES = 64
-
-LARGEST_COUNT = 1 << 62
-"""Of elements that are reckoned with."""
-
-UNKNOWN_BATCH, UNKNOWN_SIZE = 1, 128
-"""Taken for a first dimension, and for another one, that is not known before a request comes."""
 
 _FUSED_BEHIND = frozenset(
     {
@@ -77,14 +70,10 @@ _FUSED_BEHIND = frozenset(
 )
 """What ONNX Runtime fuses with the node before it: no cut stands between the two."""
 
-_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
-
 _READ_BLOCKED = frozenset(
-    {*_CONVOLUTIONS, "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+    {*CONVOLUTIONS, "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
 """What brings an image into the blocked layout when it reads it."""
-
-_PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger", "FusedMatMul"})
 
 _NO_TENSORS = frozenset(
     {
@@ -136,9 +125,9 @@ def cut_points(
     if not is_in_order(model.graph, names):
         return whole, model
     assumed = None
-    if longest_ns > 0 and (assumed := _with_image_sizes(model)) is not None:
+    if longest_ns > 0 and (assumed := with_image_sizes(model)) is not None:
         types = value_types(assumed.graph)
-        times_ns = _times_ns(model.graph, names, types)
+        times_ns = node_times_ns(model.graph, names, types)
         if sum(times_ns) <= longest_ns and not taps:
             return [NodeSpan(0, count, sum(times_ns))], model
     try:
@@ -150,7 +139,7 @@ def cut_points(
         if longest_ns <= 0:
             ends = [*(each.position for each in _boundaries(typed.graph, names, types)), count]
             return [NodeSpan(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
-        times_ns = _times_ns(model.graph, names, types)
+        times_ns = node_times_ns(model.graph, names, types)
     total_ns = sum(times_ns)
     forced = _tapped(typed.graph, types, taps)
     spans = [NodeSpan(0, count, total_ns)]
@@ -158,36 +147,6 @@ def cut_points(
         boundaries = list(_boundaries(typed.graph, names, types))
         spans = _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns)
     return (_with_forced(spans, times_ns, forced, longest_ns) if forced else spans), typed
-
-
-def predicted_times_ns(typed: ModelProto) -> list[float]:
-    """Of each node of a model whose types are inferred, on one thread."""
-    known = _with_image_sizes(typed) or typed
-    return _times_ns(typed.graph, names_of(typed.graph), value_types(known.graph))
-
-
-def _with_image_sizes(model: ModelProto) -> ModelProto | None:
-    """The model with inferred types for images of UNKNOWN_SIZE, so that what strides leave of
-    them is known; None where it says its images' sizes itself.
-    """
-    if not _unknown_sizes(model):
-        return None
-    sized = ModelProto()
-    sized.CopyFrom(model)
-    del sized.graph.value_info[:]
-    for dim in _unknown_sizes(sized):
-        dim.dim_value = UNKNOWN_SIZE
-    try:
-        return onnx.shape_inference.infer_shapes(sized, data_prop=False)
-    except Exception:  # noqa: BLE001  # images of this size do not fit the model
-        return None
-
-
-def _unknown_sizes(model: ModelProto) -> list[TensorShapeProto.Dimension]:
-    """Of images that are inputs, but of their first dimension."""
-    dims = [info.type.tensor_type.shape.dim for info in model.graph.input]
-    images = [each for each in dims if len(each) == IMAGE_RANK]
-    return [dim for each in images for dim in each[1:] if dim.dim_value <= 0]
 
 
 def is_fused_with_next(graph: GraphProto, position: int) -> bool:
@@ -292,7 +251,7 @@ def _boundaries(
     may_cross: dict[str, bool] = {}
     crossing_ns: dict[str, float] = {}
     producers: dict[str, str] = {}
-    is_convolutional = not _CONVOLUTIONS.isdisjoint(names.operators)
+    is_convolutional = not CONVOLUTIONS.isdisjoint(names.operators)
     last_plain = _last_plain_uses(names) if is_convolutional else {}
     folded = set(names.constants)
     for position, operator in enumerate(names.operators):
@@ -347,58 +306,7 @@ def _may_cross(kind: TypeProto | None) -> bool:
     )
 
 
-def _sizes(kind: TypeProto | None) -> list[int]:
-    if kind is None or not kind.HasField("tensor_type"):
-        return []
-    return _assumed(dim.dim_value for dim in kind.tensor_type.shape.dim)
-
-
-def _assumed(sizes: Iterable[int]) -> list[int]:
-    """``sizes``, with something in place of those that are not known."""
-    known = list(sizes)
-    if min(known, default=1) > 0:
-        return known
-    return [
-        size if size > 0 else (UNKNOWN_SIZE if axis else UNKNOWN_BATCH)
-        for axis, size in enumerate(known)
-    ]
-
-
-def _count(sizes: Sequence[int]) -> int:
-    """Of elements; bounded, since a file may claim any."""
-    count = 1
-    for size in sizes:
-        count = min(count * size, LARGEST_COUNT)
-    return count
-
-
 def _crossing_ns(kind: TypeProto, is_convolutional: bool) -> float:
-    is_blocked = is_convolutional and len(_sizes(kind)) == IMAGE_RANK
+    is_blocked = is_convolutional and len(sizes_of(kind)) == IMAGE_RANK
     bytes_per_ns = CROSSING_BYTES_PER_NS if is_blocked else PLAIN_CROSSING_BYTES_PER_NS
-    return 2 * 4 * _count(_sizes(kind)) / bytes_per_ns
-
-
-def _times_ns(graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]) -> list[float]:
-    """Of each node on one thread, from the sizes of what it reads and makes."""
-    weights = {tensor.name: tensor for tensor in graph.initializer}
-
-    def sizes(name: str) -> list[int]:
-        weight = weights.get(name)
-        return _sizes(types.get(name)) if weight is None else _assumed(weight.dims)
-
-    def read(position: int, place: int) -> list[int]:
-        given = graph.node[position].input
-        return sizes(given[place]) if place < len(given) else []
-
-    times_ns = []
-    for position, operator in enumerate(names.operators):
-        made = sum(_count(sizes(name)) for name in names.makes[position])
-        work = 0
-        if operator in _CONVOLUTIONS:
-            work = made * _count(read(position, 3 if operator == "QLinearConv" else 1)[1:])
-        elif operator in _PRODUCTS:
-            work = made * (read(position, 0)[-1:] or [1])[0]
-        elif operator == "ConvTranspose":
-            work = _count(read(position, 0)) * _count(read(position, 1)[1:])
-        times_ns.append(4 * made / BYTES_PER_NS + work / MULTIPLICATIONS_PER_NS)
-    return times_ns
+    return 2 * 4 * count_of(sizes_of(kind)) / bytes_per_ns

@@ -1,0 +1,112 @@
+"""How long each node of a graph is predicted to run, from the sizes of what it reads and makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import onnx
+from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto
+
+from brisk.segments.model.graph_names import NodeNames, names_of, value_types
+
+MULTIPLICATIONS_PER_NS = 50.0
+"""Of one thread; large float32 convolutions reach 20 to 80 with AVX2 and AVX-512."""
+
+BYTES_PER_NS = 8.0
+"""At which memory is read and written anew."""
+
+IMAGE_RANK = 4
+"""Of tensors that have a blocked layout: batch, channels, height, width."""
+
+LARGEST_COUNT = 1 << 62
+"""Of elements that are reckoned with."""
+
+UNKNOWN_BATCH, UNKNOWN_SIZE = 1, 128
+"""Taken for a first dimension, and for another one, that is not known before a request comes."""
+
+CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
+
+_PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger", "FusedMatMul"})
+
+
+def predicted_times_ns(typed: ModelProto) -> list[float]:
+    """Of each node of a model whose types are inferred, on one thread."""
+    known = with_image_sizes(typed) or typed
+    return node_times_ns(typed.graph, names_of(typed.graph), value_types(known.graph))
+
+
+def with_image_sizes(model: ModelProto) -> ModelProto | None:
+    """The model with inferred types for images of UNKNOWN_SIZE, so that what strides leave of
+    them is known; None where it says its images' sizes itself.
+    """
+    if not _unknown_sizes(model):
+        return None
+    sized = ModelProto()
+    sized.CopyFrom(model)
+    del sized.graph.value_info[:]
+    for dim in _unknown_sizes(sized):
+        dim.dim_value = UNKNOWN_SIZE
+    try:
+        return onnx.shape_inference.infer_shapes(sized, data_prop=False)
+    except Exception:  # noqa: BLE001  # images of this size do not fit the model
+        return None
+
+
+def _unknown_sizes(model: ModelProto) -> list[TensorShapeProto.Dimension]:
+    """Of images that are inputs, but of their first dimension."""
+    dims = [info.type.tensor_type.shape.dim for info in model.graph.input]
+    images = [each for each in dims if len(each) == IMAGE_RANK]
+    return [dim for each in images for dim in each[1:] if dim.dim_value <= 0]
+
+
+def sizes_of(kind: TypeProto | None) -> list[int]:
+    if kind is None or not kind.HasField("tensor_type"):
+        return []
+    return _assumed(dim.dim_value for dim in kind.tensor_type.shape.dim)
+
+
+def _assumed(sizes: Iterable[int]) -> list[int]:
+    """``sizes``, with something in place of those that are not known."""
+    known = list(sizes)
+    if min(known, default=1) > 0:
+        return known
+    return [
+        size if size > 0 else (UNKNOWN_SIZE if axis else UNKNOWN_BATCH)
+        for axis, size in enumerate(known)
+    ]
+
+
+def count_of(sizes: Sequence[int]) -> int:
+    """Of elements; bounded, since a file may claim any."""
+    count = 1
+    for size in sizes:
+        count = min(count * size, LARGEST_COUNT)
+    return count
+
+
+def node_times_ns(
+    graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]
+) -> list[float]:
+    """Of each node on one thread, from the sizes of what it reads and makes."""
+    weights = {tensor.name: tensor for tensor in graph.initializer}
+
+    def sizes(name: str) -> list[int]:
+        weight = weights.get(name)
+        return sizes_of(types.get(name)) if weight is None else _assumed(weight.dims)
+
+    def read(position: int, place: int) -> list[int]:
+        given = graph.node[position].input
+        return sizes(given[place]) if place < len(given) else []
+
+    found = []
+    for position, operator in enumerate(names.operators):
+        made = sum(count_of(sizes(name)) for name in names.makes[position])
+        work = 0
+        if operator in CONVOLUTIONS:
+            work = made * count_of(read(position, 3 if operator == "QLinearConv" else 1)[1:])
+        elif operator in _PRODUCTS:
+            work = made * (read(position, 0)[-1:] or [1])[0]
+        elif operator == "ConvTranspose":
+            work = count_of(read(position, 0)) * count_of(read(position, 1)[1:])
+        found.append(4 * made / BYTES_PER_NS + work / MULTIPLICATIONS_PER_NS)
+    return found
