@@ -16,6 +16,7 @@ from rich.table import Table
 from brisk_client.tails import tail_ratio
 
 _PIPE_COLUMNS = 180
+_LONGEST_LIST = 20
 
 REASON = "reason"
 """The key of a row that stands for no measurement: why there is none."""
@@ -174,13 +175,22 @@ def _is_number(row: dict[str, Any], value: str) -> bool:
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     table = Table()
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns = [
+        column
+        for column in dict.fromkeys(key for row in rows for key in row)
+        if not any(_is_long(row.get(column)) for row in rows)
+    ]
     for column in columns:
         numeric = all(isinstance(row.get(column, 0), (int, float)) for row in rows)
         table.add_column(column.replace("_", " "), justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*(_text(row[column]) if column in row else "" for column in columns))
     return table
+
+
+def _is_long(value: Any) -> bool:
+    """A list that nobody reads on a terminal; the JSON has it."""
+    return isinstance(value, list) and len(value) > _LONGEST_LIST
 
 
 def _text(value: Any) -> str:

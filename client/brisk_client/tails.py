@@ -17,6 +17,9 @@ LEAST_BEYOND = 10
 
 TOO_FEW = "too few answers"
 
+CURVE = (*(percent / 100 for percent in range(100)), 0.995, 0.998, 0.999)
+"""Shares of the points of a distribution's curve; 0 is the least value."""
+
 
 def least_answers(share: float) -> int:
     """How many answers the percentile ``share`` takes: 1,000 for 0.99, 10,000 for 0.999."""
@@ -50,6 +53,12 @@ def tail_or_shortage(values: Sequence[float], share: float, scale: float = 1.0) 
     """For a report's row: the tail times ``scale``, or what is lacking."""
     found = tail(values, share)
     return shortage(len(values), share) if found is None else found * scale
+
+
+def curve(values: Sequence[float], digits: int = 3) -> list[float]:
+    """The percentiles of CURVE, in its order, rounded; it ends where ``values`` are too few."""
+    found = (tail(values, share) for share in CURVE)
+    return [round(value, digits) for value in found if value is not None]
 
 
 def percentile_columns(

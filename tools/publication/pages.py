@@ -8,6 +8,7 @@ from typing import Any
 
 from brisk_client.report import REASON
 from publication.checks import aim, mark, number, shown, worst_check
+from publication.pictures import picture_of
 from publication.runs import PublishedRun
 from publication.subjects import Subject, subject_of
 
@@ -50,8 +51,10 @@ def page(run: PublishedRun) -> str:
         for check in run.checks
     ]
     notes = [f"- {' '.join(note.split())}\n" for note in run.notes]
+    picture = picture_of(run)
     parts = [
         f"{GENERATED}\n# {subject.title}\n\n{subject.about}\n",
+        f"![{picture.about}](../pictures/{picture.file})\n" if picture is not None else "",
         _section("| | |\n| --- | --- |\n", [_line(*each) for each in origin.items() if each[1]]),
         _section("## Checks\n\n| | check | measured | aim |\n| --- | --- | --- | --- |\n", checks),
         *_rows(run, subject),

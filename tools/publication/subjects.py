@@ -59,8 +59,8 @@ SUBJECTS: dict[str, Subject] = {
         "Cold start through Triton",
         "From the load call on a running server to the first answer, beside Python backends.",
         (
-            *("model", "batch", "engine", "ready_ms", "first_ms", "spread_ms", "second_ms"),
-            *("over_brisk", "samples"),
+            *("model", "batch", "engine", "ready_ms", "first_ms", "spread_ms", "stub_ms"),
+            *("parse_ms", "load_ms", "run_ms", "beside_ms", "second_ms", "over_brisk", "samples"),
         ),
     ),
     "load_beside": Subject(

@@ -10,7 +10,7 @@ from typing import Any
 from brisk_client.disb.plan import RT_ONLY
 from brisk_client.disb.served import REALTIME
 from brisk_client.disb.sides import Side
-from brisk_client.tails import percentile_columns, tail_or_shortage, tail_ratio
+from brisk_client.tails import curve, percentile_columns, tail_or_shortage, tail_ratio
 from brisk_client.workload.description import Workload
 from brisk_client.workload.runner import run_workload
 
@@ -70,7 +70,8 @@ def summarise_side(samples: Mapping[str, Sequence[WorkloadSample]], name: str) -
 
     Percentiles are of the answers of all rounds together, and so are their ratios. The ratio of
     means and that of paces are medians over rounds of the side's value over RT-only's in the same
-    round; ``mean_ratio_range`` is the least and the greatest of them.
+    round; ``mean_ratio_range`` is the least and the greatest of them. ``quantiles_ms``: the
+    distribution of the real-time latency, at the shares of ``tails.CURVE``.
     """
     own, base = samples[name], samples[RT_ONLY]
     means = [
@@ -98,6 +99,7 @@ def summarise_side(samples: Mapping[str, Sequence[WorkloadSample]], name: str) -
         "generator_share": statistics.median(each.generator_share for each in own),
         "round_busy": [round(each.busy, 3) for each in own],
         "round_stolen": [round(each.stolen, 3) for each in own],
+        "quantiles_ms": curve(_pooled_ms(own)),
     }
 
 

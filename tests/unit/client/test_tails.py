@@ -6,6 +6,8 @@ import pytest
 
 from brisk_client.report import check_tail_ratio
 from brisk_client.tails import (
+    CURVE,
+    curve,
     least_answers,
     quantile,
     shortage,
@@ -56,3 +58,11 @@ def test_a_check_of_too_few_answers_does_not_hold_and_says_why() -> None:
     assert not check_tail_ratio("p99", [value * 2 for value in ENOUGH], ENOUGH, 0.99, 1.1).ok
     lacking = check_tail_ratio("p99", ENOUGH[:10], ENOUGH, 0.99, 1.1)
     assert (lacking.ok, lacking.value) == (False, "too few answers (10 of 1,000)")
+
+
+def test_a_curve_ends_where_the_answers_are_too_few_for_its_next_point() -> None:
+    assert curve(ENOUGH) == [1.0, *(10.0 * percent for percent in range(1, 100))]
+    assert len(curve(ENOUGH[1:])) == 99, "999 have no p99"
+    assert len(curve(ENOUGH * 10)) == len(CURVE)
+    assert curve([1.23456]) == [1.235] * 99
+    assert curve([]) == []

@@ -39,6 +39,7 @@ def test_ratios_of_means_are_taken_within_a_round_and_tails_of_all_rounds() -> N
     assert row["throughput_ratio"] == pytest.approx(2.5)
     assert row["mean_ms"] == pytest.approx(17.5)
     assert row["p99_ms"] == 24.0
+    assert row["quantiles_ms"] == [11.0] * 51 + [24.0] * 49, "0 % to 99 % of both rounds"
     assert row["p999_ms"] == "too few answers (1,000 of 10,000)"
     assert row["round_busy"] == [0.75, 0.75], "else nobody knows why the second was slower"
 

@@ -48,6 +48,9 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
     caches = sides["caches"]
     assert 0 < caches.early < 1
     assert len(caches.agreed_early) == caches.early * 24
+    columns = caches.columns(sides[BARE])
+    assert columns["early_agreement"] == np.mean(caches.agreed_early)
+    assert sides[BARE].columns(sides[BARE])["early_agreement"] is None
 
 
 def _classes(model: Served, rows: np.ndarray) -> np.ndarray:

@@ -87,6 +87,10 @@ NOTES = (
     "served: a server for each load, so that none has computed the model before; Brisk's runtime "
     "runs, and a Python-backend model imports its engine with its load, since each has a process "
     "of its own",
+    "served, parts of the first answer, medians each: stub is Triton, the start of the stub's "
+    "process with its imports, and the ways of request and answer; parse: the model is read, if "
+    "that is apart from load; load: sessions are made while the load call or the first request "
+    "waits for them; run: the first request is computed; beside: lanes make sessions meanwhile",
 )
 
 

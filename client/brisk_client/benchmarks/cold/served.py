@@ -13,14 +13,27 @@ import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
+from brisk.observer import Observer
+from brisk.protocol.runtime_paths import Role
 from brisk_client.benchmarks.cold.networks import SMOKE, ModelFiles, build
+from brisk_client.benchmarks.cold.served_parts import (
+    Parts,
+    begin_recording,
+    end_recording,
+    noting,
+    part_columns,
+    parts_of_brisk,
+    parts_of_python,
+    read_stamps,
+)
 from brisk_client.benchmarks.engines.agreement import load_arrays
 from brisk_client.benchmarks.engines.registry import (
     BRISK,
@@ -41,18 +54,37 @@ from brisk_client.benchmarks.harness.served_entries import (
 )
 from brisk_client.benchmarks.harness.served_server import (
     WITHOUT_COMPLETION,
+    BenchmarkServer,
     benchmark_server,
     thread_variables,
 )
 from brisk_client.benchmarks.harness.surroundings import environment
 from brisk_client.inference import InferenceClient, Transport
 
+_OURS = (BRISK, UNPREPARED)
 _RESIDENT = "resident"
 _SETTLING_S = 1.0
 """Behind a server's start, in which its fork server and workers get ready."""
 
-Times: TypeAlias = "tuple[float, float, float]"
-"""Seconds to READY, to the first answer, and of the second."""
+_STAMPS = "stamps.json"
+"""Of a Python model, in its entry's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """CLOCK_MONOTONIC: the load call, its return, the first answer and the second."""
+
+    begin_ns: int
+    ready_ns: int
+    first_ns: int
+    second_ns: int
+
+    @property
+    def first_s(self) -> float:
+        return (self.first_ns - self.begin_ns) / 1e9
+
+
+_Start: TypeAlias = "tuple[_Times, Parts]"
 
 
 def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[str, Any]]:
@@ -69,7 +101,7 @@ def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[st
         taken, _ = in_rounds(
             entries,
             rounds,
-            lambda engine: _load(repository, threads, entries[engine], inputs),
+            lambda engine: _load(repository, threads, entries[engine], engine in _OURS, inputs),
             uncounted=1,  # fills the page cache with libraries and models
         )
     return [_row(files, taken, engine) for engine in entries]
@@ -94,51 +126,80 @@ def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[st
         },
         "torch": (TORCH_MODEL, {"file": file, "weights": weights}),
     }
-    entries = {engine: engine.replace(" ", "_") for engine in (BRISK, UNPREPARED, *sources)}
-    for engine in (BRISK, UNPREPARED):
+    entries = {engine: engine.replace(" ", "_") for engine in (*_OURS, *sources)}
+    for engine in _OURS:
         write_brisk_entry(repository, files.model, entries[engine])
     prepare_brisk(repository / entries[BRISK] / "1" / "model.onnx", repository, threads)
     for engine, (source, values) in sources.items():
-        signature = signature_of(files.model)
-        write_python_entry(
-            repository, entries[engine], signature, source, threads=threads, **values
-        )
+        name, signature = entries[engine], signature_of(files.model)
+        values |= {"threads": threads, "stamps": str(repository / name / _STAMPS)}
+        write_python_entry(repository, name, signature, noting(source), **values)
     return entries
 
 
-def _load(repository: Path, threads: int, name: str, inputs: Mapping[str, np.ndarray]) -> Times:
-    """Start a server, load and ask one entry."""
+def _load(
+    repository: Path, threads: int, name: str, is_ours: bool, inputs: Mapping[str, np.ndarray]
+) -> _Start:
+    """Start a server, load and ask one entry. Raises UnknownPartsError.
+
+    A worker of Brisk is observed meanwhile: some ten spans, a microsecond each.
+    """
+    if is_ours:
+        with (
+            _resident_server(repository, threads) as server,
+            Observer(server.place, Role.FOREGROUND) as observer,
+        ):
+            begin_recording(observer)
+            taken = _time(server, name, inputs)
+            spans, origin = end_recording(observer, name)
+        return taken, parts_of_brisk(spans, name, origin, taken.begin_ns, taken.first_ns)
+    stamps = repository / name / _STAMPS
+    stamps.unlink(missing_ok=True)
+    with _resident_server(repository, threads) as server:
+        taken = _time(server, name, inputs)
+    # Behind the server's end, which unloads the model: only then it writes them.
+    return taken, parts_of_python(read_stamps(stamps), taken.begin_ns, taken.first_ns)
+
+
+@contextlib.contextmanager
+def _resident_server(repository: Path, threads: int) -> Iterator[BenchmarkServer]:
+    """One that has another entry of Brisk already."""
     variables = {**thread_variables(threads), "BRISK_ARTEFACTS": "use"}
     options = [WITHOUT_COMPLETION, "--model-control-mode=explicit", f"--load-model={_RESIDENT}"]
+    with benchmark_server(repository, variables, options) as server:
+        yield server
+
+
+def _time(server: BenchmarkServer, name: str, inputs: Mapping[str, np.ndarray]) -> _Times:
     with (
-        benchmark_server(repository, variables, options) as server,
         contextlib.closing(InferenceServerClient(server.grpc)) as control,
         InferenceClient(server.grpc, Transport.GRPC) as client,
     ):
         time.sleep(_SETTLING_S)
-        before_s = time.perf_counter()
+        begin_ns = time.monotonic_ns()
         control.load_model(name)
-        ready_s = time.perf_counter()
+        ready_ns = time.monotonic_ns()
         client.infer(name, inputs)
-        first_s = time.perf_counter()
+        first_ns = time.monotonic_ns()
         client.infer(name, inputs)
-        second_s = time.perf_counter()
-    return ready_s - before_s, first_s - before_s, second_s - first_s
+        return _Times(begin_ns, ready_ns, first_ns, time.monotonic_ns())
 
 
-def _row(files: ModelFiles, taken: Mapping[str, Sequence[Times]], engine: str) -> dict[str, Any]:
-    rounds = taken[engine]
-    pairs = zip(rounds, taken[BRISK], strict=True)
-    first = summarise([first_s for _, first_s, _ in rounds])
+def _row(files: ModelFiles, taken: Mapping[str, Sequence[_Start]], engine: str) -> dict[str, Any]:
+    rounds = [times for times, _ in taken[engine]]
+    ours = [times for times, _ in taken[BRISK]]
+    first = summarise([times.first_s for times in rounds])
+    pairs = [(peer.first_s, own.first_s) for peer, own in zip(rounds, ours, strict=True)]
     return {
         "part": "served",
         "model": files.name,
         "batch": 1,
         "engine": engine,
-        "ready_ms": statistics.median(ready_s for ready_s, _, _ in rounds) * 1e3,
+        "ready_ms": statistics.median(each.ready_ns - each.begin_ns for each in rounds) / 1e6,
         "first_ms": first.median * 1e3,
         "spread_ms": first.spread * 1e3,
-        "second_ms": statistics.median(second_s for _, _, second_s in rounds) * 1e3,
-        "over_brisk": round(median_ratio([(theirs[1], ours[1]) for theirs, ours in pairs]), 2),
+        **part_columns([parts for _, parts in taken[engine]]),
+        "second_ms": statistics.median(each.second_ns - each.first_ns for each in rounds) / 1e6,
+        "over_brisk": round(median_ratio(pairs), 2),
         "samples": len(rounds),
     }

@@ -38,7 +38,8 @@ OF_CACHES = frozenset(PARTS) - {"variants"}
 """Parts that need the caches which `brisk caches train` would make."""
 
 NOTES = (
-    "early: share of evaluation inputs that a cache answered; agreement: with the bare model",
+    "early: share of evaluation inputs that a cache answered; agreement: with the bare model, of "
+    "all answers; early agreement: of those that a cache gave, which is what is promised",
     "evaluation inputs trained, tuned and calibrated nothing, the network not either, nor did a "
     "copy of one",
     "speed up: mean of the bare model over mean of the side, same inputs, in turns",

@@ -59,6 +59,11 @@ class ExitSide:
     def early(self) -> float:
         return len(self.agreed_early) / len(self.times_s)
 
+    @property
+    def early_agreement(self) -> float | None:
+        """Of the answers that a cache gave; None where it gave none."""
+        return float(np.mean(self.agreed_early)) if self.agreed_early else None
+
     def columns(self, base: ExitSide) -> dict[str, Any]:
         """Of a report's row; ``base``: the bare model's, on the same inputs."""
         return {
@@ -68,6 +73,7 @@ class ExitSide:
             "speed_up": base.mean_s / self.mean_s,
             "agreement": self.agreement,
             "early": self.early,
+            "early_agreement": self.early_agreement,
             "inputs": len(self.times_s),
         }
 

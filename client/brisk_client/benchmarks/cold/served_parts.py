@@ -1,0 +1,209 @@
+"""What a first answer through Triton is made of: stub, parse, load and run.
+
+The four lie one behind the other on the way from the load call to the first answer, and their sum
+is that time. All times are CLOCK_MONOTONIC, which every process of a machine shares.
+
+* ``parse``: the model is read until its parts are known. Brisk from a prepared form: the event
+  `parse` of its timeline. Brisk from the model's own file makes all sessions in the same stage,
+  and the other engines read the file where they make their session: theirs belongs to ``load``.
+* ``load``: sessions are made while the load call or the first request waits for them. Brisk: the
+  rest of the load lane's work until the model is READY, then `create` and `wait` of the first
+  request, which makes sessions itself or waits for a lane's. Python backend: ``initialize``.
+* ``run``: the first request is computed, without ``load``. Brisk: from its arrival in the worker
+  to its answer there. Python backend: ``execute``.
+* ``stub``: all else: Triton, the start of a stub's process with its imports, an engine's library
+  among them, and the ways between client, Triton, stub and worker.
+
+``beside`` is in none of them: what Brisk's lanes spend on sessions while nobody waits for them.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk.observer import Observer
+from brisk.protocol.records import Span
+from brisk.segments.table import EXECUTOR
+from brisk.segments.timeline import EventKind
+from brisk.telemetry.metrics import STARTS
+
+LOADS, REQUESTS = "load lane", "requests"
+"""Lanes of the worker's spans; ``brisk.runtime.worker.tracing`` has the same names."""
+
+REPORT_S = 10.0
+"""A worker reports a start when its requests leave it time, a second later at most."""
+
+_LOOK_S = 0.05
+
+
+class UnknownPartsError(Exception):
+    """What a side noted of its first answer does not say what it was made of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Seconds. ``parse_s``: None where it cannot be told from ``load_s``. ``beside_s``: of all
+    lanes, beside the others; 0 where there are none.
+    """
+
+    stub_s: float
+    parse_s: float | None
+    load_s: float
+    run_s: float
+    beside_s: float = 0.0
+
+
+def part_columns(parts: Sequence[Parts]) -> dict[str, float | None]:
+    """Of a report's row: medians over rounds."""
+    parse_s = [each.parse_s for each in parts if each.parse_s is not None]
+    return {
+        "stub_ms": statistics.median(each.stub_s for each in parts) * 1e3,
+        "parse_ms": statistics.median(parse_s) * 1e3 if parse_s else None,
+        "load_ms": statistics.median(each.load_s for each in parts) * 1e3,
+        "run_ms": statistics.median(each.run_s for each in parts) * 1e3,
+        "beside_ms": statistics.median(each.beside_s for each in parts) * 1e3,
+    }
+
+
+# Brisk: what the worker records while somebody observes it.
+
+
+def begin_recording(observer: Observer) -> None:
+    """From the return on the worker records spans."""
+    observer.begin_trace()
+    observer.status()  # its answer comes behind what was asked before
+
+
+def end_recording(observer: Observer, model: str) -> tuple[list[Span], str]:
+    """The spans, those of the model's start among them, and what it started from.
+
+    Raises UnknownPartsError where the worker reports no start within REPORT_S.
+    """
+    until_s = time.monotonic() + REPORT_S
+    while (origin := _origin(observer, model)) is None:
+        if time.monotonic() > until_s:
+            raise UnknownPartsError(f"the worker reports no start of '{model}'")
+        time.sleep(_LOOK_S)
+    time.sleep(_LOOK_S)  # it counts the start just before it adds the spans
+    return observer.end_trace(), origin
+
+
+def _origin(observer: Observer, model: str) -> str | None:
+    """``artefact`` or ``model``; None before the start is reported."""
+    for sample in observer.statistics():
+        if sample.metric == STARTS.name and sample.labels[0] == model:
+            return sample.labels[2]
+    return None
+
+
+def parts_of_brisk(
+    spans: Iterable[Span], model: str, origin: str, begin_ns: int, first_ns: int
+) -> Parts:
+    """Of the entry ``model``, called at ``begin_ns`` and answered at ``first_ns``.
+
+    Raises UnknownPartsError where its load or its first request is not among the spans.
+    """
+    file = f"/{model}/1/model.onnx"
+    found = list(spans)
+    load = _first(found, LOADS, lambda span: span.request.endswith(file), model)
+    request = _first(found, REQUESTS, lambda span: span.name.startswith(f"{model} 1,"), model)
+    own = [span for span in found if span.request.endswith(file) and span is not load]
+    parse_ns: int | None = None
+    if origin == "artefact":
+        parse_ns = sum(_length_ns(span) for span in own if span.name == EventKind.PARSE.value)
+    awaited_ns = sum(
+        _length_ns(span)
+        for span in own
+        if span.lane == EXECUTOR and request.begin_ns <= span.begin_ns < request.end_ns
+    )
+    beside_ns = sum(
+        _length_ns(span)
+        for span in own
+        if span.lane != EXECUTOR and span.name.startswith(f"{EventKind.CREATE.value} ")
+    )
+    load_ns = _length_ns(load) - (parse_ns or 0) + awaited_ns
+    run_ns = _length_ns(request) - awaited_ns
+    return _parts(first_ns - begin_ns, parse_ns, load_ns, run_ns, beside_ns)
+
+
+def _first(spans: Iterable[Span], lane: str, fits: Callable[[Span], bool], model: str) -> Span:
+    fitting = [span for span in spans if span.lane == lane and fits(span)]
+    if not fitting:
+        raise UnknownPartsError(f"the worker recorded nothing of '{model}' in '{lane}'")
+    return min(fitting, key=lambda span: span.begin_ns)
+
+
+def _length_ns(span: Span) -> int:
+    return span.end_ns - span.begin_ns
+
+
+# The Python backend: the model notes when Triton called it, and tells when it is unloaded.
+
+_NOTING = '''
+
+import json
+import time
+
+
+class TritonPythonModel(TritonPythonModel):
+    """The same, which notes when it begins and ends what."""
+
+    def initialize(self, args):
+        begin_ns = time.monotonic_ns()
+        super().initialize(args)
+        self.stamps = {{"initialize": [begin_ns, time.monotonic_ns()]}}
+
+    def execute(self, requests):
+        begin_ns = time.monotonic_ns()
+        responses = super().execute(requests)
+        self.stamps.setdefault("execute", [begin_ns, time.monotonic_ns()])
+        return responses
+
+    def finalize(self):
+        with open({stamps!r}, "w") as file:
+            json.dump(self.stamps, file)
+'''
+
+
+def noting(source: str) -> str:
+    """``source`` of a Python model, to be formatted with ``stamps``, the file that it writes."""
+    return source + _NOTING
+
+
+def parts_of_python(stamps: Mapping[str, Sequence[int]], begin_ns: int, first_ns: int) -> Parts:
+    """Raises UnknownPartsError where a stamp is missing."""
+    try:
+        load_ns, run_ns = (end - begin for begin, end in (stamps[name] for name in _CALLS))
+    except KeyError as missing:
+        raise UnknownPartsError(f"the model noted no {missing}") from missing
+    return _parts(first_ns - begin_ns, None, load_ns, run_ns)
+
+
+_CALLS = ("initialize", "execute")
+
+
+def read_stamps(file: Path) -> Mapping[str, Sequence[int]]:
+    """Raises UnknownPartsError where the model has told nothing."""
+    try:
+        found: Mapping[str, Sequence[int]] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UnknownPartsError(f"the model told no times: {error}") from error
+    return found
+
+
+def _parts(
+    whole_ns: int, parse_ns: int | None, load_ns: int, run_ns: int, beside_ns: int = 0
+) -> Parts:
+    stub_ns = whole_ns - (parse_ns or 0) - load_ns - run_ns
+    if min(stub_ns, parse_ns or 0, load_ns, run_ns) < 0:
+        raise UnknownPartsError(
+            f"of {whole_ns} ns to the first answer {parse_ns} are parse, {load_ns} load, "
+            f"{run_ns} run"
+        )
+    parse_s = None if parse_ns is None else parse_ns / 1e9
+    return Parts(stub_ns / 1e9, parse_s, load_ns / 1e9, run_ns / 1e9, beside_ns / 1e9)
