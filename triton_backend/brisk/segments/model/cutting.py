@@ -106,12 +106,14 @@ def cut_points(
     size_bytes: int,
     longest_ns: float | None = None,
     taps: Collection[str] = (),
+    names: NodeNames | None = None,
 ) -> tuple[list[NodeSpan], ModelProto]:
     """The spans of the model's nodes, in order; and the model with what is known of its types.
 
     ``size_bytes``: of the model's file. ``longest_ns``: None for LONGEST_SEGMENT_NS; 0 cuts at
     every boundary, whatever it costs. ``taps``: names of values that are read at a boundary,
-    so one stands behind each, whatever it costs; unknown ones are passed over. One span where
+    so one stands behind each, whatever it costs; unknown ones are passed over. ``names``: of the
+    model's graph, where they are known. One span where
     there are none and the graph is small, where ``is_in_order`` forbids more, or where no
     boundary is cheap enough.
     """
@@ -121,7 +123,7 @@ def cut_points(
     is_small = size_bytes < SMALL_MODEL_BYTES and count <= SMALL_MODEL_NODES
     if is_small and longest_ns > 0 and not taps:
         return whole, model
-    names = names_of(model.graph)
+    names = names or names_of(model.graph)
     if not is_in_order(model.graph, names):
         return whole, model
     assumed = None

@@ -60,9 +60,13 @@ class Segment:
 
 
 def extract(
-    model: ModelProto, spans: Sequence[NodeSpan], typed: ModelProto | None = None
+    model: ModelProto,
+    spans: Sequence[NodeSpan],
+    typed: ModelProto | None = None,
+    names: NodeNames | None = None,
 ) -> list[Segment]:
     """The segments of ``model``; ``typed``: the same with inferred types, where there are several.
+    ``names``: of its graph, where they are known.
 
     Within a segment stands what the file itself says of types: ONNX Runtime infers the rest, and
     fuses otherwise where it is told.
@@ -72,16 +76,22 @@ def extract(
         inputs = tuple(info.name for info in graph.input)
         outputs = tuple(info.name for info in graph.output)
         return [Segment(SegmentSpec(0, inputs, outputs, (), _words(graph, spans[0])), model)]
-    names = names_of(graph)
+    names = names or names_of(graph)
     pieces = list(_pieces(graph, names, _with_outputs(names, spans)))
-    crossing = {name for spec, *_ in pieces for name in (*spec.inputs, *spec.outputs)}
+    crossing = {name for spec, *_ in pieces[1:] for name in spec.inputs}
     types = _border_types(model, names, typed or model, crossing)
     known = {**types, **{info.name: info.type for info in graph.output}}
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     segments = []
     for spec, span, read in pieces:
-        proto = GraphProto(name=f"{graph.name or 'model'}:{spec.index}")
+        whole = ModelProto(
+            ir_version=model.ir_version,
+            opset_import=model.opset_import,
+            functions=model.functions,
+        )
+        proto = whole.graph
+        proto.name = f"{graph.name or 'model'}:{spec.index}"
         proto.node.extend(graph.node[span.start : span.stop])
         proto.initializer.extend(tensor for name, tensor in initialisers.items() if name in read)
         proto.sparse_initializer.extend(t for name, t in sparse.items() if name in read)
@@ -92,12 +102,6 @@ def extract(
         proto.output.extend(_info(name, known) for name in spec.outputs)
         makes = set(chain.from_iterable(names.makes[span.start : span.stop]))
         proto.value_info.extend(info for info in graph.value_info if info.name in makes)
-        whole = ModelProto(
-            ir_version=model.ir_version,
-            opset_import=model.opset_import,
-            functions=model.functions,
-            graph=proto,
-        )
         segments.append(Segment(spec, whole))
     return segments
 
@@ -209,13 +213,15 @@ def _border_types(
     model: ModelProto, names: NodeNames, typed: ModelProto, crossing: Collection[str]
 ) -> Mapping[str, TypeProto]:
     """Of each of ``crossing``, values that cross a border: element type, and of the shape what is
-    sure. ``typed``: the model with inferred types.
+    sure. ``typed``: the model with inferred types; where the file itself says something of a value
+    that is read, they may follow from that.
 
     Sizes are numbers, or names that the model's inputs have. A first dimension has no number:
     jobs go on with some rows of a batch.
     """
     types = value_types(typed.graph, crossing)
-    if model.graph.value_info or any(info.name in crossing for info in model.graph.output):
+    read = set(chain.from_iterable(names.reads))
+    if model.graph.value_info or any(info.name in read for info in model.graph.output):
         shapes = _inferred_alone(model, crossing)
     else:
         shapes = types

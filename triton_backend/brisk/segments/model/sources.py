@@ -15,7 +15,7 @@ from brisk.graph.files.tensors import read_tensor
 from brisk.graph.program import Variable
 from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
-from brisk.segments.model.graph_names import WITH_BODIES, constants_of
+from brisk.segments.model.graph_names import WITH_BODIES, constants_of, names_of
 from brisk.segments.model.model_file import ModelFile, read_model_file
 from brisk.segments.opening import CPU, Form, Provider, open_segment
 from brisk.segments.session import OrtSession, running, shared
@@ -78,9 +78,11 @@ class BareModel(Source):
         """By segment, sessions that are warm from the start, until they are shared."""
         self._is_awaited = is_awaited
         size = path.stat().st_size
-        spans, typed = cut_points(file.proto, size, longest_ns, taps)
+        names = names_of(file.proto.graph)
+        spans, typed = cut_points(file.proto, size, longest_ns, taps, names)
         defaults = _take_defaults(file.proto, file)
-        self.segments: Sequence[Segment] = extract(file.proto, spans, typed)
+        known = None if defaults else names
+        self.segments: Sequence[Segment] = extract(file.proto, spans, typed, known)
         self.wants_artefact = file.own_format is None  # else it is optimised already
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
         self.plan = SegmentPlan(
