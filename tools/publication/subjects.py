@@ -24,6 +24,10 @@ _WARM = (
     *("model", "engine", "path", "median_ms", "spread_ms", "processor_ms"),
     *("ratio_to_onnxruntime", "runs"),
 )
+_DISB = (
+    *("workload", "side", "mean_ms", "p50_ms", "p99_ms", "mean_ratio", "p99_ratio"),
+    *("throughput_ratio", "per_s", "failed", "dropped"),
+)
 _EXITS = "Learned caches against the same model without, in process, sides in turns"
 
 SUBJECTS: dict[str, Subject] = {
@@ -39,6 +43,11 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "warm-real": Subject(
         "Warm inference of real models",
+        "Time of an inference of loaded models that nobody tuned for, engines in turns.",
+        _WARM,
+    ),
+    "warm-real-2": Subject(
+        "Warm inference of real models, two threads",
         "Time of an inference of loaded models that nobody tuned for, engines in turns.",
         _WARM,
     ),
@@ -83,16 +92,34 @@ SUBJECTS: dict[str, Subject] = {
     "preempt-workloads": Subject(
         "Priorities: DISB's workloads",
         "REEF's workloads of real-time and best-effort clients through real servers.",
-        (
-            *("workload", "side", "mean_ms", "p50_ms", "p99_ms", "mean_ratio", "p99_ratio"),
-            *("throughput_ratio", "per_s", "failed", "dropped"),
-        ),
+        _DISB,
+    ),
+    "preempt-de": Subject(
+        "Priorities: DISB's workloads D and E",
+        "REEF's workloads in which every network is asked in real time.",
+        _DISB,
+    ),
+    "preempt-real": Subject(
+        "Priorities: DISB's workload REAL",
+        "A trace of real-time requests beside best-effort clients through real servers.",
+        _DISB,
     ),
     "preempt-parts": Subject(
-        "Priorities: latency of preemption, pairs, loops, equality",
-        "From sending a real-time request to its first layer, networks against each other, and "
-        "whether interrupted runs give the same bits.",
+        "Priorities: latency of preemption",
+        "From sending a real-time request to its first layer, network by network.",
         split="figure",
+    ),
+    "preempt-layers": Subject(
+        "Priorities: latency of preemption by the length of a layer",
+        "From sending a real-time request to its first layer, beside layers of 1 to 300 ms.",
+    ),
+    "preempt-pairs": Subject(
+        "Priorities: pairs of networks",
+        "Each network in real time beside each other one at best effort.",
+    ),
+    "preempt-loops": Subject(
+        "Priorities: best-effort loops",
+        "Networks in real time beside best-effort clients that ask without a pause.",
     ),
     "preempt-equality": Subject(
         "Priorities: answers of interrupted runs",
@@ -101,6 +128,14 @@ SUBJECTS: dict[str, Subject] = {
     "exits-fashion": Subject("Early exits: Fashion-MNIST", f"{_EXITS}."),
     "exits-streams": Subject("Early exits: Zipf streams", f"{_EXITS}, learning from the stream."),
     "exits-video": Subject("Early exits: a fixed camera", f"{_EXITS}, learning from the video."),
+    "exits-served": Subject(
+        "Early exits: through Triton",
+        "Requests to an entry with learned caches and to one without.",
+    ),
+    "exits-variants": Subject(
+        "Early exits: variants and compositions",
+        "What every variant of predictor and every way of composing them comes to.",
+    ),
     "exits-promise": Subject(
         "Early exits: the promise", "Whether what was promised is kept, again and again."
     ),

@@ -42,7 +42,7 @@ def test_a_form_larger_than_allowed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr("brisk.segments.prepared.preparation._SPARE_BYTES", 0)
+    monkeypatch.setattr("brisk.segments.prepared.preparation.SPARE_BYTES", 0)
     model = chain(tmp_path / "model.onnx", layers=1)
     answer = CliRunner().invoke(application, ["prepare", str(model), "--disk", "0"])
     assert isinstance(answer.exception, InvalidModelError)

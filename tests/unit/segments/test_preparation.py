@@ -113,7 +113,7 @@ def test_what_answers_otherwise_than_before_it_was_saved_is_not_published(
 def test_a_form_larger_than_allowed_is_refused(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brisk.segments.prepared.preparation._SPARE_BYTES", 0)
+    monkeypatch.setattr("brisk.segments.prepared.preparation.SPARE_BYTES", 0)
     with pytest.raises(InvalidModelError, match="takes more than"):
         prepare(model, THREADS, disk_factor=0.5)
 

@@ -69,7 +69,7 @@ def test_one_good_setting_among_many_passes_no_check() -> None:
     poor, good = (0.2, 1.1), (5.0, 2.0)
     for gains, holds in (([poor, poor, good], False), ([good, good, poor], True)):
         report = Report("pipeline", {}, {}, rows_of(gains), [])
-        pipeline._check(report, told)
+        pipeline.check_settings(report, told)
         median = [check for check in report.checks if "median of all 3" in check.name]
         assert [check.ok for check in median] == [holds, holds]
         assert [check.value for check in median] == list(good if holds else poor)
@@ -92,7 +92,8 @@ def test_a_written_network_answers_as_torch_does() -> None:
         nn.Linear(4, 3),
     ).eval()
     images = make_scenes(3, seed=1, part=ScenePart.TRAINED).images
-    (answer,) = ReferenceEvaluator(networks._write("n", network, 3)).run(None, {"image": images})
+    written = networks.network_as_onnx("n", network, 3)
+    (answer,) = ReferenceEvaluator(written).run(None, {"image": images})
     with torch.inference_mode():
         expected = network(torch.from_numpy(images)).softmax(1).numpy()
     np.testing.assert_allclose(answer, expected, rtol=1e-3, atol=1e-5)
@@ -108,14 +109,15 @@ def test_planners_with_the_same_variants_answer_the_same(
         accuracies[task] = {}
         for rank, size in enumerate(networks.EPOCHS.get(task, ("small", "large"))):
             layers = networks.CLASSIFIERS[size]
-            trained = networks._train(layers, classes, images, np.zeros(8, np.int64), 1)
-            onnx.save(networks._write(size, trained, classes), tmp_path / f"{task}_{size}.onnx")
+            trained = networks.train_network(layers, classes, images, np.zeros(8, np.int64), 1)
+            written = networks.network_as_onnx(size, trained, classes)
+            onnx.save(written, tmp_path / f"{task}_{size}.onnx")
             accuracies[task][size] = 0.5 + rank / 10
-    onnx.save(networks._join(), tmp_path / "join.onnx")
+    onnx.save(networks.joining_network(), tmp_path / "join.onnx")
     plates = Samples({"image": images}, np.zeros(8, np.int64))
     told = networks.TrainedNetworks(tmp_path, accuracies, plates, "none")
     with torch.inference_mode():
-        frames, labels = pipeline._requests(told, 4)
+        frames, labels = pipeline.requests_of(told, 4)
         bench = load_bench(told, tmp_path, frames[:2], frames[2:])
         served = [bench.serve(planner, "equal", HOUR_NS, 0) for planner in PLANNERS]
         assert served[0].taken == ("plate=large", "kind=medium", "digit=large", "shape=large")

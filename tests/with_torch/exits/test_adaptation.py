@@ -112,6 +112,25 @@ def test_a_version_that_recent_traffic_speaks_against_is_replaced_by_one_that_sa
     assert 0 < outcome.saved_s[1] < outcome.saved_s[0]
 
 
+def test_where_traffic_turns_back_the_next_version_is_what_was_trained_first(
+    adapted: Adapted,
+) -> None:
+    """What is served answers nothing, and training goes wrong."""
+    settings = AdaptationSettings(predictor=PredictorSettings(epochs=3, learning_rate=30.0))
+    adapter = adapter_of(adapted, settings)
+    nothing = (math.inf,) * len(adapted.cascade.exits)
+    level = dataclasses.replace(adapted.cascade.levels[0], thresholds=nothing)
+    adapter.cascade = dataclasses.replace(adapted.cascade, levels=(level,), revision=3)
+    adapter.take({"image": adapted.images + np.float32(0.01)}, 0.0)
+    outcome = adapter.adapt(1.0)
+    assert outcome.cascade is not None, outcome.reason
+    assert outcome.cascade.revision == 4
+    assert not outcome.cascade.repairs
+    assert outcome.cascade.levels == adapted.cascade.levels
+    assert outcome.cascade.exits == adapted.cascade.exits
+    assert outcome.saved_s[0] == 0 < outcome.saved_s[1]
+
+
 def test_constant_traffic_teaches_nothing(adapted: Adapted) -> None:
     outcome = fed(adapted, np.repeat(adapted.images[:3], 300, axis=0))
     assert outcome.cascade is None

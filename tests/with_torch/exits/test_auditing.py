@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -58,8 +59,8 @@ def test_the_whole_model_says_its_classes_from_what_processors_others_leave(
     assert context == "first"
     assert len(classes) == len(asked.inputs["image"])
     assert len(set(classes)) == 1, "the inputs were chosen by their class"
-    assert auditor._process is not None
-    assert os.sched_getscheduler(auditor._process.pid) == os.SCHED_IDLE
+    assert auditor.process_id is not None
+    assert os.sched_getscheduler(auditor.process_id) == os.SCHED_IDLE
 
 
 def test_a_model_that_has_changed_on_disk_is_not_asked(
@@ -78,21 +79,29 @@ def test_an_auditor_that_dies_is_replaced(
     monkeypatch.setattr(auditor_module, "RESTART_S", 0.0)
     auditor.ask(question(model), "first")
     assert len(answered(auditor)[1]) == 16
-    assert auditor._process is not None
-    first = auditor._process.pid
-    os.kill(first, 9)
+    first = auditor.process_id
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
     auditor.ask(question(model), "second")
     auditor.ask(question(model), "third")
     verdicts = dict(answered(auditor) for _ in range(2))
     assert len(verdicts["third"]) == 16
-    assert auditor._process.pid != first
+    assert auditor.process_id != first
 
 
 def test_few_questions_wait(auditor: Auditor[str], model: Model) -> None:
-    auditor._thread = object()  # type: ignore[assignment]  # nothing is answered
+    auditor.ask(question(model), "first")
+    answered(auditor)
+    process = auditor.process_id
+    assert process is not None
+    os.kill(process, signal.SIGSTOP)  # nothing is answered
     while auditor.has_room:
         auditor.ask(question(model), "")
-    assert auditor._asked == auditor_module.MOST_WAITING
+    assert auditor.waiting == auditor_module.MOST_WAITING
+    os.kill(process, signal.SIGCONT)
+    for _ in range(auditor_module.MOST_WAITING):
+        answered(auditor)
+    assert auditor.has_room
 
 
 def costing(exits: Cascade, saved_s: float, lookup_s: float) -> ServedCaches:
@@ -191,7 +200,7 @@ def test_a_refuted_version_gives_way_to_the_one_before_wherever_that_is() -> Non
     caches.bring_candidate(adapted)
     assert caches.served is trained
     for share in (0.0, 0.9):
-        saving = caches._trial.candidate if share else caches._trial.present
+        saving = caches.trial.candidate if share else caches.trial.present
         saving.add(FEWEST_ROWS, share)
     for _ in range(FEWEST_AUDITED):
         adapted.audit.note(0, agrees=True)

@@ -61,7 +61,7 @@ def run(quick: bool = False) -> Report:
     notes = [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"]
     report = new_report("pipeline", ("torch", "onnx", "numpy", "scikit-learn"), notes)
     count = 80 if quick else len(networks.plates) - WARM_UP
-    frames, labels = _requests(networks, count + WARM_UP)
+    frames, labels = requests_of(networks, count + WARM_UP)
     labels = labels[:count]
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="brisk-pipeline-"))
@@ -77,11 +77,11 @@ def run(quick: bool = False) -> Report:
             for tightness in TIGHTNESS:
                 objective_ns = int(bench.slowest_ns * tightness)
                 report.rows += _measure(bench, policy, objective_ns, labels)
-    _check(report, networks)
+    check_settings(report, networks)
     return report
 
 
-def _requests(
+def requests_of(
     networks: TrainedNetworks, count: int
 ) -> tuple[list[dict[str, np.ndarray]], np.ndarray]:
     """A plate and four crops each; labels [count, 5]: the plate's first."""
@@ -137,7 +137,7 @@ def _row(
     }
 
 
-def _check(report: Report, networks: TrainedNetworks) -> None:
+def check_settings(report: Report, networks: TrainedNetworks) -> None:
     """GATI's claim (7.3), of the median of all settings, and that networks are what their sizes
     promise."""
     ours = [row for row in report.rows if row["planner"] == OURS]

@@ -116,11 +116,11 @@ def _train_all(folder: Path) -> dict[str, dict[str, float]]:
         images, labels = _examples(task, validation)
         accuracies[task] = {}
         for size, epochs in EPOCHS[task].items():
-            network = _train(CLASSIFIERS[size], classes, *_examples(task, training), epochs)
+            network = train_network(CLASSIFIERS[size], classes, *_examples(task, training), epochs)
             file = folder / f"{task}_{size}.onnx"
-            onnx.save(_write(f"{task}_{size}", network, classes), file)
+            onnx.save(network_as_onnx(f"{task}_{size}", network, classes), file)
             accuracies[task][size] = _share_right(file, Samples({"image": images}, labels))
-    onnx.save(_join(), folder / "join.onnx")
+    onnx.save(joining_network(), folder / "join.onnx")
     return accuracies
 
 
@@ -167,7 +167,7 @@ def _examples(task: str, scenes: Scenes) -> tuple[np.ndarray, np.ndarray]:
     return scenes.images[chosen], scenes.labels[chosen] - first
 
 
-def _train(
+def train_network(
     shape: Layers, classes: int, images: np.ndarray, labels: np.ndarray, epochs: int
 ) -> nn.Sequential:
     """With one thread: two gain little at this size, and the weights are the same every time."""
@@ -195,7 +195,7 @@ def _train(
     return network.eval()
 
 
-def _write(name: str, network: nn.Sequential, classes: int) -> onnx.ModelProto:
+def network_as_onnx(name: str, network: nn.Sequential, classes: int) -> onnx.ModelProto:
     graph = GraphWriter(name, opset=18)
     value = graph.input("image", "float32", ("batch", 1, SIDE, SIDE))
     for layer in network:
@@ -207,7 +207,7 @@ def _write(name: str, network: nn.Sequential, classes: int) -> onnx.ModelProto:
     return graph.model()
 
 
-def _join() -> onnx.ModelProto:
+def joining_network() -> onnx.ModelProto:
     """``label``: the most probable of all digits and shapes, given the probable kind; ``number``:
     the plate's."""
     graph = GraphWriter("join", opset=18)

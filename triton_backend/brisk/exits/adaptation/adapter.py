@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,14 +20,14 @@ from brisk.exits.adaptation.replay_buffer import (
     recent_choice,
 )
 from brisk.exits.adaptation.retraining import AdaptationSettings, Strange, retrain
-from brisk.exits.adaptation.validation import judge
+from brisk.exits.adaptation.validation import is_better, judge, standing_of
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
-from brisk.exits.cascade import Cascade
+from brisk.exits.cascade import Cascade, Exit
 from brisk.exits.data.outliers import KEPT, make_outliers
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.guarantee.calibration import in_order
-from brisk.exits.heads.lookup import network_of
+from brisk.exits.heads.lookup import LookUp, network_of
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import read_graph
 from brisk.exits.sources import marks
@@ -63,7 +63,7 @@ class Adapter:
         settings: AdaptationSettings,
     ) -> None:
         """Runs the base model on the reference and on outliers made of it, some seconds."""
-        self.cascade = cascade
+        self.cascade = self._trained = cascade
         self.window = SampleWindow(settings.window_rows, settings.window_bytes)
         self._reserve(reference)
         self._base = base
@@ -103,7 +103,11 @@ class Adapter:
             self.window.offer(inputs, now_s)
 
     def adapt(self, now_s: float) -> AdaptationOutcome:
-        """Train all caches again; the next version, if it is better, is this one's from now on."""
+        """Train all caches again; the next version, if it is better, is this one's from now on.
+
+        Where traffic turns back, the caches as they were trained first may be the next version:
+        their promise is proved on data of their own, and recent traffic must not speak against it.
+        """
         settings = self._settings
         parts = self._recent(now_s)
         samples = sum(map(len, parts.values()))
@@ -122,22 +126,32 @@ class Adapter:
             taken_s.append(time.process_time() - started_s)
         networks = [network for network, _ in made]
         tune = in_order([unseen.take(slice(len(parts[Use.SELECT]))) for _, unseen in made])
-        verdict = judge(self.cascade, networks, tune, parts[Use.HELD_OUT], self._held_out)
-        if not verdict.levels:
-            return AdaptationOutcome(None, verdict.reason, samples, tuple(taken_s), verdict.saved)
-        exits = tuple(
-            dataclasses.replace(exit_, model=export_look_up(network, exit_.shape, exit_.variant))
-            for exit_, network in zip(self.cascade.exits, networks, strict=True)
-        )
+        recent = parts[Use.HELD_OUT]
+        served, trained = (standing_of(each, recent) for each in (self.cascade, self._trained))
+        verdict = judge(self.cascade, networks, tune, recent, self._held_out, served)
+        learned_s = verdict.saved_s if verdict.levels else 0.0
+        if is_better(trained.sound_s, served) and trained.sound_s > learned_s:
+            exits, levels, after_s = self._trained.exits, self._trained.levels, trained.saved_s
+        elif verdict.levels:
+            exits, levels, after_s = self._with(networks), verdict.levels, verdict.saved_s
+        else:
+            saved = served.saved_s, verdict.saved_s
+            return AdaptationOutcome(None, verdict.reason, samples, tuple(taken_s), saved)
         self.cascade = dataclasses.replace(
             self.cascade,
             exits=exits,
-            levels=verdict.levels,
+            levels=levels,
             revision=self.cascade.revision + 1,
-            repairs=bool(verdict.doubt),
+            repairs=bool(served.doubt),
         )
-        return AdaptationOutcome(
-            self.cascade, verdict.doubt, samples, tuple(taken_s), verdict.saved
+        saved = served.saved_s, after_s
+        return AdaptationOutcome(self.cascade, served.doubt, samples, tuple(taken_s), saved)
+
+    def _with(self, networks: Sequence[LookUp]) -> tuple[Exit, ...]:
+        """The cascade's exits with other networks."""
+        return tuple(
+            dataclasses.replace(exit_, model=export_look_up(network, exit_.shape, exit_.variant))
+            for exit_, network in zip(self.cascade.exits, networks, strict=True)
         )
 
     def _recent(self, now_s: float) -> dict[Use, Material]:

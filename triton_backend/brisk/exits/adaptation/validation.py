@@ -132,17 +132,48 @@ LEAST_GAIN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Of a version on recent traffic. ``saved_s``: what an input saves on average. ``doubt``: how
+    that speaks against what is promised; empty: it does not.
+    """
+
+    saved_s: float
+    doubt: str
+
+    @property
+    def sound_s(self) -> float:
+        """What is saved by answers that are as good as promised."""
+        return 0.0 if self.doubt else self.saved_s
+
+
+def standing_of(cascade: Cascade, recent: Material) -> Standing:
+    """``recent``: held-out rows."""
+    seen = look_at([network_of(exit_) for exit_ in cascade.exits], recent)
+    counts = [count_cascade(seen, level.thresholds) for level in cascade.levels]
+    doubts = (
+        doubted(count, level.accuracy) for count, level in zip(counts, cascade.levels, strict=True)
+    )
+    saved_s = [exit_.saved_s for exit_ in cascade.exits]
+    burden_s = [exit_.burden_s for exit_ in cascade.exits]
+    return Standing(counts[0].saving_s(saved_s, burden_s), next(filter(None, doubts), ""))
+
+
+def is_better(new_s: float, served: Standing) -> bool:
+    """Whether saving ``new_s`` is enough to take the place of what is served."""
+    return new_s > max(served.sound_s * (1 + LEAST_GAIN), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Judgement:
     """``levels`` to publish, none where the new version is refused; ``reason`` in words.
 
-    ``saved``: seconds that an input of recent traffic saves on average, before and with it.
-    ``doubt``: how recent traffic speaks against the version that is served; empty: it does not.
+    ``saved_s``: what an input of recent traffic saves with it on average, 0 where nothing of it
+    is proved.
     """
 
     levels: tuple[Level, ...]
     reason: str
-    saved: tuple[float, float]
-    doubt: str = ""
+    saved_s: float
 
 
 def judge(
@@ -151,14 +182,16 @@ def judge(
     tune: Scored,
     recent: Material,
     original: Material,
+    served: Standing,
 ) -> Judgement:
     """``networks`` in place of the cascade's: the promise is proved on recent rows alone.
 
     ``tune`` proposes thresholds: rows as selectors judge them that never saw them. ``recent`` and
-    ``original`` rows are held out. Original ones would make it easy to prove and say nothing of
-    the traffic. They must not refute it, so that nothing is learned at the cost of what the caches
-    were made for; and recent traffic has to become faster by it, unless it speaks against the
-    version that is served: what keeps the promise then takes its place also if it saves less.
+    ``original`` rows are held out; ``served`` is how the cascade stands on the former. Original
+    ones would make it easy to prove and say nothing of the traffic. They must not refute it, so
+    that nothing is learned at the cost of what the caches were made for. Recent traffic has to
+    become faster by it; where that speaks against the version that is served, what keeps the
+    promise takes its place also if it saves less.
     """
     saved_s = [exit_.saved_s for exit_ in cascade.exits]
     burden_s = [exit_.burden_s for exit_ in cascade.exits]
@@ -166,13 +199,6 @@ def judge(
     def saved(count: CascadeCount) -> float:
         return count.saving_s(saved_s, burden_s)
 
-    served = look_at([network_of(exit_) for exit_ in cascade.exits], recent)
-    before_s = saved(count_cascade(served, cascade.levels[0].thresholds))
-    doubts = (
-        doubted(count_cascade(served, level.thresholds), level.accuracy)
-        for level in cascade.levels
-    )
-    doubt = next(filter(None, doubts), "")
     proving, refuting = look_at(networks, recent), look_at(networks, original)
     levels: list[Level] = []
     for level in cascade.levels:
@@ -190,15 +216,15 @@ def judge(
                     f"{cascade.confidence:.0%} on {len(recent)} held-out recent inputs"
                 )
             )
-            return Judgement((), reason, (before_s, 0.0))
+            return Judgement((), reason, 0.0)
     after_s = saved(count_cascade(proving, levels[0].thresholds))
-    if after_s <= (0.0 if doubt else max(before_s * (1 + LEAST_GAIN), 0.0)):
+    if not is_better(after_s, served):
         text = (
             f"it saves {after_s * 1e3:.3f} ms of a recent input on average, "
-            f"the version that is served {before_s * 1e3:.3f} ms"
+            f"the version that is served {served.saved_s * 1e3:.3f} ms"
         )
-        return Judgement((), text, (before_s, after_s))
-    return Judgement(tuple(levels), "", (before_s, after_s), doubt)
+        return Judgement((), text, after_s)
+    return Judgement(tuple(levels), "", after_s)
 
 
 def doubted(count: CascadeCount, accuracy: float) -> str:

@@ -93,8 +93,19 @@ class Auditor(Generic[Context]):
         self._started_s = -RESTART_S
 
     @property
+    def waiting(self) -> int:
+        """Questions without a verdict so far."""
+        return self._asked - self._answered
+
+    @property
     def has_room(self) -> bool:
-        return self._asked - self._answered < MOST_WAITING
+        return self.waiting < MOST_WAITING
+
+    @property
+    def process_id(self) -> int | None:
+        """None: no question has come, or the process was ended."""
+        process = self._process
+        return None if process is None else process.pid
 
     def ask(self, question: Question, context: Context) -> None:
         """``take`` returns ``context`` with the classes when they are there."""

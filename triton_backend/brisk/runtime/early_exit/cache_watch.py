@@ -53,6 +53,11 @@ class Adaptation:
         self._started_s = -math.inf
         self._is_done = False
 
+    @property
+    def process_id(self) -> int | None:
+        """None: nothing learns."""
+        return None if self._process is None else self._process.pid
+
     def look(self, models: Iterable[Path]) -> None:
         """Let a process learn for those of ``models`` that can, and for no others."""
         task = (

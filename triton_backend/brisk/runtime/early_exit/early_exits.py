@@ -44,7 +44,8 @@ class SessionCaches:
         self._served: ServedCaches | None = None
         self._predecessor: ServedCaches | None = None
         self._candidate: ServedCaches | None = None
-        self._trial = VersionTrial()
+        self.trial = VersionTrial()
+        """Of the candidate, if there is one: the main thread's own."""
         self._arrived: deque[tuple[ServedCaches | None, bool]] = deque()
         self.changes: deque[Change] = deque()
         """What the main thread has decided, for whoever keeps the files; it empties this."""
@@ -67,7 +68,7 @@ class SessionCaches:
             version, is_tried = self._arrived.popleft()
             self._candidate = version if is_tried else None
             repairs = is_tried and version is not None and version.cascade.repairs
-            self._trial = VersionTrial(repairs)
+            self.trial = VersionTrial(repairs)
             if not is_tried:
                 self._served, self._predecessor = version, None
         return self._served
@@ -87,7 +88,7 @@ class SessionCaches:
         Raises InvalidRequestError where the inputs do not fit the model.
         """
         served = self.served
-        if self._candidate is not None and self._trial.takes_candidate():
+        if self._candidate is not None and self.trial.takes_candidate():
             served = self._candidate
         level = served.cascade.level(agreement) if served is not None else None
         if served is None or level is None or not _are_rows(inputs):
@@ -116,7 +117,7 @@ class SessionCaches:
         if found is None:
             return None
         found.note(frame)
-        saving = self._trial.candidate if found is self._candidate else self._trial.present
+        saving = self.trial.candidate if found is self._candidate else self.trial.present
         rows = frame.rows
         for answer in frame.answers:
             if answer.exit_index is not None:
@@ -138,7 +139,7 @@ class SessionCaches:
 
     def settle(self) -> None:
         """End the trial of a candidate where there is enough to judge it by."""
-        candidate, trial = self._candidate, self._trial
+        candidate, trial = self._candidate, self.trial
         if candidate is None:
             return
         verdict = trial.verdict(candidate.audit.audited)

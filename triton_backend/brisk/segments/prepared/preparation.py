@@ -36,7 +36,7 @@ DISK_FACTOR = 4.5
 """Default of what the prepared form may take, as a multiple of the model's files: int8 weights
 that ONNX Runtime computes with as float32 are kept so."""
 
-_SPARE_BYTES = 16 << 20
+SPARE_BYTES = 16 << 20
 """What any model's may take."""
 
 _DRAFT = ".draft-"
@@ -126,7 +126,7 @@ class _Making:
         if self.before[real.name] != seen[real.name]:
             raise InvalidModelError(f"{model} has changed while it was prepared")
         self.identity = store.identify(self.home, self.names)
-        self._most_bytes = _SPARE_BYTES + int(
+        self._most_bytes = SPARE_BYTES + int(
             disk_factor * sum(stamp[0] for stamp in self.before.values())
         )
         self._trial = SegmentTrial(self.source.plan)
