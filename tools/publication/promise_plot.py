@@ -35,7 +35,7 @@ def promise_plot(run: PublishedRun) -> str:
     if len(kept) < 2:
         raise UnusableRunError(f"{run.file}: {len(kept)} rows are of a promise, wanted are two")
     promises = [one.promise for one in kept]
-    most = max(4, int(max(one.speed_up for one in kept)) + 1)
+    most = max(4, int(max(one.speed_up for one in kept)) + 2)  # words stand above the points
     reach = 0.08 * (promises[-1] - promises[0])
     area = Area(
         Axis(promises[0] - reach, promises[-1] + reach, _LEFT, _RIGHT),
