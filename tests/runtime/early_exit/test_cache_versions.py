@@ -131,6 +131,9 @@ def test_a_version_that_repairs_the_promise_is_served_though_it_answers_less(
     ask_until(connection, model, lambda: revision(place) == 7, "the version that repairs")
     wait_until(lambda: adapted_file(model.file).exists(), "its file")
     assert taken(ask(connection, model.easy)) == ""
+    with Observer(place, Role.FOREGROUND) as observer:
+        (told, *_) = observer.status().incidents
+    assert "revision 7, are promoted: it spares 0.0% of the model, the one before too" in told.what
 
 
 def test_a_damaged_version_is_deleted_and_the_present_one_goes_on(

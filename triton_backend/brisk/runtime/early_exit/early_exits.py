@@ -145,10 +145,8 @@ class SessionCaches:
         verdict = trial.verdict(candidate.audit.audited)
         if verdict is TrialResult.OPEN:
             return
-        figures = (
-            f"it spares {trial.candidate.mean:.1%} of the model, "
-            f"the one before {trial.present.mean:.1%}"
-        )
+        figures = f"it spares {trial.candidate.mean:.1%} of the model, the one before "
+        figures += "too boldly" if trial.repairs else f"{trial.present.mean:.1%}"
         if verdict is TrialResult.WORSE:
             self._reject(figures)
             return
