@@ -29,6 +29,10 @@ class ServeCommand:
         self.runtime = runtime
         self._log = log
 
+    def url_of(self, service: str) -> str:
+        """``host:port`` of ``http``, ``grpc`` or ``metrics``."""
+        return f"127.0.0.1:{option(self.options, f'{service}-port')}"
+
     @property
     def log_text(self) -> str:
         return self._log.read_text()

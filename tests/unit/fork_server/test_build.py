@@ -10,13 +10,13 @@ import pytest
 
 from brisk.fork_server import build
 from brisk.fork_server.build import LAUNCHER, place_launcher
-from brisk.fork_server.start import PRELOAD
+from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD
 
 
 def test_without_a_compiler_stubs_start_as_triton_starts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in (LAUNCHER, PRELOAD):
+    for name in (LAUNCHER, PRELOAD, SERVER_PRELOAD):
         (tmp_path / name).write_text("of another Brisk")
     monkeypatch.setenv("CXX", "/absent")
     assert not place_launcher(tmp_path)
@@ -44,7 +44,7 @@ def test_files_made_ahead_are_taken_where_there_is_no_compiler(
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("CXX", "/absent")
     assert place_launcher(backend)
-    for name in (LAUNCHER, PRELOAD):
+    for name in (LAUNCHER, PRELOAD, SERVER_PRELOAD):
         assert (backend / name).read_bytes() == (share / name).read_bytes()
         assert (backend / name).stat().st_mode & 0o777 == 0o755
 

@@ -25,6 +25,7 @@ CHECKS: dict[str, Callable[[Deployment], Findings]] = {
     "artefacts": installation.artefacts,
     "auto-complete": installation.auto_complete,
     "forked stubs": installation.forked_stubs,
+    "names of entries": installation.names,
     "operators": installation.operators,
 }
 

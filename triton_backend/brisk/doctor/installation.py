@@ -19,6 +19,7 @@ from brisk.protocol.runtime_paths import runtime_place
 from brisk.settings import cache_directory
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.triton.options import option
+from brisk.triton.server_preload import is_preloaded, unstartable
 from brisk.tuning import SessionTuning
 from brisk.view.entry_text import written_config
 
@@ -176,10 +177,13 @@ def auto_complete(deployment: Deployment) -> Findings:
     """Auto-completion of configurations: Triton runs a second stub for every load to ask for it.
 
     A Python-based backend's load took 1.4 s with it and 0.2 s without, measured with complete
-    configurations; the second is a fixed wait in Triton.
+    configurations; the second is a fixed wait in Triton, which a server that ``brisk serve`` has
+    started does without.
     """
     if deployment.server is None:
         return unknown("no running server was found")
+    if is_preloaded(deployment.environment):
+        return good("takes a stub for each load, and no second")
     value = option(deployment.command, "disable-auto-complete-config")
     if value is not None and value.lower() not in ("false", "0"):
         return good("switched off")
@@ -225,6 +229,25 @@ def forked_stubs(deployment: Deployment) -> Findings:
         cost,
         "install a C++ compiler (Debian: g++), then `brisk install` or `brisk serve` again",
     )
+
+
+def names(deployment: Deployment) -> Findings:
+    """Entries whose paths are changed by the shell that Triton's Python backend starts stubs with.
+
+    It quotes nothing; a load then waits for its stub for ever.
+    """
+    if is_preloaded(deployment.environment):
+        return good("any name can be served")
+    return [
+        finding
+        for entry in unstartable(deployment.repositories)
+        for finding in problem(
+            f"'{entry}' has characters that mean something to a shell",
+            "a load of it never ends, and the server does not end either; `brisk serve` leaves it "
+            "out, or says so where it cannot",
+            "rename it, or serve with `brisk serve` where there is a C++ compiler (Debian: g++)",
+        )
+    ] or good("all are taken by a shell as they are")
 
 
 def operators(deployment: Deployment) -> Findings:

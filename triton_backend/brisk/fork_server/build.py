@@ -1,7 +1,7 @@
-"""Compiling the launcher of stubs and what makes a stub a fork server.
+"""Compiling the launcher of stubs, what makes a stub a fork server, and what the server loads.
 
-``python -m brisk.fork_server.build DIRECTORY`` puts both there, for machines without a compiler:
-into ``share/brisk`` of their Python's prefix, say.
+``python -m brisk.fork_server.build DIRECTORY`` puts all three there, for machines without a
+compiler: into ``share/brisk`` of their Python's prefix, say.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from brisk.fork_server.start import PRELOAD, add_seal, has_seal
+from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD, add_seal, has_seal
 from brisk.ownership import make_private, open_own
 from brisk.protocol.stub_process import STUB
 from brisk.settings import cache_directory
@@ -28,9 +29,10 @@ _COMMON = ("-std=c++17", "-O2")
 _MADE_OF = {
     LAUNCHER: ("launcher.cpp", ("-static",)),
     PRELOAD: ("preload.cpp", ("-fPIC", "-shared", "-ldl")),
+    SERVER_PRELOAD: ("server.cpp", ("-fPIC", "-shared", "-fvisibility-inlines-hidden", "-ldl")),
 }
-"""Each with its source and options. A program that is linked statically, and a library that asks
-for nothing but ``dlsym``, run beside any C library, not only that of the compiling machine."""
+"""Each with its source and options. A program that is linked statically runs beside any C library,
+not only that of the compiling machine."""
 
 _TIMEOUT_S = 600.0
 _COMPILERS = ("c++", "g++", "clang++")
@@ -41,18 +43,18 @@ class CompilerError(Exception):
 
 
 def place_launcher(backend: Path) -> bool:
-    """Put the two files into a backend's folder; False where that is impossible.
+    """Put the three files into a backend's folder; False where that is impossible.
 
-    Then stubs start as without Brisk: the folder has neither file.
+    Then stubs start as without Brisk: the folder has none of the files.
     """
     try:
-        made = _prebuilt() or {name: _compiled(name) for name in _MADE_OF}
+        made = _prebuilt() or _compiled_together()
     except (CompilerError, OSError):
         for name in _MADE_OF:
             with contextlib.suppress(FileNotFoundError):
                 (backend / name).unlink()
         return False
-    for name in (PRELOAD, LAUNCHER):  # the one that uses the other last
+    for name in reversed(_MADE_OF):  # the launcher, which uses another one, last
         _replace(made[name], backend / name)
     return True
 
@@ -65,9 +67,17 @@ def _prebuilt() -> dict[str, bytes] | None:
     return {name: _read(file) for name, file in files.items()}
 
 
+def _compiled_together() -> dict[str, bytes]:
+    """Each file by its name; the first time takes a second of each processor."""
+    with ThreadPoolExecutor() as threads:
+        return dict(zip(_MADE_OF, threads.map(_compiled, _MADE_OF), strict=True))
+
+
 def _compiled(name: str) -> bytes:
     """The compiled file, which the user's cache keeps. Raises CompilerError or OSError."""
-    compiler = _find_compiler()
+    compiler = find_compiler()
+    if compiler is None:
+        raise CompilerError(f"no C++ compiler ({', '.join(_wanted_compilers())}) is installed")
     source, options = _MADE_OF[name]
     code = (_SOURCES / source).read_bytes()
     digest = hashlib.sha256(f"{compiler}{_COMMON}{options}".encode() + code).hexdigest()[:24]
@@ -96,13 +106,13 @@ def _read(file: Path) -> bytes:
     return content
 
 
-def _find_compiler() -> str:
-    """``$CXX``, else the first of the usual ones. Raises CompilerError where there is none."""
-    wanted = [chosen] if (chosen := os.environ.get("CXX")) else _COMPILERS
-    found = next(filter(None, map(shutil.which, wanted)), None)
-    if found is None:
-        raise CompilerError(f"no C++ compiler ({', '.join(wanted)}) is installed")
-    return found
+def find_compiler() -> str | None:
+    """``$CXX``, else the first of the usual ones; None where there is none."""
+    return next(filter(None, map(shutil.which, _wanted_compilers())), None)
+
+
+def _wanted_compilers() -> tuple[str, ...]:
+    return (chosen,) if (chosen := os.environ.get("CXX")) else _COMPILERS
 
 
 def _compile(compiler: str, source: Path, options: tuple[str, ...], draft: Path) -> None:
@@ -130,8 +140,8 @@ def main() -> int:
     """Exit status 1, and the reason, where it is impossible."""
     (directory,) = sys.argv[1:]
     try:
-        for name in _MADE_OF:
-            _replace(_compiled(name), Path(directory, name))
+        for name, made in _compiled_together().items():
+            _replace(made, Path(directory, name))
     except (CompilerError, OSError) as error:
         print(f"stubs will start as Triton starts them: {error}", file=sys.stderr)
         return 1

@@ -33,6 +33,16 @@ _ISOLATED_VARIABLE = "_BRISK_STUB_ISOLATED"
 """Read by ``source/preload.cpp``."""
 
 PRELOAD = "brisk_stub_preload.so"
+"""In a backend's folder: what makes a stub a fork server."""
+
+SERVER_PRELOAD = "brisk_server_preload.so"
+"""Beside it: what tritonserver itself loads (``brisk.triton.server_preload``)."""
+
+_OWN_VARIABLE = "_BRISK_STUB"
+"""Set by the launcher in a stub that is not forked: ``source/server.cpp`` knows it by that."""
+
+_UTF8_VARIABLE = "_BRISK_STUB_UTF8"
+"""Set by the launcher where it sets LD_PRELOAD for a stub of its own: what that was before."""
 
 QUIET_S = 1.0
 """From a stub's being ready to the fork server's start, where no other launcher waits for it."""
@@ -79,6 +89,7 @@ def attend_launchers(arguments: list[bytes], niceness: int) -> None:
     """
     global _stub_is_ready
     os.environ.pop(SOCKET_VARIABLE, None)
+    os.environ.pop(_OWN_VARIABLE, None)
     inherited = os.environ.pop(LISTENER_VARIABLE, None)
     if inherited is None:
         return
@@ -121,7 +132,7 @@ def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> No
     environment = _environment()
     preloads = environment.get("LD_PRELOAD", "")
     preload = f"{backend}/{PRELOAD}"
-    _check(Path(preload))
+    check_preload(Path(preload))
     process = subprocess.Popen(
         [_NAME, _ROOM],
         executable=os.readlink("/proc/self/exe"),
@@ -138,11 +149,12 @@ def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> No
     threading.Thread(target=process.wait, name="brisk-fork-server", daemon=True).start()
 
 
-def _check(preload: Path) -> None:
-    """That the file, which every stub will load, is whole and nobody else can have written it.
+def check_preload(preload: Path) -> None:
+    """That the file, which Triton's processes will load, is whole and nobody else can have written
+    it.
 
-    The folder is not looked at: Triton has just started the launcher that lies beside the file.
-    Raises OSError.
+    The folder is not looked at: Triton starts the launcher that lies beside the file. Raises
+    OSError.
     """
     from brisk.ownership import open_own
 
@@ -158,9 +170,15 @@ def say_not_forked(reason: str) -> None:
 
 
 def _environment() -> dict[str, str]:
+    """This stub's when it began, without what the launcher has added for this stub alone."""
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry]
-    return {name: value for name, _, value in pairs}
+    environment = {name: value for name, _, value in pairs}
+    environment.pop(_OWN_VARIABLE, None)
+    preloads = environment.pop(_UTF8_VARIABLE, None)
+    if preloads is not None:
+        environment["LD_PRELOAD"] = preloads
+    return environment
 
 
 # Files that tell whether they are as they were made.

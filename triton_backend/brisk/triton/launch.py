@@ -18,6 +18,7 @@ from brisk.errors import BriskError, UnavailableError
 from brisk.triton.locate import ServerInstallation
 from brisk.triton.options import Endpoints, endpoints, on_loopback, with_default, with_free_ports
 from brisk.triton.regions import SHARED_MEMORY, own_prefix, with_prefix
+from brisk.triton.server_preload import preloading
 
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 45.0
@@ -97,7 +98,9 @@ class TritonServer:
         self.command = command_line(installation, options)
         self.endpoints: Endpoints = endpoints(self.command)
         self.log = log
-        self._environment = server_environment(installation, environment)
+        self._environment = preloading(
+            server_environment(installation, environment), backends / "brisk"
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start_bytes = 0
 

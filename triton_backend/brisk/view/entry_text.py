@@ -84,14 +84,6 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
     )
 
 
-def is_unwritten(directory: Path) -> bool:
-    """Whether no configuration tells yet what the entry is: somebody may just be writing it."""
-    try:
-        return not (directory / CONFIG_FILE).lstat().st_size
-    except FileNotFoundError:
-        return True
-
-
 def read_config(directory: Path) -> tuple[str | None, Any]:
     """An entry's ``config.pbtxt``, None where there is none, and the ModelConfig that it says.
 
@@ -99,7 +91,7 @@ def read_config(directory: Path) -> tuple[str | None, Any]:
     InvalidConfigurationError where it is no file, or no such text.
     """
     try:
-        written = config_text(directory)
+        written = _config_text(directory)
         config = SCHEMA.ModelConfig()
         text_format.Parse(written or "", config, allow_unknown_field=True)
         return written, config
@@ -107,7 +99,7 @@ def read_config(directory: Path) -> tuple[str | None, Any]:
         raise InvalidConfigurationError(f"the config.pbtxt of {directory}: {error}") from error
 
 
-def config_text(directory: Path) -> str | None:
+def _config_text(directory: Path) -> str | None:
     """None where there is none. Raises OSError where it cannot be read as a file."""
     file = directory / CONFIG_FILE
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,7 @@ from brisk.protocol.entry_files import VIEW_VARIABLE
 from brisk.settings import runtime_directory
 from brisk.triton.options import option, options_named, without_options
 from brisk.view.entry_text import entries_of
-from brisk.view.keeper import keep, make_root, start_apart
-from brisk.view.mirror import Mirror
+from brisk.view.mirror import make_root, place_of, show
 
 REPOSITORY_OPTIONS = ("model-repository", "model-store")
 OFF = "disable-auto-complete-config"
@@ -23,17 +22,17 @@ OFF = "disable-auto-complete-config"
 _USERS_CHOICE = (OFF, "strict-model-config", "model-config-name", "model-namespacing")
 """Options that say what is completed, which configuration counts, or what models are called."""
 
-_LONGEST_PERIOD_S = 2.0
-
 
 class View(NamedTuple):
-    """A view that is kept up until this process, whatever program it becomes, has ended.
+    """A view that lasts until the program that this process becomes has ended.
 
     ``options``: the server's, with it. ``environment``: what the server's needs beside its own.
+    ``left_out``: entries that it does not show.
     """
 
     options: tuple[str, ...]
     environment: Mapping[str, str]
+    left_out: tuple[Path, ...]
 
 
 def local_repositories(options: Sequence[str]) -> list[Path] | None:
@@ -45,17 +44,22 @@ def local_repositories(options: Sequence[str]) -> list[Path] | None:
     return [path.resolve() if ".." in path.parts else path.absolute() for path in paths]
 
 
-def make_view(options: Sequence[str], served: Sequence[str], *, is_wanted: bool) -> View | None:
-    """Of the repositories in ``options``. ``served``: the backends that are Brisk. ``is_wanted``:
-    the user asks for it, also in explicit mode, where a load may come before the view's refresh.
+def reads_once(options: Sequence[str]) -> bool:
+    """Whether a server with these options reads its repositories at its start and never again."""
+    return (option(options, "model-control-mode") or "none") == "none"
 
-    None where the options leave completion to Triton, or repositories are none or lie in each
-    other. Raises InvalidConfigurationError that says why there can be none although every load
-    would gain, OSError where it cannot be made or kept up.
+
+def make_view(
+    options: Sequence[str], served: Sequence[str], leaves_out: Callable[[Path], bool]
+) -> View | None:
+    """Of the repositories in ``options``. ``served``: the backends that are Brisk.
+    ``leaves_out``: whether an entry, by its directory, is not to be shown.
+
+    None where the options leave completion to Triton, the server reads its repositories more than
+    once, or repositories are none or lie in each other. Raises InvalidConfigurationError that says
+    why there can be none although every load would gain, OSError where it cannot be made.
     """
-    if any(option(options, name) is not None for name in _USERS_CHOICE):
-        return None
-    if not is_wanted and option(options, "model-control-mode") == "explicit":
+    if not reads_once(options) or any(option(options, name) is not None for name in _USERS_CHOICE):
         return None
     repositories = local_repositories(options)
     if repositories is None:
@@ -65,36 +69,21 @@ def make_view(options: Sequence[str], served: Sequence[str], *, is_wanted: bool)
     ):
         return None
     root, lock = make_root(runtime_directory() / "views")
-    with contextlib.ExitStack() as unless_kept:
-        unless_kept.callback(os.close, lock)
-        unless_kept.callback(shutil.rmtree, root, ignore_errors=True)
-        mirror = Mirror(root, repositories, served)
-        mirror.refresh()
-        if lost := mirror.lost():
-            entry, why = min(lost.items())
+    with contextlib.ExitStack() as unless_shown:
+        unless_shown.callback(os.close, lock)
+        unless_shown.callback(shutil.rmtree, root, ignore_errors=True)
+        shown = show(root, repositories, served, leaves_out)
+        if shown.lost:
+            entry, why = min(shown.lost.items())
             raise InvalidConfigurationError(f"'{entry}' relies on Triton's: {why}")
-        os.set_inheritable(lock, True)  # the server holds it, whatever ends the keeper
-        server = os.pidfd_open(os.getpid())
-        period_s = _period_s(options)
-        start_apart(lambda: keep(root, repositories, served, server, period_s))
-        os.close(server)
-        unless_kept.pop_all()
-    shown = [f"--model-repository={mirror.place_of(path)}" for path in repositories]
+        os.set_inheritable(lock, True)  # the server holds it
+        unless_shown.pop_all()
+    places = [f"--model-repository={place_of(path, shown.place)}" for path in repositories]
     return View(
-        (*without_options(options, REPOSITORY_OPTIONS), *shown, f"--{OFF}"),
-        {VIEW_VARIABLE: str(mirror.shown)},
+        (*without_options(options, REPOSITORY_OPTIONS), *places, f"--{OFF}"),
+        {VIEW_VARIABLE: str(shown.place)},
+        shown.left_out,
     )
-
-
-def _period_s(options: Sequence[str]) -> float | None:
-    mode = option(options, "model-control-mode") or "none"
-    if mode == "none":
-        return None
-    if mode == "poll":
-        with contextlib.suppress(ValueError):
-            poll_s = float(option(options, "repository-poll-secs") or 15)
-            return max(0.05, min(_LONGEST_PERIOD_S, poll_s / 3))
-    return _LONGEST_PERIOD_S
 
 
 # The devices whose runtimes a server's entries will ask for, as far as that is sure.

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from brisk.errors import InvalidConfigurationError
+
+_NEEDS_COMPILER = (
+    "Triton gives the path to a shell as it is, and characters of it mean something there; rename "
+    "it, or install a C++ compiler (Debian: g++), with which Brisk starts such a stub itself"
+)
 
 
 def serve(
@@ -34,15 +39,13 @@ def serve(
         ),
     ] = True,
     complete_entries: Annotated[
-        bool | None,
+        bool,
         typer.Option(
-            "--complete-entries/--no-complete-entries",
-            help="Complete entries in place of Triton, which takes a second for each. The "
-            "repositories stay as they are. Default: yes, but not for `--model-control-mode "
-            "explicit`, where a load at once behind a change might come before its completion.",
-            show_default=False,
+            help="Complete entries before Triton starts, which takes a stub for each. The "
+            "repositories stay as they are. With `--model-control-mode poll` or `explicit` Triton "
+            "completes them in any case.",
         ),
-    ] = None,
+    ] = True,
 ) -> None:
     """Serve model repositories with Brisk.
 
@@ -54,14 +57,15 @@ def serve(
     memory that earlier ones left when they were killed is removed first.
 
     The runtime starts beside the server where a repository has an entry of Brisk's. Where no entry
-    needs more than Brisk's own completion, Triton reads a view of the repositories in which all
-    are complete and runs with `--disable-auto-complete-config`.
+    needs more than Brisk's own completion, and Triton reads its repositories once, it reads a view
+    of them in which all are complete and runs with `--disable-auto-complete-config`.
     """
     from brisk.triton.backend_directory import assemble, default_directory, names_of_ours
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
     from brisk.triton.options import option
     from brisk.triton.regions import own_prefix, with_prefix
+    from brisk.triton.server_preload import is_preloaded, preloading
 
     options: Sequence[str] = [
         *context.args,
@@ -81,11 +85,16 @@ def serve(
         directory = assemble(default_directory(installation, names), installation, names=names)
         options = [*options, f"--backend-directory={directory}"]
     else:
-        names = names_of_ours(Path(chosen))
+        directory = Path(chosen)
+        names = names_of_ours(directory)
     _tidy()
-    if complete_entries is not False:
-        options, added = _completed(options, names, is_wanted=complete_entries is True)
+    environment = preloading(environment, directory / names[0]) if names else environment
+    takes_any_name = is_preloaded(environment)
+    if complete_entries:
+        options, added = _completed(options, names, takes_any_name=takes_any_name)
         environment.update(added)
+    if not takes_any_name:
+        _tell_of_names(options)
     command = command_line(installation, with_prefix(options, own_prefix()))
     sys.stdout.flush()
     sys.stderr.flush()
@@ -99,7 +108,6 @@ def _start_runtimes(
 
     Nothing that goes wrong here keeps a server from starting: the stub will meet it again.
     """
-    from brisk.view.keeper import start_apart
     from brisk.view.plan import expected_devices, local_repositories
 
     devices = expected_devices(local_repositories(options) or (), served)
@@ -114,21 +122,57 @@ def _start_runtimes(
             start_if_absent(runtime_place(device))
 
     if devices:
-        start_apart(start)
+        _start_apart(start)
+
+
+def _start_apart(work: Callable[[], None]) -> None:
+    """``work`` in a process that is no child of this one, which goes on at once.
+
+    This process becomes a server, which waits for none of our children.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    middle = os.fork()
+    if not middle:
+        try:
+            if not os.fork():
+                work()
+        except BaseException as error:  # noqa: BLE001  # nobody else would tell of it
+            print(f"brisk: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(0)
+    os.waitpid(middle, 0)
 
 
 def _completed(
-    options: Sequence[str], served: Sequence[str], *, is_wanted: bool
+    options: Sequence[str], served: Sequence[str], *, takes_any_name: bool
 ) -> tuple[Sequence[str], Mapping[str, str]]:
-    """The server's options and what its environment needs for them."""
+    """The server's options and what its environment needs for them.
+
+    ``takes_any_name``: the server can start stubs for entries whose names a shell would change.
+    """
+    from brisk.triton.server_preload import is_plain
     from brisk.view.plan import make_view
 
     try:
-        view = make_view(options, served, is_wanted=is_wanted)
+        view = make_view(options, served, lambda entry: not (takes_any_name or is_plain(entry)))
     except (OSError, InvalidConfigurationError) as error:
         print(f"brisk: Triton completes entries itself: {error}", file=sys.stderr)
         view = None
-    return (options, {}) if view is None else view
+    if view is None:
+        return options, {}
+    for entry in view.left_out:
+        print(f"brisk: '{entry}' is left out: {_NEEDS_COMPILER}", file=sys.stderr)
+    return view.options, view.environment
+
+
+def _tell_of_names(options: Sequence[str]) -> None:
+    """Of entries that no server without a view can load, on which a load would wait for ever."""
+    from brisk.triton.server_preload import unstartable
+    from brisk.view.plan import local_repositories
+
+    for entry in unstartable(local_repositories(options) or ()):
+        print(f"brisk: do not load '{entry}', it never ends: {_NEEDS_COMPILER}", file=sys.stderr)
 
 
 def _tidy() -> None:

@@ -36,7 +36,7 @@ extern char** environ;
 namespace {
 
 // Positions in the command line that Triton gives a stub.
-constexpr int kServer = 5, kPythonBackend = 6, kArguments = 10;
+constexpr int kModel = 1, kServer = 5, kPythonBackend = 6, kArguments = 10;
 
 constexpr int kHelloTimeoutMs = 5000;
 constexpr size_t kMessageBytes = 64 * 1024;
@@ -44,6 +44,9 @@ constexpr char kStub[] = "triton_python_backend_stub";
 constexpr int kConnectAttempts = 20, kConnectPauseUs = 1000;
 constexpr char kSocketVariable[] = "_BRISK_STUB_SOCKET";
 constexpr char kListenerVariable[] = "_BRISK_STUB_LISTENER";
+constexpr char kOwnVariable[] = "_BRISK_STUB";  // tells server.cpp whose stub it is
+constexpr char kUtf8Variable[] = "_BRISK_STUB_UTF8";  // what LD_PRELOAD is without preload.cpp
+constexpr char kPreload[] = "brisk_stub_preload.so";
 constexpr char kSetting[] = "BRISK_FORK_STUBS";
 
 // FNV-1a: names a fork server by all that its children take over from it.
@@ -106,9 +109,24 @@ std::string socket_name(char** arguments, const std::string& genuine) {
   return name;
 }
 
+bool is_ascii(const char* text) {
+  while (*text > 0) ++text;
+  return *text == '\0';
+}
+
+// Triton's stub starts a Python that takes names of files for ASCII, whatever the locale says.
+void have_utf8(const std::string& folder) {
+  const std::string preload = folder + "/" + kPreload;
+  const char* others = getenv("LD_PRELOAD");
+  const std::string without = others == nullptr ? "" : others;
+  setenv(kUtf8Variable, without.c_str(), 1);
+  setenv("LD_PRELOAD", (without.empty() ? preload : preload + ":" + without).c_str(), 1);
+}
+
 // Becomes Triton's own stub; with a listener it starts the fork server of that name.
 [[noreturn]] void become(const std::vector<char*>& arguments, const std::string& socket,
                          int listener) {
+  setenv(kOwnVariable, "1", 1);
   if (listener >= 0) {
     setenv(kSocketVariable, socket.c_str(), 1);
     setenv(kListenerVariable, std::to_string(listener).c_str(), 1);
@@ -239,6 +257,7 @@ int main(int count, char** arguments) {
   const std::string socket = is_off ? "" : socket_name(arguments, genuine);
   std::vector<char*> theirs(arguments, arguments + count + 1);
   theirs[0] = const_cast<char*>(genuine.c_str());
+  if (!is_ascii(arguments[kModel])) have_utf8(parent_of(arguments[0]));
   if (is_known) theirs[kPythonBackend] = const_cast<char*>(python_backend.c_str());
 
   const Place place = is_off ? Place{-1, -1} : find_place(socket);

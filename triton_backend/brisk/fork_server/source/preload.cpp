@@ -1,4 +1,6 @@
-// Makes Triton's stub a fork server: loaded into it by LD_PRELOAD (brisk.fork_server.start).
+// Makes Triton's stub a fork server: loaded into it by LD_PRELOAD (brisk.fork_server.start). A stub of
+// its own that serves a model whose path is not ASCII is given a locale of UTF-8 (launcher.cpp), which
+// the fork server has in any case.
 //
 // The stub's main() joins a server's shared memory first and starts Python then. Here Python is
 // started, and Brisk imported, before main(); main() runs only in the children that
@@ -10,6 +12,7 @@
 #define _GNU_SOURCE
 #endif
 #include <dlfcn.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,6 +40,8 @@ struct Status {
 constexpr char kIsServer[] = "_BRISK_STUB_FORK_SERVER";
 constexpr char kIsIsolated[] = "_BRISK_STUB_ISOLATED";  // Python as the stub's main() starts it
 constexpr char kPreloads[] = "_BRISK_STUB_LD_PRELOAD";
+constexpr char kUtf8[] = "_BRISK_STUB_UTF8";
+constexpr char kLocale[] = "C.UTF-8";
 constexpr char kArguments[] = "_BRISK_STUB_ARGUMENTS";
 constexpr char kSeparator = '\x1f';
 
@@ -57,14 +62,14 @@ Function next(const char* name) {
 }
 
 // Programs that the stub starts are not to be fork servers, nor to load this file.
-void restore_environment() {
-  const char* preloads = getenv(kPreloads);
+void restore_environment(const char* variable) {
+  const char* preloads = getenv(variable);
   if (preloads != nullptr && *preloads != '\0') {
     setenv("LD_PRELOAD", preloads, 1);
   } else {
     unsetenv("LD_PRELOAD");
   }
-  unsetenv(kPreloads);
+  unsetenv(variable);
 }
 
 std::vector<char*> stub_arguments(char** arguments, int count) {
@@ -87,7 +92,7 @@ std::vector<char*> stub_arguments(char** arguments, int count) {
 }
 
 int serve_then_main(int count, char** arguments, char**) {
-  restore_environment();
+  restore_environment(kPreloads);
   const char* isolated = getenv(kIsIsolated);
   const bool is_isolated = isolated != nullptr && *isolated == '1';
   unsetenv(kIsIsolated);
@@ -112,7 +117,12 @@ extern "C" {
 int __libc_start_main(Main main, int count, char** arguments, void (*init)(), void (*fini)(),
                       void (*rtld_fini)(), void* stack_end) {
   using Start = int (*)(Main, int, char**, void (*)(), void (*)(), void (*)(), void*);
+  if (getenv(kUtf8) != nullptr) {
+    setlocale(LC_CTYPE, kLocale);
+    restore_environment(kUtf8);
+  }
   if (getenv(kIsServer) != nullptr) {
+    setlocale(LC_CTYPE, kLocale);
     stub_main = main;
     main = serve_then_main;
   }

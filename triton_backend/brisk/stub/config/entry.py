@@ -126,20 +126,12 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
 
 
 def _check_completion(config: Mapping[str, Any]) -> None:
-    """Where Brisk completes entries, say of one that came otherwise what Triton's completion
-    would have said. Raises InvalidConfigurationError.
+    """Where Brisk has completed the entry in a view, say what Triton's completion would have said.
+
+    Raises InvalidConfigurationError.
     """
-    if not is_behind_view():
-        return
-    if refused := config.get("parameters", {}).get(REFUSED):
+    if is_behind_view() and (refused := config.get("parameters", {}).get(REFUSED)):
         raise InvalidConfigurationError(refused.get("string_value", ""))
-    missing = [side for side in ("input", "output") if not config.get(side)]
-    if missing:
-        raise InvalidConfigurationError(
-            f"the configuration that it was loaded with names no {' and no '.join(missing)}, and "
-            "this server runs without Triton's auto-completion; expected a complete "
-            "configuration, or a server started with --no-complete-entries"
-        )
 
 
 def _device(arguments: Mapping[str, str]) -> str:

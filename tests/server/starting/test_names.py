@@ -1,0 +1,73 @@
+"""Entries whose names mean something to the shell that Triton starts its stubs with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.fork_server.build import find_compiler
+from brisk_client.inference import InferenceClient, Transport
+from support.server.entries import doubled, write_entry
+from support.server.serve_command import ServeCommand, serving
+
+pytestmark = pytest.mark.timing
+
+NAMES = ("with space", "it's", "a;touch ran", "$(touch ran)", "a$b", 'a"b', "ünï日本", "a  b", "&")
+
+
+def answer(served: ServeCommand, name: str) -> list[float]:
+    """By gRPC: HTTP's names are not decoded by Triton."""
+    address = served.url_of("grpc")
+    with InferenceClient(address, Transport.GRPC) as client:
+        return [float(y) for y in client.infer(name, {"x": np.ones((1, 4), np.float32)})["y"][0]]
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+def test_a_server_with_a_compiler_serves_entries_of_any_name(tmp_path: Path, mode: str) -> None:
+    if find_compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    repository = tmp_path / "a repository's"
+    for name in NAMES:
+        write_entry(repository, name, doubled())
+    options = [f"--model-control-mode={mode}"]
+    options += [f"--load-model={name}" for name in NAMES if mode == "explicit"]
+    with serving(tmp_path, [repository], options) as served:
+        for name in NAMES:
+            assert answer(served, name) == [2.0] * 4, name
+    assert not list(tmp_path.rglob("ran"))
+
+
+def test_without_one_such_an_entry_is_left_out_by_name_and_the_others_are_served(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "repository"
+    for name in ("good", "with space", "it's"):
+        write_entry(repository, name, doubled())
+    environment = {"BRISK_FORK_STUBS": "0"}
+    with serving(tmp_path, [repository], environment=environment) as served:
+        assert served.ask("good", 1) == [2.0] * 4
+        for name in ("with space", "it's"):
+            assert f"'{repository / name}' is left out" in served.log_text
+        assert [entry["name"] for entry in served.post("repository/index")] == ["good"]
+    with serving(tmp_path, [repository], ["--model-control-mode=explicit"], environment) as served:
+        assert f"do not load '{repository / 'with space'}'" in served.log_text
+        served.load("good")
+        assert served.ask("good", 1) == [2.0] * 4
+
+
+def test_a_server_that_started_without_the_preload_is_told_by_the_doctor(tmp_path: Path) -> None:
+    from brisk.doctor.deployment import Severity
+    from brisk.doctor.installation import names
+    from support.deployments import deployment
+
+    write_entry(tmp_path / "repository", "it's", doubled())
+    repositories = (tmp_path / "repository",)
+    (found,) = names(deployment(tmp_path, server=os.getpid(), repositories=repositories))
+    assert found.verdict is Severity.PROBLEM
+    assert "it's" in found.found
+    preloaded = {"LD_PRELOAD": "/opt/brisk_server_preload.so"}
+    (found,) = names(deployment(tmp_path, repositories=repositories, environment=preloaded))
+    assert found.verdict is Severity.GOOD
