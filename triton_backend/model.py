@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
-from brisk.stub.runtime_client.runtime_process import start_early
+
+def _import_what_lies_beside_this_file_first() -> None:
+    """Triton's stub looks for modules in the server's working directory first, where anybody's
+    files may lie, and in this file's folder last, behind any other Brisk that Python has.
+    """
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder, *(each for each in sys.path if each not in ("", os.getcwd(), folder))]
+
+
+_import_what_lies_beside_this_file_first()
+
+from brisk.stub.runtime_client.runtime_process import start_early  # noqa: E402
 
 start_early()  # which takes longer than all that follows
 

@@ -1,4 +1,4 @@
-"""Entries whose names mean something to the shell that Triton starts its stubs with."""
+"""Names of entries that mean something to a shell; files that a stub must not import."""
 
 from __future__ import annotations
 
@@ -71,3 +71,19 @@ def test_a_server_that_started_without_the_preload_is_told_by_the_doctor(tmp_pat
     preloaded = {"LD_PRELOAD": "/opt/brisk_server_preload.so"}
     (found,) = names(deployment(tmp_path, repositories=repositories, environment=preloaded))
     assert found.verdict is Severity.GOOD
+
+
+def test_nothing_in_the_working_directory_of_the_server_is_run(tmp_path: Path) -> None:
+    if find_compiler() is None:
+        pytest.skip("there is no C++ compiler")
+    repository = tmp_path / "repository"
+    for number in range(2):
+        write_entry(repository, f"model{number}", doubled())
+    modules = ("brisk", "numpy", "json", "asyncio", "importlib", "triton_python_backend_utils")
+    for name in modules:
+        text = f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\nraise SystemExit(1)"
+        (repository / f"{name}.py").write_text(text)
+    with serving(tmp_path, [Path()], working_directory=repository) as served:
+        for number in range(2):
+            assert served.ask(f"model{number}") == [2.0] * 8
+    assert not (tmp_path / "ran").exists()

@@ -89,6 +89,7 @@ def serving(
     repositories: Sequence[Path],
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    working_directory: Path | None = None,
 ) -> Iterator[ServeCommand]:
     """Ready; ended behind it, with all that it has started."""
     options = with_free_ports(
@@ -102,7 +103,7 @@ def serving(
             "BRISK_ARTEFACTS": "off",
             "BRISK_SAMPLED_SHARE": "0",
         }
-        command = [sys.executable, "-m", "brisk.cli", "serve"]
+        command = [str(Path(sys.executable).with_name("brisk")), "serve"]
         for repository in repositories:
             command += ["--repository", str(repository)]
         with log.open("wb") as output:
@@ -112,6 +113,7 @@ def serving(
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **own, **(environment or {})},
+                cwd=working_directory,
             )
         served = ServeCommand(
             process, f"http://127.0.0.1:{option(options, 'http-port')}", log, runtime

@@ -17,6 +17,10 @@ _NEEDS_COMPILER = (
     "it, or install a C++ compiler (Debian: g++), with which Brisk starts such a stub itself"
 )
 
+_AWAY = {"_BRISK_STUB_AWAY": "1"}
+"""Stubs leave the working directory, whose files Triton's stub would import before its own
+(``fork_server/source/launcher.cpp``): no path that they are given is relative."""
+
 
 def serve(
     context: typer.Context,
@@ -69,7 +73,7 @@ def serve(
 
     options: Sequence[str] = [
         *context.args,
-        *(f"--model-repository={path}" for path in repository or ()),
+        *(f"--model-repository={path.absolute()}" for path in repository or ()),
     ]
     if option(options, "model-repository") is None and option(options, "model-store") is None:
         raise InvalidConfigurationError("no model repository; give one with --repository DIR")
@@ -77,7 +81,10 @@ def serve(
         if not path.is_dir():
             raise InvalidConfigurationError(f"model repository '{path}' is no directory")
     installation = locate_server(tritonserver)
-    environment = server_environment(installation)
+    environment = {**server_environment(installation), **_AWAY}
+    for name in ("BRISK_RUNTIME_DIR", "BRISK_CACHE_DIR"):
+        if directory_set := environment.get(name):
+            environment[name] = os.path.abspath(directory_set)
     names: tuple[str, ...] = ("brisk", "onnxruntime") if as_onnxruntime else ("brisk",)
     chosen = option(options, "backend-directory")
     if chosen is None:

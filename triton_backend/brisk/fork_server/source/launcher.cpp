@@ -47,6 +47,7 @@ constexpr char kListenerVariable[] = "_BRISK_STUB_LISTENER";
 constexpr char kOwnVariable[] = "_BRISK_STUB";  // tells server.cpp whose stub it is
 constexpr char kUtf8Variable[] = "_BRISK_STUB_UTF8";  // what LD_PRELOAD is without preload.cpp
 constexpr char kPreload[] = "brisk_stub_preload.so";
+constexpr char kAwayVariable[] = "_BRISK_STUB_AWAY";  // of a server of `brisk serve`
 constexpr char kSetting[] = "BRISK_FORK_STUBS";
 
 // FNV-1a: names a fork server by all that its children take over from it.
@@ -249,6 +250,8 @@ void rename(char** arguments, int count, pid_t stub) {
 int main(int count, char** arguments) {
   // Triton first tries whether the file can be run, and expects 1 for the lack of arguments.
   if (count < kArguments) return 1;
+  // A stub imports what lies in its working directory before anything else of that name.
+  if (getenv(kAwayVariable) != nullptr && arguments[kModel][0] == '/' && chdir("/") != 0) return 1;
   const char* setting = getenv(kSetting);
   const bool is_known = is_as_known(arguments);
   const bool is_off = !is_known || (setting != nullptr && strcmp(setting, "0") == 0);
