@@ -21,7 +21,7 @@ from brisk_client.inference import InferenceClient, Transport
 from support.models.custom_operators import compile_library, scaled
 from support.server.entries import deep, doubled, write_entry
 from support.server.running import running_server
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -181,7 +181,8 @@ def said(server: TritonServer, model: str, text: str) -> None:
         lines = server.log.read_text().splitlines()
         return any(f"model '{model}' version 1" in line and text in line for line in lines)
 
-    wait_until(is_said, text)
+    with TIMED:
+        wait_until(is_said, text)
 
 
 def test_what_that_backend_takes_without_a_word_is_taken_and_said(

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from brisk.triton.options import option
 from support.server.entries import doubled, identity, make_model, write_entry
 from support.server.serve_command import serving
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = pytest.mark.timing
 
@@ -141,7 +141,8 @@ def test_the_view_goes_with_the_server_and_the_next_one_removes_what_a_killed_on
         (view,) = served.views
         assert view.stat().st_mode & 0o777 == 0o700
         os.kill(served.process.pid, signal.SIGKILL)
-        wait_until(lambda: not view.exists(), "the view is removed")
+        with TIMED:
+            wait_until(lambda: not view.exists(), "the view is removed")
         left = view.parent / "left"
         (left / "shown").mkdir(parents=True)
         (left / "shown" / "link").symlink_to(repository)
@@ -226,7 +227,10 @@ def test_a_load_sees_what_the_view_shows(tmp_path: Path) -> None:
         for size in range(5, 25):
             text = f'backend: "brisk" max_batch_size: {size}'
             (repository / "model" / "config.pbtxt").write_text(text)
-            wait_until(lambda text=text: text in shown.read_text(), "it is shown", every_s=0.0001)
+            with TIMED:
+                wait_until(
+                    lambda text=text: text in shown.read_text(), "it is shown", every_s=0.0001
+                )
             served.load("model")
             assert served.get("models/model/config")["max_batch_size"] == size
             assert served.get("models/model/config")["input"]
@@ -240,13 +244,15 @@ def test_an_entry_that_comes_later_is_complete_when_it_is_loaded(tmp_path: Path)
         shown = view / "shown" / repository.relative_to("/")
         for number in range(10):
             write_entry(repository, f"new{number}", doubled())
-            wait_until((shown / f"new{number}").exists, "it is shown", every_s=0.0001)
+            with TIMED:
+                wait_until((shown / f"new{number}").exists, "it is shown", every_s=0.0001)
             served.load(f"new{number}")
             assert served.get(f"models/new{number}/config")["max_batch_size"] == 4
         assert served.ask("new3") == [2.0] * 8
         served.post("repository/models/new3/unload")
         shutil.rmtree(repository / "new3")
-        wait_until(lambda: not (shown / "new3").exists(), "the entry goes")
+        with TIMED:
+            wait_until(lambda: not (shown / "new3").exists(), "the entry goes")
         with pytest.raises(AssertionError, match="new3"):
             served.load("new3")
 
@@ -277,7 +283,8 @@ def test_polling_finds_new_changed_and_removed_entries(tmp_path: Path) -> None:
         (repository / "model" / "config.pbtxt").write_text(text)
         write_entry(repository, "later", doubled())
         size = "max_batch_size"
-        wait_until(lambda: served.get("models/model/config")[size] == 7, "it changes", 20)
+        with TIMED:
+            wait_until(lambda: served.get("models/model/config")[size] == 7, "it changes", 20)
 
         def is_there() -> bool:
             return any(
@@ -285,7 +292,8 @@ def test_polling_finds_new_changed_and_removed_entries(tmp_path: Path) -> None:
                 for entry in served.post("repository/index")
             )
 
-        wait_until(is_there, "the new one is ready", 20)
+        with TIMED:
+            wait_until(is_there, "the new one is ready", 20)
         shutil.rmtree(repository / "later")
 
         def is_gone() -> bool:
@@ -296,7 +304,8 @@ def test_polling_finds_new_changed_and_removed_entries(tmp_path: Path) -> None:
                     raise
                 return False
 
-        wait_until(is_gone, "it is unloaded", 20)
+        with TIMED:
+            wait_until(is_gone, "it is unloaded", 20)
 
 
 def test_the_runtime_is_there_before_the_first_stub_asks(tmp_path: Path) -> None:
@@ -304,6 +313,9 @@ def test_the_runtime_is_there_before_the_first_stub_asks(tmp_path: Path) -> None
     repository = tmp_path / "repository"
     write_entry(repository, "model", doubled())
     with serving(tmp_path, [repository], EXPLICIT) as served:
-        wait_until((served.runtime / "cpu" / "foreground.sock").exists, "the runtime starts", 20)
+        with TIMED:
+            wait_until(
+                (served.runtime / "cpu" / "foreground.sock").exists, "the runtime starts", 20
+            )
         served.load("model")
         assert served.ask("model") == [2.0] * 8
