@@ -1,4 +1,4 @@
-"""What is made once for the whole run, and the order in which several processes run it.
+"""What is made once for the whole run, in which order processes run it, and how it ends.
 
 Folders by what they need: ``unit`` Python and ONNX Runtime (two minutes), ``with_torch`` torch (of
 the CUDA engine, of training caches), ``runtime`` processes of Brisk, ``server`` a
@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from second_run import SecondRun, add_options
+
 if TYPE_CHECKING:
     from support.exits.adapted import Adapted
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # before a test imports ONNX Runtime by itself
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(SecondRun(config))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -86,9 +86,16 @@ def find_engine() -> Engine | str:
         return Docker()
     missing = [name for name in ("buildah", "debootstrap") if not shutil.which(name)]
     if missing:
-        return f"no Docker engine answers, and {' and '.join(missing)} is not installed"
+        return (
+            f"no Docker engine answers, and there is no {' and no '.join(missing)}; expected a "
+            "running Docker (Debian: apt install docker.io), or, as root, buildah and debootstrap "
+            "(Debian: apt install buildah debootstrap)"
+        )
     if os.geteuid():
-        return "no Docker engine answers, and buildah's chroot isolation needs root"
+        return (
+            "no Docker engine answers, and buildah's chroot isolation needs root; expected a "
+            "running Docker (Debian: apt install docker.io), or root"
+        )
     return Buildah()
 
 

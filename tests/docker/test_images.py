@@ -20,6 +20,7 @@ from brisk.triton.options import Endpoints, endpoints, with_free_ports
 from brisk_client.demo import query_samples
 from brisk_client.samples.expectations import EXPECTED
 from docker.container_engines import Container, ContainerError, Engine, find_engine
+from support.waiting import TIMED
 
 SAMPLES = Path(__file__).resolve().parents[2] / "model_repository"
 READY_TIMEOUT_S = 120.0
@@ -74,7 +75,8 @@ def wait_ready(container: Container, served: Endpoints, log: Path) -> None:
     while not answers(f"http://{served.http}/v2/health/ready"):
         text = log.read_text(errors="replace")[-3000:] if log.exists() else ""
         assert container.returncode() is None, text
-        assert time.monotonic() < deadline_s, text
+        with TIMED:
+            assert time.monotonic() < deadline_s, text
         time.sleep(0.2)
 
 
@@ -142,9 +144,11 @@ def test_models_in_the_image_run_as_fast_as_with_onnx_runtime_and_start_sooner(
     found = json.loads(told.splitlines()[-1])
     print(told)
     assert set(found) >= {"resnet50", "encoder", "mlp", "digits_cnn"}
-    assert math.prod(each["warm"] for each in found.values()) ** (1 / len(found)) < 1.3
+    with TIMED:
+        assert math.prod(each["warm"] for each in found.values()) ** (1 / len(found)) < 1.3
     large = [found[name]["start"] for name in ("resnet50", "encoder")]
-    assert max(large) < 0.8
+    with TIMED:
+        assert max(large) < 0.8
 
 
 def test_a_start_in_the_image_finds_its_python_compiled(engine: Engine, image: str) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tritonclient import http
+from onnx import TensorProto, helper
+from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
 from brisk.observer import Observer
@@ -20,8 +21,8 @@ from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
-from support.server.entries import ANY_CLASS, deep, doubled, write_entry
-from support.server.running import running_server, runtime_directory
+from support.server.entries import ANY_CLASS, deep, doubled, make_model, write_entry
+from support.server.running import StartServer, running_server, runtime_directory
 from support.server.scraping import PATIENCE_S, Series, scrape, value, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
@@ -81,6 +82,45 @@ def test_errors_are_counted_by_their_kind(server: TritonServer) -> None:
     assert value(found, "brisk_errors_total", model="deep", kind="invalid_request") == 2
     assert value(found, "brisk_requests_total", model="deep") == 2
     assert value(found, "brisk_request_seconds_count", model="deep") == 0
+
+
+@pytest.mark.parametrize("clients", [1, 6], ids=["returned", "sent"])
+def test_requests_that_fail_while_they_run_are_counted_here_and_not_by_triton(
+    clients: int, tmp_path: Path, start_server: StartServer
+) -> None:
+    """To one client, ``execute`` returns the answer; to several, a sender sends it."""
+    asked = 30
+    gather = make_model(
+        [helper.make_node("Gather", ["table", "row"], ["y"])],
+        [("row", TensorProto.INT64, (1,))],
+        [("y", TensorProto.FLOAT, (1, 4))],
+        [("table", np.zeros((3, 4), np.float32))],
+    )
+    write_entry(tmp_path / "repository", "table", gather)
+    server = start_server(tmp_path / "repository", (), {"BRISK_METRICS_INTERVAL_S": "0.2"})
+    with grpc.InferenceServerClient(server.endpoints.grpc) as client:
+
+        def answer(number: int) -> str:
+            row = grpc.InferInput("row", [1], "INT64")
+            row.set_data_from_numpy(np.array([number]))
+            try:
+                client.infer("table", [row])
+            except InferenceServerException as error:
+                return str(error)
+            return "well"
+
+        assert {answer(2) for _ in range(asked)} == {"well"}
+        with ThreadPoolExecutor(clients) as pool:
+            assert all("idx=7" in each for each in pool.map(answer, [7] * asked))
+        counted = client.get_inference_statistics("table", as_json=True)["model_stats"][0]
+    found = wait_for(
+        server, lambda found: value(found, "brisk_errors_total", model="table") >= asked
+    )
+    assert value(found, "brisk_errors_total", model="table") == asked
+    assert value(found, "brisk_requests_total", model="table") == 2 * asked
+    assert value(found, "brisk_request_seconds_count", model="table") == asked
+    assert int(counted["inference_stats"]["success"]["count"]) == 2 * asked
+    assert "count" not in counted["inference_stats"]["fail"]  # docs/metrics.md says so
 
 
 def test_the_worker_tells_loads_and_what_it_holds(server: TritonServer) -> None:

@@ -74,8 +74,10 @@ def _check_file(path: Path, status: os.stat_result, forbidden: int) -> None:
             f"{path} belongs to user {status.st_uid}; it must be of user {os.geteuid()} or root"
         )
     if status.st_mode & forbidden:
-        what = "read or written" if forbidden & 0o044 else "written"
+        what, change = "written", f"chmod go-w {path}, if nobody else has written it"
+        if forbidden & 0o044:
+            what, change = "read or written", "remove it, and it is made anew"
         raise PermissionError(
             f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: it could be {what} by other "
-            f"users; remove it, and it is made anew"
+            f"users; {change}"
         )

@@ -18,6 +18,8 @@ DEFAULT_NICENESS = -15
 """Beside one thread of niceness 0, a thread of this gets 97 percent of a processor."""
 MOST_URGENT = -20
 
+CUSTOM_OPERATORS = "BRISK_CUSTOM_OPS"
+
 DEFAULT_INTERVAL_S, LARGEST_INTERVAL_S = 5.0, 3600.0
 """Between two publications of metrics."""
 
@@ -85,3 +87,17 @@ def metrics_interval_s(environment: Mapping[str, str] = os.environ) -> float:
             f"{LARGEST_INTERVAL_S:.0f}, not '{text}'"
         )
     return value
+
+
+def loads_custom_operators(environment: Mapping[str, str] = os.environ) -> bool:
+    """``$BRISK_CUSTOM_OPS``: whether libraries that entries name are loaded; they are, unless 0.
+
+    Raises InvalidConfigurationError where it is neither 0 nor 1.
+    """
+    text = environment.get(CUSTOM_OPERATORS, "") or "1"
+    if text not in ("0", "1"):
+        raise InvalidConfigurationError(
+            f"{CUSTOM_OPERATORS} must be 1 (libraries of custom operators that entries name are "
+            f"loaded) or 0 (such entries are refused), not '{text}'"
+        )
+    return text == "1"

@@ -42,11 +42,13 @@ NOTES = (
     "no p99 is told of fewer than 1,000 answers, no p99.9 of fewer than 10,000",
     "an entry for each network and class; deadline: real-time requests are due when the next one "
     "is, and those that cannot be are refused (failed)",
+)
+BASELINES = (
     "triton: Triton's own backends with ONNX Runtime, a side for each setting: 'one run' (one "
     "execution at a time by the rate limiter, all cores), 'besteffort confined' (real-time ones "
     "whenever they come, one best-effort one of one thread), 'two runs' and 'thread a run' (two "
     "at once, of all cores' threads or of one), 'free' (no limiter); real-time entries have "
-    "priority 1, best-effort ones 100; the best of them by p99 in this run is what is compared",
+    "priority 1, best-effort ones 100; the best of them by p99 in this run is what is compared"
 )
 SCREENED = (
     "triton: every setting ran {:g} s of each workload (stage screening); the one with the least "
@@ -58,16 +60,24 @@ QUICK = (
 )
 
 
+def notes_of(plan: Plan) -> list[str]:
+    """What is said before anything is measured; of Triton's settings where any take part."""
+    notes = [*NOTES]
+    if plan.settings and "workloads" in plan.parts:
+        notes.append(BASELINES)
+        if plan.screens:
+            notes.append(SCREENED.format(plan.baseline_s))
+    return notes
+
+
 def run(plan: Plan) -> Report:
     """Raises InvalidConfigurationError, WorkloadFailedError, ServerFailedError."""
     packages = ("torch", "onnxruntime", "tritonclient", "numpy")
-    report = new_report("preempt", packages, NOTES, threads=plan.threads)
+    report = new_report("preempt", packages, notes_of(plan), threads=plan.threads)
     if plan.quick:
         report.notes.insert(0, QUICK.format(plan.rounds, plan.seconds))
         console = Console(stderr=True, highlight=False)
         console.print(f"[bold red]{report.notes[0]}[/bold red]")
-    if plan.screens and plan.settings and "workloads" in plan.parts:
-        report.notes.append(SCREENED.format(plan.baseline_s))
     if "workloads" in plan.parts:
         wanted = {name: WORKLOADS[name] for name in plan.workloads if name in WORKLOADS}
         if REAL in plan.workloads and plan.real is not None:

@@ -19,6 +19,7 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.models.long_loads import long_to_load
 from support.runtime.runtime_process import describe, opened, submit
+from support.waiting import TIMED
 
 pytestmark = pytest.mark.timing
 
@@ -64,7 +65,8 @@ def test_a_load_that_others_starve_does_not_keep_the_lock_from_a_real_time_reque
             other.close()
             assert len(took_s) > 5, "the load was too quick to be beside anything"
             longest_s.append(max(took_s))
-    assert min(longest_s) < LONGEST_S
+    with TIMED:
+        assert min(longest_s) < LONGEST_S
 
 
 def large(path: Path) -> Path:
@@ -111,4 +113,5 @@ def test_page_faults_of_a_load_that_others_starve_do_not_hold_up_those_of_a_real
             other.close()
             longest_s.append(max(took_s))
     assert count > 5, "the loads were too quick to be beside anything"
-    assert min(longest_s) < LONGEST_S
+    with TIMED:
+        assert min(longest_s) < LONGEST_S

@@ -16,6 +16,7 @@ from brisk.telemetry.metrics import AUDITED_ANSWERS, EARLY_ANSWERS, PIPELINE_NOD
 from support.exits.exits_model import MILLION, Model, ask, make_model
 from support.pipeline_entries import confident, scaler, slow_variant, write
 from support.runtime.runtime_process import describe, infer, opened
+from support.waiting import TIMED
 
 pytestmark = pytest.mark.timing
 
@@ -45,7 +46,8 @@ def connection(shared_place: RuntimePaths, model: Model) -> Iterator[RuntimeClie
     with opened(shared_place, described_model) as made:
         deadline_s = time.monotonic() + PATIENCE_S
         while not told(shared_place, EARLY_ANSWERS, "detecting:detect"):
-            assert time.monotonic() < deadline_s, "the caches never answered"
+            with TIMED:
+                assert time.monotonic() < deadline_s, "the caches never answered"
             ask(made, model.easy).output()
         yield made
 
@@ -130,7 +132,8 @@ def test_a_variant_behind_frequent_early_answers_is_planned_as_a_fast_one(
     with opened(shared_place, describe(path, name="hopeful")) as connection:
         deadline_s, in_a_row = time.monotonic() + PATIENCE_S, 0
         while in_a_row < 4:
-            assert time.monotonic() < deadline_s, "early answers are not planned with"
+            with TIMED:
+                assert time.monotonic() < deadline_s, "early answers are not planned with"
             for _ in range(12):
                 np.testing.assert_allclose(infer(connection, sure), 100 * sure)
             is_thorough = bool(np.allclose(infer(connection, unsure), 7 * unsure))
@@ -142,7 +145,8 @@ def test_early_answers_within_a_pipeline_are_audited(
 ) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while not told(shared_place, AUDITED_ANSWERS, "detecting:detect", "agrees"):
-        assert time.monotonic() < deadline_s, "nothing was audited"
+        with TIMED:
+            assert time.monotonic() < deadline_s, "nothing was audited"
         ask(connection, model.easy).output()
     assert not told(shared_place, AUDITED_ANSWERS, "detecting:detect", "differs")
 

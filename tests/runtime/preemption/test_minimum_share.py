@@ -19,6 +19,7 @@ from support.runtime.runtime_process import (
     slow_model,
     submit,
 )
+from support.waiting import TIMED
 
 pytestmark = pytest.mark.timing
 
@@ -45,7 +46,8 @@ def test_best_effort_work_gets_its_share_beside_real_time_work_that_never_ends(
         lazy = submit(connection, SLOW_INPUT, "besteffort")[1]
         np.testing.assert_array_equal(lazy.output(), undisturbed)
         assert not sent[-1][1].has_come, "it had its share before the gate opened"
-        assert execution_ns(lazy) > 1.5 * alone_ns, "it was held in between"
+        with TIMED:
+            assert execution_ns(lazy) > 1.5 * alone_ns, "it was held in between"
         worker = background_worker_of(place)
         assert worker is not None
         assert os.getpriority(os.PRIO_PROCESS, worker) == niceness_for(SHARE)

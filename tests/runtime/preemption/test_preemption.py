@@ -29,6 +29,7 @@ from support.runtime.runtime_process import (
     submit_and_see_begin,
     supervisor_of,
 )
+from support.waiting import TIMED
 
 pytestmark = pytest.mark.timing
 
@@ -113,7 +114,8 @@ def test_a_real_time_client_that_vanishes_lets_best_effort_work_go_on(
         assert not lazy.has_come, "ten seconds of real-time work are before it"
     started_s = time.monotonic()
     np.testing.assert_array_equal(lazy.output(), -ROWS)
-    assert time.monotonic() - started_s < 1.0, "at the end of the layer that ran"
+    with TIMED:
+        assert time.monotonic() - started_s < 1.0, "at the end of the layer that ran"
 
 
 def test_a_foreground_worker_that_dies_in_real_time_work_leaves_no_gate_closed(
@@ -145,7 +147,8 @@ def test_a_real_time_request_that_must_be_late_is_refused_at_once(
     assert isinstance(error, UnavailableError)
     assert "cannot be met" in str(error)
     assert "retry in" in str(error)
-    assert time.monotonic() - sent_s < half_a_run_ns / 1e9, "at once: before it is late"
+    with TIMED:
+        assert time.monotonic() - sent_s < half_a_run_ns / 1e9, "at once: before it is late"
     late = submit(slow, SLOW_INPUT, "normal", time.monotonic_ns() + half_a_run_ns)[1].wait().error
     assert "time-out ran out" in str(late), "only real-time requests are refused beforehand"
 

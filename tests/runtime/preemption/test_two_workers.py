@@ -26,7 +26,7 @@ from support.runtime.runtime_process import (
     supervisor_of,
 )
 from support.runtime.two_workers import background, foreground_worker_of
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = pytest.mark.timing
 
@@ -36,7 +36,8 @@ ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 def stop(worker: int) -> None:
     """Once it sleeps: one in a layer is stopped, and let go on, by real-time runs themselves."""
     status = Path(f"/proc/{worker}/stat")
-    wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "S", "its sleep")
+    with TIMED:
+        wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "S", "its sleep")
     os.kill(worker, signal.SIGSTOP)
 
 
@@ -128,8 +129,9 @@ def test_a_background_worker_that_stands_still_holds_no_real_time_request_up(
         sent_s = time.monotonic()
         for _ in range(20):
             np.testing.assert_array_equal(answer_in(connection, "realtime"), -ROWS)
-        assert time.monotonic() - sent_s < 1.0, "they take some 20 ms"
-        assert sent_s - started_s < 20.0, "the records to it do not wait for it to read them"
+        with TIMED:
+            assert time.monotonic() - sent_s < 1.0, "they take some 20 ms"
+            assert sent_s - started_s < 20.0, "the records to it do not wait for it to read them"
         assert not any(answer.has_come for answer in sent)
     finally:
         os.kill(worker, signal.SIGCONT)
@@ -155,7 +157,9 @@ def test_an_idle_background_worker_ends_and_comes_again_when_asked_for(
     with opened(place, describe(quick)) as connection:
         with opened(place, describe(quick, job_class="besteffort")) as lazy:
             answer_in(lazy, "besteffort")
-        wait_until(lambda: background_worker_of(place) is None, "the end of the idle worker")
+        with TIMED:
+            wait_until(lambda: background_worker_of(place) is None, "the end of the idle worker")
         np.testing.assert_array_equal(answer_in(connection, "realtime"), -ROWS)
         np.testing.assert_array_equal(answer_in(connection, "besteffort"), -ROWS)
-    wait_until(lambda: not processes_of(place), "the end of the runtime")
+    with TIMED:
+        wait_until(lambda: not processes_of(place), "the end of the runtime")

@@ -28,7 +28,7 @@ from support.runtime.runtime_process import (
     submit,
     worker_of,
 )
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = pytest.mark.timing
 
@@ -179,7 +179,8 @@ def test_a_running_request_can_be_cancelled(shared_place: RuntimePaths, slow: Pa
         asked_s = time.monotonic()
         connection.cancel(number)
         assert isinstance(answer.wait().error, CancelledError)
-        assert time.monotonic() - asked_s < 0.4
+        with TIMED:
+            assert time.monotonic() - asked_s < 0.4
         connection.cancel(number)
         connection.cancel(10**9)
         assert answer.times == 1
@@ -206,7 +207,8 @@ def test_a_request_whose_time_runs_out_while_it_waits_is_answered_in_time(
         error = second.wait().error
         assert isinstance(error, UnavailableError)
         assert "time-out ran out" in str(error)
-        assert 0.05 <= time.monotonic() - sent_s < 0.5
+        with TIMED:
+            assert 0.05 <= time.monotonic() - sent_s < 0.5
         first.output()
 
 

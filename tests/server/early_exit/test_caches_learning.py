@@ -32,6 +32,7 @@ from support.server.entries import write_entry
 from support.server.learning_loop import Loop, wait_until
 from support.server.running import running_server, runtime_directory
 from support.server.scraping import value, wait_for
+from support.waiting import TIMED
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -74,7 +75,8 @@ def loop(
     ):
         patched.setenv("BRISK_CACHE_DIR", str(cache))  # the test looks where the runtime does
         made_loop = Loop(server, adapted, repository, log)
-        wait_until(lambda: all(made_loop.status(name).exits for name in MODELS), "all caches")
+        with TIMED:
+            wait_until(lambda: all(made_loop.status(name).exits for name in MODELS), "all caches")
         yield made_loop
 
 
@@ -128,25 +130,30 @@ def test_a_learner_killed_while_it_publishes_is_replaced_and_the_next_one_is_ser
     candidate = versions.candidate_file(model)
     versions.make_private_folder(model)
     with loop.streaming("drifting", images) as stream:
-        wait_until(lambda: any(versions.samples_folder(model).glob("*.npz")), "a sample")
+        with TIMED:
+            wait_until(lambda: any(versions.samples_folder(model).glob("*.npz")), "a sample")
 
         def is_learning() -> bool:
             with contextlib.suppress(LookupError):
                 return bool(learner_of(loop))
             return False
 
-        wait_until(is_learning, "a learner")
+        with TIMED:
+            wait_until(is_learning, "a learner")
         first = learner_of(loop)
         pipe = candidate.with_name(f".{candidate.name}.{first}.unfinished")
         with _Pipe(pipe) as half:  # it can write no further than the pipe takes
-            wait_until(half.has_come, "a candidate half written")
+            with TIMED:
+                wait_until(half.has_come, "a candidate half written")
             os.kill(first, signal.SIGKILL)
         assert not candidate.exists()
         assert loop.status("drifting").revision == 0
-        wait_until(lambda: loop.status("drifting").revision >= 1, "a promoted version")
+        with TIMED:
+            wait_until(lambda: loop.status("drifting").revision >= 1, "a promoted version")
         assert learner_of(loop) != first
         assert not pipe.exists(), "what the first one left is gone"
-        wait_until(lambda: versions.adapted_file(model).exists(), "its file")
+        with TIMED:
+            wait_until(lambda: versions.adapted_file(model).exists(), "its file")
         assert not candidate.exists()
         before = loop.status("drifting")
         rows = stream.rows
@@ -173,10 +180,14 @@ def test_a_candidate_that_answers_less_is_rolled_back(loop: Loop) -> None:
     served = read_cascade(versions.latest(model), digest_of(model))
     worse = with_thresholds(served, (math.inf,) * len(served.exits), served.revision + 50)
     with loop.streaming("drifting", loop.adapted.drifted()) as stream:
-        wait_until(lambda: not versions.candidate_file(model).exists(), "the end of another trial")
+        with TIMED:
+            wait_until(
+                lambda: not versions.candidate_file(model).exists(), "the end of another trial"
+            )
         write_cascade(versions.candidate_file(model), worse)
         told = f"revision {worse.revision}, are rejected: it spares 0.0%"
-        wait_until(lambda: told in loop.log.read_text(), "its rejection")
+        with TIMED:
+            wait_until(lambda: told in loop.log.read_text(), "its rejection")
     assert loop.status("drifting").revision != worse.revision
     assert stream.differing <= MOST_DIFFERING * stream.rows
 
@@ -198,18 +209,24 @@ def test_a_candidate_that_breaks_the_promise_is_found_out_by_the_audit(loop: Loo
     wrong = dataclasses.replace(served, exits=(first, *rest))
     wrong = with_thresholds(wrong, (1e-12, *(math.inf for _ in rest)), served.revision + 90)
     with loop.streaming("drifting", loop.adapted.drifted()):
-        wait_until(lambda: not versions.candidate_file(model).exists(), "the end of another trial")
+        with TIMED:
+            wait_until(
+                lambda: not versions.candidate_file(model).exists(), "the end of another trial"
+            )
         write_cascade(versions.candidate_file(model), wrong)
         name = f"revision {wrong.revision}, are "
-        wait_until(
-            lambda: any(
-                f"{name}{end}: its promise is refuted" in loop.log.read_text()
-                for end in ("rejected", "rolled back")
-            ),
-            "its end",
-        )
-        wait_until(lambda: loop.status("drifting").revision != wrong.revision, "the one before")
-        wait_until(lambda: versions.latest(model).exists(), "its file")
+        with TIMED:
+            wait_until(
+                lambda: any(
+                    f"{name}{end}: its promise is refuted" in loop.log.read_text()
+                    for end in ("rejected", "rolled back")
+                ),
+                "its end",
+            )
+            wait_until(
+                lambda: loop.status("drifting").revision != wrong.revision, "the one before"
+            )
+            wait_until(lambda: versions.latest(model).exists(), "its file")
     with loop.streaming("drifting", loop.adapted.drifted()) as stream:
         wait_until(lambda: stream.rows > 300, "requests")
     assert stream.differing <= MOST_DIFFERING * stream.rows
@@ -222,7 +239,8 @@ def test_a_candidate_that_breaks_the_promise_is_found_out_by_the_audit(loop: Loo
 def test_constant_traffic_is_refused(loop: Loop) -> None:
     with loop.streaming("constant", np.tile(loop.adapted.drifted()[:3], (4, 1, 1, 1))) as stream:
         told = f"caches of {loop.file('constant')} learned nothing better: there are 3 different"
-        wait_until(lambda: told in loop.log.read_text(), "the refusal")
+        with TIMED:
+            wait_until(lambda: told in loop.log.read_text(), "the refusal")
     assert loop.status("constant").revision == 0
     assert stream.differing == 0
 
@@ -240,7 +258,8 @@ def test_poisoned_traffic_is_refused(loop: Loop) -> None:
     model = loop.file("poisoned")
     with loop.streaming("poisoned", numbers), loop.streaming("poisoned", poison):
         told = f"caches of {model} learned nothing better: accuracy 95.00% cannot be proved"
-        wait_until(lambda: told in loop.log.read_text(), "the refusal")
+        with TIMED:
+            wait_until(lambda: told in loop.log.read_text(), "the refusal")
     assert loop.status("poisoned").revision == 0
     assert versions.latest(model) == caches_file(model)
     with loop.streaming("poisoned", images) as stream:

@@ -26,7 +26,7 @@ from support.exits.exits_model import Model, make_model
 from support.server.entries import write_entry
 from support.server.running import running_server
 from support.server.scraping import Series, value, wait_for
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -208,7 +208,8 @@ def test_the_audit_switches_off_an_exit_that_breaks_its_promise(
         return same(ask(client, "audited", inputs), expected)
 
     # Not as fast as it goes: audits get only the processors' time that requests leave.
-    wait_until(is_off, "the end of the exit", patience_s=120, every_s=0.02)
+    with TIMED:
+        wait_until(is_off, "the end of the exit", patience_s=120, every_s=0.02)
 
 
 def test_metrics_tell_hits_audits_and_what_they_led_to(

@@ -5,6 +5,7 @@ docs/migration.md names these tests in its table of that backend's features.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.models.custom_operators import compile_library, scaled
 from support.server.entries import deep, doubled, write_entry
-from support.server.running import running_server
-from support.waiting import wait_until
+from support.server.running import StartServer, running_server
+from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -181,7 +182,8 @@ def said(server: TritonServer, model: str, text: str) -> None:
         lines = server.log.read_text().splitlines()
         return any(f"model '{model}' version 1" in line and text in line for line in lines)
 
-    wait_until(is_said, text)
+    with TIMED:
+        wait_until(is_said, text)
 
 
 def test_what_that_backend_takes_without_a_word_is_taken_and_said(
@@ -251,6 +253,22 @@ def test_a_library_that_others_may_write_is_refused(
     compile_library(folder / "1" / "libscale.so").chmod(0o777)
     with pytest.raises(InferenceServerException, match="has mode 0777"):
         control.load_model("writable")
+
+
+def test_no_library_is_loaded_where_the_server_forbids_it(
+    tmp_path: Path, start_server: StartServer
+) -> None:
+    text = 'model_operations { op_library_filename: [ "libscale.so" ] }'
+    compile_library(write_entry(tmp_path, "scaled", scaled(), SIGNATURE + text) / "libscale.so")
+    write_entry(tmp_path, "plain", doubled(), SIGNATURE)
+    options = ["--model-control-mode=explicit", "--load-model=plain"]
+    server = start_server(tmp_path, options, {"BRISK_CUSTOM_OPS": "0"})
+    with http.InferenceServerClient(server.endpoints.http) as control:
+        with pytest.raises(InferenceServerException) as refused:
+            control.load_model("scaled")
+        assert control.is_model_ready("plain")
+    expected = r"names 'libscale\.so', and BRISK_CUSTOM_OPS=0 .*runs code of whoever writes"
+    assert re.search(expected, str(refused.value))
 
 
 @pytest.mark.parametrize("is_complete", [True, False])

@@ -19,6 +19,7 @@ from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, deep, deep_answer, doubled, make_model, write_entry
 from support.server.running import running_server
+from support.waiting import TIMED
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -248,7 +249,8 @@ def test_a_request_whose_time_runs_out_in_the_queue_is_told_so(server: TritonSer
             _ask_until_told(client, described, asked_s)
         # Due after 20 ms, and told at the next layer boundary of a run whose layers take some ten.
         # The rest is for a machine that others use: HTTP, stub and worker wait for processors.
-        assert 0.015 < time.monotonic() - asked_s[-1] < 0.6
+        with TIMED:
+            assert 0.015 < time.monotonic() - asked_s[-1] < 0.6
     finally:
         told.set()
         blocker.join()
@@ -278,7 +280,10 @@ def test_a_cancelled_request_frees_its_place(server: TritonServer) -> None:
     cancelled = [error for error in outcomes if error is not None]
     assert len(cancelled) >= 5
     one_s = _duration_s(server)
-    assert waited_s < 3 * one_s, f"waited {waited_s:.2f} s, one slow request takes {one_s:.2f} s"
+    with TIMED:
+        assert waited_s < 3 * one_s, (
+            f"waited {waited_s:.2f} s, one slow request takes {one_s:.2f} s"
+        )
 
 
 def _duration_s(server: TritonServer) -> float:

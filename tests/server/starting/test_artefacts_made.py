@@ -13,7 +13,7 @@ from brisk.artefacts.store import artefact_directory
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, write_entry
 from support.server.running import StartServer
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -74,4 +74,5 @@ def test_a_lazy_entry_is_ready_at_once_and_loaded_by_its_first_request(
         answers = client.infer("late", {"x": values})
     np.testing.assert_array_equal(answers["y"], values * 2)
     loaded = "1 segment by ONNX Runtime from the model, runnable after"
-    wait_until(lambda: loaded in log.read_text(), "the load's line in the log")
+    with TIMED:
+        wait_until(lambda: loaded in log.read_text(), "the load's line in the log")

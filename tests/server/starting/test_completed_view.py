@@ -16,7 +16,7 @@ from brisk.fork_server.build import find_compiler
 from brisk.triton.options import option
 from support.server.entries import doubled, identity, make_model, write_entry
 from support.server.serve_command import serving
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = pytest.mark.timing
 
@@ -291,7 +291,8 @@ def test_polling_finds_new_changed_and_removed_entries(tmp_path: Path) -> None:
         (repository / "model" / "config.pbtxt").write_text(text)
         write_entry(repository, "later", doubled())
         size = "max_batch_size"
-        wait_until(lambda: served.get("models/model/config")[size] == 7, "it changes", 20)
+        with TIMED:
+            wait_until(lambda: served.get("models/model/config")[size] == 7, "it changes", 20)
 
         def is_there() -> bool:
             return any(
@@ -299,13 +300,15 @@ def test_polling_finds_new_changed_and_removed_entries(tmp_path: Path) -> None:
                 for entry in served.post("repository/index")
             )
 
-        wait_until(is_there, "the new one is ready", 20)
+        with TIMED:
+            wait_until(is_there, "the new one is ready", 20)
         shutil.rmtree(repository / "later")
 
         def is_gone() -> bool:
             return not is_there()
 
-        wait_until(is_gone, "it is unloaded", 20)
+        with TIMED:
+            wait_until(is_gone, "it is unloaded", 20)
 
 
 def test_the_runtime_is_there_before_the_first_stub_asks(tmp_path: Path) -> None:
@@ -313,6 +316,9 @@ def test_the_runtime_is_there_before_the_first_stub_asks(tmp_path: Path) -> None
     repository = tmp_path / "repository"
     write_entry(repository, "model", doubled())
     with serving(tmp_path, [repository], EXPLICIT) as served:
-        wait_until((served.runtime / "cpu" / "foreground.sock").exists, "the runtime starts", 20)
+        with TIMED:
+            wait_until(
+                (served.runtime / "cpu" / "foreground.sock").exists, "the runtime starts", 20
+            )
         served.load("model")
         assert served.ask("model") == [2.0] * 8

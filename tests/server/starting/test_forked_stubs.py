@@ -21,7 +21,7 @@ from brisk_client.inference import InferenceClient, Transport
 from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import doubled, identity, write_entry
 from support.server.running import StartServer, private_runtime, runtime_directory
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -46,7 +46,8 @@ def repository(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(repository: Path, start_server: StartServer) -> TritonServer:
     running = start_server(repository, OPTIONS)
-    wait_until(lambda: listens(running), "a fork server", 30)
+    with TIMED:
+        wait_until(lambda: listens(running), "a fork server", 30)
     return running
 
 
@@ -162,7 +163,10 @@ def test_an_unloaded_model_leaves_neither_stub_nor_launcher(
     control.load_model("second")
     assert named(server, "brisk: waits for stub") is not None
     control.unload_model("second")
-    wait_until(lambda: named(server, "brisk: waits for stub") is None, "the launcher's end", 15)
+    with TIMED:
+        wait_until(
+            lambda: named(server, "brisk: waits for stub") is None, "the launcher's end", 15
+        )
     lines = command_lines(runtime_directory(server)).values()
     assert not any("/second/" in line for line in lines)
     assert is_right(server, "first")
@@ -178,9 +182,10 @@ def test_a_killed_fork_takes_no_other_along_and_its_model_can_be_loaded_again(
     with pytest.raises(InferenceServerException, match="not healthy"):
         is_right(server, "second")
     control.unload_model("second")
-    wait_until(
-        lambda: "/second/" not in str(command_lines(runtime_directory(server))), "its end", 15
-    )
+    with TIMED:
+        wait_until(
+            lambda: "/second/" not in str(command_lines(runtime_directory(server))), "its end", 15
+        )
     control.load_model("second")
     assert is_right(server, "second")
 
@@ -196,9 +201,13 @@ def test_models_outlive_the_fork_server_and_later_ones_get_another(
     control.load_model("third")
     assert parent_of(stub_of(server, "third")) == server.pid
     assert is_right(server, "third")
-    wait_until(lambda: listens(server), "another one", 30)
+    with TIMED:
+        wait_until(lambda: listens(server), "another one", 30)
     control.unload_model("third")
-    wait_until(lambda: "third" not in str(command_lines(runtime_directory(server))), "its end", 15)
+    with TIMED:
+        wait_until(
+            lambda: "third" not in str(command_lines(runtime_directory(server))), "its end", 15
+        )
     control.load_model("third")
     assert parent_of(stub_of(server, "third")) == named(server, "brisk: forks stubs")
     assert is_right(server, "second")
@@ -226,7 +235,8 @@ def test_nothing_outlives_the_server(
             },
         )
         with server:
-            wait_until(lambda: listens(server), "a fork server", 30)
+            with TIMED:
+                wait_until(lambda: listens(server), "a fork server", 30)
             with http.InferenceServerClient(server.endpoints.http, network_timeout=120.0) as own:
                 own.load_model("second")
             region = (
@@ -234,7 +244,8 @@ def test_nothing_outlives_the_server(
             )
             assert region.exists()
             os.kill(server.pid, number)
-            wait_until(lambda: not processes_started_in(runtime), "the end of all", 30)
+            with TIMED:
+                wait_until(lambda: not processes_started_in(runtime), "the end of all", 30)
             assert not region.exists()
 
 

@@ -19,7 +19,7 @@ from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import doubled, write_entry
 from support.server.running import private_runtime
 from support.server.scraping import PATIENCE_S
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -80,7 +80,8 @@ def served(repository: Path, folder: Path, runtime: Path, log: str) -> Iterator[
     """Ready."""
     server = Served(repository, folder, runtime, folder / log)
     try:
-        wait_until(server.is_ready, "a ready server", PATIENCE_S)
+        with TIMED:
+            wait_until(server.is_ready, "a ready server", PATIENCE_S)
         yield server
     finally:
         server.process.terminate()
@@ -95,7 +96,8 @@ def kill_all(runtime: Path) -> None:
         for process in processes_started_in(runtime):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
-    wait_until(lambda: not processes_started_in(runtime), "their end", PATIENCE_S)
+    with TIMED:
+        wait_until(lambda: not processes_started_in(runtime), "their end", PATIENCE_S)
 
 
 @pytest.fixture

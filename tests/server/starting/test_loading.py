@@ -21,7 +21,7 @@ from brisk_client.inference import InferenceClient, Transport
 from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import deep, doubled, identity, make_model, write_entry
 from support.server.running import running_server, runtime_directory
-from support.waiting import wait_until
+from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
@@ -164,7 +164,8 @@ def test_an_unloaded_model_gives_its_memory_back(
 
     for _ in range(3):
         control.load_model("large")
-        wait_until(loaded, "the weights in memory")  # loads go on behind
+        with TIMED:
+            wait_until(loaded, "the weights in memory")  # loads go on behind
         control.unload_model("large")
         wait_until_gone(control, "large")
     # Given back by the load lane, behind what else it does just then. Loads that kept their
@@ -178,7 +179,8 @@ def wait_until_gone(control: http.InferenceServerClient, name: str) -> None:
         states = {m["name"]: m.get("state") for m in control.get_model_repository_index()}
         return states.get(name) == "UNAVAILABLE"
 
-    wait_until(is_gone, f"the end of {name}", patience_s=20)
+    with TIMED:
+        wait_until(is_gone, f"the end of {name}", patience_s=20)
     time.sleep(0.5)  # the memory is given back beside the unload, not before it
 
 

@@ -34,7 +34,6 @@ if _SWITCH:
             if (_PART in path or path.endswith("model.py")) and key not in _seen:
                 _seen.add(key)
                 os.write(_noted, f"{request} {path}\n".encode())
-                os.write(2, f"TR {request} {path} {each.f_code.co_qualname}\n".encode())
 
     threading.setprofile(_note)
     sys.setprofile(_note)

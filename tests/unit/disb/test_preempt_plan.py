@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk_client.benchmarks.preempt import main, make_parser
+from brisk_client.benchmarks.preempt import BASELINES, main, make_parser, notes_of
 from brisk_client.disb.plan import SETTINGS, Plan, plan_of
 
 
@@ -39,6 +39,14 @@ def test_shorter_runs_of_tritons_settings_screen_them() -> None:
 
 def test_without_triton_none_of_its_settings_is_started() -> None:
     assert plan("--side", "padded").settings == ()
+
+
+def test_triton_is_told_of_only_where_it_takes_part() -> None:
+    assert BASELINES in notes_of(plan("--side", "triton"))
+    assert any("stage screening" in note for note in notes_of(plan("--triton-seconds", "15")))
+    for arguments in (("--side", "padded"), ("--part", "pairs")):
+        notes = notes_of(plan(*arguments, "--triton-seconds", "15"))
+        assert not any(note.startswith("triton: ") for note in notes), arguments
 
 
 def test_policies_that_make_requests_wait_are_asked_less() -> None:

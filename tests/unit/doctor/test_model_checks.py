@@ -72,6 +72,17 @@ def test_a_library_of_custom_operators_belongs_to_its_entry(tmp_path: Path) -> N
     assert list(artefacts(looked_at)) == []
 
 
+def test_whether_a_library_is_loaded_is_the_server_s_setting(tmp_path: Path) -> None:
+    write_model(tmp_path, "Relu")
+    named = 'model_operations { op_library_filename: "absent.so" }'
+    (tmp_path / "relu" / "config.pbtxt").write_text(named)
+    for value, said in (("0", "BRISK_CUSTOM_OPS=0 of this server"), ("1", "there is no library")):
+        server = {"HOME": str(tmp_path), "BRISK_CUSTOM_OPS": value}
+        (found,) = operators(deployment(tmp_path, repositories=(tmp_path,), environment=server))
+        assert found.verdict is Severity.PROBLEM
+        assert said in found.found
+
+
 def test_layers_of_reference_operators_are_named_on_a_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,7 +118,7 @@ def artefacts(deployment: Deployment) -> Findings:
     from brisk.segments.prepared.form import PreparedModel, find_prepared
 
     own = deployment.environment
-    files = [file for file in _model_files(deployment) if _uses_prepared_form(file)]
+    files = [file for file in _model_files(deployment) if _uses_prepared_form(file, deployment)]
     missing, findings = [], []
     for file in files:
         try:
@@ -156,19 +156,19 @@ def _model_files(deployment: Deployment) -> list[Path]:
     ]
 
 
-def _entry_tuning(file: Path) -> SessionTuning:
+def _entry_tuning(file: Path, deployment: Deployment) -> SessionTuning:
     """Of the entry that ``file`` belongs to.
 
     Raises InvalidConfigurationError and InvalidModelError where it says what cannot be had.
     """
     entry = file.parent.parent
-    return read_tuning(written_config(entry), entry, file).tuning
+    return read_tuning(written_config(entry), entry, file, deployment.environment).tuning
 
 
-def _uses_prepared_form(file: Path) -> bool:
+def _uses_prepared_form(file: Path, deployment: Deployment) -> bool:
     """Whether one can serve the entry; an entry that cannot be read is another check's."""
     try:
-        return _entry_tuning(file).keeps_answers
+        return _entry_tuning(file, deployment).keeps_answers
     except BriskError:
         return False
 
@@ -267,7 +267,7 @@ def operators(deployment: Deployment) -> Findings:
         try:
             if on_cpu:
                 # Make every session of the model, as a load would.
-                BareModel(file, 1, tuning=_entry_tuning(file)).check()
+                BareModel(file, 1, tuning=_entry_tuning(file, deployment)).check()
                 continue
             counts = _reference_operators(file, deployment.device)
         except BriskError as error:

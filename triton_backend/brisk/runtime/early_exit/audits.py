@@ -108,7 +108,7 @@ class Auditor(Generic[Context]):
         return None if process is None else process.pid
 
     def ask(self, question: Question, context: Context) -> None:
-        """``take`` returns ``context`` with the classes when they are there."""
+        """``verdicts`` gets ``context`` with the classes when they are there."""
         self._asked += 1
         self._questions.put((question, context))
         if self._thread is None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
+from brisk.settings import CUSTOM_OPERATORS, loads_custom_operators
 from brisk.stub.config.field_support import Notice
 from brisk.stub.config.parameters import Parser, choice, parse_texts, read_texts
 from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SESSION_KEYS, SessionTuning, Setting
@@ -79,11 +80,16 @@ class ReadTuning(NamedTuple):
     notices: tuple[Notice, ...]
 
 
-def read_tuning(config: Mapping[str, Any], directory: Path, model_path: Path) -> ReadTuning:
+def read_tuning(
+    config: Mapping[str, Any],
+    directory: Path,
+    model_path: Path,
+    environment: Mapping[str, str] = os.environ,
+) -> ReadTuning:
     """What the configuration of the entry in ``directory``, on a CPU, says of its sessions.
 
-    Raises InvalidConfigurationError with every wrong value, by the parameter's name, and
-    InvalidModelError where a library of custom operators cannot be had.
+    ``environment``: the server's. Raises InvalidConfigurationError with every wrong value, by the
+    parameter's name, and InvalidModelError where a library of custom operators cannot be had.
     """
     texts = read_texts(config.get("parameters") or {})
     values = parse_texts(texts, _PARSERS)
@@ -98,7 +104,7 @@ def read_tuning(config: Mapping[str, Any], directory: Path, model_path: Path) ->
     tuning = SessionTuning(
         optimisation=_LEVELS.get(level, ALL),
         settings=tuple(Setting(key, values[key]) for key in texts if key in SESSION_KEYS),
-        operator_libraries=_libraries(config, directory, model_path),
+        operator_libraries=_libraries(config, directory, model_path, environment),
         **{field: values[name] for name, (field, _) in _FIELDS.items() if name in values},
     )
     tuning.check()
@@ -137,8 +143,17 @@ def _check_accelerators(optimization: Mapping[str, Any]) -> None:
             )
 
 
-def _libraries(config: Mapping[str, Any], directory: Path, model_path: Path) -> tuple[str, ...]:
+def _libraries(
+    config: Mapping[str, Any], directory: Path, model_path: Path, environment: Mapping[str, str]
+) -> tuple[str, ...]:
     names = (config.get("model_operations") or {}).get("op_library_filename") or ()
+    if names and not loads_custom_operators(environment):
+        named = ", ".join(f"'{name!s:.120}'" for name in names[:5])
+        raise InvalidModelError(
+            f"{_LIBRARIES} names {named}, and {CUSTOM_OPERATORS}=0 of this server allows no "
+            "library of custom operators: one runs code of whoever writes to the repository; "
+            f"expected {CUSTOM_OPERATORS}=1, or an entry without"
+        )
     return tuple(_library(str(name), directory.absolute(), model_path.parent) for name in names)
 
 
