@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 from hypothesis import settings
@@ -10,8 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import Job, JobClass, JobState, more_urgent, most_urgent_first
-from brisk.scheduling.queue import ReadyQueue
+from brisk.scheduling.job import (
+    Job,
+    JobClass,
+    JobState,
+    in_turn,
+    more_urgent,
+    most_urgent_first,
+)
+from brisk.scheduling.queue import MOST_SERVED, ReadyQueue
 
 
 def job(
@@ -58,6 +66,80 @@ def test_a_full_model_sheds_its_least_urgent_request_for_a_more_urgent_one() -> 
         queue.add(job(6, "a", job_class=JobClass.BESTEFFORT), 3, "a")
     queue.check_integrity()
     assert drained(queue) == [5, 1, 2, 4]
+
+
+def test_models_take_turns_by_the_time_that_was_computed_for_them() -> None:
+    """64 requests of one model wait; one of another comes again as soon as it is answered."""
+    queue = queue_of(*[job(number, "many") for number in range(64)])
+    for number in range(100, 120):
+        queue.add(job(number, "one"), None, "one")
+        before = 0
+        while (running := queue.pop()) is not None and running.model == "many":
+            queue.charge(running.job_class, "many", 10)
+            before += 1
+        assert before <= 1
+        queue.charge(JobClass.NORMAL, "one", 4)
+
+
+def test_a_model_that_waits_as_much_gets_as_much_time_whatever_its_requests_take() -> None:
+    queue = queue_of(*[job(number, "ab"[number % 2]) for number in range(200)])
+    taken = {"a": 0, "b": 0}
+    for _ in range(100):
+        running = queue.pop()
+        assert running is not None
+        taken[running.model] += 3 if running.model == "a" else 1
+        queue.charge(running.job_class, running.model, 3 if running.model == "a" else 1)
+        assert abs(taken["a"] - taken["b"]) <= 4
+
+
+def test_a_model_that_was_idle_has_no_claim_to_the_time() -> None:
+    queue = queue_of(*[job(number, "busy") for number in range(50)])
+    for _ in range(20):
+        running = queue.pop()
+        assert running is not None
+        queue.charge(running.job_class, "busy", 10)
+    for number in range(100, 110):
+        queue.add(job(number, "idle"), None, "idle")
+    order = []
+    for _ in range(6):
+        running = queue.pop()
+        assert running is not None
+        order.append(running.model)
+        queue.charge(running.job_class, running.model, 10)
+    assert order.count("idle") == 3
+
+
+def test_deadlines_come_before_turns() -> None:
+    queue = queue_of(job(1, "a"), job(2, "b", deadline_ns=50))
+    queue.charge(JobClass.NORMAL, "b", 1000)
+    assert drained(queue) == [2, 1]
+
+
+def test_service_is_forgotten_of_models_to_which_it_means_nothing() -> None:
+    queue = queue_of()
+    for number in range(3 * MOST_SERVED):
+        queue.add(job(number, f"m{number}"), None, "m")
+        assert queue.pop() is not None
+        queue.charge(JobClass.NORMAL, f"m{number}", 1)
+    assert queue.remembered <= MOST_SERVED
+
+
+def test_a_full_queue_refuses_whoever_fills_it() -> None:
+    queue: ReadyQueue[Job] = ReadyQueue(bound=6)
+    for number in range(6):
+        queue.add(job(number, "full"), 9, "full")
+    shed = queue.add(job(6, "other"), 9, "other")
+    assert shed is not None
+    assert (shed.number, shed.model) == (5, "full")
+    assert queue.add(job(7, "other"), 9, "other") is not None
+    with pytest.raises(UnavailableError, match="BRISK_MAX_WAITING"):
+        queue.add(job(8, "full"), 9, "full")
+    queue.check_integrity()
+    shed = queue.add(job(9, "third"), 9, "third")
+    assert shed is not None
+    assert shed.model == "full"
+    with pytest.raises(UnavailableError, match="BRISK_MAX_WAITING"):
+        queue.add(job(10, "other"), 9, "other")
 
 
 def test_a_full_queue_sheds_the_least_urgent_request_of_any_model() -> None:
@@ -233,6 +315,8 @@ class QueueBesideItsModel(RuleBasedStateMachine):
         self.waiting: list[Job] = []
         self.numbers = itertools.count()
         self.now_ns = 0
+        self.served_ns: Counter[tuple[JobClass, str]] = Counter()
+        self.begun_ns: Counter[JobClass] = Counter()
 
     @rule(
         model=st.sampled_from("abc"),
@@ -245,19 +329,43 @@ class QueueBesideItsModel(RuleBasedStateMachine):
         same = [other for other in self.waiting if other.model == model]
         if len(same) < 4:
             assert self.queue.add(one, 4, model) is None
-        elif more_urgent(one, same[-1]):
-            assert self.queue.add(one, 4, model) is same[-1]
-            self.waiting.remove(same[-1])
+        elif more_urgent(one, last := max(same, key=most_urgent_first)):
+            assert self.queue.add(one, 4, model) is last
+            self.waiting.remove(last)
+            same.remove(last)
         else:
             with pytest.raises(UnavailableError):
                 self.queue.add(one, 4, model)
             return
+        if deadline_ns is None and not any(
+            other.deadline_ns is None and other.job_class is job_class for other in same
+        ):
+            own = (job_class, model)
+            self.served_ns[own] = max(self.served_ns[own], self.begun_ns[job_class])
         self.waiting.append(one)
-        self.waiting.sort(key=most_urgent_first)
+        self.sort()
+
+    def sort(self) -> None:
+        self.waiting.sort(key=lambda one: in_turn(one, self.served_ns[one.job_class, one.model]))
+
+    def begin(self, one: Job) -> None:
+        self.waiting.remove(one)
+        if one.deadline_ns is None:
+            begun_ns = self.served_ns[one.job_class, one.model]
+            self.begun_ns[one.job_class] = max(self.begun_ns[one.job_class], begun_ns)
+
+    @rule(job_class=st.sampled_from(JobClass), model=st.sampled_from("abc"), ns=st.integers(0, 9))
+    def charge(self, job_class: JobClass, model: str, ns: int) -> None:
+        self.queue.charge(job_class, model, ns)
+        self.served_ns[job_class, model] += ns
+        self.sort()
 
     @rule()
     def pop(self) -> None:
-        assert self.queue.pop() is (self.waiting.pop(0) if self.waiting else None)
+        first = self.waiting[0] if self.waiting else None
+        assert self.queue.pop() is first
+        if first is not None:
+            self.begin(first)
 
     @rule(only=st.sampled_from(JobClass))
     def pop_of_a_class(self, only: JobClass) -> None:
@@ -265,17 +373,18 @@ class QueueBesideItsModel(RuleBasedStateMachine):
         assert self.queue.peek(only) is first
         assert self.queue.pop(only) is first
         if first is not None:
-            self.waiting.remove(first)
+            self.begin(first)
 
     @rule(most=st.integers(0, 3))
     def pop_with_companions(self, most: int) -> None:
         first = self.queue.pop()
         if first is None:
             return
-        self.waiting.remove(first)
+        self.begin(first)
         left = itertools.count()
         companions = self.queue.pop_companions(first, lambda _: next(left) < most)
-        expected = [one for one in self.waiting if one.model == first.model][:most]
+        own = sorted((o for o in self.waiting if o.model == first.model), key=most_urgent_first)
+        expected = own[:most]
         assert companions == expected
         self.waiting = [one for one in self.waiting if one not in expected]
 

@@ -46,14 +46,26 @@ RANKS = {job_class: rank for rank, job_class in enumerate(JobClass)}
 
 
 def most_urgent_first(job: Job) -> tuple[int, int, int]:
-    """The ordering key, smaller runs first, whatever policy shares the device between classes:
-    class, then earliest deadline (none is latest), then arrival, over all models.
+    """The ordering key of one model's jobs, smaller runs first: class, deadline, arrival.
 
-    No two keys of a queue are equal. Within a class and without deadlines, models take turns as
-    their requests came.
+    No deadline is the latest. No two keys of a queue are equal.
     """
     deadline_ns = NO_DEADLINE_NS if job.deadline_ns is None else job.deadline_ns
     return (RANKS[job.job_class], deadline_ns, job.number)
+
+
+def in_turn(job: Job, served_ns: int) -> tuple[int, int, int, int]:
+    """The ordering key over all models, smaller runs first, whatever policy shares the device
+    between classes: class, then earliest deadline, then the service that the job's model has had
+    in its class, then arrival.
+
+    ``served_ns``: start-time fair queueing (Goyal, Vin, Cheng, 1996): the time that the device has
+    computed for the model; of one of which nothing waited, at least what the model that ran last
+    had when it began. So models without deadlines share a class in equal parts, however many
+    requests of each wait, and one that was idle has no claim to the time.
+    """
+    rank, deadline_ns, number = most_urgent_first(job)
+    return (rank, deadline_ns, served_ns if job.deadline_ns is None else 0, number)
 
 
 def more_urgent(one: Job, other: Job) -> bool:

@@ -9,20 +9,24 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from brisk.errors import UnavailableError
 from brisk.scheduling.job import (
     Job,
     JobClass,
     JobState,
+    in_turn,
     more_urgent,
     most_urgent_first,
 )
 
 DEFAULT_BOUND = 4096
 """Jobs of all models that may wait."""
+
+MOST_SERVED = 1024
+"""Models of a class whose service is remembered: beyond, that of idle ones is forgotten, the least
+first."""
 
 DEFAULT_RETRY_NS = 100_000_000
 """Hint where nothing is known of how long the requests that wait will take."""
@@ -31,15 +35,27 @@ DEFAULT_RETRY_NS = 100_000_000
 AnyJob = TypeVar("AnyJob", bound=Job)
 
 
+_Line: TypeAlias = "list[tuple[int, int, AnyJob]]"
+"""A heap of deadline, number and job; some jobs may have left."""
+
+_DUE = ""
+"""Names the line of jobs that have a deadline, of whatever model."""
+
+
 class ReadyQueue(Generic[AnyJob]):
-    """Jobs that wait, smallest ordering key first."""
+    """Jobs that wait, smallest ordering key (``in_turn``) first."""
 
     def __init__(self, bound: int = DEFAULT_BOUND) -> None:
         self._bound = bound
-        self._ready: dict[JobClass, list[tuple[tuple[int, ...], AnyJob]]] = {
-            job_class: [] for job_class in JobClass
+        self._lines: dict[JobClass, dict[str, _Line[AnyJob]]] = {
+            job_class: {} for job_class in JobClass
         }
-        """A heap for each class, the most urgent first."""
+        """For each class a line of what has a deadline, and one for each model of what has not."""
+        self._first: dict[JobClass, AnyJob | None] = dict.fromkeys(JobClass)
+        """The next job of a class, where it is known; it may have left."""
+        self._served_ns: dict[JobClass, dict[str, int]] = {job_class: {} for job_class in JobClass}
+        self._begun_ns = dict.fromkeys(JobClass, 0)
+        """What the model that began last had been served then: never less than before."""
         self._waiting: dict[str, int] = {}
         self._total = 0
 
@@ -49,37 +65,75 @@ class ReadyQueue(Generic[AnyJob]):
     def waiting(self, model: str) -> int:
         return self._waiting.get(model, 0)
 
+    def charge(self, job_class: JobClass, model: str, taken_ns: int) -> None:
+        """The device has computed for a model; it counts against its later turns."""
+        served_ns = self._served_ns[job_class]
+        served_ns[model] = served_ns.get(model, 0) + taken_ns
+        self._first[job_class] = None
+        if len(served_ns) > MOST_SERVED:
+            idle = sorted((each_ns, name) for name, each_ns in served_ns.items())
+            for _, name in idle[: MOST_SERVED // 2]:
+                if name not in self._waiting:
+                    del served_ns[name]
+
     def add(self, job: AnyJob, limit: int | None, name: str) -> AnyJob | None:
         """Take a job in; the job that had to make room for it, or None.
 
         Room is short where ``limit`` jobs of its model or ``bound`` in all wait already. Then the
-        last of those leaves, if it is of a less urgent class, else UnavailableError. ``limit``
-        None: there is room whatever waits. ``name`` is the model's, for the message.
+        last of those leaves, if it is of a less urgent class; where ``bound`` is reached, else the
+        last one of the model that most wait of, if that is of the same class and would still be
+        one of more than wait of the job's own model; else UnavailableError. ``limit`` None: there
+        is room whatever waits. ``name`` is the model's, for the message.
         """
         shed = None
         if limit is not None:
-            is_full = self.waiting(job.model) >= limit
-            if is_full or len(self) >= self._bound:
-                waiting = (
-                    entry
-                    for entry in self._waiting_entries()
-                    if not is_full or entry[1].model == job.model
-                )
-                _, shed = max(waiting, key=itemgetter(0), default=(None, None))
+            if self.waiting(job.model) >= limit:
+                shed = self._last(model=job.model)
                 if shed is None or not more_urgent(job, shed):
                     raise UnavailableError(
                         f"{limit} requests of model '{name}' wait already, which is its "
                         "brisk_max_queue_size"
-                        if is_full
-                        else f"{self._bound} requests wait already, which is BRISK_MAX_WAITING"
                     )
+            elif len(self) >= self._bound:
+                shed = self._last()
+                if shed is None or not more_urgent(job, shed):
+                    shed = self._last_of_longest(job)
+                if shed is None:
+                    raise UnavailableError(
+                        f"{self._bound} requests wait already, which is BRISK_MAX_WAITING"
+                    )
+            if shed is not None:
                 self.withdraw(shed)
-        self._waiting[job.model] = self.waiting(job.model) + 1
-        self._total += 1
-        heapq.heappush(self._ready[job.job_class], (most_urgent_first(job), job))
+        self._join(job)
         if self.entries > 2 * len(self) + 64:  # most of them have left without being first
             self._forget_left()
         return shed
+
+    def _join(self, job: AnyJob) -> None:
+        lines, served_ns = self._lines[job.job_class], self._served_ns[job.job_class]
+        name = job.model if job.deadline_ns is None else _DUE
+        line = lines.setdefault(name, [])
+        if name != _DUE and not self._head(line):
+            served_ns[name] = max(served_ns.get(name, 0), self._begun_ns[job.job_class])
+        heapq.heappush(line, (job.deadline_ns or 0, job.number, job))
+        self._waiting[job.model] = self.waiting(job.model) + 1
+        self._total += 1
+        self._first[job.job_class] = None
+
+    def _key(self, job: AnyJob) -> tuple[int, int, int, int]:
+        return in_turn(job, self._served_ns[job.job_class].get(job.model, 0))
+
+    def _last(self, model: str | None = None) -> AnyJob | None:
+        """The least urgent job that waits, of a model or of all."""
+        waiting = (job for job in self._waiting_jobs() if model is None or job.model == model)
+        return max(waiting, key=self._key, default=None)
+
+    def _last_of_longest(self, newcomer: AnyJob) -> AnyJob | None:
+        longest = max(self._waiting, key=self.waiting, default=None)
+        if longest is None or self.waiting(longest) <= self.waiting(newcomer.model) + 1:
+            return None
+        last = self._last(longest)
+        return last if last is not None and last.job_class is newcomer.job_class else None
 
     def put_back(self, job: AnyJob) -> None:
         """A running job waits again, whatever waits."""
@@ -88,25 +142,47 @@ class ReadyQueue(Generic[AnyJob]):
         self.add(job, None, "")
 
     def _forget_left(self) -> None:
-        for ready in self._ready.values():
-            ready[:] = [entry for entry in ready if entry[1].state is JobState.WAITING]
-            heapq.heapify(ready)
+        for lines in self._lines.values():
+            for name, line in list(lines.items()):
+                line[:] = [entry for entry in line if entry[2].state is JobState.WAITING]
+                heapq.heapify(line)
+                if not line:
+                    del lines[name]
 
     def peek(self, only: JobClass | None = None) -> AnyJob | None:
         """The next job, of a class or of all, left where it is; None where nothing waits."""
-        for ready in self._ready.values() if only is None else (self._ready[only],):
-            while ready and ready[0][1].state is not JobState.WAITING:
-                heapq.heappop(ready)
-            if ready:
-                return ready[0][1]
+        for job_class in JobClass if only is None else (only,):
+            first = self._first[job_class]
+            if first is None or first.state is not JobState.WAITING:
+                first = self._first[job_class] = self._find_first(job_class)
+            if first is not None:
+                return first
         return None
+
+    def _find_first(self, job_class: JobClass) -> AnyJob | None:
+        lines = self._lines[job_class]
+        if not lines:
+            return None
+        heads = {name: self._head(line) for name, line in lines.items()}
+        for name in [name for name, head in heads.items() if head is None]:
+            del lines[name]
+        found = [head for head in heads.values() if head is not None]
+        return min(found, key=self._key, default=None)
+
+    @staticmethod
+    def _head(line: _Line[AnyJob]) -> AnyJob | None:
+        while line and line[0][2].state is not JobState.WAITING:
+            heapq.heappop(line)
+        return line[0][2] if line else None
 
     def pop(self, only: JobClass | None = None) -> AnyJob | None:
         """The next job, of a class or of all, now running; None where nothing waits."""
         job = self.peek(only)
         if job is not None:
-            heapq.heappop(self._ready[job.job_class])
             self._leave(job, JobState.RUNNING)
+            served_ns = self._served_ns[job.job_class].get(job.model, 0)
+            if job.deadline_ns is None:
+                self._begun_ns[job.job_class] = max(self._begun_ns[job.job_class], served_ns)
         return job
 
     def pop_companions(self, first: AnyJob, accept: Callable[[AnyJob], bool]) -> list[AnyJob]:
@@ -114,9 +190,11 @@ class ReadyQueue(Generic[AnyJob]):
 
         Stops at the first one refused, so that no job of a model overtakes another.
         """
-        companions = []
-        same_model = (entry for entry in self._waiting_entries() if entry[1].model == first.model)
-        for _, job in sorted(same_model, key=itemgetter(0)):
+        companions: list[AnyJob] = []
+        if not self.waiting(first.model):
+            return companions
+        same_model = (job for job in self._waiting_jobs() if job.model == first.model)
+        for job in sorted(same_model, key=most_urgent_first):
             if not accept(job):
                 break
             self._leave(job, JobState.RUNNING)
@@ -131,35 +209,37 @@ class ReadyQueue(Generic[AnyJob]):
         return True
 
     def expire(self, now_ns: int) -> list[AnyJob]:
-        """Take out the jobs whose deadline has passed: of each class they come first."""
+        """Take out the jobs whose deadline has passed."""
         expired: list[AnyJob] = []
         if not self._total:
             return expired
-        for ready in self._ready.values():
-            while ready:
-                job = ready[0][1]
-                if job.state is JobState.WAITING:
-                    if not job.is_late(now_ns):
-                        break
-                    self._leave(job, JobState.ENDED)
-                    expired.append(job)
-                heapq.heappop(ready)
+        for lines in self._lines.values():
+            line = lines.get(_DUE, [])
+            while (job := self._head(line)) is not None and job.is_late(now_ns):
+                self._leave(job, JobState.ENDED)
+                expired.append(job)
         return expired
 
     @property
     def entries(self) -> int:
-        """Of its heaps, jobs that have left included."""
-        return sum(map(len, self._ready.values()))
+        """What its lines hold, jobs that have left included."""
+        return sum(len(line) for lines in self._lines.values() for line in lines.values())
+
+    @property
+    def remembered(self) -> int:
+        """Models whose service counts, in each class."""
+        return max(map(len, self._served_ns.values()))
 
     def check_integrity(self) -> None:
-        """AssertionError where the counts and the heap disagree."""
-        counted = Counter(job.model for _, job in self._waiting_entries())
+        """AssertionError where the counts and the lines disagree."""
+        counted = Counter(job.model for job in self._waiting_jobs())
         assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
 
-    def _waiting_entries(self) -> Iterator[tuple[tuple[int, ...], AnyJob]]:
-        for ready in self._ready.values():
-            yield from (entry for entry in ready if entry[1].state is JobState.WAITING)
+    def _waiting_jobs(self) -> Iterator[AnyJob]:
+        for lines in self._lines.values():
+            for line in lines.values():
+                yield from (job for _, _, job in line if job.state is JobState.WAITING)
 
     def _leave(self, job: AnyJob, state: JobState) -> None:
         job.state = state

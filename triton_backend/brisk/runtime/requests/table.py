@@ -25,7 +25,7 @@ from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.tensors import write_tensors
 from brisk.runtime.worker.batch import Request
 from brisk.runtime.worker.tracing import trace_answer
-from brisk.scheduling.job import JobClass, JobState
+from brisk.scheduling.job import JobClass, JobState, more_urgent
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue, retry_hint
 from brisk.segments.values import Value
@@ -111,7 +111,11 @@ class RequestTable:
             gone = shed.binding.model
             labels = (gone.name, str(gone.version), shed.job_class.value)
             telemetry.count(metrics.SHED, labels)
-            text = f"a more urgent request took its place in the queue; {self._hint(shed)}"
+            whose = "a more urgent request"
+            if not more_urgent(job, shed):
+                waiting = self.queue.waiting(shed.model) + 1
+                whose = f"a request of a model of which fewer wait than {waiting}"
+            text = f"{whose} took its place in the queue; {self._hint(shed)}"
             self.fail(shed, UnavailableError(text))
 
     def _hint(self, job: Request) -> str:

@@ -163,7 +163,13 @@ class Worker:
 
     def _run_top(self) -> None:
         """A quantum of the run on top; when it is over, the one before it goes on."""
-        if not self._runs or not self._advance(self._runs[-1]):
+        if not self._runs:
+            return
+        run, began_ns = self._runs[-1], time.monotonic_ns()
+        is_over = self._advance(run)
+        taken_ns = time.monotonic_ns() - began_ns
+        self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
+        if not is_over:
             return
         self._runs.pop()
         self._controller.pauses()
