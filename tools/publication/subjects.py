@@ -167,7 +167,7 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "conformance": Subject(
         "Conformance",
-        "The ONNX project's own node cases, passed by which solutions.",
+        "The ONNX project's own node cases as a CPU serves them, beside plain ONNX Runtime.",
         split="kind",
     ),
     "pressure": Subject(
