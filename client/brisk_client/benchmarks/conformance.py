@@ -273,7 +273,7 @@ def summarise(outcomes: Sequence[CaseOutcome]) -> Report:
         "passed by ONNX Runtime itself": len(peers),
         "of these not by Brisk": sum(each.is_worse for each in peers),
         "of these with an input or output that Triton has no datatype of": len(not_served),
-        "ONNX Runtime itself does not run": len(refused),
+        "no answer of ONNX Runtime itself": len(refused),
         **{
             f"of these since {reason}": sum(_why_refused(each) == reason for each in refused)
             for reason in (NEWER, UNIMPLEMENTED, PACKED)
