@@ -20,7 +20,8 @@ SETTLING_RUNS = 10
 NOTE = (
     "pairs: both networks asked without pause, without Triton; slowdown: mean real-time latency "
     "over that alone just before and after; best_effort_share: best-effort answers a second over "
-    "those alone"
+    "those alone; alone_after_before: mean alone after over that before, which is 1 where the "
+    "machine was quiet"
 )
 
 
@@ -64,7 +65,7 @@ def add_checks(report: Report) -> None:
 
 
 def _row(urgent: ProbedModel, background: ProbedModel, seconds: float) -> dict[str, Any]:
-    alone = _loop(urgent, "realtime", seconds / 2)
+    before = _loop(urgent, "realtime", seconds / 2)
     background_alone_s = _mean_s(_loop(background, "besteffort", seconds / 2))
     ended = threading.Event()
     answered: list[Timed] = []
@@ -80,12 +81,14 @@ def _row(urgent: ProbedModel, background: ProbedModel, seconds: float) -> dict[s
     ended.set()
     last_s = time.monotonic()
     thread.join()
-    alone_s = _mean_s([*alone, *_loop(urgent, "realtime", seconds / 2)])
+    after = _loop(urgent, "realtime", seconds / 2)
+    alone_s = _mean_s([*before, *after])
     done = sum(each.answered_ns <= last_s * 1e9 for each in answered)
     return {
         "alone_ms": alone_s * 1e3,
         "beside_ms": beside_s * 1e3,
         "slowdown": beside_s / alone_s,
+        "alone_after_before": _mean_s(after) / _mean_s(before),
         "best_effort_share": done / (last_s - begun_s) * background_alone_s,
     }
 
