@@ -46,7 +46,7 @@ RANDOM = ("test_bernoulli",)
 
 NEWER = "the model is of a newer ONNX than it reads"
 UNIMPLEMENTED = "it refuses the operator or its types"
-PACKED = "a byte holds several elements, as in no array"
+PACKED = "a byte holds several elements"
 """Why ONNX Runtime by itself has no answer; the last is what neither side can be given."""
 
 _NEWER = re.compile(r"Unsupported model IR version|only \*guarantees\* support")
@@ -272,7 +272,7 @@ def summarise(outcomes: Sequence[CaseOutcome]) -> Report:
         },
         "passed by ONNX Runtime itself": len(peers),
         "of these not by Brisk": sum(each.is_worse for each in peers),
-        "of these with an input or output that Triton has no datatype of": len(not_served),
+        "of these with a type that Triton has not": len(not_served),
         "no answer of ONNX Runtime itself": len(refused),
         **{
             f"of these since {reason}": sum(_why_refused(each) == reason for each in refused)
