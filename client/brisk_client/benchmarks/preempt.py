@@ -64,6 +64,10 @@ TRITON_NOTE = (
     "rounds (stage trial), and the one of least real-time p90 took part in them, the confined one "
     "in any case; the best is the one of these with the least p99 in the rounds"
 )
+RUN = (
+    "of each run of a round (default: %(default)g); up to twice as long where the real-time "
+    "requests would be too few for a p99"
+)
 QUICK = (
     "QUICK: {} round of {:g} s and few requests, to see that it works: NO FIGURE HERE COUNTS, and "
     "checks of tails fail for want of answers"
@@ -160,7 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--real", type=Path, metavar="FILE", help="DISB's REAL.json")
     add("--rounds", type=int, default=ROUNDS)
-    add("--seconds", type=float, default=SECONDS, help="of each run (default: %(default)g)")
+    add("--seconds", type=float, default=SECONDS, help=RUN)
     add("--interruptions", type=int, default=INTERRUPTIONS, help="of each row")
     add("--points", type=int, default=POINTS, help="interruptions of the part equality")
     return parser

@@ -80,11 +80,13 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> WorkloadSample:
 class Round:
     """Runs of all sides with the same arrivals, between two of the real-time clients alone.
 
-    ``arrivals``: how many times as far apart as in the paper they were. ``sides``: by name.
+    ``arrivals``: how many times as far apart as in the paper they were. ``seconds``: of each run.
+    ``sides``: by name.
     """
 
     number: int
     arrivals: float
+    seconds: float
     before: WorkloadSample
     after: WorkloadSample
     sides: dict[str, WorkloadSample]
