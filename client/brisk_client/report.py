@@ -102,7 +102,9 @@ def show(report: Report, console: Console | None = None) -> None:
         console.print(_table(measured))
     for row in report.rows:
         if REASON in row:
-            what = ", ".join(str(row[key]) for key in ("model", "engine") if key in row)
+            what = ", ".join(
+                str(row[key]) for key in ("workload", "model", "engine") if key in row
+            )
             console.print(f"[red]not measured[/red]  {what}: ", end="")
             console.print(row[REASON], markup=False)
     for check in report.checks:

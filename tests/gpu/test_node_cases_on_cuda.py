@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from brisk.solutions.catalogue import default_catalogue
-from brisk_client.benchmarks.conformance import EXPECTED_SHARE, collect_cases, run_case
+from brisk_client.benchmarks.conformance import collect_cases
+from support.torch_cases import EXPECTED_SHARE, run_case
 
 pytestmark = [
     pytest.mark.timing,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from brisk_client.disb.comparison.checks import best_row
 from brisk_client.tails import CURVE
 from publication.drawing import Area, Axis, curve, round_ticks, sheet, words
 from publication.runs import PublishedRun, UnusableRunError
@@ -47,7 +48,7 @@ def latency_plot(run: PublishedRun) -> str:
 
 
 def _row(run: PublishedRun, side: str) -> Mapping[str, Any]:
-    """That of the rounds: a side's first trials have a stage."""
+    """That of all rounds: trials and single runs have a stage. Of Triton's sides the best one."""
     rows = [
         row
         for row in run.rows
@@ -55,12 +56,13 @@ def _row(run: PublishedRun, side: str) -> Mapping[str, Any]:
         and str(row.get("side", "")).startswith(side)
         and not row.get("stage")
     ]
-    if len(rows) != 1 or not _is_distribution(rows[0].get(QUANTILES)):
+    best = best_row(rows) if len(rows) > 1 else next(iter(rows), {})
+    if not _is_distribution(best.get(QUANTILES)):
         raise UnusableRunError(
             f"{run.file}: {len(rows)} rows of workload {WORKLOAD} are of '{side}', wanted is one "
             f"with {QUANTILES}"
         )
-    return rows[0]
+    return best
 
 
 def _is_distribution(found: Sequence[Any] | None) -> bool:

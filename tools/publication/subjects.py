@@ -25,8 +25,9 @@ _WARM = (
     *("ratio_to_onnxruntime", "runs"),
 )
 _DISB = (
-    *("workload", "side", "mean_ms", "p50_ms", "p99_ms", "mean_ratio", "p99_ratio"),
-    *("throughput_ratio", "per_s", "failed", "dropped"),
+    *("workload", "round", "quiet", "side", "mean_ms", "p50_ms", "p99_ms", "mean_ratio"),
+    *("p99_ratio", "throughput_ratio", "per_s", "best_effort_per_s", "failed", "dropped"),
+    "missed_percent",
 )
 _EXITS = "Learned caches against the same model without, in process, sides in turns"
 
@@ -93,7 +94,24 @@ SUBJECTS: dict[str, Subject] = {
         "Priorities: DISB's workloads",
         "REEF's workloads of real-time and best-effort clients through real servers.",
         _DISB,
+        "stage",
     ),
+    **{
+        f"preempt-workload-{name}": Subject(
+            f"Priorities: DISB's workload {name}",
+            f"{about}, through real servers.",
+            _DISB,
+            "stage",
+        )
+        for name, about in {
+            "A": "A real-time client of low load beside a best-effort one",
+            "B": "A real-time client of high load beside a best-effort one",
+            "C": "A real-time client beside five best-effort ones",
+            "D": "Five real-time clients beside five best-effort ones",
+            "E": "Five real-time clients with random arrivals beside five best-effort ones",
+            "REAL": "A trace of real-time requests beside five best-effort clients",
+        }.items()
+    },
     "preempt-de": Subject(
         "Priorities: DISB's workloads D and E",
         "REEF's workloads in which every network is asked in real time.",
@@ -116,10 +134,6 @@ SUBJECTS: dict[str, Subject] = {
     "preempt-pairs": Subject(
         "Priorities: pairs of networks",
         "Each network in real time beside each other one at best effort.",
-    ),
-    "preempt-loops": Subject(
-        "Priorities: best-effort loops",
-        "Networks in real time beside best-effort clients that ask without a pause.",
     ),
     "preempt-equality": Subject(
         "Priorities: answers of interrupted runs",
@@ -153,7 +167,7 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "conformance": Subject(
         "Conformance",
-        "The ONNX project's own node cases, passed by which solutions.",
+        "The ONNX project's own node cases as a CPU serves them, beside plain ONNX Runtime.",
         split="kind",
     ),
     "pressure": Subject(

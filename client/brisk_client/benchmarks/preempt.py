@@ -19,7 +19,8 @@ from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliv
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
 from brisk_client.disb import equality, pairs, preemption
-from brisk_client.disb.comparison import compare
+from brisk_client.disb.comparison.rounds import LEAST_ROUNDS, compare
+from brisk_client.disb.comparison.sampling import MEAN_DIFFERENCE, P99_DIFFERENCE
 from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.plan import (
     INTERRUPTIONS,
@@ -28,31 +29,44 @@ from brisk_client.disb.plan import (
     POLICIES,
     ROUNDS,
     SECONDS,
+    TRIAL_S,
     TRITON,
     Plan,
     plan_of,
 )
 from brisk_client.disb.workloads import REAL, WORKLOADS, read_real
 from brisk_client.report import Report, plot_bars
+from brisk_client.workload.requests import ANSWER_TIMEOUT_S
 
-NOTES = (
-    "latency counts from when a request was due; percentiles, and ratios of p99s, are of the "
-    "answers of all rounds together; ratios of means and of throughput are medians over rounds of "
-    "a side's value over RT-only's in the same round, mean_ratio_range the least and greatest",
-    "no p99 is told of fewer than 1,000 answers, no p99.9 of fewer than 10,000",
+NOTES = ("no p99 is told of fewer than 1,000 requests, no p99.9 of fewer than 10,000",)
+WORKLOAD_NOTES = (
+    "every round begins and ends with the real-time clients alone (RT-only before, after), the "
+    "other sides between them forwards and backwards in turns; where the two differ by more than "
+    f"{MEAN_DIFFERENCE:.0%} in mean or {P99_DIFFERENCE:.0%} in p99 the machine was not quiet, and "
+    "the round's rows (stage round) are kept but no figure comes of them; of fewer than "
+    f"{LEAST_ROUNDS} quiet rounds no figure comes at all, and the workload's checks say so",
+    "latency counts from when a request was due and is of all real-time requests: of one that was "
+    "dropped (the next one was due before its client could send it) until the answer to the newer "
+    f"one that took its place, of one that failed at least {ANSWER_TIMEOUT_S:g} s, which is how "
+    "long a client waits",
+    "percentiles, and ratios of p99s, are of the requests of all quiet rounds together; ratios of "
+    "means and of throughput are medians over these rounds of a side's value over RT-only's in "
+    "the same round, mean_ratio_range the least and greatest; RT-only is both runs alone",
     "an entry for each network and class; deadline: real-time requests are due when the next one "
     "is, and those that cannot be are refused (failed)",
 )
-BASELINES = (
+TRITON_NOTE = (
     "triton: Triton's own backends with ONNX Runtime, a side for each setting: 'one run' (one "
     "execution at a time by the rate limiter, all cores), 'besteffort confined' (real-time ones "
     "whenever they come, one best-effort one of one thread), 'two runs' and 'thread a run' (two "
     "at once, of all cores' threads or of one), 'free' (no limiter); real-time entries have "
-    "priority 1, best-effort ones 100; the best of them by p99 in this run is what is compared"
+    "priority 1, best-effort ones 100; every setting ran {:g} s of each workload before the "
+    "rounds (stage trial), and the one of least real-time p90 took part in them, the confined one "
+    "in any case; the best is the one of these with the least p99 in the rounds"
 )
-SCREENED = (
-    "triton: every setting ran {:g} s of each workload (stage screening); the one with the least "
-    "real-time p90 took part in the rounds"
+RUN = (
+    "of each run of a round (default: %(default)g); up to twice as long where the real-time "
+    "requests would be too few for a p99"
 )
 QUICK = (
     "QUICK: {} round of {:g} s and few requests, to see that it works: NO FIGURE HERE COUNTS, and "
@@ -63,10 +77,10 @@ QUICK = (
 def notes_of(plan: Plan) -> list[str]:
     """What is said before anything is measured; of Triton's settings where any take part."""
     notes = [*NOTES]
-    if plan.settings and "workloads" in plan.parts:
-        notes.append(BASELINES)
-        if plan.screens:
-            notes.append(SCREENED.format(plan.baseline_s))
+    if "workloads" in plan.parts:
+        notes += WORKLOAD_NOTES
+        if plan.settings:
+            notes.append(TRITON_NOTE.format(plan.trial_s))
     return notes
 
 
@@ -112,7 +126,9 @@ PLOTTED = {
 
 def plot_figures(report: Report, folder: Path) -> list[Path]:
     """Bars of the figures 11, 12, 13, 15 and 16 whose rows are there."""
-    files = plot_bars(report, folder, "p99_ms", "workload", "side")
+    summaries = [row for row in report.rows if "stage" not in row]
+    drawn = dataclasses.replace(report, rows=summaries)
+    files = plot_bars(drawn, folder, "p99_ms", "workload", "side")
     for figure, columns in PLOTTED.items():
         rows = [
             {**row, "pair": f"{row.get('realtime')} beside {row['best_effort']}"}
@@ -138,11 +154,13 @@ def make_parser() -> argparse.ArgumentParser:
         name = None if choices else "NAME"
         add(option, dest=dest, action="append", choices=choices, metavar=name, help=text)
     add(
-        "--triton-seconds",
-        dest="baseline_s",
+        "--trial-seconds",
+        dest="trial_s",
         type=float,
+        default=TRIAL_S,
         metavar="S",
-        help="of each of Triton's settings; less than --seconds: only the best one has rounds",
+        help="of each of Triton's settings, of which the best one and the confined one have "
+        "rounds (default: %(default)g)",
     )
     add(
         "--peer-backends",
@@ -153,7 +171,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--real", type=Path, metavar="FILE", help="DISB's REAL.json")
     add("--rounds", type=int, default=ROUNDS)
-    add("--seconds", type=float, default=SECONDS, help="of each run (default: %(default)g)")
+    add("--seconds", type=float, default=SECONDS, help=RUN)
     add("--interruptions", type=int, default=INTERRUPTIONS, help="of each row")
     add("--points", type=int, default=POINTS, help="interruptions of the part equality")
     return parser

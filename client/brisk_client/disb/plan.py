@@ -22,10 +22,13 @@ RT_ONLY = "RT-only"
 
 DEFAULT_POLICY = "padded"
 
+PREEMPTIVE = "preemptive"
+"""The simpler policy: real-time work has the device to itself."""
+
 DEADLINE = "deadline"
 """The policy whose real-time requests have one: without, it is ``preemptive``."""
 
-POLICIES = ("sequential", "shared", "preemptive", "padded", DEADLINE)
+POLICIES = ("sequential", "shared", PREEMPTIVE, DEFAULT_POLICY, DEADLINE)
 
 TRITON = "triton"
 """What the names of all its sides begin with."""
@@ -79,9 +82,13 @@ class TritonSetting:
         return f"instance_group [ {{ count: {self.instances} kind: KIND_CPU{limiter} }} ]\n"
 
 
+CONFINED = "besteffort confined"
+"""The name of the setting that leaves real-time work nearly alone: it takes part in all rounds,
+since it is the one with the most to say about throughput."""
+
 SETTINGS = (
     TritonSetting("one run", 1, turns=1),
-    TritonSetting("besteffort confined", 1, 1, ("besteffort",), one_threaded=("besteffort",)),
+    TritonSetting(CONFINED, 1, 1, ("besteffort",), one_threaded=("besteffort",)),
     TritonSetting("two runs", 2, turns=2),
     TritonSetting("thread a run", 2, turns=2, one_threaded=BOTH),
     TritonSetting("free", 2, turns=None),
@@ -128,6 +135,9 @@ WAITING = "sequential"
 SECONDS, ROUNDS = 60.0, 3
 """Of a run, as REEF's are, and runs of each side."""
 
+TRIAL_S = 10.0
+"""Of each of Triton's settings, for each workload, before its rounds."""
+
 INTERRUPTIONS = 1000
 """Of best-effort work by a real-time request, for each row of figures 12 and 13: a p99 takes so
 many."""
@@ -144,36 +154,29 @@ their tails are no claim."""
 class Plan:
     """What is measured.
 
-    ``seconds``: of each run. ``baseline_s``: of each setting of Triton's; where that is less, it
-    is one short run that finds the best of them for each workload, which alone takes part in the
-    rounds. ``real``: DISB's REAL.json; without it REAL is left out. ``peers``: folder of Triton's
-    C++ backend, where a setting is of it. ``settings``: none where Triton is not among ``sides``.
+    ``seconds``: of each run of a round. ``trial_s``: of one short run of each setting of
+    Triton's, which finds the best of them for each workload; that one and the confined one take
+    part in the rounds. ``real``: DISB's REAL.json; without it REAL is left out. ``peers``: folder
+    of Triton's C++ backend, where a setting is of it. ``settings``: none where Triton is not among
+    ``sides``. ``probed``: policies whose preemption is looked at.
     """
 
     quick: bool
     parts: Sequence[str]
     workloads: Sequence[str]
     sides: Sequence[str]
+    probed: Sequence[str]
     settings: Sequence[TritonSetting]
     networks: Sequence[str]
     rounds: int
     seconds: float
-    baseline_s: float
+    trial_s: float
     interruptions: int
     points: int
     served_requests: int
     peers: Path | None
     real: Path | None
     threads: int
-
-    @property
-    def screens(self) -> bool:
-        return self.baseline_s < self.seconds
-
-    @property
-    def probed(self) -> list[str]:
-        """Policies whose preemption is looked at."""
-        return [name for name in (DEFAULT_POLICY, WAITING) if name in self.sides]
 
     def requests_of(self, side: str) -> int:
         """For each row of figures 12 and 13."""
@@ -185,14 +188,16 @@ class Plan:
 def plan_of(chosen: argparse.Namespace) -> Plan:
     """What the options say: all where nothing is chosen, or some where it shall be quick.
 
-    Raises InvalidConfigurationError where settings or peers are not there.
+    Raises InvalidConfigurationError where settings or peers are not there, and where REAL is
+    asked for without its file.
     """
     quick = chosen.quick
-    sides: tuple[str, ...] = (RT_ONLY, *POLICIES, TRITON)
-    if chosen.sides:
-        sides = (RT_ONLY, *chosen.sides)
-    elif quick:
-        sides = (RT_ONLY, "shared", DEFAULT_POLICY, TRITON)
+    if REAL in (chosen.workloads or ()) and chosen.real is None:
+        raise InvalidConfigurationError(
+            f"--workload {REAL} needs its trace: --real FILE, DISB's REAL.json"
+        )
+    sides = tuple(dict.fromkeys(chosen.sides or (DEFAULT_POLICY, "shared", TRITON)))
+    probed = (DEFAULT_POLICY,) if quick else (DEFAULT_POLICY, WAITING)
     settings = choose_settings(
         chosen.settings or (QUICK_SETTINGS if quick else None), chosen.peers
     )
@@ -201,12 +206,13 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
         quick=quick,
         parts=chosen.parts or PARTS,
         workloads=chosen.workloads or (("C",) if quick else (*WORKLOADS, REAL)),
-        sides=sides,
+        sides=(RT_ONLY, *sides),
+        probed=[name for name in probed if name in sides or not chosen.sides],
         settings=settings if TRITON in sides else (),
         networks=chosen.networks or (("vgg", "bert") if quick else tuple(NETWORKS)),
         rounds=1 if quick else chosen.rounds,
         seconds=seconds,
-        baseline_s=min(seconds, chosen.baseline_s or seconds),
+        trial_s=min(seconds, chosen.trial_s),
         interruptions=min(chosen.interruptions, 20) if quick else chosen.interruptions,
         points=min(chosen.points, 200) if quick else chosen.points,
         served_requests=5 if quick else SERVED_REQUESTS,

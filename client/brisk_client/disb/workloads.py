@@ -92,17 +92,20 @@ def slow_down(workload: Workload, factor: float, duration_s: float) -> Workload:
 
 
 def fit(
-    workload: Workload, alone_s: Mapping[str, float], duration_s: float
+    workload: Workload, alone_s: Mapping[str, float], duration_s: float, least_requests: int = 0
 ) -> tuple[Workload, float]:
     """The workload as this machine should see it, and the factor by which it was slowed down.
 
     ``alone_s``: measured latency of each real-time network alone. The factor makes the open-loop
     tasks need as much of this machine as they need of the paper's with table 1's times. Phases are
-    fixed, so that every side of a comparison meets the same arrivals.
+    fixed, so that every side of a comparison meets the same arrivals. It lasts longer, twice
+    ``duration_s`` at most, where it would have fewer than ``least_requests`` from these tasks.
     """
     paper_s = {name: network.paper_ms / 1e3 for name, network in NETWORKS.items()}
     factor = demand(workload, alone_s) / demand(workload, paper_s)
-    fitted = slow_down(workload, factor, duration_s)
+    frequency_hz = sum(_frequency_hz(t.load, workload.duration_s) for t in workload.tasks) / factor
+    longer_s = min(2 * duration_s, least_requests / frequency_hz)
+    fitted = slow_down(workload, factor, max(duration_s, longer_s))
     each_s = {task.name: alone_s[task.model] for task in fitted.tasks if task.model in alone_s}
     return coordinate(fitted, each_s), factor
 

@@ -6,11 +6,16 @@ import csv
 import json
 from array import array
 from collections import Counter
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+
+from brisk_client.workload.requests import ANSWER_TIMEOUT_S
 
 OK = "ok"
 UNFINISHED = "unfinished"
+
+MISSED_NS = round(ANSWER_TIMEOUT_S * 1e9)
+"""What a request that failed has waited at least: as long as a client waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,7 @@ class Row:
 
     ``scheduled_ns``: when it was due; latency counts from here. ``free_ns``: when its client
     could have sent it. ``status``: ``ok``, ``unfinished`` (the run was over), or a gRPC status.
-    ``dropped``: stale arrivals forgotten just before it.
+    ``dropped_ns``: when each stale arrival was due that was forgotten just before it.
     """
 
     task: str
@@ -31,7 +36,11 @@ class Row:
     sent_ns: int
     done_ns: int
     status: str
-    dropped: int
+    dropped_ns: tuple[int, ...] = ()
+
+    @property
+    def dropped(self) -> int:
+        return len(self.dropped_ns)
 
     @property
     def latency_ns(self) -> int:
@@ -43,12 +52,16 @@ class Row:
         return self.sent_ns - max(self.scheduled_ns, self.free_ns)
 
 
+COLUMNS = (*(each.name for each in fields(Row) if each.name != "dropped_ns"), "dropped")
+"""Of a file of rows: of what was dropped, the count."""
+
+
 def begin_rows(file: Path) -> None:
     """Make the file that ``RowWriter`` appends to. Raises OSError where it cannot be made."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="") as output:
         if file.suffix != ".jsonl":
-            csv.writer(output).writerow(field.name for field in fields(Row))
+            csv.writer(output).writerow(COLUMNS)
 
 
 class RowWriter:
@@ -62,7 +75,7 @@ class RowWriter:
         self._csv = None if file.suffix == ".jsonl" else csv.writer(self._output)
 
     def write(self, row: Row) -> None:
-        values = asdict(row)
+        values = {name: getattr(row, name) for name in COLUMNS}
         if self._csv is None:
             self._output.write(json.dumps(values) + "\n")
         else:
@@ -75,6 +88,9 @@ class RowWriter:
 @dataclass(slots=True)
 class TaskOutcome:
     """``latency_ns``: of answered requests, from when they were due. ``lag_ns``: see ``Row``.
+    ``missed_ns``: the same of those without an answer of their own, so that nobody looks faster
+    by not answering: of a dropped one until the answer to the newer one that took its place, of a
+    failed one, and of what it took the place of, MISSED_NS at least.
 
     ``statuses`` counts requests by how they ended; ``dropped`` counts stale arrivals. Times are
     arrays: eight bytes a request, and no objects for a generator's garbage collector.
@@ -85,6 +101,7 @@ class TaskOutcome:
     statuses: Counter[str] = field(default_factory=Counter)
     dropped: int = 0
     latency_ns: array[int] = field(default_factory=lambda: array("q"))
+    missed_ns: array[int] = field(default_factory=lambda: array("q"))
     lag_ns: array[int] = field(default_factory=lambda: array("q"))
 
     @property
@@ -99,8 +116,12 @@ class TaskOutcome:
         self.statuses[row.status] += 1
         self.dropped += row.dropped
         self.lag_ns.append(row.lag_ns)
+        least_ns = 0 if row.status == OK else MISSED_NS
+        self.missed_ns.extend(max(row.done_ns - due_ns, least_ns) for due_ns in row.dropped_ns)
         if row.status == OK:
             self.latency_ns.append(row.latency_ns)
+        else:
+            self.missed_ns.append(max(row.latency_ns, least_ns))
 
 
 @dataclass(slots=True)
@@ -134,9 +155,11 @@ class RunOutcome:
                 merged.statuses.update(task.statuses)
                 merged.dropped += task.dropped
                 merged.latency_ns += task.latency_ns
+                merged.missed_ns += task.missed_ns
                 merged.lag_ns += task.lag_ns
         return merged
 
-    def per_s(self) -> float:
-        """Answers a second, of all tasks."""
-        return sum(task.answered for task in self.tasks) / self.duration_s
+    def per_s(self, job_class: str | None = None) -> float:
+        """Answers a second, of all tasks or of those of a class."""
+        tasks = [task for task in self.tasks if job_class in (None, task.job_class)]
+        return sum(task.answered for task in tasks) / self.duration_s

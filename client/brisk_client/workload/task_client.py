@@ -36,10 +36,12 @@ Ask = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Send at ``scheduled_ns``, or now if that is over; ``dropped`` stale ones came before it."""
+    """Send at ``scheduled_ns``, or now if that is over; ``dropped_ns``: when the stale ones before
+    it were due.
+    """
 
     scheduled_ns: int
-    dropped: int
+    dropped_ns: tuple[int, ...] = ()
 
 
 class Pacer:
@@ -57,19 +59,29 @@ class Pacer:
 
     def next(self, now_ns: int) -> Launch | None:
         """The next launch for a client that is free at ``now_ns``; None where no more come."""
-        dropped = 0
+        dropped_ns: list[int] = []
         chosen = self._following
         if chosen is None:
             return None
         self._following = next(self._arrivals, None)
         latest_ns = min(now_ns, self._end_ns)  # what is due after the end makes nothing stale
         while self._drops_stale and self._following is not None and self._following < latest_ns:
-            chosen, dropped = self._following, dropped + 1
+            dropped_ns.append(chosen)
+            chosen = self._following
             self._following = next(self._arrivals, None)
         if chosen >= self._end_ns:
             self._following = None
             return None
-        return Launch(chosen, dropped)
+        return Launch(chosen, tuple(dropped_ns))
+
+    def left(self) -> list[int]:
+        """When all were due that ``next`` has not given; there are none any more."""
+        found = []
+        while self._following is not None and self._following < self._end_ns:
+            found.append(self._following)
+            self._following = next(self._arrivals, None)
+        self._following = None
+        return found
 
 
 def arrivals_ns(load: Load, generator: random.Random) -> Iterator[int] | None:
@@ -95,7 +107,7 @@ class Predecessors:
     names: tuple[str, ...]
     answered: dict[int, set[str]] = field(default_factory=dict)
     ready: deque[int] = field(default_factory=deque)
-    dropped: int = 0
+    dropped_ns: list[int] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, name: str, serial: int, now_ns: int) -> None:
@@ -108,8 +120,7 @@ class Predecessors:
             self.ready.append(now_ns)
             self.arrived.set()
         if len(self.ready) > MOST_WAITING:
-            self.ready.popleft()
-            self.dropped += 1
+            self.dropped_ns.append(self.ready.popleft())
         while len(self.answered) > MOST_WAITING:
             del self.answered[min(self.answered)]
 
@@ -137,14 +148,15 @@ class TaskClient:
         self._ask = ask
         self._emit = emit
         self._begin_s = begin_s
-        self._serial = 0
+        self._serials = itertools.count()
         self._answers = 0
         self._pause_s = FIRST_PAUSE_S
 
     async def run(self) -> None:
         """Until the workload's time is over and the last request has ended.
 
-        Cancelled, it ends its requests as ``unfinished`` and returns.
+        Cancelled, it ends its requests as ``unfinished``, those among them that were due and
+        never sent, and returns.
         """
         slots = asyncio.Semaphore(self.task.in_flight)
         requests: set[asyncio.Task[None]] = set()
@@ -159,6 +171,9 @@ class TaskClient:
             for request in requests:
                 request.cancel()
             await asyncio.gather(*requests, return_exceptions=True)
+            for due_ns in self._pacer.left() if self._pacer is not None else ():
+                now_ns = self._now_ns()
+                self._tell(Launch(due_ns), next(self._serials), now_ns, now_ns, UNFINISHED)
 
     async def _next(self, slots: asyncio.Semaphore) -> tuple[Launch, int] | None:
         """Wait for a free place and the next launch; with it, since when the place was free."""
@@ -166,7 +181,7 @@ class TaskClient:
         free_ns = self._now_ns()
         load = self.task.load
         if isinstance(load, Continuous):
-            launch = Launch(free_ns, 0) if free_ns < self._end_ns else None
+            launch = Launch(free_ns) if free_ns < self._end_ns else None
         elif self.predecessors is not None:
             launch = await self._next_dependent(self.predecessors)
         else:
@@ -185,40 +200,42 @@ class TaskClient:
                 await asyncio.wait_for(predecessors.arrived.wait(), max(0.0, left_s))
             except asyncio.TimeoutError:
                 return None
-        dropped, predecessors.dropped = predecessors.dropped, 0
-        return Launch(predecessors.ready.popleft(), dropped)
+        dropped_ns, predecessors.dropped_ns = tuple(predecessors.dropped_ns), []
+        return Launch(predecessors.ready.popleft(), dropped_ns)
 
     async def _request(self, launch: Launch, free_ns: int, slots: asyncio.Semaphore) -> None:
-        serial, self._serial = self._serial, self._serial + 1
-        sent_ns = self._now_ns()
+        serial, sent_ns = next(self._serials), self._now_ns()
         status = UNFINISHED
         try:
             status = await self._ask()
         finally:
-            done_ns = self._now_ns()
-            self._emit(
-                Row(
-                    task=self.task.name,
-                    job_class=self.task.job_class or "",
-                    model=self.task.model,
-                    serial=serial,
-                    scheduled_ns=launch.scheduled_ns,
-                    free_ns=free_ns,
-                    sent_ns=sent_ns,
-                    done_ns=done_ns,
-                    status=status,
-                    dropped=launch.dropped,
-                )
-            )
+            row = self._tell(launch, serial, free_ns, sent_ns, status)
         if status == OK:
             self._pause_s = FIRST_PAUSE_S
             for follower in self.followers:
-                follower.take(self.task.name, self._answers, done_ns)
+                follower.take(self.task.name, self._answers, row.done_ns)
             self._answers += 1
         elif isinstance(self.task.load, Continuous):
             await asyncio.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         slots.release()
+
+    def _tell(self, launch: Launch, serial: int, free_ns: int, sent_ns: int, status: str) -> Row:
+        """Give the row of a request that has ended now."""
+        row = Row(
+            task=self.task.name,
+            job_class=self.task.job_class or "",
+            model=self.task.model,
+            serial=serial,
+            scheduled_ns=launch.scheduled_ns,
+            free_ns=free_ns,
+            sent_ns=sent_ns,
+            done_ns=self._now_ns(),
+            status=status,
+            dropped_ns=launch.dropped_ns,
+        )
+        self._emit(row)
+        return row
 
     def _now_ns(self) -> int:
         return round((asyncio.get_running_loop().time() - self._begin_s) * 1e9)

@@ -9,7 +9,8 @@ import pytest
 
 from brisk.errors import InvalidConfigurationError
 from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
-from brisk_client.disb.comparison import best_baseline, best_screened
+from brisk_client.disb.comparison.checks import best_row, best_trial
+from brisk_client.disb.comparison.rounds import taking_part
 from brisk_client.disb.networks import build_bert
 from brisk_client.disb.plan import SETTINGS, choose_settings
 from brisk_client.disb.sides import save_models, write_triton
@@ -75,21 +76,25 @@ def _row(side: str, p90_ms: float, p99_ms: float | str) -> dict[str, Any]:
 
 
 def test_the_best_setting_is_that_of_least_p99() -> None:
-    rows = [_row("a", 10.0, 40.0), _row("b", 12.0, 30.0), {"side": "none answered"}]
-    best = best_baseline(rows)
-    assert best is not None
-    assert best["side"] == "b"
-    assert best_baseline(rows[2:]) is None
+    assert best_row([_row("a", 10.0, 40.0), _row("b", 12.0, 30.0)])["side"] == "b"
 
 
 def test_a_setting_that_may_be_best_but_has_too_few_answers_is_not_passed_over() -> None:
-    best = best_baseline([_row("a", 10.0, "too few answers (9 of 1,000)"), _row("b", 12.0, 30.0)])
-    assert best is not None
-    assert best["side"] == "a"
-    best = best_baseline([_row("a", 40.0, "too few answers (9 of 1,000)"), _row("b", 12.0, 30.0)])
-    assert best is not None
-    assert best["side"] == "b"
+    few = "too few answers (9 of 1,000)"
+    assert best_row([_row("a", 10.0, few), _row("b", 12.0, 30.0)])["side"] == "a"
+    assert best_row([_row("a", 40.0, few), _row("b", 12.0, 30.0)])["side"] == "b"
 
 
 def test_short_runs_choose_by_their_p90() -> None:
-    assert best_screened({"a": {"p90_ms": 9.0}, "b": {"p90_ms": 8.0}, "c": {}}) == "b"
+    assert best_trial({"a": {"p90_ms": 9.0}, "b": {"p90_ms": 8.0}, "c": {}}) == "b"
+
+
+def test_the_best_of_the_short_runs_and_the_confined_setting_take_part_in_the_rounds() -> None:
+    """The confined one has the most throughput to hold against ours, best or not."""
+    free, confined = {"p90_ms": 8.0}, {"p90_ms": 9.0}
+    trials = {"triton free": free, "triton besteffort confined": confined, "triton one run": {}}
+    assert taking_part(trials) == ["triton free", "triton besteffort confined"]
+    assert taking_part({**trials, "triton free": {"p90_ms": 10.0}}) == [
+        "triton besteffort confined"
+    ]
+    assert taking_part({}) == []

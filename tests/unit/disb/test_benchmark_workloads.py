@@ -54,6 +54,12 @@ def test_a_fitted_workload_needs_as_much_of_this_machine(name: str) -> None:
     assert demand(fitted, alone_s) == pytest.approx(demand(WORKLOADS[name], PAPER_S))
 
 
+def test_a_run_with_too_few_requests_for_its_tail_lasts_longer_but_not_for_ever() -> None:
+    alone_s = {name: 2 * each_s for name, each_s in PAPER_S.items()}  # C: 50 requests a second
+    durations_s = [fit(WORKLOADS["C"], alone_s, 10.0, n)[0].duration_s for n in (400, 750, 5000)]
+    assert durations_s == pytest.approx([10.0, 15.0, 20.0])
+
+
 def test_only_open_loops_need_a_measured_latency() -> None:
     """Best-effort clients of other networks never rest, and have none."""
     _, factor = fit(WORKLOADS["C"], {"vgg": 3 * PAPER_S["vgg"]}, 5.0)

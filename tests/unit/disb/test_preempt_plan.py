@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk_client.benchmarks.preempt import BASELINES, main, make_parser, notes_of
+from brisk_client.benchmarks.preempt import TRITON_NOTE, main, make_parser, notes_of
 from brisk_client.disb.plan import SETTINGS, Plan, plan_of
 
 
@@ -17,9 +17,11 @@ def plan(*arguments: str) -> Plan:
 
 def test_a_full_run_measures_as_long_as_the_paper_and_enough_for_its_tails() -> None:
     whole = plan()
-    assert (whole.rounds, whole.seconds, whole.baseline_s) == (3, 60.0, 60.0)
-    assert not whole.screens
-    assert whole.settings == SETTINGS
+    assert (whole.rounds, whole.seconds, whole.trial_s) == (3, 60.0, 10.0)
+    assert whole.workloads == ("A", "B", "C", "D", "E", "REAL")
+    assert whole.sides == ("RT-only", "padded", "shared", "triton")
+    assert whole.settings == SETTINGS, "each has a trial"
+    assert whole.probed == ["padded", "sequential"]
     assert whole.interruptions >= 1000
     assert whole.points == 10_000
 
@@ -30,11 +32,23 @@ def test_a_quick_run_is_short_whatever_else_is_asked() -> None:
     assert len(quick.settings) < len(SETTINGS)
 
 
-def test_shorter_runs_of_tritons_settings_screen_them() -> None:
-    screening = plan("--triton-seconds", "15")
-    assert (screening.seconds, screening.baseline_s) == (60.0, 15.0)
-    assert screening.screens
-    assert not plan("--triton-seconds", "90").screens
+def test_trials_of_tritons_settings_are_no_longer_than_what_counts() -> None:
+    trying = plan("--trial-seconds", "15")
+    assert (trying.seconds, trying.trial_s) == (60.0, 15.0)
+    assert plan("--seconds", "4").trial_s == 4.0
+
+
+def test_policies_are_measured_beside_each_other_in_every_round() -> None:
+    pair = plan("--side", "padded", "--side", "preemptive", "--side", "padded")
+    assert pair.sides == ("RT-only", "padded", "preemptive")
+
+
+def test_real_without_its_trace_ends_the_command_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(InvalidConfigurationError, match=r"REAL needs its trace: --real FILE"):
+        plan("--workload", "REAL")
+    assert plan("--workload", "REAL", "--real", str(tmp_path)).real == tmp_path
 
 
 def test_without_triton_none_of_its_settings_is_started() -> None:
@@ -42,10 +56,10 @@ def test_without_triton_none_of_its_settings_is_started() -> None:
 
 
 def test_triton_is_told_of_only_where_it_takes_part() -> None:
-    assert BASELINES in notes_of(plan("--side", "triton"))
-    assert any("stage screening" in note for note in notes_of(plan("--triton-seconds", "15")))
+    told = notes_of(plan("--side", "triton", "--trial-seconds", "15"))
+    assert TRITON_NOTE.format(15) in told
     for arguments in (("--side", "padded"), ("--part", "pairs")):
-        notes = notes_of(plan(*arguments, "--triton-seconds", "15"))
+        notes = notes_of(plan(*arguments))
         assert not any(note.startswith("triton: ") for note in notes), arguments
 
 

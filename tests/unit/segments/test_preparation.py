@@ -10,14 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from brisk.artefacts import store
 from brisk.errors import InvalidModelError, UnavailableError
+from brisk.segments.frame import run_serially
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import preparation, saving
-from brisk.segments.prepared.form import find_prepared
+from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import prepare
+from brisk.segments.starting import open_warm_program
 
 pytestmark = pytest.mark.usefixtures("private_cache", "short_segments")
 
@@ -28,6 +32,21 @@ THREADS = 2
 def test_the_published_file_cannot_be_written(model: Path) -> None:
     status = prepare(model, THREADS).path.stat()
     assert status.st_mode & 0o777 == 0o400
+
+
+def test_a_model_that_reads_strings_is_prepared_though_nothing_can_try_it(tmp_path: Path) -> None:
+    """Inputs are made up as OrtValues, which strings have none of."""
+    path = tmp_path / "strings.onnx"
+    strings = [helper.make_tensor_value_info(name, TensorProto.STRING, [2]) for name in "abc"]
+    node = helper.make_node("StringConcat", ["a", "b"], ["c"])
+    graph = helper.make_graph([node], "strings", strings[:2], strings[2:])
+    opset = helper.make_opsetid("", 20)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=10), path)
+    made = prepare(path, THREADS)
+    assert made.gains == (None,)
+    program = open_warm_program(PreparedModel(made.path, path, THREADS))
+    words = np.array(["ä", "b"], object)
+    assert run_serially(program, {"a": words, "b": words})["c"].tolist() == ["ää", "bb"]
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(model: Path) -> None:

@@ -16,6 +16,7 @@ from brisk_client.workload.description import (
 )
 from brisk_client.workload.requests import coordinate, input_shape, needs_coordination
 from brisk_client.workload.results import (
+    MISSED_NS,
     GeneratorOutcome,
     Row,
     RowWriter,
@@ -31,7 +32,7 @@ def _outcome(requests: int, lag_ns: int, greatest_lag_ns: int) -> RunOutcome:
     task = TaskOutcome("camera", "realtime")
     for number in range(requests):
         sent_ns = 1000 + (lag_ns if number else greatest_lag_ns)
-        row = Row("camera", "realtime", "m", number, 1000, 0, sent_ns, 9000, "ok", 0)
+        row = Row("camera", "realtime", "m", number, 1000, 0, sent_ns, 9000, "ok")
         task.add(row)
     return RunOutcome(1.0, [GeneratorOutcome([task], 0.1)])
 
@@ -100,13 +101,12 @@ def _row(serial: int, **changes: object) -> Row:
         "sent_ns": serial * 1000 + 10,
         "done_ns": serial * 1000 + 400,
         "status": "ok",
-        "dropped": 0,
     }
     return Row(**{**values, **changes})  # type: ignore[arg-type]
 
 
 def test_rows_of_several_processes_stand_in_one_file(tmp_path: Path) -> None:
-    rows = [_row(1), _row(2, status="UNAVAILABLE", dropped=3)]
+    rows = [_row(1), _row(2, status="UNAVAILABLE", dropped_ns=(700, 800, 900))]
     file = tmp_path / "new" / "rows.csv"
     begin_rows(file)
     writers = [RowWriter(file), RowWriter(file)]
@@ -117,6 +117,7 @@ def test_rows_of_several_processes_stand_in_one_file(tmp_path: Path) -> None:
     with file.open(newline="") as lines:
         found = list(csv.DictReader(lines))
     assert [(row["serial"], row["status"]) for row in found] == [("1", "ok"), ("2", "UNAVAILABLE")]
+    assert [row["dropped"] for row in found] == ["0", "3"]
     assert found[1]["done_ns"] == "2400"
 
 
@@ -129,10 +130,34 @@ def test_a_run_is_drawn(tmp_path: Path) -> None:
 def test_an_outcome_counts_errors_apart_from_latencies() -> None:
     outcome = TaskOutcome("t", "realtime")
     outcome.add(_row(1))
-    outcome.add(_row(2, status="UNAVAILABLE", dropped=3, done_ns=10**9))
+    outcome.add(_row(2, status="UNAVAILABLE", dropped_ns=(700, 800, 900), done_ns=10**9))
     assert (outcome.answered, outcome.failed, outcome.dropped) == (1, 1, 3)
     assert list(outcome.latency_ns) == [400]
     assert list(outcome.lag_ns) == [10, 10]
+
+
+def test_a_dropped_request_has_waited_until_the_one_that_took_its_place_was_answered() -> None:
+    outcome = TaskOutcome("t", "realtime")
+    outcome.add(_row(5, dropped_ns=(3000, 4000)))
+    assert list(outcome.latency_ns) == [400]
+    assert list(outcome.missed_ns) == [2400, 1400], "each has waited longer than what was sent"
+
+
+def test_a_request_that_failed_has_waited_as_long_as_a_client_waits() -> None:
+    outcome = TaskOutcome("t", "realtime")
+    outcome.add(_row(5, status="UNAVAILABLE", dropped_ns=(3000,)))
+    assert list(outcome.missed_ns) == [MISSED_NS] * 2, "a refusal at once is no quick answer"
+    merged = RunOutcome(1.0, [GeneratorOutcome([outcome, outcome], 0.1)]).of_class("realtime")
+    assert list(merged.missed_ns) == [MISSED_NS] * 4
+
+
+def test_answers_a_second_are_told_by_class() -> None:
+    tasks = [TaskOutcome("rt", "realtime"), TaskOutcome("be", "besteffort")]
+    for task, count in zip(tasks, (4, 6), strict=True):
+        for number in range(count):
+            task.add(_row(number))
+    outcome = RunOutcome(2.0, [GeneratorOutcome(tasks, 0.1)])
+    assert (outcome.per_s(), outcome.per_s("besteffort")) == (5.0, 3.0)
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_frames_that_are_stale_when_the_client_is_free_are_dropped() -> None:
     """Busy until 450: of 100, 200, 300 and 400 only the newest is sent, and late."""
     rows = _run(Periodic(10.0, 0.0), [0.45, 0.02], 0.6)
     assert _milliseconds(rows, "scheduled_ns") == [0, 400, 500]
-    assert [row.dropped for row in rows] == [0, 3, 0]
+    assert [row.dropped_ns for row in rows] == [(), (100_000_000, 200_000_000, 300_000_000), ()]
     assert _milliseconds(rows, "latency_ns") == [450, 70, 20]
 
 
@@ -133,6 +133,17 @@ def test_a_closed_loop_waits_longer_after_each_error() -> None:
 def test_what_is_in_flight_when_the_run_is_cut_off_is_unfinished() -> None:
     rows = _run(Periodic(10.0, 0.0), [0.01, 1e6], 0.2, cancel_after_s=5.0)
     assert [row.status for row in rows] == [OK, "unfinished"]
+
+
+def test_what_was_due_and_never_sent_when_the_run_is_cut_off_is_unfinished_too() -> None:
+    """Arrivals at 0, 100 and 200 ms; the second is never answered, so that the third has to wait.
+
+    What is not counted would make a server that hangs look quick.
+    """
+    rows = _run(Periodic(10.0, 0.0), [0.01, 1e6], 0.3, cancel_after_s=5.0)
+    assert _milliseconds(rows, "scheduled_ns") == [0, 100, 200]
+    assert [row.status for row in rows] == [OK, "unfinished", "unfinished"]
+    assert _milliseconds(rows, "latency_ns") == [10, 4900, 4800]
 
 
 def _run_dependent(

@@ -12,7 +12,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from brisk.graph.files.element_types import dtype_of_element, element_of_dtype, name_of_dtype
+from brisk.graph.files.element_types import (
+    PACKED,
+    dtype_of_element,
+    element_of_dtype,
+    name_of_dtype,
+    name_of_element,
+)
 from brisk.segments.session import onnxruntime
 
 Value: TypeAlias = np.ndarray
@@ -29,12 +35,14 @@ def _bindings() -> tuple[Any, Any]:
 def to_ort_value(array: np.ndarray) -> Any:
     """An OrtValue over the array's memory, which must outlive it; strings have none.
 
-    Only C-contiguous arrays share their memory, others are copied.
+    Only C-contiguous arrays share their memory, others are copied. Raises TypeError for a type of
+    which a byte holds several elements: numpy has one in each.
     """
     make, cpu = _bindings()
     if array.dtype.isbuiltin == 2:  # of ml_dtypes
         carrier = np.ascontiguousarray(array).view(np.dtype(f"u{array.dtype.itemsize}"))
         element = element_of_dtype(name_of_dtype(array.dtype))
+        _refuse_packed(element)
         return make.ortvalue_from_numpy_with_onnx_type(carrier, element)
     return make.ortvalue_from_numpy(array, cpu)
 
@@ -42,7 +50,7 @@ def to_ort_value(array: np.ndarray) -> Any:
 def to_array(value: Any) -> np.ndarray:
     """The array of an OrtValue; it shares its memory where numpy has its type.
 
-    Raises TypeError for what is no tensor.
+    Raises TypeError for what is no tensor, and for a type of which a byte holds several elements.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -51,8 +59,17 @@ def to_array(value: Any) -> np.ndarray:
     try:
         array = value.numpy()
     except RuntimeError:  # of a type that numpy knows through ``ml_dtypes`` alone
+        _refuse_packed(value.element_type())
         array = np.empty(tuple(value.shape()), dtype_of_element(value.element_type()))
         if array.size:
             ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
         return array
+    if array.dtype == np.uint8:  # so it calls the bits of float8_e4m3fn, too
+        return array.view(dtype_of_element(value.element_type()))
     return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def _refuse_packed(element: int) -> None:
+    if element in PACKED:
+        name = name_of_element(element)
+        raise TypeError(f"a tensor of {name} has no array: a byte holds several elements")

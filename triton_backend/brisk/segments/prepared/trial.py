@@ -39,6 +39,8 @@ class SegmentTrial:
         for size in SIZES:
             try:
                 self._inputs = made_up(self._plan, size)
+                if any(each.dtype.kind == "O" for each in self._inputs.values()):
+                    break  # strings, which have no OrtValue
                 self.values = {name: to_ort_value(each) for name, each in self._inputs.items()}
             except (KeyError, TypeError, ValueError):
                 break
