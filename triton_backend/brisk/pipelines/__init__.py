@@ -10,12 +10,13 @@ from brisk.pipelines.description import (
     is_pipeline,
     read_pipeline,
 )
-from brisk.pipelines.signature import NetworkSignature, TensorType, check_networks
+from brisk.pipelines.signature import NetworkSignature, Origin, TensorType, check_networks
 
 __all__ = [
     "NetworkSignature",
     "NodeDescription",
     "NodeSource",
+    "Origin",
     "PipelineDescription",
     "TensorType",
     "check_networks",

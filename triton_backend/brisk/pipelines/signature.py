@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from brisk.pipelines.description import NodeSource, PipelineDescription
 from brisk.pipelines.fields import Problems, hint
@@ -27,12 +28,21 @@ class TensorType:
         return f"{self.element or 'unknown'} [{sizes}]"
 
 
+Origin: TypeAlias = "Literal['batch', 'input'] | None"
+"""Which dynamic size a size of an output is known to be: the first one of the inputs, another one
+of theirs, or nothing is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkSignature:
-    """Inputs and outputs of a network, or of a whole pipeline, by name, in order."""
+    """Inputs and outputs of a network, or of a whole pipeline, by name, in order.
+
+    ``origins``: of an output's sizes, where shape inference has been asked.
+    """
 
     inputs: Mapping[str, TensorType]
     outputs: Mapping[str, TensorType]
+    origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
 
 
 def check_networks(
