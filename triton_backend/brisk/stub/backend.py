@@ -128,13 +128,15 @@ def _check_tensors(arguments: Mapping[str, str], entry: Entry) -> None:
 def auto_complete(model_config: Any) -> Any:
     """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
     # Here, since every load of an entry would pay for what only an incomplete one needs.
-    from brisk.stub.config.completion import complete, default_max_batch_size
+    from brisk.stub.config.completion import complete, default_max_batch_size, is_whole
     from brisk.stub.config.signature import model_signature
 
     end_with_server()
     attend_launchers(command_line(), NICENESS)
     config = model_config.as_dict()
     _start_runtime(config)  # now, since Triton waits a second before it starts the model's stub
+    if is_whole(config):
+        return model_config
     try:
         path = _model_file(config)
         if path is None:

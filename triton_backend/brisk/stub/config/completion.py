@@ -46,7 +46,7 @@ def complete(
     as the entry says, or leaves open what a tensor is.
     """
     configured = int(config.get("max_batch_size", 0))
-    if config.get("input") and config.get("output"):
+    if is_whole(config):
         return ConfigCompletion(configured, False, (), ())
     needed = {name: kind for name, kind in signature.inputs.items() if not kind.is_optional}
     tensors = (*needed.items(), *signature.outputs.items())
@@ -80,6 +80,11 @@ def complete(
             and name not in states
         ),
     )
+
+
+def is_whole(config: Mapping[str, Any]) -> bool:
+    """Whether nothing is to be completed."""
+    return bool(config.get("input") and config.get("output"))
 
 
 def _is_unbatched(signature: NetworkSignature, config: Mapping[str, Any]) -> bool:
