@@ -30,7 +30,7 @@ class TensorType:
 
 Origin: TypeAlias = "Literal['batch', 'input'] | None"
 """Which dynamic size a size of an output is known to be: the first one of the inputs, another one
-of theirs, or nothing is known."""
+that the inputs decide, or nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,26 @@ def test_a_transposed_output_is_not_batched(tmp_path: Path, declared: Sizes) -> 
     assert complete(signature, {}).max_batch_size == 0
 
 
+PLACES = helper.make_node("NonZero", ["x"], ["places"])
+FOUND = helper.make_node("Transpose", ["places"], ["y"], perm=[1, 0])
+KEPT = helper.make_node("NonMaxSuppression", ["x", "scores"], ["y"])
+
+
+def test_an_output_of_as_many_rows_as_were_found_is_not_batched(tmp_path: Path) -> None:
+    for nodes, given in (([PLACES, FOUND], ["b", 3]), ([KEPT], ["b", "n", 4])):
+        path = saved(tmp_path, nodes[0], given, ["found", len(given)])
+        model = onnx.load(path)
+        model.graph.node.extend(nodes[1:])
+        model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+        if nodes == [KEPT]:
+            scores = helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["b", 2, "n"])
+            model.graph.input.append(scores)
+        onnx.save(model, path)
+        signature = model_signature(path)
+        assert signature.origins["y"][0] == "input"
+        assert complete(signature, {}).max_batch_size == 0
+
+
 @pytest.mark.parametrize("declared", [["o", 3], [None, None], ["unk__7", "unk__8"]])
 @pytest.mark.parametrize("given", ["b", None])
 def test_an_output_of_another_name_is_batched_where_it_is_the_batch(

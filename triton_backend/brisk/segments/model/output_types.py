@@ -2,8 +2,8 @@
 
 ``python -m brisk.segments.model.output_types FILE`` prints a JSON object: by output, its element
 type and its sizes, null where nothing is known. A size is a number, ``batch``: the first one of
-the inputs, ``input``: another dynamic one of theirs, or null. Whoever asks (``brisk.stub.config``)
-has no ``onnx``, and outlives a model that inference fails on.
+the inputs, ``input``: another one that the inputs decide, or null. Whoever asks
+(``brisk.stub.config``) has no ``onnx``, and outlives a model that inference fails on.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
 
 from brisk.graph.files.proto import from_type_proto
 from brisk.graph.inference import infer
@@ -40,6 +40,7 @@ def output_types(model: ModelProto) -> dict[str, tuple[str | None, list[Size] | 
     names = [info.name for info in graph.output]
     del graph.output[:]
     graph.output.extend(ValueInfoProto(name=name) for name in names)
+    _name_counts(graph)
     found: dict[str, tuple[str | None, list[Size] | None]] = {}
     for info in infer(model).graph.output:
         kind = from_type_proto(info.type, inferred=True)
@@ -59,6 +60,21 @@ def _name_sizes(inputs: list[ValueInfoProto]) -> None:
                 is_batch = axis == 0 or size.dim_param in batches
                 own = size.dim_param or f"{number} {axis}"
                 size.dim_param = _BATCH if is_batch else f"{_INPUT} {own}"
+
+
+def _name_counts(graph: GraphProto) -> None:
+    """Give sizes that depend on values a name, which is not the batch's."""
+    shapes: dict[str, list[Size]] = {}
+    for number, node in enumerate(graph.node):
+        count = f"{_INPUT} count {number}"
+        if node.op_type == "NonZero":
+            shapes[node.output[0]] = [None, count]
+        elif node.op_type == "NonMaxSuppression":
+            shapes[node.output[0]] = [count, 3]
+    known = {info.name: info for info in (*graph.value_info, *graph.output)}
+    for name, shape in shapes.items():
+        info = known.get(name) or graph.value_info.add()
+        info.CopyFrom(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
 
 
 def _said(size: Size) -> Size:

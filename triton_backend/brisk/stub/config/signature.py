@@ -293,7 +293,11 @@ def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
         status = os.stat(path)
     except OSError as error:
         raise InvalidModelError(f"{path} cannot be read: {error}") from error
-    found = _inferred(os.path.abspath(path), (status.st_ino, status.st_size, status.st_mtime_ns))
+    state = status.st_ino, status.st_size, status.st_mtime_ns
+    try:
+        found = _inferred(os.path.abspath(path), state)
+    except (OSError, ValueError):
+        found = {}
     outputs, origins = dict(stated.outputs), dict[str, tuple[Origin, ...]]()
     for name, (element, sizes) in found.items():
         if (kind := outputs.get(name)) is None:
@@ -314,7 +318,10 @@ def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
 
 @lru_cache(256)
 def _inferred(path: str, state: tuple[int, ...]) -> Mapping[str, Any]:
-    """What ``brisk.segments.model.output_types`` prints for the file."""
+    """What ``brisk.segments.model.output_types`` prints for the file.
+
+    Raises OSError where it cannot be run or fails, ValueError where it prints something else.
+    """
     import subprocess  # which a stub whose model's file says everything does without
 
     command = [runtime_python(), "-m", "brisk.segments.model.output_types", path]
@@ -328,7 +335,7 @@ def _inferred(path: str, state: tuple[int, ...]) -> Mapping[str, Any]:
             timeout=INFERENCE_TIMEOUT_S,
             check=True,
         )
-        found: Mapping[str, Any] = json.loads(ended.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return {}
+    except subprocess.SubprocessError as error:
+        raise OSError(str(error)) from error
+    found: Mapping[str, Any] = json.loads(ended.stdout)
     return found
