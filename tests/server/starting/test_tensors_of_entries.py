@@ -60,6 +60,20 @@ def both(dims: str) -> str:
     return PLATFORM + f"input {tensor('x', 'FP32', dims)} output {tensor('y', 'FP32', dims)}"
 
 
+def scaled() -> onnx.ModelProto:
+    """``y = x * level``, of which ``level`` has no sizes."""
+    return make_model(
+        [helper.make_node("Mul", ["x", "level"], ["y"])],
+        [("x", FLOAT, ("b", 4)), ("level", FLOAT, ())],
+        [("y", FLOAT, ("b", 4))],
+    )
+
+
+SCALED = (
+    PLATFORM + 'max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] }, '
+    '{ name: "level" data_type: TYPE_FP32 dims: [ 1 ] } ] '
+    f"output {tensor('y', 'FP32', '4')} dynamic_batching {{ }}"
+)
 ENSEMBLE = f"""
 platform: "ensemble"
 input {tensor("in", "FP32", "4")}
@@ -91,6 +105,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_entry(directory, "total", total(), PLATFORM)
     write_entry(directory, "scalar", identity(FLOAT, ()), PLATFORM)
     write_entry(directory, "square", identity(FLOAT, ()), both("1, 1"))
+    write_entry(directory, "scaled", scaled(), SCALED)
     (directory / "chained" / "1").mkdir(parents=True)
     (directory / "chained" / "config.pbtxt").write_text(ENSEMBLE)
     return directory
@@ -186,6 +201,12 @@ def test_a_value_without_sizes_is_taken_and_given_in_the_entrys_dims(
     y = client.infer(name, {"x": np.full(shape, 7, np.float32)})["y"]
     assert y.shape == shape
     assert y.reshape(()) == 7
+
+
+def test_a_value_without_sizes_is_taken_beside_a_row(client: InferenceClient) -> None:
+    x = np.arange(4, dtype=np.float32).reshape(1, 4)
+    y = client.infer("scaled", {"x": x, "level": np.full((1, 1), 3, np.float32)})["y"]
+    np.testing.assert_array_equal(y, 3 * x)
 
 
 def test_the_next_step_of_an_ensemble_takes_a_value_without_sizes(client: InferenceClient) -> None:

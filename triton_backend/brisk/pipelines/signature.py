@@ -3,46 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 from brisk.pipelines.description import NodeSource, PipelineDescription
 from brisk.pipelines.fields import Problems, hint
+from brisk.protocol.signature import NetworkSignature, TensorType
 
 _PROBABILITIES = ("float32", "float16", "float64")
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """``element``: ``float32`` and so on, None where unknown. A size is None where it is dynamic
-    or unknown, the shape where its rank is. ``is_optional``: an input with a default."""
-
-    element: str | None
-    shape: tuple[int | None, ...] | None
-    is_optional: bool = False
-
-    def __str__(self) -> str:
-        sizes = "…" if self.shape is None else ", ".join(str(s or "?") for s in self.shape)
-        return f"{self.element or 'unknown'} [{sizes}]"
-
-
-Origin: TypeAlias = "Literal['batch', 'input'] | None"
-"""Which dynamic size a size of an output is known to be: the first one of the inputs, another one
-that the inputs decide, or nothing is known."""
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkSignature:
-    """Inputs and outputs of a network, or of a whole pipeline, by name, in order.
-
-    ``origins``: of an output's sizes, where shape inference has been asked.
-    """
-
-    inputs: Mapping[str, TensorType]
-    outputs: Mapping[str, TensorType]
-    origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
 
 
 def check_networks(

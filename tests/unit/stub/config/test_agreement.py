@@ -256,3 +256,9 @@ def test_an_output_whose_size_nobody_knows_is_as_the_entry_says(tmp_path: Path) 
     onnx.save(model, path)
     for size in (4, -1):
         check_tensors(config(y=tensor("y", "FP32", [size])), path)
+
+
+def test_an_entry_that_was_not_completed_contradicts_nothing(tmp_path: Path) -> None:
+    """As on a server without auto-completion."""
+    check_tensors({}, saved(tmp_path))
+    check_tensors({"input": [], "output": [tensor("y", "FP32", [-1, 4])]}, saved(tmp_path))

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
-from brisk.pipelines import NetworkSignature, TensorType, is_pipeline
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
-from brisk.stub.config.completion import model_dims
+from brisk.protocol.entry_files import is_pipeline
+from brisk.protocol.signature import NetworkSignature, TensorType
 from brisk.stub.config.sequences import added_inputs
-from brisk.stub.config.signature import dims_of, infer_outputs, stated_signature
+from brisk.stub.config.signature import dims_of, infer_outputs, model_dims, stated_signature
 
 _TYPE_OF_CONTROL = {
     "int32_false_true": "TYPE_INT32",
@@ -70,7 +70,8 @@ def _of_inputs(config: Mapping[str, Any], signature: NetworkSignature) -> Iterat
             yield from _compared(config, f"sequence control '{control['name']}'", control, kind)
     given = added_inputs(config) | {tensor["name"] for tensor in inputs}
     needed = [name for name, kind in signature.inputs.items() if not kind.is_optional]
-    if missing := [name for name in needed if name not in given]:
+    missing = [name for name in needed if name not in given]
+    if inputs and missing:  # one that names no input at all, uncompleted, promises nothing
         kinds = [(name, signature.inputs[name]) for name in missing]
         lacking = (f"'{name}' ({_datatype(kind)} {_shape(kind)})" for name, kind in kinds)
         yield (

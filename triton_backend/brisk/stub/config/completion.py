@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
-from brisk.pipelines import NetworkSignature, TensorType
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
+from brisk.protocol.signature import NetworkSignature, TensorType
 from brisk.stub.config.sequences import added_inputs, state_outputs
-from brisk.stub.config.signature import dims_of
+from brisk.stub.config.signature import dims_of, model_dims
 
 _OPTION = "--backend-config"
 _NAMES = ("", "onnxruntime", "brisk")
@@ -108,13 +108,6 @@ def _is_unbatched(signature: NetworkSignature, config: Mapping[str, Any]) -> boo
         name in tensors and len(tensors[name].shape or ()) == len(dims)
         for tensors, name, dims in said
     )
-
-
-def model_dims(tensor: Mapping[str, Any]) -> list[int]:
-    """The sizes, but the batch, that a tensor of a configuration has where the model meets it."""
-    if (reshape := tensor.get("reshape")) is not None:
-        return [int(size) for size in reshape.get("shape", ())]
-    return [int(size) for size in tensor.get("dims", ())]
 
 
 def _describe(name: str, kind: TensorType, max_batch_size: int) -> dict[str, Any]:

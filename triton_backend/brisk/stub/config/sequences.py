@@ -14,14 +14,15 @@ from typing import Any, NamedTuple
 
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
-from brisk.pipelines import NetworkSignature, TensorType, is_pipeline
 from brisk.protocol.datatypes import (
     BY_ELEMENT_NAME,
     Datatype,
     config_name,
     from_config_name,
 )
+from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.records import StateForm
+from brisk.protocol.signature import NetworkSignature, TensorType
 from brisk.stub.config.signature import dims_of, stated_signature
 
 STATE_DIRECTORY = "initial_state"

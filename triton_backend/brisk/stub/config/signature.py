@@ -19,14 +19,8 @@ from typing import Any, NamedTuple
 from brisk.errors import InvalidModelError
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import open_file
-from brisk.pipelines import (
-    NetworkSignature,
-    Origin,
-    TensorType,
-    check_networks,
-    is_pipeline,
-    read_pipeline,
-)
+from brisk.protocol.entry_files import is_pipeline
+from brisk.protocol.signature import NetworkSignature, Origin, TensorType
 from brisk.settings import runtime_python
 from brisk.stub.runtime_client.runtime_process import python_environment
 
@@ -87,6 +81,8 @@ def stated_signature(path: Path) -> NetworkSignature:
 def _signature(path: Path, read: Callable[[Path], NetworkSignature]) -> NetworkSignature:
     if not is_pipeline(path):
         return read(path)
+    from brisk.pipelines import check_networks, read_pipeline  # which are long to import
+
     description = read_pipeline(path)
     networks: dict[Path, NetworkSignature] = {}
     for words, file in description.networks:
@@ -107,6 +103,13 @@ def _signature(path: Path, read: Callable[[Path], NetworkSignature]) -> NetworkS
 def dims_of(shape: Sequence[int | None]) -> list[int]:
     """As ``config.pbtxt`` has them: -1 for a size that is dynamic or unknown."""
     return [-1 if size is None else size for size in shape]
+
+
+def model_dims(tensor: Mapping[str, Any]) -> list[int]:
+    """The sizes, but the batch, that a tensor of a configuration has where the model meets it."""
+    if (reshape := tensor.get("reshape")) is not None:
+        return [int(size) for size in reshape.get("shape", ())]
+    return [int(size) for size in tensor.get("dims", ())]
 
 
 def read_signature(path: Path) -> NetworkSignature:
