@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brisk.errors import InvalidModelError
 
@@ -19,8 +19,7 @@ _VALUE, _PARAMETER = 1, 2
 """Of the enumeration DimensionValueType."""
 
 
-@dataclass(frozen=True, slots=True)
-class OrtTensor:
+class OrtTensor(NamedTuple):
     """``element``: its TensorProto type. ``shape``: an integer, a symbol's name, or None for an
     unknown size; None where the rank is unknown.
     """
@@ -30,8 +29,7 @@ class OrtTensor:
     shape: tuple[int | str | None, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class OrtSignature:
+class OrtSignature(NamedTuple):
     """``inputs`` without those that are initialisers, which have their values."""
 
     inputs: tuple[OrtTensor, ...]

@@ -165,6 +165,25 @@ def test_a_request_too_long_for_a_record_is_refused_alone(
         assert connection.statistics()["used_bytes"] == used
 
 
+def test_what_is_wrong_with_a_request_names_the_entry_and_not_its_graph(
+    shared_place: RuntimePaths, quick: Path
+) -> None:
+    entry = describe(quick, name="my entry")  # the graph is called "test"
+    with opened(shared_place, entry) as connection:
+        for tensor, output, words in (
+            ("x", "q", "there is no output ['q']; the outputs are ['y']"),
+            ("q", "y", "input 'x' is missing"),
+        ):
+            staged, answer = (
+                connection.stage((TensorForm(tensor, "FP32", (1, 4)),), [16]),
+                Answer(),
+            )
+            connection.submit(staged, [output], "normal", None, answer)
+            error = answer.wait().error
+            assert isinstance(error, InvalidRequestError)
+            assert str(error) == f"model 'my entry': {words}"
+
+
 def test_an_unknown_class_is_refused(shared_place: RuntimePaths, quick: Path) -> None:
     with opened(shared_place, describe(quick)) as connection:
         error = submit(connection, rows(1), job_class="fast")[1].wait().error

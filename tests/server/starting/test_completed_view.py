@@ -101,6 +101,10 @@ def write_all(repository: Path) -> None:
     )
     (repository / "labels" / "labels.txt").write_text("a\nb\nc\nd\n")
     write_entry(repository, "strings", identity(TensorProto.STRING, ("n", "m", 2)))
+    write_entry(repository, "rows", identity(TensorProto.FLOAT, ("n",)))
+    open_output = identity(TensorProto.FLOAT, ("n", 3))
+    open_output.graph.output[0].ClearField("type")
+    write_entry(repository, "open", open_output)
     write_entry(repository, "sequence", stateful(), SEQUENCE)
     write_entry(
         repository,

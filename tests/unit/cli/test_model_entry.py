@@ -44,7 +44,7 @@ def test_a_model_with_a_fixed_or_no_first_dimension_is_unbatched(
     kind = (TensorProto.INT64, shape)
     text = configuration_text(write_model(tmp_path, {"x": kind}, {"y": kind}), 8)
     assert "max_batch_size" not in text
-    assert ("reshape {\n  }" in text) == (not shape)
+    assert "reshape" not in text  # Triton refuses a value without sizes where there is no batch
 
 
 def test_inputs_whose_first_dimensions_differ_by_name_are_unbatched(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from brisk.errors import InvalidConfigurationError
 from brisk.pipelines import NetworkSignature, TensorType
 from brisk.protocol.datatypes import DATATYPES
-from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete
+from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, ConfigCompletion, complete
 
 Shape = tuple[int | None, ...] | None
 
@@ -35,7 +35,7 @@ def test_a_model_of_symbolic_first_sizes_is_batched() -> None:
     assert completion.max_batch_size == DEFAULT_MAX_BATCH_SIZE
     assert completion.has_dynamic_batching
     assert completion.inputs == (entry("x", dims=[3]),)
-    assert completion.outputs == (entry("y", dims=[1]),)
+    assert completion.outputs == (entry("y", dims=[1], reshape={"shape": []}),)
 
 
 def test_a_model_of_fixed_sizes_is_not_batched() -> None:
@@ -53,10 +53,73 @@ def test_a_scalar_is_told_as_one_element() -> None:
     assert complete(signature((), (2,)), {}).inputs == (entry("x", dims=[1]),)
 
 
-def test_a_batch_size_that_is_said_is_kept_and_no_scheduler_added() -> None:
-    completion = complete(BATCHABLE, {"max_batch_size": 32})
-    assert (completion.max_batch_size, completion.has_dynamic_batching) == (32, False)
+@pytest.mark.parametrize(("said", "is_joined"), [(32, True), (1, False)])
+def test_a_batch_size_that_is_said_is_kept_and_requests_are_joined_up_to_it(
+    said: int, is_joined: bool
+) -> None:
+    completion = complete(BATCHABLE, {"max_batch_size": said})
+    assert (completion.max_batch_size, completion.has_dynamic_batching) == (said, is_joined)
     assert completion.inputs == (entry("x", dims=[3]),)
+
+
+def test_nothing_is_added_where_both_sides_are_said() -> None:
+    said = {"input": [entry("x", dims=[3])], "output": [entry("y", dims=[1])]}
+    assert complete(BATCHABLE, {**said, "max_batch_size": 8}) == ConfigCompletion(8, False, (), ())
+    assert complete(BATCHABLE, said) == ConfigCompletion(0, False, (), ())
+
+
+ROWS = signature((None, 3), (None, 5))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"input": [entry("x", dims=[3])]},
+        {"output": [entry("y", dims=[5], label_filename="labels.txt")]},
+        {"output": [entry("y", dims=[1, 5], reshape={"shape": [5]})]},
+    ],
+)
+def test_one_side_without_the_batch_is_completed_as_if_it_were_not_there(
+    said: dict[str, Any],
+) -> None:
+    completion, whole = complete(ROWS, said), complete(ROWS, {})
+    assert completion.max_batch_size == DEFAULT_MAX_BATCH_SIZE
+    assert completion.has_dynamic_batching
+    assert completion.inputs == (() if "input" in said else whole.inputs)
+    assert completion.outputs == (() if "output" in said else whole.outputs)
+
+
+@pytest.mark.parametrize(
+    "said", [{"input": [entry("x", dims=["-1", 3])]}, {"output": [entry("y", dims=[-1, 5])]}]
+)
+def test_one_side_with_all_of_the_models_sizes_is_completed_without_a_batch(
+    said: dict[str, Any],
+) -> None:
+    completion = complete(ROWS, said)
+    assert (completion.max_batch_size, completion.has_dynamic_batching) == (0, False)
+    missing = completion.outputs if "input" in said else completion.inputs
+    assert missing[0]["dims"] == ([-1, 5] if "input" in said else [-1, 3])
+
+
+def test_an_output_whose_first_size_is_another_one_of_the_inputs_is_no_batch() -> None:
+    turned = NetworkSignature(ROWS.inputs, ROWS.outputs, {"y": ("input", "batch")})
+    assert complete(turned, {}).max_batch_size == 0
+    assert complete(turned, {"max_batch_size": 8}).max_batch_size == 8  # the entry says so
+    unknown = NetworkSignature(ROWS.inputs, ROWS.outputs, {"y": (None, "input")})
+    assert complete(unknown, {}).max_batch_size == DEFAULT_MAX_BATCH_SIZE
+
+
+def test_optional_inputs_are_neither_completed_nor_batched() -> None:
+    optional = TensorType("float32", (3,), is_optional=True)
+    both = NetworkSignature({**ROWS.inputs, "bias": optional}, ROWS.outputs)
+    completion = complete(both, {})
+    assert completion.max_batch_size == DEFAULT_MAX_BATCH_SIZE
+    assert completion.inputs == (entry("x", dims=[3]),)
+
+
+def test_a_scalar_is_not_reshaped_where_there_is_no_batch() -> None:
+    completion = complete(signature((3,), ()), {})
+    assert completion.outputs == (entry("y", dims=[1]),)  # Triton refuses an empty shape there
 
 
 def test_a_batch_size_that_the_model_cannot_have_is_refused_by_name() -> None:
@@ -85,10 +148,12 @@ def test_who_describes_tensors_without_a_batch_wants_none() -> None:
     assert completion.outputs == (entry("y", dims=[-1]),)
 
 
-def test_inputs_that_are_missing_are_added_to_those_said() -> None:
+def test_nothing_is_added_to_inputs_that_are_said() -> None:
+    """That one is missing is the load's to refuse."""
     both = NetworkSignature({"a": tensor((1,)), "b": tensor((2,))}, {"y": tensor((3,))})
     completion = complete(both, {"input": [entry("a", dims=[1])]})
-    assert completion.inputs == (entry("b", dims=[2]),)
+    assert completion.inputs == ()
+    assert completion.outputs == (entry("y", dims=[3]),)
 
 
 def test_outputs_may_be_left_out_on_purpose() -> None:
@@ -101,6 +166,9 @@ def test_an_unknown_rank_must_be_said() -> None:
         complete(signature(None, (1,)), {})
     said = {"input": [entry("x", dims=[-1])]}
     assert complete(signature(None, (1,)), said).inputs == ()
+    untyped = NetworkSignature({"x": tensor((1,))}, {"y": TensorType(None, None)})
+    with pytest.raises(InvalidConfigurationError, match="type of 'y': give its data_type and"):
+        complete(untyped, {})
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)

@@ -34,7 +34,8 @@ def completed(directory: Path) -> model_config_pb2.ModelConfig:
         ("", 4, True),
         ('platform: "onnxruntime_onnx"', 4, True),
         ("backend: 'brisk' # a comment\nmax_batch_size: 0", 4, True),
-        ('backend: "brisk", max_batch_size: 8;', 8, False),
+        ('backend: "brisk", max_batch_size: 8;', 8, True),
+        ('backend: "brisk", max_batch_size: 1;', 1, False),
     ],
 )
 def test_what_a_text_leaves_out_stands_behind_it(

@@ -73,10 +73,10 @@ def test_only_the_requested_outputs_are_returned() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"x": ones(1, 3)}, "input 'y' of model 'm' is missing"),
+        ({"x": ones(1, 3)}, "input 'y' is missing"),
         (
             {"x": ones(1, 3), "y": ones(1, 3), "q": ones(1)},
-            r"has no input \['q'\]; its inputs are",
+            r"there is no input \['q'\]; the inputs are",
         ),
         (
             {"x": ones(1, 3).double(), "y": ones(1, 3)},
@@ -97,7 +97,7 @@ def test_inputs_that_do_not_fit_are_refused_before_anything_runs(
 
 
 def test_an_unknown_requested_output_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match=r"no output \['v'\]; its outputs are"):
+    with pytest.raises(InvalidRequestError, match=r"no output \['v'\]; the outputs are"):
         TorchFrame(chain(), {"x": ones(1, 3), "y": ones(1, 3)}, ["v"])
 
 

@@ -32,7 +32,7 @@ class TorchFrame:
         requested: Sequence[str] | None = None,
     ) -> None:
         """``inputs`` by name; ``requested`` output names, None for all."""
-        self._requested = requested_slots(loaded.program.name, loaded.outputs, requested)
+        self._requested = requested_slots(loaded.outputs, requested)
         self._values = loaded.bind_inputs(inputs)
         self._loaded = loaded
         layers = loaded.layers

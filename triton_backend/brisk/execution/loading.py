@@ -64,10 +64,10 @@ class LoadedProgram:
                 values[self.slots[name]] = accept(variable, inputs[name], self.device)
                 taken += 1
             elif not variable.optional:
-                raise missing_input(self.program.name, name)
+                raise missing_input(name)
         if taken != len(inputs):
             known = [variable.name for variable in self.inputs]
-            raise unknown_inputs(self.program.name, inputs, known)
+            raise unknown_inputs(inputs, known)
         return values
 
 
@@ -182,7 +182,7 @@ def accept(variable: Variable, value: Value, device: torch.device) -> Value:
         if value is None or isinstance(value, list):
             kind = "nothing" if value is None else "a sequence"
             raise InvalidRequestError(f"{expected}a tensor, got {kind}")
-        if declared.rank == 0 and tuple(value.shape) == (1,):
+        if declared.rank == 0 and all(size == 1 for size in value.shape):
             value = value.reshape(())
         if dtype_name(value) != declared.dtype or not _fits(value.shape, declared):
             given = ValueType(dtype_name(value), tuple(value.shape))

@@ -7,10 +7,11 @@ from brisk.pipelines.description import (
     NodeDescription,
     NodeSource,
     PipelineDescription,
-    is_pipeline,
     read_pipeline,
 )
-from brisk.pipelines.signature import NetworkSignature, TensorType, check_networks
+from brisk.pipelines.signature import check_networks
+from brisk.protocol.entry_files import is_pipeline
+from brisk.protocol.signature import NetworkSignature, TensorType
 
 __all__ = [
     "NetworkSignature",

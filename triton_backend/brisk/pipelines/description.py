@@ -13,7 +13,7 @@ from brisk.errors import InvalidModelError
 from brisk.paths import find_inside, open_file
 from brisk.pipelines.fields import Fields, Problems, hint, is_number, parse_object, shown
 from brisk.pipelines.query import POLICIES, Replanning
-from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE
+from brisk.protocol.entry_files import MODEL_FILE
 
 MAX_BYTES = 1_000_000
 MAX_OBJECTIVE_MS = 3_600_000.0
@@ -108,10 +108,6 @@ class PipelineDescription:
     def networks(self) -> tuple[tuple[str, Path], ...]:
         """Of all nodes; a file may be there more than once."""
         return tuple(network for node in self.nodes for network in node.networks)
-
-
-def is_pipeline(path: Path) -> bool:
-    return path.suffix == Path(PIPELINE_FILE).suffix
 
 
 def read_pipeline(path: Path) -> PipelineDescription:

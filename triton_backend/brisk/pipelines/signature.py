@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
 from brisk.pipelines.description import NodeSource, PipelineDescription
 from brisk.pipelines.fields import Problems, hint
+from brisk.protocol.signature import NetworkSignature, TensorType
 
 _PROBABILITIES = ("float32", "float16", "float64")
-
-
-@dataclass(frozen=True, slots=True)
-class TensorType:
-    """``element``: ``float32`` and so on, None where unknown. A size is None where it is dynamic
-    or unknown, the shape where its rank is. ``is_optional``: an input with a default."""
-
-    element: str | None
-    shape: tuple[int | None, ...] | None
-    is_optional: bool = False
-
-    def __str__(self) -> str:
-        sizes = "…" if self.shape is None else ", ".join(str(s or "?") for s in self.shape)
-        return f"{self.element or 'unknown'} [{sizes}]"
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkSignature:
-    """Inputs and outputs of a network, or of a whole pipeline, by name, in order."""
-
-    inputs: Mapping[str, TensorType]
-    outputs: Mapping[str, TensorType]
 
 
 def check_networks(

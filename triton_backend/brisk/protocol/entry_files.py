@@ -24,6 +24,11 @@ REFUSED = "brisk_refused"
 """A parameter of a view's configuration: why Brisk could not complete the user's."""
 
 
+def is_pipeline(path: Path) -> bool:
+    """Whether an entry's file is a pipeline's, by its name."""
+    return path.suffix == Path(PIPELINE_FILE).suffix
+
+
 def is_behind_view(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this server runs without Triton's completion because Brisk completes entries."""
     return bool(environment.get(VIEW_VARIABLE))

@@ -33,7 +33,7 @@ class SegmentFrame:
         requested: Sequence[str] | None = None,
     ) -> None:
         """``inputs`` by name; ``requested`` output names, None for all."""
-        self._requested = requested_slots(program.plan.name, program.outputs, requested)
+        self._requested = requested_slots(program.outputs, requested)
         self._values = program.bind_inputs(inputs)
         self._program = program
         self._parts = program.parts.current()

@@ -50,14 +50,15 @@ class InputCheck:
         self._fixed = [(axis, size) for axis, size in sizes if isinstance(size, int)]
 
     def accept(self, value: Value) -> Value:
-        """The value, C-contiguous; Triton has no tensors of rank 0: a scalar comes as ``[1]``.
+        """The value, C-contiguous; Triton has no tensors of rank 0: a scalar comes as ``[1]`` or
+        ``[1, 1]``, as its entry has it.
 
         Raises InvalidRequestError where it is not of the declared element type or shape.
         """
         declared = self.variable.type
         if not isinstance(value, np.ndarray):
             raise InvalidRequestError(f"input '{self.variable.name}': expected a tensor")
-        if self._rank == 0 and value.shape == (1,):
+        if self._rank == 0 and value.size == 1:
             value = value.reshape(())
         if name_of_dtype(value.dtype) != declared.dtype or not self._fits(value.shape):
             given = ValueType(name_of_dtype(value.dtype), tuple(value.shape))
@@ -108,37 +109,33 @@ class SegmentProgram:
                 values[self.slots[name]] = check.accept(inputs[name])
                 taken += 1
             elif not check.variable.optional:
-                raise missing_input(self.plan.name, name)
+                raise missing_input(name)
             else:
                 values[self.slots[name]] = self.plan.defaults[name]
         if taken != len(inputs):
             known = [check.variable.name for check in self.inputs]
-            raise unknown_inputs(self.plan.name, inputs, known)
+            raise unknown_inputs(inputs, known)
         return values
 
 
-def missing_input(model: str, name: str) -> InvalidRequestError:
-    return InvalidRequestError(f"input '{name}' of model '{model}' is missing")
+def missing_input(name: str) -> InvalidRequestError:
+    return InvalidRequestError(f"input '{name}' is missing")
 
 
-def unknown_inputs(
-    model: str, given: Collection[str], known: Sequence[str]
-) -> InvalidRequestError:
+def unknown_inputs(given: Collection[str], known: Sequence[str]) -> InvalidRequestError:
     unknown = sorted(set(given) - set(known))
-    return InvalidRequestError(f"model '{model}' has no input {unknown}; its inputs are {known}")
+    return InvalidRequestError(f"there is no input {unknown}; the inputs are {known}")
 
 
 def requested_slots(
-    model: str, outputs: Mapping[str, int], requested: Sequence[str] | None
+    outputs: Mapping[str, int], requested: Sequence[str] | None
 ) -> Mapping[str, int]:
     """Slot by requested output. Raises InvalidRequestError where there is no such output."""
     if requested is None or tuple(requested) == tuple(outputs):
         return outputs
     unknown = [name for name in requested if name not in outputs]
     if unknown:
-        raise InvalidRequestError(
-            f"model '{model}' has no output {unknown}; its outputs are {list(outputs)}"
-        )
+        raise InvalidRequestError(f"there is no output {unknown}; the outputs are {list(outputs)}")
     return {name: outputs[name] for name in requested}
 
 

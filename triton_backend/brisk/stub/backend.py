@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 from collections.abc import Mapping
@@ -72,12 +73,14 @@ class ModelInstance:
             load_ns = None
             if self._entry.parameters.is_lazy:
                 handler = import_request_handler()
+                _check_tensors(arguments, self._entry)
             else:
                 # imported while the runtime starts or the model is loading
                 threading.Thread(target=import_request_handler, daemon=True).start()
                 self._connection.begin()
                 handler = import_request_handler()
                 prepare_log()
+                _check_tensors(arguments, self._entry)
                 load_ns = self._connection.wait_loaded()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
@@ -114,16 +117,26 @@ class ModelInstance:
                 self._log("info", f"parameters {', '.join(names)} {text}")
 
 
+def _check_tensors(arguments: Mapping[str, str], entry: Entry) -> None:
+    """Raises InvalidConfigurationError where the configuration contradicts the model."""
+    # Here, since it needs numpy, which is imported while the model loads.
+    from brisk.stub.config.agreement import check_tensors
+
+    check_tensors(json.loads(arguments["model_config"]), Path(entry.model.path))
+
+
 def auto_complete(model_config: Any) -> Any:
     """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
     # Here, since every load of an entry would pay for what only an incomplete one needs.
-    from brisk.stub.config.completion import complete, default_max_batch_size
+    from brisk.stub.config.completion import complete, default_max_batch_size, is_whole
     from brisk.stub.config.signature import model_signature
 
     end_with_server()
     attend_launchers(command_line(), NICENESS)
     config = model_config.as_dict()
     _start_runtime(config)  # now, since Triton waits a second before it starts the model's stub
+    if is_whole(config):
+        return model_config
     try:
         path = _model_file(config)
         if path is None:
@@ -133,10 +146,15 @@ def auto_complete(model_config: Any) -> Any:
     except BriskError as error:
         name = config.get("name", "")
         raise pb_utils.TritonModelException(f"brisk: model '{name}': {error}") from None
-    for entry in completion.inputs:
-        model_config.add_input(entry)
-    for entry in completion.outputs:
-        model_config.add_output(entry)
+    for side, add, tensors in (
+        ("input", model_config.add_input, completion.inputs),
+        ("output", model_config.add_output, completion.outputs),
+    ):
+        for tensor in tensors:
+            add({field: tensor[field] for field in ("name", "data_type", "dims")})
+            if "reshape" in tensor:  # which Triton's method refuses, and its core takes
+                (added,) = (each for each in config[side] if each["name"] == tensor["name"])
+                added["reshape"] = tensor["reshape"]
     if completion.max_batch_size:
         model_config.set_max_batch_size(completion.max_batch_size)
     if completion.has_dynamic_batching:

@@ -76,7 +76,7 @@ def serve() -> None:
         import inspect  # noqa: F401 - the first line of log needs it
 
         import brisk.stub.backend
-        import brisk.stub.config.completion  # noqa: F401
+        import brisk.stub.config.agreement  # noqa: F401
 
         sys.path.remove(settings.backend)  # which the stub adds by itself
         if (threads := len(os.listdir("/proc/self/task"))) > 1:

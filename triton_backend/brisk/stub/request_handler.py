@@ -84,7 +84,8 @@ class RequestHandler:
         """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
         job_class = self._entry.parameters.job_class
         counted = (self._account, self._promptness.learn, job_class, arrived_ns)
-        reply = TritonReply(request, *counted, is_awaited=is_awaited)
+        ones = self._entry.ones
+        reply = TritonReply(request, *counted, ones, is_awaited=is_awaited)
         try:
             if self._steps is None:
                 return reply, self._submit(request, reply, arrived_ns, None)

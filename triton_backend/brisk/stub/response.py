@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
@@ -60,6 +60,7 @@ class TritonReply(Reply):
         learn: Callable[[int], None],
         job_class: str,
         created_ns: int,
+        ones: Mapping[str, tuple[int, ...]],
         *,
         is_awaited: bool,
     ) -> None:
@@ -67,12 +68,15 @@ class TritonReply(Reply):
 
         ``job_class``: the entry's, until the request is known to have one of its own.
 
+        ``ones``: by output, the shape in which the entry has a value without sizes.
+
         ``is_awaited``: ``execute`` will call ``wait``. Otherwise the sender is taken here, so that
         from now on nothing may be raised to Triton.
         """
         self._request = request
         self._account = account
         self._learn = learn
+        self._ones = ones
         self.job_class = job_class
         self._response: Any = None
         self._waiting: threading.Lock | None = None
@@ -114,7 +118,8 @@ class TritonReply(Reply):
             # execute's caller reads it when the memory may have been given back
             memory = map(memoryview, map(bytearray, memory))
         try:
-            outputs = list(map(make_output, form.outputs, memory))
+            ones = (self._ones.get(each.name, ()) for each in form.outputs)
+            outputs = list(map(make_output, form.outputs, memory, ones))
             response = pb_utils.InferenceResponse(outputs, **_parameters(form.exits))
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
             self.fail(error)

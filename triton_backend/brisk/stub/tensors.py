@@ -66,12 +66,13 @@ def _read_input(tensor: Any, name: str, is_bfloat16: bool) -> InputData:
     return InputData(TensorForm(name, datatype, array.shape), np.ascontiguousarray(array))
 
 
-def make_output(form: TensorForm, memory: memoryview) -> Any:
+def make_output(form: TensorForm, memory: memoryview, one: tuple[int, ...]) -> Any:
     """A Triton tensor over ``memory``, which must stay valid until the response is sent.
 
-    Raises InvalidRequestError where serialised strings are damaged.
+    ``one``: its shape where the model's has no sizes. Raises InvalidRequestError where serialised
+    strings are damaged.
     """
-    name, datatype, shape = form.name, form.datatype, form.shape
+    name, datatype, shape = form.name, form.datatype, form.shape or one
     if datatype == "BYTES":
         count = math.prod(shape)
         array = np.empty(count, object)

@@ -27,7 +27,7 @@ NAMES = {
 }
 
 
-def expected_tensor(value: onnx.ValueInfoProto) -> TensorType | None:
+def expected_tensor(value: onnx.ValueInfoProto, *, is_optional: bool = False) -> TensorType | None:
     tensor = value.type.tensor_type
     if not value.type.HasField("tensor_type") or tensor.elem_type not in NAMES:
         return None
@@ -37,13 +37,15 @@ def expected_tensor(value: onnx.ValueInfoProto) -> TensorType | None:
             size.dim_value if size.HasField("dim_value") and size.dim_value >= 0 else None
             for size in tensor.shape.dim
         )
-    return TensorType(NAMES[tensor.elem_type], shape)
+    return TensorType(NAMES[tensor.elem_type], shape, is_optional)
 
 
 def expected_signature(model: onnx.ModelProto) -> NetworkSignature | None:
     """None where Triton could not serve it."""
     constants = {constant.name for constant in model.graph.initializer}
-    inputs = {v.name: expected_tensor(v) for v in model.graph.input if v.name not in constants}
+    inputs = {
+        v.name: expected_tensor(v, is_optional=v.name in constants) for v in model.graph.input
+    }
     outputs = {v.name: expected_tensor(v) for v in model.graph.output}
     if None in (*inputs.values(), *outputs.values()):
         return None
@@ -91,14 +93,20 @@ def test_every_kind_of_size_is_understood(tmp_path: Path) -> None:
     model = model_of([], [0, 7], ["n", None, 2**40], None, [-1, 3])
     signature = read_signature(saved(tmp_path, model.SerializeToString()))
     shapes = [kind.shape for kind in signature.inputs.values()]
-    assert shapes == [(), (0, 7), (None, None, 2**40), None, (None, 3)]
+    assert shapes == [(), (0, 7), (None, None, 2**40), None, (None, 3), (3, 5)]
     assert signature.outputs == {"y": TensorType("bfloat16", None)}
     assert signature == expected_signature(model)
 
 
-def test_weights_are_no_inputs(tmp_path: Path) -> None:
-    signature = read_signature(saved(tmp_path, model_of([1]).SerializeToString()))
-    assert [*signature.inputs] == ["x0"]
+def test_weights_are_optional_inputs_where_the_model_names_them_so(tmp_path: Path) -> None:
+    model = model_of([1])
+    signature = read_signature(saved(tmp_path, model.SerializeToString()))
+    assert {name: kind.is_optional for name, kind in signature.inputs.items()} == {
+        "x0": False,
+        "w": True,
+    }
+    del model.graph.input[1]
+    assert [*read_signature(saved(tmp_path, model.SerializeToString())).inputs] == ["x0"]
 
 
 def test_a_model_cut_short_anywhere_is_refused_or_lacks_nothing(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def configuration_text(model_directory: Path, max_batch_size: int) -> str:
             tensor = getattr(config, kind).add(
                 name=variable.name, data_type=_data_type(variable, kind), dims=sizes or [1]
             )
-            if not sizes:
-                tensor.reshape.SetInParent()  # to no dimension: Triton has no tensors of rank 0
+            if batch and not sizes:
+                tensor.reshape.SetInParent()  # to none, which Triton takes behind a batch alone
             if kind == "input":
                 tensor.optional = variable.optional
     return text_format.MessageToString(config, use_short_repeated_primitives=True)

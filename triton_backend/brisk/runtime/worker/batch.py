@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from brisk import telemetry
-from brisk.errors import InternalError
+from brisk.errors import InternalError, InvalidRequestError
 from brisk.protocol.records import Infer, InferForm
 from brisk.protocol.shared_memory import reset_mark, set_mark
 from brisk.runtime.early_exit.audits import CachedRun
@@ -221,7 +221,10 @@ def _row_signature(form: InferForm) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> Run:
-    """Mark the jobs begun and make their frame; raises as ``Session.start`` does."""
+    """Mark the jobs begun and make their frame.
+
+    Raises as ``Session.start`` does; what is wrong with a request names its model.
+    """
     first = jobs[0]
     session, model, form = first.binding.session, first.binding.model, first.record.form
     if session is None:
@@ -238,7 +241,10 @@ def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> R
     if first.sequence is not None:
         agreement = NONE_EARLY  # caches know nothing of the next state
     dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
-    frame = session.start(inputs, first.outputs, agreement, dues)
+    try:
+        frame = session.start(inputs, first.outputs, agreement, dues)
+    except InvalidRequestError as error:
+        raise InvalidRequestError(f"model '{model.name}': {error}") from error
     counts = [job.rows for job in jobs]
     return Run(
         jobs,

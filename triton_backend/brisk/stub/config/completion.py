@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from brisk.errors import InvalidConfigurationError
-from brisk.pipelines import NetworkSignature, TensorType
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
+from brisk.protocol.signature import NetworkSignature, TensorType
 from brisk.stub.config.sequences import added_inputs, state_outputs
-from brisk.stub.config.signature import dims_of
+from brisk.stub.config.signature import dims_of, model_dims
 
 _OPTION = "--backend-config"
 _NAMES = ("", "onnxruntime", "brisk")
@@ -22,7 +22,8 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 @dataclass(frozen=True, slots=True)
 class ConfigCompletion:
-    """What a configuration lacks. ``inputs`` and ``outputs`` in the form of ``config.pbtxt``."""
+    """What a configuration lacks. ``inputs`` and ``outputs`` in the form of ``config.pbtxt``:
+    ``name``, ``data_type``, ``dims`` and, where those are not the model's own, ``reshape``."""
 
     max_batch_size: int
     has_dynamic_batching: bool
@@ -37,38 +38,40 @@ def complete(
 ) -> ConfigCompletion:
     """Fill in ``max_batch_size``, inputs, outputs and the scheduler, leaving what is said.
 
-    The batch dimension is assumed where every tensor's first size is symbolic and the entry
-    says nothing else, with ``default_max_batch_size``. What ``sequence_batching`` names, its
-    controls and states, is no input or output of clients. Raises InvalidConfigurationError where
-    the entry contradicts the model.
+    Nothing is added where the entry names both inputs and outputs, and nothing to a side of which
+    it names one. The batch dimension is assumed where every tensor's first size is dynamic, none
+    is known to be another size than the inputs' first, and the entry does not say otherwise, with
+    ``default_max_batch_size``. What ``sequence_batching`` names, its controls and states, is no
+    input or output of clients. Raises InvalidConfigurationError where the model cannot be batched
+    as the entry says, or leaves open what a tensor is.
     """
-    tensors = (*signature.inputs.items(), *signature.outputs.items())
+    configured = int(config.get("max_batch_size", 0))
+    if is_whole(config):
+        return ConfigCompletion(configured, False, (), ())
+    needed = {name: kind for name, kind in signature.inputs.items() if not kind.is_optional}
+    tensors = (*needed.items(), *signature.outputs.items())
     fixed = next(
         ((name, kind) for name, kind in tensors if not kind.shape or kind.shape[0] is not None),
         None,
     )
-    batchable = bool(tensors) and fixed is None
-    configured = int(config.get("max_batch_size", 0))
-    if configured > 0 and not batchable:
+    if configured > 0 and (fixed is not None or not tensors):
         reason = "the model has no tensors"
         if fixed is not None:
             name, kind = fixed
-            shape = dims_of(kind.shape or ())
-            reason = f"'{name}' of the model has shape {shape}, whose first size is not dynamic"
+            shape = "no known rank" if kind.shape is None else f"shape {dims_of(kind.shape)}"
+            reason = f"'{name}' of the model has {shape}, whose first size is not dynamic"
         raise InvalidConfigurationError(f"max_batch_size is {configured}, but {reason}")
-    said = bool(config.get("input")) or bool(config.get("output")) or _say_batch(config, signature)
-    guessed = default_max_batch_size if batchable and not said else 0
-    max_batch_size = configured or guessed
+    is_batched = bool(tensors) and fixed is None and not _is_unbatched(signature, config)
+    max_batch_size = configured or (default_max_batch_size if is_batched else 0)
     added, states = added_inputs(config), state_outputs(config)
-    described = added | {entry.get("name") for entry in config.get("input", ())}
     has_scheduler = "dynamic_batching" in config or "sequence_batching" in config
     return ConfigCompletion(
         max_batch_size=max_batch_size,
-        has_dynamic_batching=max_batch_size > 1 and not configured and not has_scheduler,
+        has_dynamic_batching=max_batch_size > 1 and not has_scheduler,
         inputs=tuple(
             _describe(name, kind, max_batch_size)
-            for name, kind in signature.inputs.items()
-            if name not in described
+            for name, kind in needed.items()
+            if not config.get("input") and name not in added
         ),
         outputs=tuple(
             _describe(name, kind, max_batch_size)
@@ -79,24 +82,46 @@ def complete(
     )
 
 
-def _say_batch(config: Mapping[str, Any], signature: NetworkSignature) -> bool:
-    """Whether the dims of a state are all sizes of the model's tensor, the batch included."""
-    ranks = {name: len(kind.shape or ()) for name, kind in signature.inputs.items()}
+def is_whole(config: Mapping[str, Any]) -> bool:
+    """Whether nothing is to be completed."""
+    return bool(config.get("input") and config.get("output"))
+
+
+def _is_unbatched(signature: NetworkSignature, config: Mapping[str, Any]) -> bool:
+    """Whether an output's first size is not the batch, or the entry gives a tensor all the sizes
+    that the model does, the batch included."""
+    if any(origins[:1] == ("input",) for origins in signature.origins.values()):
+        return True
     states = (config.get("sequence_batching") or {}).get("state", ())
+    said = (
+        *(
+            (signature.inputs, each.get("name"), model_dims(each))
+            for each in config.get("input", ())
+        ),
+        *(
+            (signature.outputs, each.get("name"), model_dims(each))
+            for each in config.get("output", ())
+        ),
+        *((signature.inputs, each.get("input_name"), model_dims(each)) for each in states),
+    )
     return any(
-        ranks.get(state.get("input_name")) == len(state.get("dims", ())) for state in states
+        name in tensors and len(tensors[name].shape or ()) == len(dims)
+        for tensors, name, dims in said
     )
 
 
 def _describe(name: str, kind: TensorType, max_batch_size: int) -> dict[str, Any]:
-    """Triton has no tensors of rank 0: a scalar is ``[1]``."""
-    if kind.shape is None:
+    """A configuration has no tensors without sizes: one is ``[1]``, reshaped behind a batch."""
+    if kind.element is None or kind.shape is None:
+        what, field = ("rank", "dims") if kind.element else ("type", "data_type and dims")
         raise InvalidConfigurationError(
-            f"the model does not say the rank of '{name}': give its dims in config.pbtxt"
+            f"the model does not say the {what} of '{name}': give its {field} in config.pbtxt"
         )
     dims = dims_of(kind.shape[1:] if max_batch_size else kind.shape)
-    datatype = BY_ELEMENT_NAME[kind.element or ""]
-    return {"name": name, "data_type": config_name(datatype), "dims": dims or [1]}
+    described = {"name": name, "data_type": config_name(BY_ELEMENT_NAME[kind.element])}
+    if dims:
+        return {**described, "dims": dims}
+    return {**described, "dims": [1], **({"reshape": {"shape": []}} if max_batch_size else {})}
 
 
 def default_max_batch_size(command_line: Sequence[bytes]) -> int:

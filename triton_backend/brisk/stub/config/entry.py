@@ -29,15 +29,16 @@ if TYPE_CHECKING:
 class Entry(NamedTuple):
     """One version of a model entry on one device, and what to ask the runtime for it.
 
-    ``outputs``: the configured output names, in order. ``bfloat16_inputs``: the inputs that numpy
-    cannot show. ``notices``: what the entry asks for in vain; the first
-    instance (``is_first``) says so for all. ``sequences``: None where Triton's scheduler knows of
-    none.
+    ``outputs``: the configured output names, in order. ``ones``: by output, the shape in which an
+    answer has a value without sizes. ``bfloat16_inputs``: the inputs that numpy cannot show.
+    ``notices``: what the entry asks for in vain; the first instance (``is_first``) says so for
+    all. ``sequences``: None where Triton's scheduler knows of none.
     """
 
     model: LoadModel
     device: str
     outputs: tuple[str, ...]
+    ones: Mapping[str, tuple[int, ...]]
     bfloat16_inputs: frozenset[str]
     parameters: Parameters
     is_first: bool
@@ -86,6 +87,7 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
         ),
         device=device,
         outputs=tuple(output["name"] for output in config.get("output", ())),
+        ones={output["name"]: _one(output) for output in config.get("output", ())},
         bfloat16_inputs=frozenset(
             given["name"]
             for given in config.get("input", ())
@@ -132,6 +134,13 @@ def _check_completion(config: Mapping[str, Any]) -> None:
     """
     if is_behind_view() and (refused := config.get("parameters", {}).get(REFUSED)):
         raise InvalidConfigurationError(refused.get("string_value", ""))
+
+
+def _one(output: Mapping[str, Any]) -> tuple[int, ...]:
+    """The shape of one value: Triton has no tensors without sizes, so an entry gives such an
+    output some, all 1."""
+    dims = output.get("dims", ()) if output.get("reshape") is None else output["reshape"]["shape"]
+    return (1,) * len(dims)
 
 
 def _device(arguments: Mapping[str, str]) -> str:

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
-from brisk.pipelines import NetworkSignature, TensorType, is_pipeline
 from brisk.protocol.datatypes import (
     BY_ELEMENT_NAME,
     Datatype,
     config_name,
     from_config_name,
 )
+from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.records import StateForm
-from brisk.stub.config.signature import dims_of, model_signature
+from brisk.protocol.signature import NetworkSignature, TensorType
+from brisk.stub.config.signature import dims_of, stated_signature
 
 STATE_DIRECTORY = "initial_state"
 """Of an entry: where the files are that ``data_file`` names."""
@@ -75,7 +76,7 @@ def read_sequences(
         raise InvalidConfigurationError(
             "sequence_batching: a pipeline cannot have states; they are served for single models"
         )
-    signature = model_signature(model_path)
+    signature = stated_signature(model_path)
     max_batch_size = int(config.get("max_batch_size", 0))
     named = {tensor.get("name") for tensor in config.get("input", ())}
     states: list[StateForm] = []
@@ -141,9 +142,9 @@ def _state(
 
 def _check(words: str, tensor: TensorType, datatype: Datatype, dims: list[int]) -> None:
     """That the model's tensor is what the configuration says it is."""
-    if tensor.element != datatype.element_name:
+    if tensor.element not in (None, datatype.element_name):
         raise InvalidConfigurationError(
-            f"{words} is {config_name(BY_ELEMENT_NAME[tensor.element or ''])}, "
+            f"{words} is {config_name(BY_ELEMENT_NAME[tensor.element])}, "
             f"data_type says {config_name(datatype)}"
         )
     shape = tensor.shape

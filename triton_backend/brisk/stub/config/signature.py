@@ -2,26 +2,27 @@
 
 Read without the ``onnx`` package: a few fields of the protocol buffer are enough (ModelProto.graph
 = 7; GraphProto.initializer = 5, input = 11, output = 12), and everything else is skipped by its
-length, so a file of any size is read in milliseconds.
+length, so a file of any size is read in milliseconds. What such a file leaves open of its outputs
+is asked of ``onnx``'s shape inference, in a process of the runtime's Python.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from brisk.errors import InvalidModelError
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import open_file
-from brisk.pipelines import (
-    NetworkSignature,
-    TensorType,
-    check_networks,
-    is_pipeline,
-    read_pipeline,
-)
+from brisk.protocol.entry_files import is_pipeline
+from brisk.protocol.signature import NetworkSignature, Origin, TensorType
+from brisk.settings import runtime_python
+from brisk.stub.runtime_client.runtime_process import python_environment
 
 _ELEMENT_NAMES = {
     1: "float32",
@@ -44,25 +45,58 @@ _ELEMENT_NAMES = {
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
+INFERENCE_TIMEOUT_S = 60.0
+
+
+class _Stated(NamedTuple):
+    """``is_open``: whether the file leaves open what an output is, or whether its first size is
+    the inputs' first one."""
+
+    signature: NetworkSignature
+    is_open: bool
+
+
 def model_signature(path: Path) -> NetworkSignature:
     """Of an ONNX file, or of a pipeline, whose networks are read and checked.
 
-    Raises InvalidModelError where a file is no complete model, or the networks do not fit.
+    Shape inference adds what a file leaves open. Raises InvalidModelError where a file is no
+    complete model, or the networks do not fit.
     """
+
+    def read(file: Path) -> NetworkSignature:
+        stated = _read(file)
+        return infer_outputs(file, stated.signature) if stated.is_open else stated.signature
+
+    return _signature(path, read)
+
+
+def stated_signature(path: Path) -> NetworkSignature:
+    """The same as the files state it: an output may have neither type nor shape.
+
+    Raises InvalidModelError as ``model_signature`` does.
+    """
+    return _signature(path, read_signature)
+
+
+def _signature(path: Path, read: Callable[[Path], NetworkSignature]) -> NetworkSignature:
     if not is_pipeline(path):
-        return read_signature(path)
+        return read(path)
+    from brisk.pipelines import check_networks, read_pipeline  # which are long to import
+
     description = read_pipeline(path)
     networks: dict[Path, NetworkSignature] = {}
     for words, file in description.networks:
         if file not in networks:
             try:
-                networks[file] = read_signature(file)
+                networks[file] = read(file)
             except InvalidModelError as error:
                 raise InvalidModelError(f"{words}: {error}") from error
     signature = check_networks(description, networks)
     for name, kind in (*signature.inputs.items(), *signature.outputs.items()):
         if kind.element is None:
-            raise InvalidModelError(f"the variants disagree about the datatype of '{name}'")
+            raise InvalidModelError(
+                f"the variants disagree about the datatype of '{name}', or do not say it"
+            )
     return signature
 
 
@@ -71,11 +105,22 @@ def dims_of(shape: Sequence[int | None]) -> list[int]:
     return [-1 if size is None else size for size in shape]
 
 
+def model_dims(tensor: Mapping[str, Any]) -> list[int]:
+    """The sizes, but the batch, that a tensor of a configuration has where the model meets it."""
+    if (reshape := tensor.get("reshape")) is not None:
+        return [int(size) for size in reshape.get("shape", ())]
+    return [int(size) for size in tensor.get("dims", ())]
+
+
 def read_signature(path: Path) -> NetworkSignature:
-    """Inputs without those that are initialisers, and outputs.
+    """Of one file, as it states it; inputs that are initialisers, too, are optional.
 
     Raises InvalidModelError where the file is no complete ONNX model of tensors.
     """
+    return _read(path).signature
+
+
+def _read(path: Path) -> _Stated:
     try:
         with open_file(path) as file:
             if not os.fstat(file.fileno()).st_size:
@@ -89,20 +134,20 @@ def read_signature(path: Path) -> NetworkSignature:
     return outcome
 
 
-def _model(data: memoryview) -> NetworkSignature | str:
+def _model(data: memoryview) -> _Stated | str:
     """The signature, or why there is none.
 
     An exception would keep the frames it came through, their views of the file, and so the
     mapping, which cannot be closed then.
     """
     try:
-        if is_ort_format(data):
+        if is_ort_format(data):  # ONNX Runtime has inferred all that it states
             own = read_ort_signature(data)
             inputs, outputs = (
                 {each.name: _kind(each.name, each.element, each.shape) for each in tensors}
                 for tensors in (own.inputs, own.outputs)
             )
-            return NetworkSignature(inputs, outputs)
+            return _Stated(NetworkSignature(inputs, outputs), is_open=False)
         graphs = [value for number, value in _fields(data) if number == 7]
         if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
             return "it has no graph"
@@ -111,45 +156,82 @@ def _model(data: memoryview) -> NetworkSignature | str:
         return str(error)
 
 
-def _graph(data: memoryview) -> NetworkSignature:
+def _graph(data: memoryview) -> _Stated:
     found: dict[int, list[memoryview]] = {5: [], 11: [], 12: []}
     for number, value in _fields(data):
         if number in found and isinstance(value, memoryview):
             found[number].append(value)
     initialised = {_text(value, 8) for value in found[5]}
-    inputs, outputs = (
-        [(_text(value, 1), value) for value in found[number]] for number in (11, 12)
-    )
-    return NetworkSignature(
-        {name: _value(name, value) for name, value in inputs if name not in initialised},
-        {name: _value(name, value) for name, value in outputs},
-    )
+    inputs: dict[str, TensorType] = {}
+    outputs: dict[str, TensorType] = {}
+    batches: set[int | str | None] = set()
+    firsts: list[int | str | None] = []
+    for value in found[11]:
+        name = _text(value, 1)
+        element, sizes = _value(name, value)
+        inputs[name] = _kind(name, element, sizes, is_optional=name in initialised)
+        if name not in initialised and sizes:
+            batches.add(sizes[0])
+    for value in found[12]:
+        name = _text(value, 1)
+        element, sizes = _value(name, value)
+        if element:
+            outputs[name] = _kind(name, element, sizes)
+        else:
+            outputs[name] = TensorType(None, _known(sizes))
+        firsts += sizes[:1] if sizes else ()
+    signature = NetworkSignature(inputs, outputs)
+    unsaid = any(kind.element is None or kind.shape is None for kind in outputs.values())
+    may_be_batched = _first_sizes(signature) == {None}
+    return _Stated(signature, unsaid or (may_be_batched and not set(firsts) <= batches - {None}))
 
 
-def _value(name: str, data: memoryview) -> TensorType:
-    tensor = _message(_message(data, 2), 1)
+def _first_sizes(signature: NetworkSignature) -> set[int | None]:
+    """Of what a request gives and gets; -1 for a tensor that has none."""
+    needed = [kind for kind in signature.inputs.values() if not kind.is_optional]
+    return {kind.shape[0] if kind.shape else -1 for kind in (*needed, *signature.outputs.values())}
+
+
+def _value(name: str, data: memoryview) -> tuple[int, tuple[int | str | None, ...] | None]:
+    """Number of the element type, 0 where it is not stated, and sizes."""
+    kind = _message(data, 2)
+    tensor = _message(kind, 1)
     if tensor is None:
+        if not kind:  # it has no type at all
+            return 0, None
         raise ValueError(f"'{name}' is not a tensor; Triton serves tensors only")
     element = next((value for number, value in _fields(tensor) if number == 1), 0)
     shape = _message(tensor, 2)
     sizes = None if shape is None else tuple(_sizes(shape))
-    return _kind(name, element if isinstance(element, int) else 0, sizes)
+    return element if isinstance(element, int) else 0, sizes
 
 
-def _kind(name: str, element: int, shape: tuple[int | str | None, ...] | None) -> TensorType:
+def _kind(
+    name: str,
+    element: int,
+    shape: tuple[int | str | None, ...] | None,
+    *,
+    is_optional: bool = False,
+) -> TensorType:
     if element not in _ELEMENT_NAMES:
         raise ValueError(f"'{name}' has ONNX element type {element}, unknown to Triton")
+    return TensorType(_ELEMENT_NAMES[element], _known(shape), is_optional)
+
+
+def _known(shape: tuple[int | str | None, ...] | None) -> tuple[int | None, ...] | None:
     if shape is None:
-        return TensorType(_ELEMENT_NAMES[element], None)
-    sizes = tuple(size if isinstance(size, int) and size >= 0 else None for size in shape)
-    return TensorType(_ELEMENT_NAMES[element], sizes)
+        return None
+    return tuple(size if isinstance(size, int) and size >= 0 else None for size in shape)
 
 
-def _sizes(shape: memoryview) -> Iterator[int]:
+def _sizes(shape: memoryview) -> Iterator[int | str | None]:
     for number, dimension in _fields(shape):
         if number == 1 and isinstance(dimension, memoryview):
-            size = next((value for field, value in _fields(dimension) if field == 1), -1)
-            yield size if isinstance(size, int) and size < 2**63 else -1  # else it is negative
+            size = next((value for field, value in _fields(dimension) if field == 1), None)
+            if size is None:
+                yield _text(dimension, 2) or None
+            else:
+                yield size if isinstance(size, int) and size < 2**63 else None  # negative
 
 
 def _message(data: memoryview | None, wanted: int) -> memoryview | None:
@@ -199,3 +281,64 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, position
     raise ValueError("it is no protocol buffer")
+
+
+# What a file leaves open of its outputs.
+
+
+def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
+    """``stated``, which the ONNX file at ``path`` says, with what shape inference knows more.
+
+    A size that the file says stays; a rank is the inferred one. Where inference fails, nothing is
+    added. Waits for a process that imports ``onnx``, once for a state of the file.
+    """
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise InvalidModelError(f"{path} cannot be read: {error}") from error
+    state = status.st_ino, status.st_size, status.st_mtime_ns
+    try:
+        found = _inferred(os.path.abspath(path), state)
+    except (OSError, ValueError):
+        found = {}
+    outputs, origins = dict(stated.outputs), dict[str, tuple[Origin, ...]]()
+    for name, (element, sizes) in found.items():
+        if (kind := outputs.get(name)) is None:
+            continue
+        shape = kind.shape
+        if sizes is not None:
+            inferred = _known(tuple(sizes))
+            assert inferred is not None
+            if shape is None or len(shape) != len(inferred):
+                shape = inferred
+            shape = tuple(b if a is None else a for a, b in zip(shape, inferred, strict=True))
+            origins[name] = tuple(None if isinstance(size, int) else size for size in sizes)
+        if element not in (None, *_ELEMENT_NAMES.values()):
+            raise InvalidModelError(f"'{name}' is of type {element}, unknown to Triton")
+        outputs[name] = TensorType(kind.element or element, shape)
+    return NetworkSignature(stated.inputs, outputs, origins)
+
+
+@lru_cache(256)
+def _inferred(path: str, state: tuple[int, ...]) -> Mapping[str, Any]:
+    """What ``brisk.segments.model.output_types`` prints for the file.
+
+    Raises OSError where it cannot be run or fails, ValueError where it prints something else.
+    """
+    import subprocess  # which a stub whose model's file says everything does without
+
+    command = [runtime_python(), "-m", "brisk.segments.model.output_types", path]
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=python_environment(),
+            cwd="/",
+            timeout=INFERENCE_TIMEOUT_S,
+            check=True,
+        )
+    except subprocess.SubprocessError as error:
+        raise OSError(str(error)) from error
+    found: Mapping[str, Any] = json.loads(ended.stdout)
+    return found

@@ -169,6 +169,19 @@ def allocator_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {ALLOCATOR_VARIABLE: ":".join(settings)}
 
 
+def python_environment() -> dict[str, str]:
+    """The environment of a process of the runtime's Python, which is to find this Brisk."""
+    from brisk.stub.preload import ENVIRONMENT
+
+    package_root = str(Path(__file__).resolve().parents[3])
+    search_path = os.environ.get("PYTHONPATH", "")
+    with ENVIRONMENT:
+        return {
+            **os.environ,
+            "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
+        }
+
+
 def _spawn(place: RuntimePaths) -> subprocess.Popen[bytes]:
     """The runtime leaves this stub's process group by itself (``brisk.runtime``).
 
@@ -177,17 +190,11 @@ def _spawn(place: RuntimePaths) -> subprocess.Popen[bytes]:
     """
     import subprocess
 
-    from brisk.stub.preload import ENVIRONMENT
-
-    package_root = str(Path(__file__).resolve().parents[3])
-    search_path = os.environ.get("PYTHONPATH", "")
-    with ENVIRONMENT:
-        environment = {
-            **os.environ,
-            **allocator_settings(os.environ),
-            "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
-            "BRISK_RUNTIME_DIR": str(place.base),
-        }
+    environment = {
+        **python_environment(),
+        **allocator_settings(os.environ),
+        "BRISK_RUNTIME_DIR": str(place.base),
+    }
     interpreter = runtime_python()
     command = [interpreter, "-m", "brisk.runtime", "--device", place.device]
     try:

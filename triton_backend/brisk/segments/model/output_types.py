@@ -1,0 +1,89 @@
+"""What ``onnx``'s shape inference says of a model's outputs, as a process of its own.
+
+``python -m brisk.segments.model.output_types FILE`` prints a JSON object: by output, its element
+type and its sizes, null where nothing is known. A size is a number, ``batch``: the first one of
+the inputs, ``input``: another one that the inputs decide, or null. Whoever asks
+(``brisk.stub.config``) has no ``onnx``, and outlives a model that inference fails on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TypeAlias
+
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
+
+from brisk.graph.files.proto import from_type_proto
+from brisk.graph.inference import infer
+from brisk.graph.program import ContainerKind
+from brisk.segments.model.model_file import read_model_file
+
+_BATCH, _INPUT = "batch", "input"
+
+Size: TypeAlias = "int | str | None"
+
+
+def output_types(model: ModelProto) -> dict[str, tuple[str | None, list[Size] | None]]:
+    """Element type and sizes by output. ``model`` is changed.
+
+    What the file states of shapes between inputs and outputs is left out, since inference would
+    keep it: exporters give one size many names.
+    """
+    graph = model.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    needed = [info for info in graph.input if info.name not in constants]
+    _name_sizes(needed)
+    for info in graph.value_info:
+        info.type.tensor_type.ClearField("shape")
+    names = [info.name for info in graph.output]
+    del graph.output[:]
+    graph.output.extend(ValueInfoProto(name=name) for name in names)
+    _name_counts(graph)
+    found: dict[str, tuple[str | None, list[Size] | None]] = {}
+    for info in infer(model).graph.output:
+        kind = from_type_proto(info.type, inferred=True)
+        if kind.container is ContainerKind.TENSOR:
+            sizes = None if kind.shape is None else [_said(size) for size in kind.shape]
+            found[info.name] = kind.dtype, sizes
+    return found
+
+
+def _name_sizes(inputs: list[ValueInfoProto]) -> None:
+    """Give every dynamic size of the inputs a name that says what it is."""
+    shapes = [info.type.tensor_type.shape.dim for info in inputs]
+    batches = {shape[0].dim_param for shape in shapes if shape} - {""}
+    for number, shape in enumerate(shapes):
+        for axis, size in enumerate(shape):
+            if not size.HasField("dim_value") or size.dim_value < 0:
+                is_batch = axis == 0 or size.dim_param in batches
+                own = size.dim_param or f"{number} {axis}"
+                size.dim_param = _BATCH if is_batch else f"{_INPUT} {own}"
+
+
+def _name_counts(graph: GraphProto) -> None:
+    """Give sizes that depend on values a name, which is not the batch's."""
+    shapes: dict[str, list[Size]] = {}
+    for number, node in enumerate(graph.node):
+        count = f"{_INPUT} count {number}"
+        if node.op_type == "NonZero":
+            shapes[node.output[0]] = [None, count]
+        elif node.op_type == "NonMaxSuppression":
+            shapes[node.output[0]] = [count, 3]
+    known = {info.name: info for info in (*graph.value_info, *graph.output)}
+    for name, shape in shapes.items():
+        info = known.get(name) or graph.value_info.add()
+        info.CopyFrom(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
+
+
+def _said(size: Size) -> Size:
+    """Without the names that inference itself makes up, which say nothing."""
+    if not isinstance(size, str):
+        return size
+    word = size.partition(" ")[0]
+    return word if word in (_BATCH, _INPUT) else None
+
+
+if __name__ == "__main__":
+    json.dump(output_types(read_model_file(Path(sys.argv[1])).proto), sys.stdout)

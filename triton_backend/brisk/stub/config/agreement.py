@@ -1,0 +1,168 @@
+"""A configuration against its model: names, datatypes and sizes of all that clients give and get.
+
+As Triton's ONNX Runtime backend compares them (``ValidateInputs`` and ``ValidateOutputs``): an
+entry that promises other tensors than its model has is not loaded, so that a working version of it
+goes on serving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from brisk.errors import InvalidConfigurationError
+from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
+from brisk.protocol.entry_files import is_pipeline
+from brisk.protocol.signature import NetworkSignature, TensorType
+from brisk.stub.config.sequences import added_inputs
+from brisk.stub.config.signature import dims_of, infer_outputs, model_dims, stated_signature
+
+_TYPE_OF_CONTROL = {
+    "int32_false_true": "TYPE_INT32",
+    "fp32_false_true": "TYPE_FP32",
+    "bool_false_true": "TYPE_BOOL",
+}
+"""By the field that says a control's values."""
+
+
+def check_tensors(config: Mapping[str, Any], path: Path) -> None:
+    """Raises InvalidConfigurationError with every contradiction, its two sides named.
+
+    Allowed are outputs and optional inputs that the configuration leaves out, and sizes of inputs
+    that are variable on one side. An output has the model's own sizes; one that the file does not
+    state is asked of shape inference, and taken as the configuration has it where that does not
+    know. Raises InvalidModelError where the model cannot be read.
+    """
+    signature = stated_signature(path)
+    if not is_pipeline(path) and _says_more(config, signature):
+        signature = infer_outputs(path, signature)
+    if problems := [*_of_inputs(config, signature), *_of_outputs(config, signature)]:
+        raise InvalidConfigurationError("; ".join(problems))
+
+
+def _says_more(config: Mapping[str, Any], signature: NetworkSignature) -> bool:
+    """Whether the configuration says of an output what its model's file leaves open."""
+    for tensor in config.get("output", ()):
+        kind = signature.outputs.get(tensor.get("name", ""))
+        if kind is None:
+            continue
+        if kind.element is None or kind.shape is None:
+            return True
+        sizes = _whole(config, tensor)
+        pairs = zip(kind.shape, sizes, strict=False)
+        if len(kind.shape) == len(sizes) and any(a is None and b >= 0 for a, b in pairs):
+            return True
+    return False
+
+
+def _of_inputs(config: Mapping[str, Any], signature: NetworkSignature) -> Iterator[str]:
+    inputs = config.get("input", ())
+    for tensor in inputs:
+        if tensor["name"] in signature.inputs:
+            kind = signature.inputs[tensor["name"]]
+            yield from _compared(config, f"input '{tensor['name']}'", tensor, kind)
+        else:
+            yield _unexpected("input", tensor, signature.inputs)
+    for control in _controls(config):
+        if control["name"] in signature.inputs:  # else Triton adds it for nobody
+            kind = signature.inputs[control["name"]]
+            yield from _compared(config, f"sequence control '{control['name']}'", control, kind)
+    given = added_inputs(config) | {tensor["name"] for tensor in inputs}
+    needed = [name for name, kind in signature.inputs.items() if not kind.is_optional]
+    missing = [name for name in needed if name not in given]
+    if inputs and missing:  # one that names no input at all, uncompleted, promises nothing
+        kinds = [(name, signature.inputs[name]) for name in missing]
+        lacking = (f"'{name}' ({_datatype(kind)} {_shape(kind)})" for name, kind in kinds)
+        yield (
+            f"configuration expects {len(needed) - len(missing)} inputs, model provides "
+            f"{len(needed)}; the configuration lacks {', '.join(lacking)}"
+        )
+
+
+def _controls(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Those whose type is known, as inputs: Triton gives each as one element."""
+    for tensor in (config.get("sequence_batching") or {}).get("control_input", ()):
+        for control in tensor.get("control", ()):
+            says = (kind for field, kind in _TYPE_OF_CONTROL.items() if control.get(field))
+            kind = next(says, control.get("data_type", "TYPE_INVALID"))
+            if kind != "TYPE_INVALID":
+                yield {"name": tensor["name"], "data_type": kind, "dims": [1]}
+
+
+def _of_outputs(config: Mapping[str, Any], signature: NetworkSignature) -> Iterator[str]:
+    for tensor in config.get("output", ()):
+        name = tensor["name"]
+        if name not in signature.outputs:
+            yield _unexpected("output", tensor, signature.outputs)
+            continue
+        free = [origin is not None for origin in signature.origins.get(name, ())]
+        kind = signature.outputs[name]
+        yield from _compared(config, f"output '{name}'", tensor, kind, free)
+
+
+def _unexpected(side: str, tensor: Mapping[str, Any], known: Mapping[str, object]) -> str:
+    return (
+        f"unexpected {side} '{tensor['name']}' in the configuration, the model's {side}s are "
+        f"{', '.join(map(repr, known)) or 'none'}"
+    )
+
+
+def _compared(
+    config: Mapping[str, Any],
+    words: str,
+    tensor: Mapping[str, Any],
+    kind: TensorType,
+    free: Sequence[bool] | None = None,
+) -> Iterator[str]:
+    """``free``: of an output, which of its sizes are known to be variable."""
+    datatype, provided = tensor.get("data_type", ""), _datatype(kind)
+    if kind.element is not None and datatype != provided:
+        yield (f"configuration expects datatype {datatype} for {words}, model provides {provided}")
+    shape, max_batch_size = kind.shape, int(config.get("max_batch_size", 0))
+    if shape is None:
+        return
+    is_input = free is None
+    if not shape and (is_input or not max_batch_size):
+        # Triton's backends give the one value, however many rows a request says it has.
+        fits = all(size == 1 for size in model_dims(tensor))
+    elif max_batch_size and (not shape or shape[0] is not None):
+        yield (
+            f"max_batch_size is {max_batch_size}, but {words} has shape {_shape(kind)} in the "
+            "model, whose first size is not dynamic"
+        )
+        return
+    else:
+        sizes = _whole(config, tensor)
+        free = free or [False] * len(shape)
+        fits = len(shape) == len(sizes) and all(
+            _fits(size, given, is_input=is_input, is_free=is_free)
+            for size, given, is_free in zip(shape, sizes, free, strict=True)
+        )
+    if not fits:
+        batch = " (with the batch)" if max_batch_size else ""
+        yield (
+            f"configuration expects shape {_whole(config, tensor)}{batch} for {words}, model "
+            f"provides {_shape(kind)}"
+        )
+
+
+def _fits(size: int | None, given: int, *, is_input: bool, is_free: bool) -> bool:
+    if is_input:
+        return size is None or given in (-1, size)
+    return given in (-1, size) if size is None and is_free else size is None or given == size
+
+
+def _whole(config: Mapping[str, Any], tensor: Mapping[str, Any]) -> list[int]:
+    """All sizes that the configuration says the model's tensor has."""
+    return [-1] * (int(config.get("max_batch_size", 0)) > 0) + model_dims(tensor)
+
+
+def _datatype(kind: TensorType) -> str:
+    return (
+        "an unknown type" if kind.element is None else config_name(BY_ELEMENT_NAME[kind.element])
+    )
+
+
+def _shape(kind: TensorType) -> str:
+    return "of unknown rank" if kind.shape is None else str(dims_of(kind.shape))
