@@ -19,31 +19,8 @@ from brisk.scheduling.job import (
     more_urgent,
     most_urgent_first,
 )
-from brisk.scheduling.queue import MOST_SERVED, ReadyQueue
-
-
-def job(
-    number: int,
-    model: str = "m",
-    deadline_ns: int | None = None,
-    job_class: JobClass = JobClass.NORMAL,
-) -> Job:
-    return Job(number, model, job_class, 0, deadline_ns)
-
-
-def queue_of(*jobs: Job) -> ReadyQueue[Job]:
-    queue: ReadyQueue[Job] = ReadyQueue()
-    for one in jobs:
-        queue.add(one, None, one.model)
-    return queue
-
-
-def drained(queue: ReadyQueue[Job]) -> list[int]:
-    numbers = []
-    while (one := queue.pop()) is not None:
-        assert one.state is JobState.RUNNING
-        numbers.append(one.number)
-    return numbers
+from brisk.scheduling.queue import ReadyQueue
+from support.runtime.waiting_jobs import drained, job, queue_of
 
 
 def test_jobs_leave_in_the_order_of_their_arrival_whatever_order_they_are_added_in() -> None:
@@ -66,80 +43,6 @@ def test_a_full_model_sheds_its_least_urgent_request_for_a_more_urgent_one() -> 
         queue.add(job(6, "a", job_class=JobClass.BESTEFFORT), 3, "a")
     queue.check_integrity()
     assert drained(queue) == [5, 1, 2, 4]
-
-
-def test_models_take_turns_by_the_time_that_was_computed_for_them() -> None:
-    """64 requests of one model wait; one of another comes again as soon as it is answered."""
-    queue = queue_of(*[job(number, "many") for number in range(64)])
-    for number in range(100, 120):
-        queue.add(job(number, "one"), None, "one")
-        before = 0
-        while (running := queue.pop()) is not None and running.model == "many":
-            queue.charge(running.job_class, "many", 10)
-            before += 1
-        assert before <= 1
-        queue.charge(JobClass.NORMAL, "one", 4)
-
-
-def test_a_model_that_waits_as_much_gets_as_much_time_whatever_its_requests_take() -> None:
-    queue = queue_of(*[job(number, "ab"[number % 2]) for number in range(200)])
-    taken = {"a": 0, "b": 0}
-    for _ in range(100):
-        running = queue.pop()
-        assert running is not None
-        taken[running.model] += 3 if running.model == "a" else 1
-        queue.charge(running.job_class, running.model, 3 if running.model == "a" else 1)
-        assert abs(taken["a"] - taken["b"]) <= 4
-
-
-def test_a_model_that_was_idle_has_no_claim_to_the_time() -> None:
-    queue = queue_of(*[job(number, "busy") for number in range(50)])
-    for _ in range(20):
-        running = queue.pop()
-        assert running is not None
-        queue.charge(running.job_class, "busy", 10)
-    for number in range(100, 110):
-        queue.add(job(number, "idle"), None, "idle")
-    order = []
-    for _ in range(6):
-        running = queue.pop()
-        assert running is not None
-        order.append(running.model)
-        queue.charge(running.job_class, running.model, 10)
-    assert order.count("idle") == 3
-
-
-def test_deadlines_come_before_turns() -> None:
-    queue = queue_of(job(1, "a"), job(2, "b", deadline_ns=50))
-    queue.charge(JobClass.NORMAL, "b", 1000)
-    assert drained(queue) == [2, 1]
-
-
-def test_service_is_forgotten_of_models_to_which_it_means_nothing() -> None:
-    queue = queue_of()
-    for number in range(3 * MOST_SERVED):
-        queue.add(job(number, f"m{number}"), None, "m")
-        assert queue.pop() is not None
-        queue.charge(JobClass.NORMAL, f"m{number}", 1)
-    assert queue.remembered <= MOST_SERVED
-
-
-def test_a_full_queue_refuses_whoever_fills_it() -> None:
-    queue: ReadyQueue[Job] = ReadyQueue(bound=6)
-    for number in range(6):
-        queue.add(job(number, "full"), 9, "full")
-    shed = queue.add(job(6, "other"), 9, "other")
-    assert shed is not None
-    assert (shed.number, shed.model) == (5, "full")
-    assert queue.add(job(7, "other"), 9, "other") is not None
-    with pytest.raises(UnavailableError, match="BRISK_MAX_WAITING"):
-        queue.add(job(8, "full"), 9, "full")
-    queue.check_integrity()
-    shed = queue.add(job(9, "third"), 9, "third")
-    assert shed is not None
-    assert shed.model == "full"
-    with pytest.raises(UnavailableError, match="BRISK_MAX_WAITING"):
-        queue.add(job(10, "other"), 9, "other")
 
 
 def test_a_full_queue_sheds_the_least_urgent_request_of_any_model() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.segments.program import Part, SegmentProgram, requested_slots
+from brisk.segments.run_control import control
 from brisk.segments.values import Value, to_array, to_ort_value
 
 _OURS = (MemoryError, TypeError, AttributeError)
@@ -71,7 +72,8 @@ class SegmentFrame:
                 given = [to_array(values[slot]) for slot in part.reads]
             else:
                 given = [self._ort_value(slot) for slot in part.reads]
-            made = part.run(dict(zip(part.inputs, given)), part.outputs, part.options)  # noqa: B905
+            options = control().options(shrinks_arena=part.session.shrinks_arena)
+            made = part.run(dict(zip(part.inputs, given)), part.outputs, options)  # noqa: B905
         except BriskError:
             raise
         except Exception as error:

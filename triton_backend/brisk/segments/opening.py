@@ -20,7 +20,6 @@ from brisk.segments.session import (
     FOLDER_ENTRY,
     OrtSession,
     onnxruntime,
-    run_options,
     session_options,
     value_in_place,
 )
@@ -95,7 +94,7 @@ def open_segment(
         model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
         providers = [provider] if provider == CPU else [provider, CPU]
         session = onnxruntime().InferenceSession(model, options, providers=providers)
-        return OrtSession(session, tuple(held), run_options(tuning))
+        return OrtSession(session, tuple(held), tuning.shrinks_arena)
 
     for form in forms:
         try:

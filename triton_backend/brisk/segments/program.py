@@ -21,7 +21,7 @@ from brisk.segments.values import Value
 class Part:
     """A session with the slots that it reads, in the order of ``inputs``, writes, and leaves.
 
-    ``run`` takes feeds by name, names of outputs and ``options``, the session's of a run.
+    ``run`` takes feeds by name, names of outputs and the options of a run.
     ``goes_by_arrays``: strings, which no OrtValue can be made of, are numpy's.
     """
 
@@ -34,7 +34,6 @@ class Part:
     dead: tuple[int, ...]
     goes_by_arrays: bool
     session: OrtSession
-    options: Any
 
 
 class InputCheck:
@@ -164,5 +163,4 @@ def make_part(spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]) 
         tuple(slots[name] for name in spec.dead if name in slots),
         goes_by_arrays,
         session,
-        session.run_options,
     )

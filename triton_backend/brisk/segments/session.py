@@ -80,12 +80,12 @@ class Weight:
 class OrtSession:
     """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
 
-    ``run_options``: of each of its runs; None: nothing is said.
+    ``shrinks_arena``: whether each of its runs gives memory back to the system.
     """
 
     session: Any
     held: tuple[Any, ...]
-    run_options: Any = None
+    shrinks_arena: bool = False
 
 
 _running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()
@@ -195,15 +195,6 @@ def _register(options: Any, path: str) -> None:
             f"the library of custom operators {path} cannot be loaded: {error}; expected a shared "
             "library for ONNX Runtime with the function RegisterCustomOps"
         ) from error
-
-
-def run_options(tuning: SessionTuning) -> Any:
-    """``RunOptions`` of every run; None where nothing is to be said."""
-    if not tuning.shrinks_arena:
-        return None
-    options = onnxruntime().RunOptions()
-    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    return options
 
 
 @functools.cache

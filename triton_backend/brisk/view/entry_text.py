@@ -13,7 +13,7 @@ from google.protobuf import json_format, text_format
 
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, REFUSED
-from brisk.stub.config.completion import complete
+from brisk.stub.config.completion import complete, is_whole
 from brisk.stub.config.entry import find_model
 from brisk.stub.config.signature import model_signature
 
@@ -203,6 +203,8 @@ def _completion(directory: Path, version: int, config: Any) -> str:
     ``max_batch_size`` of 0 may be said before the completed one: proto3 holds it for unset.
     """
     fields = _as_handed_over(config)
+    if is_whole(fields):
+        return ""
     added = SCHEMA.ModelConfig()
     try:
         completion = complete(model_signature(find_model(directory, version, fields)), fields)

@@ -32,7 +32,6 @@ from brisk.segments.session import (
     OrtSession,
     Weight,
     onnxruntime,
-    run_options,
     running,
     session_options,
     shared,
@@ -264,4 +263,4 @@ def open_saved(
     for each, value in zip(weights, held, strict=True):
         options.add_initializer(each.name, value)
     session = library.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
-    return OrtSession(session, held, run_options(tuning))
+    return OrtSession(session, held, tuning.shrinks_arena)
