@@ -131,6 +131,42 @@ def slow_model(path: Path, steps: int = 400) -> Path:
     return _save(path, nodes, list(SLOW_INPUT.shape))
 
 
+def endless_model(path: Path) -> Path:
+    """``y``, of one value, after as many rounds of a Loop as the value of ``x`` says."""
+    one = ("x", TensorProto.FLOAT, [1])
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["goes"]),
+            helper.make_node("Sin", ["value"], ["next"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("value", TensorProto.FLOAT, [1]),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, [1]),
+        ],
+    )
+    nodes = [
+        helper.make_node("Cast", ["x"], ["many"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["many", "none"], ["rounds"]),
+        helper.make_node("Loop", ["rounds", "", "x"], ["y"], body=body),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "endless",
+        [helper.make_tensor_value_info(*one)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        [helper.make_tensor("none", TensorProto.INT64, [0], [])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
 def describe(path: Path, **changes: object) -> LoadModel:
     values: dict[str, object] = {
         "name": path.stem,

@@ -9,7 +9,9 @@ from typing import NamedTuple, TypeAlias, get_args
 
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
+
+DEFAULT_MAX_RUN_NS = 600_000_000_000
 
 # The start of a connection, and the memory that goes with it.
 
@@ -80,6 +82,7 @@ class LoadModel(NamedTuple):
     may be joined along it. ``states``: kept for up to ``max_sequences`` sequences, each until it
     has been idle for ``sequence_idle_ns``. ``mark``: a region of the stub's that begins with
     its mark (``brisk.protocol.shared_memory``). ``strikes``: workers that its load has ended.
+    ``max_run_ns``: what a run may take.
     """
 
     name: str
@@ -96,6 +99,7 @@ class LoadModel(NamedTuple):
     mark: Region = Region(0, 0, 0)
     model: int = 0
     strikes: int = 0
+    max_run_ns: int = DEFAULT_MAX_RUN_NS
 
 
 class ModelLoaded(NamedTuple):

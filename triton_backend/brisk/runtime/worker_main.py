@@ -59,8 +59,7 @@ def run_worker(
         return
     worker = Worker(transport, device, queues, controller, profiles, settings, role)
     with inference():
-        while not worker.is_idle:
-            worker.step()
+        worker.serve()
 
 
 def _refuse_all(transport: Connections, error: BriskError, idle_exit_s: float) -> None:

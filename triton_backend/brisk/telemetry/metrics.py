@@ -125,6 +125,11 @@ PREEMPTIONS = Metric(
     "Requests that took the worker from a running one of a less urgent class",
     REQUEST_LABELS,
 )
+RUNS_ASIDE = Metric(
+    "brisk_runs_aside_total",
+    "Runs of which one segment took so long that others went on beside it",
+    REQUEST_LABELS,
+)
 PREEMPTION_SECONDS = Metric(
     "brisk_preemption_seconds",
     "From the arrival of a request that preempts to its first layer",

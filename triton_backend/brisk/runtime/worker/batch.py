@@ -115,6 +115,16 @@ class Run:
         return self.jobs[0].job_class
 
     @property
+    def model_name(self) -> str:
+        return self.jobs[0].binding.model.name
+
+    @property
+    def labels(self) -> tuple[str, str, str]:
+        """Model, version and class, by which metrics of it are counted."""
+        model = self.jobs[0].binding.model
+        return model.name, str(model.version), self.job_class.value
+
+    @property
     def live(self) -> list[Request]:
         """Jobs that somebody still waits for."""
         return [job for job in self.jobs if job.state is JobState.RUNNING]
@@ -131,11 +141,9 @@ class Run:
 
     def count_preemption(self) -> None:
         """It has just taken the worker from a less urgent one."""
-        job = self.jobs[0]
-        model = job.binding.model
-        labels = (model.name, str(model.version), job.job_class.value)
-        telemetry.count(metrics.PREEMPTIONS, labels)
-        telemetry.observe_ns(metrics.PREEMPTION_SECONDS, labels, self.started_ns - job.arrival_ns)
+        waited_ns = self.started_ns - self.jobs[0].arrival_ns
+        telemetry.count(metrics.PREEMPTIONS, self.labels)
+        telemetry.observe_ns(metrics.PREEMPTION_SECONDS, self.labels, waited_ns)
 
     @property
     def early(self) -> ExitingFrame | None:

@@ -20,6 +20,7 @@ from brisk.runtime.models.table import SessionTable
 from brisk.runtime.requests.connections import Connections, Peer
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.batch import Run
+from brisk.runtime.worker.relay import Step
 from brisk.telemetry import STATISTICS, metrics
 from brisk.telemetry.events import INCIDENTS, SPANS
 
@@ -51,6 +52,7 @@ class Observation:
     sessions: SessionTable
     requests: RequestTable
     runs: Sequence[Run]
+    aside: Sequence[Step]
     started_ns: int = field(default_factory=time.monotonic_ns)
     readers: dict[int, Peer] = field(default_factory=dict)
 
@@ -108,11 +110,11 @@ class Observation:
                     model=run.jobs[0].binding.model.name,
                     job_class=run.job_class.value,
                     requests=len(run.jobs),
-                    is_parked=run is not self.runs[-1],
+                    is_parked=run in self.runs[:-1],
                     running_ns=now_ns - run.started_ns,
                     layers_done=run.frame.position,
                 )
-                for run in self.runs
+                for run in (*(step.run for step in self.aside), *self.runs)
             ),
             incidents=tuple(records.Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )

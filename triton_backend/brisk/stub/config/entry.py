@@ -84,6 +84,7 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
             max_sequences=sequences.max_sequences if sequences else 0,
             sequence_idle_ns=sequences.idle_ns if sequences else 0,
             tuning=tuning,
+            max_run_ns=parameters.max_run_ns,
         ),
         device=device,
         outputs=tuple(output["name"] for output in config.get("output", ())),

@@ -9,11 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
+from brisk.protocol.records import DEFAULT_MAX_RUN_NS
 
 REALTIME = "realtime"
 JOB_CLASSES = (REALTIME, "normal", "besteffort")
 
 DEFAULT_MAX_QUEUE_SIZE = 512
+
+LONGEST_RUN_S = 30 * 24 * 3600
 
 CLASS, MAX_CLASS = "brisk_class", "brisk_max_class"
 
@@ -27,11 +30,13 @@ class Parameters(NamedTuple):
     ``job_class``: of requests that ask for none; ``max_class``: the most urgent they may ask for.
     ``foreign``: names of others, listed once in the log. ``ignored_onnxruntime``: those of the
     ONNX Runtime backend that mean nothing here. ``is_lazy``: loaded by its first request.
+    ``max_run_ns``: what a run may take.
     """
 
     job_class: str
     max_class: str
     max_queue_size: int
+    max_run_ns: int
     is_lazy: bool
     foreign: tuple[str, ...]
     ignored_onnxruntime: tuple[str, ...]
@@ -54,6 +59,16 @@ def _positive_integer(text: str) -> int:
     return int(text)
 
 
+def _duration_ns(text: str) -> int:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.001 <= seconds <= LONGEST_RUN_S:
+        raise ValueError(f"must be a number of seconds from 0.001 to {LONGEST_RUN_S}")
+    return round(seconds * 1e9)
+
+
 _job_class = choice({name: name for name in JOB_CLASSES}, f"one of {', '.join(JOB_CLASSES)}")
 
 ENTRY_PARAMETERS: Mapping[str, Parser] = {
@@ -61,6 +76,7 @@ ENTRY_PARAMETERS: Mapping[str, Parser] = {
     MAX_CLASS: _job_class,
     "brisk_load": choice({"eager": False, "lazy": True}, "eager or lazy"),
     "brisk_max_queue_size": _positive_integer,
+    "brisk_max_run": _duration_ns,
 }
 
 ONNXRUNTIME_PARAMETERS = frozenset(
@@ -128,6 +144,7 @@ def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ())
         job_class,
         max_class,
         values.get("brisk_max_queue_size", DEFAULT_MAX_QUEUE_SIZE),
+        values.get("brisk_max_run", DEFAULT_MAX_RUN_NS),
         values.get("brisk_load", False),
         foreign=tuple(name for name in others if name not in ONNXRUNTIME_PARAMETERS),
         ignored_onnxruntime=tuple(name for name in others if name in ONNXRUNTIME_PARAMETERS),

@@ -1,0 +1,150 @@
+"""Runs that take longer than anybody waits: they end, and others go on beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.errors import CancelledError, InvalidRequestError, UnavailableError
+from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.stub.runtime_client.client import RuntimeClient
+from support.runtime.runtime_process import (
+    Answer,
+    describe,
+    endless_model,
+    infer,
+    opened,
+    processes_of,
+    submit,
+    worker_of,
+)
+from support.waiting import TIMED, wait_until
+
+pytestmark = pytest.mark.timing
+
+FOR_EVER = np.array([2.0**62], np.float32)
+ROWS = np.ones((3, 4), np.float32)
+
+
+@pytest.fixture
+def endless(tmp_path: Path) -> Path:
+    return endless_model(tmp_path / "endless.onnx")
+
+
+def processor_s(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def is_quiet(process: int) -> bool:
+    before_s = processor_s(process)
+    time.sleep(0.2)
+    return processor_s(process) - before_s < 0.1
+
+
+def begin(connection: RuntimeClient, job_class: str = "normal") -> tuple[int, Answer]:
+    """A request that never ends, which is computed when this returns."""
+    number, answer = submit(connection, FOR_EVER, job_class)
+    time.sleep(0.1)
+    assert not answer.has_come
+    return number, answer
+
+
+def test_a_short_loop_is_answered(shared_place: RuntimePaths, endless: Path) -> None:
+    with opened(shared_place, describe(endless)) as connection:
+        (value,) = infer(connection, np.array([3.0], np.float32))
+    assert value == pytest.approx(np.sin(np.sin(np.sin(3.0))), rel=1e-5)
+
+
+def test_a_run_ends_at_its_deadline(shared_place: RuntimePaths, endless: Path) -> None:
+    with opened(shared_place, describe(endless)) as connection:
+        late_ns = time.monotonic_ns() + 300_000_000
+        _, answer = submit(connection, FOR_EVER, deadline_ns=late_ns)
+        assert isinstance(answer.wait().error, UnavailableError)
+        assert "time-out ran out" in str(answer.error)
+        with TIMED:
+            wait_until(lambda: is_quiet(worker_of(shared_place)), "the end of its computing")
+
+
+def test_a_run_ends_when_its_client_cancels_it(shared_place: RuntimePaths, endless: Path) -> None:
+    with opened(shared_place, describe(endless)) as connection:
+        number, answer = begin(connection)
+        connection.cancel(number)
+        assert isinstance(answer.wait().error, CancelledError)
+        with TIMED:
+            wait_until(lambda: is_quiet(worker_of(shared_place)), "the end of its computing")
+
+
+def test_a_run_ends_with_its_connection(
+    shared_place: RuntimePaths, endless: Path, quick: Path
+) -> None:
+    with opened(shared_place, describe(quick)) as innocent:
+        worker = worker_of(shared_place)
+        with opened(shared_place, describe(endless)) as connection:
+            begin(connection)
+        with TIMED:
+            wait_until(lambda: is_quiet(worker), "the end of its computing")
+        np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
+        assert worker_of(shared_place) == worker
+
+
+def test_a_run_ends_when_it_takes_longer_than_its_entry_allows(
+    shared_place: RuntimePaths, endless: Path
+) -> None:
+    with opened(shared_place, describe(endless, max_run_ns=400_000_000)) as connection:
+        _, answer = submit(connection, FOR_EVER)
+        assert isinstance(answer.wait().error, InvalidRequestError)
+        assert "after 0.4 s, which is the entry's brisk_max_run" in str(answer.error)
+        (value,) = infer(connection, np.array([1.0], np.float32))
+        assert value == pytest.approx(np.sin(1.0), rel=1e-5)
+
+
+@pytest.mark.parametrize("job_class", ["normal", "realtime"])
+def test_others_are_answered_beside_a_run_that_does_not_end(
+    shared_place: RuntimePaths, endless: Path, quick: Path, job_class: str
+) -> None:
+    with opened(shared_place, describe(endless)) as connection:
+        _, answer = begin(connection)
+        with opened(shared_place, describe(quick)) as innocent:  # a load goes on, too
+            waits_s = []
+            for _ in range(100):
+                started_s = time.monotonic()
+                value = submit(innocent, ROWS, job_class)[1].output()
+                waits_s.append(time.monotonic() - started_s)
+                np.testing.assert_array_equal(value, -ROWS)
+            assert not answer.has_come
+            with TIMED:
+                assert max(waits_s) < (0.3 if job_class == "realtime" else 2.0)
+                assert float(np.median(waits_s)) < 0.05
+
+
+def test_runs_that_do_not_end_make_room_for_each_other(
+    shared_place: RuntimePaths, endless: Path, quick: Path
+) -> None:
+    with (
+        opened(shared_place, describe(endless)) as connection,
+        opened(shared_place, describe(quick)) as innocent,
+    ):
+        worker = worker_of(shared_place)
+        answers = [submit(connection, FOR_EVER)[1] for _ in range(6)]
+        np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
+        ended = [answer for answer in answers if answer.has_come]
+        assert ended
+        assert all("ended for others" in str(answer.error) for answer in ended)
+        assert worker_of(shared_place) == worker
+
+
+def test_a_stopped_worker_is_replaced_and_its_requests_are_answered(
+    place: RuntimePaths, quick: Path
+) -> None:
+    with opened(place, describe(quick)) as connection:
+        np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+        worker = worker_of(place)
+        os.kill(worker, signal.SIGSTOP)
+        np.testing.assert_array_equal(infer(connection, ROWS), -ROWS)
+        assert worker not in processes_of(place)

@@ -1,0 +1,168 @@
+"""The threads of a worker of which one leads: when a step takes long, another one may go on.
+
+A step is computed by ONNX Runtime, which cannot be asked to wait. While it computes, its thread
+has given the *baton* away, and a *follower* looks from time to time whether it has taken long. If
+so, the follower takes the baton, hears what has come, ends a run that nobody waits for any more,
+and leads from now on where somebody else should not wait for the step. The thread of that step
+finds out when the step is over, leaves what has become of it to the leader, and follows.
+
+All that a worker holds belongs to whoever holds the baton. There are as many threads as steps that
+were left behind, one that leads, and one that follows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from brisk.runtime.worker.batch import Run
+from brisk.segments.run_control import RunControl, control
+
+LOOK_S = 0.02
+"""Between two looks at the step under way."""
+
+LONG_NS = 30_000_000
+"""From then on a step takes long: others are heard meanwhile."""
+
+_QUIET_LOOKS = 50
+"""Looks that found no step, until the follower waits to be woken."""
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """A step of ``run`` that is computed. ``is_aside``: another thread leads meanwhile.
+
+    When it is over: ``is_last`` of the run's steps, or the ``error`` that it ended with.
+    ``ended_ns``: when it was told to end; None where it was not.
+    """
+
+    run: Run
+    began_ns: int
+    control: RunControl = field(default_factory=control)
+    is_aside: bool = False
+    ended_ns: int | None = None
+    is_last: bool = False
+    error: Exception | None = None
+
+    def end(self, now_ns: int) -> None:
+        """Precondition: it is under way, and the caller holds the baton."""
+        if self.ended_ns is None:
+            self.ended_ns = now_ns
+            self.control.end()
+
+
+class Superseded(BaseException):
+    """Another thread leads since the step that has just ended."""
+
+
+class Relay:
+    """Threads that take turns at leading. ``returned``: steps that were left behind and are over,
+    for the leader to take out."""
+
+    def __init__(
+        self,
+        take_turn: Callable[[], bool],
+        attend: Callable[[Step], bool],
+        *,
+        may_hand_over: bool = True,
+    ) -> None:
+        """``take_turn``: what the leader does again and again, until it says False. ``attend``:
+        called by a follower, with the baton, while a step takes long; True: it leads from now on.
+        ``may_hand_over`` False: nobody follows.
+        """
+        self._may_hand_over = may_hand_over
+        self._take_turn = take_turn
+        self._attend = attend
+        self._baton = threading.Lock()
+        self._current: Step | None = None
+        self._is_busy = threading.Event()
+        self._has_ended = threading.Event()
+        self._followers = 0
+        self.returned: deque[Step] = deque()
+
+    def lead(self) -> None:
+        """Until a turn says that it was the last one, whichever thread takes it."""
+        self._baton.acquire()
+        if self._may_hand_over:
+            self._add_follower()
+        self._work(is_leader=True)
+
+    def begin(self, step: Step) -> None:
+        """The leader, before it computes: it has the baton no more until ``finish``."""
+        self._current = step
+        if not self._is_busy.is_set():
+            self._is_busy.set()
+        self._baton.release()
+
+    def finish(self, step: Step) -> None:
+        """Raises Superseded where another thread leads meanwhile."""
+        self._baton.acquire()
+        if step.ended_ns is not None:
+            step.control.renew()
+        if step.is_aside:
+            self.returned.append(step)
+            self._baton.release()
+            raise Superseded
+        self._current = None
+
+    def _add_follower(self) -> None:
+        """Precondition: the caller has the baton."""
+        self._followers += 1
+        threading.Thread(
+            target=self._work_apart, name=f"brisk-relay-{self._followers}", daemon=True
+        ).start()
+
+    def _work_apart(self) -> None:
+        """As the worker's main thread, whose end is the worker's."""
+        try:
+            self._work(is_leader=False)
+        except BaseException:  # noqa: BLE001  # a worker without a leader must not live on
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+
+    def _work(self, *, is_leader: bool) -> None:
+        while not self._has_ended.is_set():
+            if is_leader:
+                try:
+                    while self._take_turn():
+                        pass
+                except Superseded:
+                    self._followers += 1
+                else:
+                    self._has_ended.set()
+                    self._is_busy.set()
+                    return
+            is_leader = self._follow()
+
+    def _follow(self) -> bool:
+        """Until this thread leads, with the baton, or all has ended: False."""
+        quiet = 0
+        while not self._has_ended.is_set():
+            self._is_busy.wait()
+            time.sleep(LOOK_S)
+            step = self._current
+            if step is None:
+                quiet += 1
+                if quiet == _QUIET_LOOKS:
+                    quiet = 0
+                    self._is_busy.clear()
+                    if self._current is not None or self._has_ended.is_set():
+                        self._is_busy.set()  # it was set before the line above
+                continue
+            quiet = 0
+            is_long = time.monotonic_ns() - step.began_ns >= LONG_NS
+            if is_long and self._baton.acquire(blocking=False):
+                if self._current is step and self._attend(step):
+                    step.is_aside = True
+                    self._current = None
+                    self._followers -= 1
+                    if not self._followers:
+                        self._add_follower()
+                    return True
+                self._baton.release()
+        return False
