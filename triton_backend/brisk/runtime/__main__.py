@@ -14,6 +14,12 @@ from collections.abc import Mapping, Sequence
 from brisk.errors import BriskError
 from brisk.os_priority import set_process
 from brisk.protocol.runtime_paths import Role, runtime_place
+from brisk.runtime.heartbeat import (
+    BACKGROUND_PATIENCE_S,
+    PATIENCE_S,
+    Heartbeat,
+    StallWatch,
+)
 from brisk.runtime.log import LOGGER, start_logging
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything
@@ -91,20 +97,24 @@ def _slots(
     gate = Gate()
 
     def slot(role: Role, *served: socket.socket) -> WorkerSlot:
+        heartbeat = Heartbeat()
+        patience_s = PATIENCE_S if role is Role.FOREGROUND else BACKGROUND_PATIENCE_S
+
         def work(inherited: Sequence[socket.socket]) -> int:
             from brisk.runtime.worker_main import run_worker
 
-            run_worker(inherited, role, gate, device, settings)
+            run_worker(inherited, role, gate, heartbeat, device, settings)
             return WORKER_ENDED_IDLE
 
         def clear() -> None:
+            heartbeat.clear()
             if role is Role.FOREGROUND:
                 gate.open()
                 gate.resume_worker()
             else:
                 gate.leave()
 
-        return WorkerSlot(role, served, work, clear)
+        return WorkerSlot(role, served, work, clear, StallWatch(heartbeat, patience_s))
 
     if device != "cpu" or not settings.policy.separates:
         return [slot(Role.FOREGROUND, *listeners.values())]

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from brisk import telemetry
 from brisk.protocol.runtime_paths import Role, RuntimePaths, new_socket
+from brisk.runtime.heartbeat import LOOK_S, StallWatch
 from brisk.runtime.log import LOGGER
 from brisk.telemetry import metrics
 
@@ -61,13 +62,15 @@ class WorkerSlot:
 
     ``listeners`` are the sockets it serves, ``work`` what it does; its result is the worker's exit
     status. ``on_death`` is called when it has ended, however, and before its number is another's.
-    ``handle`` is readable then; None where the kernel has no such descriptors (before 5.3).
+    ``stall``: tells whether it still moves; None where nobody asks. ``handle`` is readable when it
+    has ended; None where the kernel has no such descriptors (before 5.3).
     """
 
     role: Role
     listeners: Sequence[socket.socket]
     work: Callable[[Sequence[socket.socket]], int]
     on_death: Callable[[], None]
+    stall: StallWatch | None = None
     process: int = 0
     handle: int | None = None
     _started_s: float = 0.0
@@ -148,6 +151,18 @@ class WorkerSlot:
         pause_s = _RESTART_PAUSE_S[min(self._quick_deaths, len(_RESTART_PAUSE_S) - 1)]
         self._due_s = time.monotonic() + pause_s
 
+    def end_if_stalled(self) -> None:
+        """End a worker that does not move although somebody needs it."""
+        if not self.process or self.stall is None:
+            return
+        is_awaited = bool(select.select(self.listeners, [], [], 0)[0])
+        if self.stall.has_stalled(is_awaited=is_awaited):
+            LOGGER.error(
+                f"worker {self.process} ({_NAMES[self.role]}) has not moved for "
+                f"{self.stall.patience_s:g} s: it is ended"
+            )
+            os.kill(self.process, signal.SIGKILL)
+
     def end(self) -> None:
         if self.process:
             os.kill(self.process, signal.SIGKILL)
@@ -172,6 +187,7 @@ def supervise(slots: Sequence[WorkerSlot]) -> None:
         slots[0].fork(slots)
         while _wait(slots, alarm):
             for slot in slots:
+                slot.end_if_stalled()
                 slot.reap()
                 if slot.is_due:
                     slot.fork(slots)
@@ -182,8 +198,8 @@ def supervise(slots: Sequence[WorkerSlot]) -> None:
 
 
 def _wait(slots: Sequence[WorkerSlot], alarm: int) -> bool:
-    """Until the end of a worker, a connection that none serves, or that of a pause; or a signal,
-    of which ``alarm`` tells: False then.
+    """Until the end of a worker, a connection that none serves, that of a pause, or the next look
+    at workers that live; or a signal, of which ``alarm`` tells: False then.
 
     A worker that is only stopped wakes nobody, as its SIGCHLD would.
     """
@@ -193,6 +209,8 @@ def _wait(slots: Sequence[WorkerSlot], alarm: int) -> bool:
     pauses = [slot.pause_s for slot in vacant if slot.pause_s is not None]
     if len(handles) < len(living):
         pauses.append(UNWATCHED_S)
+    elif living:
+        pauses.append(LOOK_S)
     unserved = [each for slot in vacant if slot.pause_s is None for each in slot.listeners]
     watched: list[int | socket.socket] = [alarm, *handles, *unserved]
     ready, _, _ = select.select(watched, [], [], min(pauses, default=None))

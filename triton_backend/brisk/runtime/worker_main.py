@@ -13,6 +13,7 @@ from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.os_priority import shorten_slices, stand_back
 from brisk.protocol.records import Refused
 from brisk.protocol.runtime_paths import Role
+from brisk.runtime.heartbeat import Heartbeat
 from brisk.runtime.preemption.best_effort import Background
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate
@@ -29,7 +30,12 @@ SWITCH_INTERVAL_S = 0.0001
 
 
 def run_worker(
-    listeners: Sequence[socket.socket], role: Role, gate: Gate, device: str, settings: Settings
+    listeners: Sequence[socket.socket],
+    role: Role,
+    gate: Gate,
+    heartbeat: Heartbeat,
+    device: str,
+    settings: Settings,
 ) -> None:
     """Serve the connections of ``listeners`` until nobody needs it.
 
@@ -57,7 +63,7 @@ def run_worker(
     except InvalidConfigurationError as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
-    worker = Worker(transport, device, queues, controller, profiles, settings, role)
+    worker = Worker(transport, heartbeat, device, queues, controller, profiles, settings, role)
     with inference():
         worker.serve()
 

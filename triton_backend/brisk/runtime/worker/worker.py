@@ -25,6 +25,7 @@ from brisk.protocol.runtime_paths import Role
 from brisk.runtime.early_exit.audits import Auditor, Audits
 from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
 from brisk.runtime.early_exit.sampling import Sampler
+from brisk.runtime.heartbeat import Heartbeat
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
@@ -67,6 +68,7 @@ class Worker:
     def __init__(
         self,
         connections: Connections,
+        heartbeat: Heartbeat,
         device: str,
         queues: Mapping[JobClass, LayerQueue],
         controller: PreemptionController,
@@ -77,6 +79,7 @@ class Worker:
         if controller.alarm is not None:
             connections.watch(controller.alarm)
         self._connections = connections
+        self._heartbeat = heartbeat
         self._queues = queues
         self._controller = controller
         self._profiles = profiles
@@ -147,6 +150,7 @@ class Worker:
             self._audits.settle()
 
     def _listen(self, patience_s: float) -> None:
+        self._heartbeat.beat(len(self._connections.peers))
         for event in self._connections.poll(patience_s):
             self._dispatcher.take(event)
         while self._loader.outcomes:
@@ -295,8 +299,13 @@ class Worker:
         self._listen(0.0)
         self._requests.expire()
         now_ns = time.monotonic_ns()
+        self._attend_aside()
         self._end_if_unwanted(step, now_ns)
         if not self._keeps_others_waiting(step, now_ns):
+            return False
+        if len(self._aside) >= MOST_ASIDE:
+            for job in self._aside[0].run.live:
+                self._requests.fail(job, made_room(MOST_ASIDE))
             return False
         run = step.run
         LOGGER.warning(
@@ -316,8 +325,6 @@ class Worker:
         following = self._requests.queue.peek()
         is_load_waiting = self._loader.lone.is_wanted or bool(self._pipelines.tried)
         if following is None and len(self._runs) == 1 and not is_load_waiting:
-            return False
-        if len(self._aside) >= MOST_ASIDE:
             return False
         if following is not None and more_urgent(following, step.run.jobs[0]):
             return True
@@ -350,10 +357,6 @@ class Worker:
         now_ns = time.monotonic_ns()
         for step in self._aside:
             self._end_if_unwanted(step, now_ns)
-        if len(self._aside) == MOST_ASIDE and len(self._requests.queue):
-            oldest = self._aside[0]
-            for job in oldest.run.live:
-                self._requests.fail(job, made_room(MOST_ASIDE))
 
     def _take_back(self, step: Step) -> None:
         """Its run is answered, or goes on behind all others."""

@@ -1,0 +1,80 @@
+"""Whether a worker still moves: it counts its turns where its supervisor sees it.
+
+A worker that is stopped, or whose threads wait for each other, never ends by itself. Its
+supervisor ends it, and another one gets its requests.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable
+
+LOOK_S = 1.0
+"""Between two looks of the supervisor."""
+
+PATIENCE_S = 10.0
+"""Without a turn, although somebody needs the worker; a worker with peers takes one a second."""
+
+BACKGROUND_PATIENCE_S = 60.0
+"""Of one that others on the machine may keep from the processors."""
+
+_MOST_GAP = 3.0
+"""So many times LOOK_S between two looks: the supervisor was stopped itself, with the machine."""
+
+_TURNS, _PEERS = 0, 1
+
+
+class Heartbeat:
+    """A page that a supervisor shares with the worker which it forks."""
+
+    def __init__(self) -> None:
+        self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+
+    def beat(self, peers: int) -> None:
+        """The worker has taken a turn; ``peers``: how many need it."""
+        self._words[_TURNS] += 1
+        self._words[_PEERS] = peers
+
+    @property
+    def turns(self) -> int:
+        return self._words[_TURNS]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether it had peers at its last turn."""
+        return self._words[_PEERS] > 0
+
+    def clear(self) -> None:
+        """The next worker has taken no turn yet, and nobody is known to need it."""
+        self._words[_TURNS] = self._words[_PEERS] = 0
+
+
+class StallWatch:
+    """The supervisor's look at one worker after the other, of one slot."""
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        patience_s: float,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._heartbeat = heartbeat
+        self._clock_s = clock_s
+        self.patience_s = patience_s
+        self._turns = 0
+        self._still_since_s = self._looked_s = clock_s()
+
+    def has_stalled(self, *, is_awaited: bool) -> bool:
+        """Whether the worker has not moved for the patience, all of it watched from here.
+
+        To be asked every LOOK_S. ``is_awaited``: a peer waits that it has not seen yet.
+        """
+        now_s = self._clock_s()
+        was_away = now_s - self._looked_s > _MOST_GAP * LOOK_S
+        self._looked_s = now_s
+        turns = self._heartbeat.turns
+        is_needed = self._heartbeat.is_needed or is_awaited
+        if turns != self._turns or was_away or not is_needed:
+            self._turns, self._still_since_s = turns, now_s
+        return now_s - self._still_since_s >= self.patience_s
