@@ -8,8 +8,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 from brisk.errors import UnavailableError
 from brisk.scheduling.job import (
@@ -34,12 +35,110 @@ DEFAULT_RETRY_NS = 100_000_000
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 
+_WAITING = JobState.WAITING
 
-_Line: TypeAlias = "list[tuple[int, int, AnyJob]]"
-"""A heap of deadline, number and job; some jobs may have left."""
 
 _DUE = ""
 """Names the line of jobs that have a deadline, of whatever model."""
+
+
+class _ClassTurns(Generic[AnyJob]):
+    """Jobs of one class that wait, and whose turn is next (``in_turn``).
+
+    ``lines``: of what has a deadline, and of each model of what has not, heaps of deadline, number
+    and job; some jobs may have left. ``served_ns``: by model. ``begun_ns``: what the model that
+    began last had been served then, never less than before.
+    """
+
+    __slots__ = ("_first", "begun_ns", "lines", "served_ns")
+
+    def __init__(self) -> None:
+        self.lines: dict[str, list[tuple[int, int, AnyJob]]] = {}
+        self.served_ns: dict[str, int] = {}
+        self.begun_ns = 0
+        self._first: AnyJob | None = None  # as it was found; it may have left
+
+    def join(self, job: AnyJob) -> None:
+        deadline_ns, name = job.deadline_ns, job.model
+        if deadline_ns is not None:
+            name = _DUE
+        line = self.lines.get(name)
+        if line is None:
+            line = self.lines[name] = []
+        if deadline_ns is None and not (line and self._head(line) is not None):
+            served_ns = self.served_ns
+            if served_ns.get(name, 0) < self.begun_ns:
+                served_ns[name] = self.begun_ns
+        heapq.heappush(line, (deadline_ns or 0, job.number, job))
+        self._first = None
+
+    def first(self) -> AnyJob | None:
+        first = self._first
+        if first is None or first.state is not _WAITING:
+            first = self._first = self._find_first()
+        return first
+
+    def _find_first(self) -> AnyJob | None:
+        first: AnyJob | None = None
+        least: tuple[int, int] | None = None
+        empty = []
+        for name, line in self.lines.items():
+            head = self._head(line)
+            if head is None:
+                empty.append(name)
+            elif name == _DUE:
+                first, least = head, (-1, 0)
+            else:
+                turn = (self.served_ns.get(name, 0), head.number)
+                if least is None or turn < least:
+                    first, least = head, turn
+        for name in empty:
+            del self.lines[name]
+        return first
+
+    @staticmethod
+    def _head(line: list[tuple[int, int, AnyJob]]) -> AnyJob | None:
+        while line:
+            job = line[0][2]
+            if job.state is _WAITING:
+                return job
+            heapq.heappop(line)
+        return None
+
+    def begins(self, job: AnyJob) -> None:
+        if job.deadline_ns is None:
+            served_ns = self.served_ns.get(job.model, 0)
+            if served_ns > self.begun_ns:
+                self.begun_ns = served_ns
+
+    def charge(self, model: str, taken_ns: int, waiting: Container[str]) -> None:
+        served_ns = self.served_ns
+        served_ns[model] = served_ns.get(model, 0) + taken_ns
+        self._first = None
+        if len(served_ns) > MOST_SERVED:
+            idle = sorted((each_ns, name) for name, each_ns in served_ns.items())
+            for _, name in idle[: MOST_SERVED // 2]:
+                if name not in waiting:
+                    del served_ns[name]
+
+    def first_late(self, now_ns: int) -> AnyJob | None:
+        line = self.lines.get(_DUE)
+        head = self._head(line) if line else None
+        return head if head is not None and head.is_late(now_ns) else None
+
+    def waiting(self) -> Iterator[AnyJob]:
+        for line in self.lines.values():
+            yield from (job for _, _, job in line if job.state is _WAITING)
+
+    def key(self, job: AnyJob) -> tuple[int, int, int, int]:
+        return in_turn(job, self.served_ns.get(job.model, 0))
+
+    def forget_left(self) -> None:
+        for name, line in list(self.lines.items()):
+            line[:] = [entry for entry in line if entry[2].state is _WAITING]
+            heapq.heapify(line)
+            if not line:
+                del self.lines[name]
 
 
 class ReadyQueue(Generic[AnyJob]):
@@ -47,15 +146,10 @@ class ReadyQueue(Generic[AnyJob]):
 
     def __init__(self, bound: int = DEFAULT_BOUND) -> None:
         self._bound = bound
-        self._lines: dict[JobClass, dict[str, _Line[AnyJob]]] = {
-            job_class: {} for job_class in JobClass
+        self._turns: dict[JobClass, _ClassTurns[AnyJob]] = {
+            job_class: _ClassTurns() for job_class in JobClass
         }
-        """For each class a line of what has a deadline, and one for each model of what has not."""
-        self._first: dict[JobClass, AnyJob | None] = dict.fromkeys(JobClass)
-        """The next job of a class, where it is known; it may have left."""
-        self._served_ns: dict[JobClass, dict[str, int]] = {job_class: {} for job_class in JobClass}
-        self._begun_ns = dict.fromkeys(JobClass, 0)
-        """What the model that began last had been served then: never less than before."""
+        self._in_order = tuple(self._turns.values())
         self._waiting: dict[str, int] = {}
         self._total = 0
 
@@ -67,14 +161,7 @@ class ReadyQueue(Generic[AnyJob]):
 
     def charge(self, job_class: JobClass, model: str, taken_ns: int) -> None:
         """The device has computed for a model; it counts against its later turns."""
-        served_ns = self._served_ns[job_class]
-        served_ns[model] = served_ns.get(model, 0) + taken_ns
-        self._first[job_class] = None
-        if len(served_ns) > MOST_SERVED:
-            idle = sorted((each_ns, name) for name, each_ns in served_ns.items())
-            for _, name in idle[: MOST_SERVED // 2]:
-                if name not in self._waiting:
-                    del served_ns[name]
+        self._turns[job_class].charge(model, taken_ns, self._waiting)
 
     def add(self, job: AnyJob, limit: int | None, name: str) -> AnyJob | None:
         """Take a job in; the job that had to make room for it, or None.
@@ -86,15 +173,16 @@ class ReadyQueue(Generic[AnyJob]):
         is room whatever waits. ``name`` is the model's, for the message.
         """
         shed = None
+        waiting = self._waiting.get(job.model, 0)
         if limit is not None:
-            if self.waiting(job.model) >= limit:
+            if waiting >= limit:
                 shed = self._last(model=job.model)
                 if shed is None or not more_urgent(job, shed):
                     raise UnavailableError(
                         f"{limit} requests of model '{name}' wait already, which is its "
                         "brisk_max_queue_size"
                     )
-            elif len(self) >= self._bound:
+            elif self._total >= self._bound:
                 shed = self._last()
                 if shed is None or not more_urgent(job, shed):
                     shed = self._last_of_longest(job)
@@ -104,29 +192,22 @@ class ReadyQueue(Generic[AnyJob]):
                     )
             if shed is not None:
                 self.withdraw(shed)
-        self._join(job)
-        if self.entries > 2 * len(self) + 64:  # most of them have left without being first
+        self._turns[job.job_class].join(job)
+        self._waiting[job.model] = self._waiting.get(job.model, 0) + 1
+        self._total += 1
+        if self.entries > 2 * self._total + 64:  # most of them have left without being first
             self._forget_left()
         return shed
 
-    def _join(self, job: AnyJob) -> None:
-        lines, served_ns = self._lines[job.job_class], self._served_ns[job.job_class]
-        name = job.model if job.deadline_ns is None else _DUE
-        line = lines.setdefault(name, [])
-        if name != _DUE and not self._head(line):
-            served_ns[name] = max(served_ns.get(name, 0), self._begun_ns[job.job_class])
-        heapq.heappush(line, (job.deadline_ns or 0, job.number, job))
-        self._waiting[job.model] = self.waiting(job.model) + 1
-        self._total += 1
-        self._first[job.job_class] = None
-
-    def _key(self, job: AnyJob) -> tuple[int, int, int, int]:
-        return in_turn(job, self._served_ns[job.job_class].get(job.model, 0))
-
     def _last(self, model: str | None = None) -> AnyJob | None:
         """The least urgent job that waits, of a model or of all."""
-        waiting = (job for job in self._waiting_jobs() if model is None or job.model == model)
-        return max(waiting, key=self._key, default=None)
+        waiting = (
+            (turns.key(job), job)
+            for turns in self._in_order
+            for job in turns.waiting()
+            if model is None or job.model == model
+        )
+        return max(waiting, key=itemgetter(0), default=(None, None))[1]
 
     def _last_of_longest(self, newcomer: AnyJob) -> AnyJob | None:
         longest = max(self._waiting, key=self.waiting, default=None)
@@ -142,47 +223,24 @@ class ReadyQueue(Generic[AnyJob]):
         self.add(job, None, "")
 
     def _forget_left(self) -> None:
-        for lines in self._lines.values():
-            for name, line in list(lines.items()):
-                line[:] = [entry for entry in line if entry[2].state is JobState.WAITING]
-                heapq.heapify(line)
-                if not line:
-                    del lines[name]
+        for turns in self._in_order:
+            turns.forget_left()
 
     def peek(self, only: JobClass | None = None) -> AnyJob | None:
         """The next job, of a class or of all, left where it is; None where nothing waits."""
-        for job_class in JobClass if only is None else (only,):
-            first = self._first[job_class]
-            if first is None or first.state is not JobState.WAITING:
-                first = self._first[job_class] = self._find_first(job_class)
-            if first is not None:
+        if not self._total:
+            return None
+        for turns in self._in_order if only is None else (self._turns[only],):
+            if turns.lines and (first := turns.first()) is not None:
                 return first
         return None
-
-    def _find_first(self, job_class: JobClass) -> AnyJob | None:
-        lines = self._lines[job_class]
-        if not lines:
-            return None
-        heads = {name: self._head(line) for name, line in lines.items()}
-        for name in [name for name, head in heads.items() if head is None]:
-            del lines[name]
-        found = [head for head in heads.values() if head is not None]
-        return min(found, key=self._key, default=None)
-
-    @staticmethod
-    def _head(line: _Line[AnyJob]) -> AnyJob | None:
-        while line and line[0][2].state is not JobState.WAITING:
-            heapq.heappop(line)
-        return line[0][2] if line else None
 
     def pop(self, only: JobClass | None = None) -> AnyJob | None:
         """The next job, of a class or of all, now running; None where nothing waits."""
         job = self.peek(only)
         if job is not None:
             self._leave(job, JobState.RUNNING)
-            served_ns = self._served_ns[job.job_class].get(job.model, 0)
-            if job.deadline_ns is None:
-                self._begun_ns[job.job_class] = max(self._begun_ns[job.job_class], served_ns)
+            self._turns[job.job_class].begins(job)
         return job
 
     def pop_companions(self, first: AnyJob, accept: Callable[[AnyJob], bool]) -> list[AnyJob]:
@@ -191,7 +249,7 @@ class ReadyQueue(Generic[AnyJob]):
         Stops at the first one refused, so that no job of a model overtakes another.
         """
         companions: list[AnyJob] = []
-        if not self.waiting(first.model):
+        if first.model not in self._waiting:
             return companions
         same_model = (job for job in self._waiting_jobs() if job.model == first.model)
         for job in sorted(same_model, key=most_urgent_first):
@@ -213,9 +271,8 @@ class ReadyQueue(Generic[AnyJob]):
         expired: list[AnyJob] = []
         if not self._total:
             return expired
-        for lines in self._lines.values():
-            line = lines.get(_DUE, [])
-            while (job := self._head(line)) is not None and job.is_late(now_ns):
+        for turns in self._in_order:
+            while (job := turns.first_late(now_ns)) is not None:
                 self._leave(job, JobState.ENDED)
                 expired.append(job)
         return expired
@@ -223,12 +280,12 @@ class ReadyQueue(Generic[AnyJob]):
     @property
     def entries(self) -> int:
         """What its lines hold, jobs that have left included."""
-        return sum(len(line) for lines in self._lines.values() for line in lines.values())
+        return sum([len(line) for turns in self._in_order for line in turns.lines.values()])
 
     @property
     def remembered(self) -> int:
-        """Models whose service counts, in each class."""
-        return max(map(len, self._served_ns.values()))
+        """Models whose service counts, in the class that has most of them."""
+        return max(len(turns.served_ns) for turns in self._in_order)
 
     def check_integrity(self) -> None:
         """AssertionError where the counts and the lines disagree."""
@@ -237,16 +294,17 @@ class ReadyQueue(Generic[AnyJob]):
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
 
     def _waiting_jobs(self) -> Iterator[AnyJob]:
-        for lines in self._lines.values():
-            for line in lines.values():
-                yield from (job for _, _, job in line if job.state is JobState.WAITING)
+        for turns in self._in_order:
+            yield from turns.waiting()
 
     def _leave(self, job: AnyJob, state: JobState) -> None:
         job.state = state
         self._total -= 1
-        left = self._waiting.pop(job.model) - 1
+        left = self._waiting[job.model] - 1
         if left:
             self._waiting[job.model] = left
+        else:
+            del self._waiting[job.model]
 
 
 # Whom it refuses, and when to try again: layer times are predictable (REEF, 2.1).
