@@ -71,6 +71,16 @@ def end_with_server() -> None:
         threading.Thread(target=_watch, args=watched, name="brisk-orphan", daemon=True).start()
 
 
+def hide_region() -> None:
+    """Stub: take other users' rights from its part of ``/dev/shm``, which holds tensors and which
+    Triton makes readable by all.
+    """
+    arguments = command_line()
+    if is_stub(arguments) and b"/" not in arguments[REGION]:
+        with contextlib.suppress(OSError):  # it is not there, or another user's
+            os.chmod(b"/dev/shm/" + arguments[REGION], 0o600)
+
+
 def _watch(processes: list[int]) -> None:
     _await_end_of_any(processes)
     _remove_region(command_line())

@@ -18,7 +18,12 @@ from brisk.fork_server.start import attend_launchers, start_when_quiet
 from brisk.os_priority import set_threads
 from brisk.protocol.records import AskStatistics, ForgetStatistics
 from brisk.protocol.runtime_paths import runtime_place
-from brisk.protocol.stub_process import command_line, end_with_server, server_of_stub
+from brisk.protocol.stub_process import (
+    command_line,
+    end_with_server,
+    hide_region,
+    server_of_stub,
+)
 from brisk.settings import metrics_interval_s, realtime_niceness
 from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
@@ -55,6 +60,7 @@ class ModelInstance:
 
     def __init__(self, arguments: Mapping[str, str]) -> None:
         """Load the model; raises ``pb_utils.TritonModelException`` with the reason."""
+        hide_region()
         end_with_server()
         attend_launchers(command_line(), NICENESS)
         name, version = arguments["model_name"], arguments["model_version"]
@@ -131,6 +137,7 @@ def auto_complete(model_config: Any) -> Any:
     from brisk.stub.config.completion import complete, default_max_batch_size, is_whole
     from brisk.stub.config.signature import model_signature
 
+    hide_region()
     end_with_server()
     attend_launchers(command_line(), NICENESS)
     config = model_config.as_dict()
