@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.artefacts.store import identify, stamps
+from brisk.artefacts.store import ITSELF, identify, stamps
 from brisk.cli.commands.models import version_files
 from brisk.errors import InvalidModelError
 from brisk.exits.files.container import DamagedFileError, read_container
@@ -249,7 +249,7 @@ def test_external_data_of_such_names_is_neither_read_nor_digested(
         read_program(path)
     for look in (identify, stamps):
         with pytest.raises(InvalidModelError, match="file of the model '"):
-            look(version, (path.name, location))
+            look(path, (ITSELF, location))
 
 
 def test_external_data_leaves_not_even_through_a_folder_inside_of_the_version(

@@ -54,6 +54,27 @@ def read_ort_signature(data: memoryview) -> OrtSignature:
     raise InvalidModelError(f"not a complete model of ONNX Runtime's format: {problem}")
 
 
+def read_ort_operators(data: memoryview) -> set[str]:
+    """Operators of all nodes, those of bodies included; none where the file is not complete."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    try:
+        left = [_Table(data, _u32(data, 0)).table(1, "a model").table(7, "a graph")]
+        while left:
+            graph = left.pop()
+            if graph.position in seen:
+                continue
+            seen.add(graph.position)
+            for node in graph.tables(2):
+                found.add(node.text(5))
+                for attribute in node.tables(10):
+                    body = attribute.optional_table(7)
+                    left += [*([] if body is None else [body]), *attribute.tables(12)]
+    except (struct.error, IndexError, UnicodeDecodeError, ValueError):
+        return set()
+    return found
+
+
 def _signature(data: memoryview) -> OrtSignature:
     session = _Table(data, _u32(data, 0))
     graph = session.table(1, "a model").table(7, "a graph")
@@ -91,10 +112,10 @@ def _size(dimension: _Table) -> int | str | None:
 class _Table:
     """A FlatBuffer's table: its fields are found by numbers, absent ones are 0 or nothing."""
 
-    __slots__ = ("_data", "_position")
+    __slots__ = ("_data", "position")
 
     def __init__(self, data: memoryview, position: int) -> None:
-        self._data, self._position = data, position
+        self._data, self.position = data, position
 
     def number(self, field: int, form: str) -> int:
         place = self._place(field)
@@ -124,11 +145,11 @@ class _Table:
 
     def _place(self, field: int) -> int | None:
         """Where a field's value lies."""
-        layout = self._position - _at(self._data, self._position, "<i")
+        layout = self.position - _at(self._data, self.position, "<i")
         if 4 + 2 * field >= _at(self._data, layout, "<H"):
             return None
         offset = _at(self._data, layout + 4 + 2 * field, "<H")
-        return self._position + offset if offset else None
+        return self.position + offset if offset else None
 
     def _target(self, field: int) -> int | None:
         """Where lies what a field refers to."""

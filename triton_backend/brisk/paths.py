@@ -29,6 +29,11 @@ _KINDS = {
     stat.S_IFBLK: "a block device",
     stat.S_IFSOCK: "a socket",
 }
+Stamp = list[int]
+"""Size, modification and change time in ns, inode, device: a file of another one is another file,
+or was written to. The change time alone shows a write after which the modification time was put
+back."""
+
 _EXPECTED = "expected a path to a regular file inside that folder, links followed"
 
 
@@ -75,6 +80,11 @@ def open_file(path: Path, what: str = "the model") -> BinaryIO:
     """
     folder = version_folder(path)
     return open_inside(folder, str(path.relative_to(folder)), what)
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return [status.st_size, *times, status.st_ino, status.st_dev]
 
 
 class _Found:

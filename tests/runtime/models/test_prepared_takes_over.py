@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from brisk.artefacts import store
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.segments.prepared.form import find_prepared
-from support.models.segment_models import chain
+from brisk.stub.runtime_client.client import RuntimeClient
+from support.models.quantised_models import product_of
+from support.models.segment_models import chain, whole
 from support.runtime.runtime_process import (
     describe,
     end_processes,
@@ -73,6 +76,35 @@ def test_it_takes_over_and_the_models_own_file_is_let_go_of(
         assert worker_of(building_place) == worker
         assert _maps(worker, made)
         assert not _maps(worker, model)
+
+
+def test_weights_of_four_bits_answer_as_onnx_runtime_s_own_session_before_and_after(
+    building_place: RuntimePaths, tmp_path: Path
+) -> None:
+    case = product_of("MatMul", TensorProto.INT4, 4, 2, 0, offset=True)
+    graph = case.model.graph
+    graph.node[-1].output[0] = graph.output[0].name = "y"
+    (tmp_path / "few").mkdir()
+    path = tmp_path / "few" / "bits.onnx"
+    path.write_bytes(case.model.SerializeToString())
+    description = describe(path)
+    rows = [inputs["x"] for inputs in case.inputs]
+    expected = [whole(path, {"x": each})["y"] for each in rows]
+
+    def compare(connection: RuntimeClient) -> None:
+        for given, each in zip(rows, expected, strict=True):
+            answer = infer(connection, given)
+            np.testing.assert_allclose(answer, each, 1e-3, 1e-4 * np.abs(each).max())
+
+    with opened(building_place, description) as connection:
+        compare(connection)
+        wait_until(
+            lambda: _is_settled(building_place, description.name), "the prepared form's turn"
+        )
+        assert find_prepared(path) is not None
+        compare(connection)
+    with opened(building_place, description) as connection:  # from the prepared form
+        compare(connection)
 
 
 def test_a_model_without_a_prepared_form_is_settled_nevertheless(

@@ -18,6 +18,7 @@ from tritonclient.utils import InferenceServerException
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
+from support.runtime.external_data import LOCATION, REPLACE, write_external
 from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import deep, doubled, identity, make_model, write_entry
 from support.server.running import running_server, runtime_directory
@@ -230,6 +231,21 @@ def test_external_data_beside_the_model_is_read(
     np.full(4, 3, np.float32).tofile(directory / "1" / "weights.bin")
     control.load_model("external")
     assert client.infer("external", {"x": np.zeros(4, np.float32)})["y"].tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("way", REPLACE)
+def test_external_data_that_was_replaced_answers_after_a_load(
+    way: str, repository: Path, control: http.InferenceServerClient, client: InferenceClient
+) -> None:
+    name = f"replaced_{way}"
+    version = write_entry(repository, name, external_model("unused")) / "1"
+    write_external(version, "initialiser")
+    x = np.zeros((2, 4), np.float32)
+    control.load_model(name)
+    assert (client.infer(name, {"x": x})["y"] == 1).all()
+    REPLACE[way](version / LOCATION, 5)
+    control.load_model(name)
+    assert (client.infer(name, {"x": x})["y"] == 5).all()
 
 
 def test_an_entry_of_the_onnxruntime_backend_is_served_unchanged(

@@ -12,7 +12,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent.parent / "build" / "real-models"
+FOLDER = Path(__file__).resolve().parents[3] / "build" / "real-models"
 DOWNLOAD_TIMEOUT_S = 120
 
 

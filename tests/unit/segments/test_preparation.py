@@ -15,13 +15,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.artefacts import store
-from brisk.errors import InvalidModelError, UnavailableError
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import preparation, saving
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
+from support.models.segment_models import chain
 
 pytestmark = pytest.mark.usefixtures("private_cache", "short_segments")
 
@@ -164,3 +165,19 @@ def test_the_builder_process_says_why_a_model_has_no_prepared_form(tmp_path: Pat
     assert ended.returncode == REFUSED
     assert ended.stderr.count("\n") == 1
     assert "not an ONNX model" in ended.stderr
+
+
+def test_data_lies_beside_the_path_also_where_that_is_a_link(tmp_path: Path) -> None:
+    """ONNX Runtime looks there, and not beside what the link leads to."""
+    version = tmp_path / "entry" / "1"
+    (version / "real").mkdir(parents=True)
+    chain(version / "real" / "model.onnx", save_as_external_data=True, location="weights.bin")
+    (version / "real" / "weights.bin").rename(version / "weights.bin")
+    link = version / "model.onnx"
+    link.symlink_to("real/model.onnx")
+    made = prepare(link, THREADS).path
+    PreparedModel(made, link, THREADS)
+    data = version / "weights.bin"
+    data.write_bytes(data.read_bytes()[::-1])
+    with pytest.raises(ArtefactError, match="has changed since it was made"):
+        PreparedModel(made, link, THREADS)

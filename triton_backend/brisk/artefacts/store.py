@@ -24,11 +24,12 @@ from typing import BinaryIO, TypeVar
 from brisk.artefacts.checksum import checksum_of_file
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import make_private
-from brisk.paths import open_inside
+from brisk.paths import Stamp, open_file, open_inside, stamp_of
 from brisk.settings import cache_directory
 
-Stamp = list[int]
-"""Size, modification and change time in ns, inode, device."""
+ITSELF = ""
+"""Stands for the model among the names of its files, as no file's name does: other data is named
+as in the model, in the folder of its path."""
 
 _Found = TypeVar("_Found")
 
@@ -69,25 +70,27 @@ def writable_directory(model: Path) -> Path:
 # new container.
 
 
-def identify(directory: Path, names: Iterable[str]) -> dict[str, str]:
-    """The files' checksums, which tell one model from another, by their names in ``directory``.
+def identify(model: Path, names: Iterable[str]) -> dict[str, str]:
+    """The checksums of the model's files, which tell one model from another, by their names.
 
     Raises OSError, and InvalidModelError as ``open_inside``.
     """
-    return _of_each(directory, names, checksum_of_file)
+    return _of_each(model, names, checksum_of_file)
 
 
-def stamps(directory: Path, names: Iterable[str]) -> dict[str, Stamp]:
+def stamps(model: Path, names: Iterable[str]) -> dict[str, Stamp]:
     """The files' present states. Raises as ``identify``."""
-    return _of_each(directory, names, lambda file: stamp_of(os.fstat(file.fileno())))
+    return _of_each(model, names, lambda file: stamp_of(os.fstat(file.fileno())))
 
 
 def _of_each(
-    directory: Path, names: Iterable[str], look: Callable[[BinaryIO], _Found]
+    model: Path, names: Iterable[str], look: Callable[[BinaryIO], _Found]
 ) -> dict[str, _Found]:
     found = {}
     for name in names:
-        with open_inside(directory, name, "file of the model") as file:
+        what = "file of the model"
+        opened = open_file(model) if name == ITSELF else open_inside(model.parent, name, what)
+        with opened as file:
             found[name] = look(file)
     return found
 
@@ -98,30 +101,26 @@ def are_settled(states: Mapping[str, Stamp]) -> bool:
     return time.time_ns() - latest_ns > RACY_NS
 
 
-def stamp_of(status: os.stat_result) -> Stamp:
-    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+def check_identity(artefact: Path, model: Path, digests: Mapping[str, str]) -> Mapping[str, Stamp]:
+    """The present ``stamps`` of the files that ``artefact`` was made of.
 
-
-def check_identity(artefact: Path, model: Path, digests: Mapping[str, str]) -> None:
-    """Whether ``artefact`` was made of the model's present files; ``digests`` as of ``identify``.
-
-    Raises ArtefactError where not. Files in another state than the one noted beside the artefact
-    are read and digested, and the new state is noted.
+    ``digests``: as of ``identify``. Files in another state than the one noted beside the artefact
+    are read and digested, and the new state is noted. Raises ArtefactError where the artefact was
+    made of others.
     """
-    directory = Path(os.path.realpath(model)).parent
-    names = list(digests)
-    if Path(os.path.realpath(model)).name not in names:
+    if ITSELF not in digests:
         raise ArtefactError(f"{artefact}: made of another file")
     try:
-        present = stamps(directory, names)
+        present = stamps(model, digests)
         if _noted(artefact.with_suffix(".state")) == _state(digests, present):
-            return
-        found = identify(directory, names)
+            return present
+        found = identify(model, digests)
     except (OSError, InvalidModelError) as error:
         raise ArtefactError(f"{artefact}: a file of its model is missing: {error}") from error
     if found != digests:
         raise ArtefactError(f"{artefact}: the model has changed since it was made")
     note_state(artefact, digests, present)
+    return present
 
 
 def note_state(artefact: Path, digests: Mapping[str, str], present: Mapping[str, Stamp]) -> None:

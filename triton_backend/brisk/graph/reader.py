@@ -56,7 +56,7 @@ def read_program(path: Path) -> Program:
     wrong with it.
     """
     try:
-        data = map_file(path)
+        data = map_file(path).data
     except OSError as error:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror}") from error
     try:

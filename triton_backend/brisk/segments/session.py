@@ -42,6 +42,10 @@ segments, took 1.04 times ONNX Runtime's time so, with
 50 us and no end 1.11; convolutional models gained up to 7 %. Waking them costs a run some 40 us,
 which is more than all of a small model."""
 
+NEEDS_PACKING = "MatMulNBits"
+"""An operator of ONNX Runtime's that computes products of weights of a few bits: packed, on 8-bit
+activations where its accuracy level says so; not packed, on floats, whatever it says."""
+
 FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
 _SPINS, _SPIN_DURATION = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"

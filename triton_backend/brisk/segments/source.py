@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from brisk.graph.program import Variable
+from brisk.paths import Stamp
 from brisk.segments.session import OrtSession
 
 
@@ -48,6 +49,8 @@ class Source(ABC):
     """What it reads: ``model`` or ``artefact``."""
     weight_bytes: int
     """Of the files that it maps."""
+    made_of: Mapping[str, Stamp]
+    """Every file of the model, in the state in which it was read: ``store.stamps`` of it."""
     wants_artefact = False
     """Whether a prepared form would serve the model better."""
 

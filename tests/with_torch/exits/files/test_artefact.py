@@ -55,15 +55,17 @@ def test_caches_of_another_model_are_refused(file: Path) -> None:
         read_cascade(file, "another")
 
 
-def test_the_digest_is_of_external_data_too(tmp_path: Path) -> None:
-    model, weights = tmp_path / "model.onnx", tmp_path / "weights.bin"
+@pytest.mark.parametrize("location", ["weights.bin", "model.onnx_data", "sub/weights.bin"])
+def test_the_digest_is_of_external_data_too(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "1"
+    (folder / location).parent.mkdir(parents=True)
+    model, weights = folder / "model.onnx", folder / location
     onnx.save(network(), model)
     inside = digest_of(model)
-    (tmp_path / "readme.txt").write_text("something else")
+    (folder / "readme.txt").write_text("something else")
     assert digest_of(model) == inside
-    onnx.save(
-        network(), model, save_as_external_data=True, location=weights.name, size_threshold=0
-    )
+    (folder / "readme.txt").unlink()
+    onnx.save(network(), model, save_as_external_data=True, location=location, size_threshold=0)
     before = digest_of(model)
     changed = bytearray(weights.read_bytes())
     changed[0] ^= 1

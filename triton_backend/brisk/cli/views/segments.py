@@ -180,7 +180,10 @@ def _prepared(
 
 def _kept_text(prepared: PreparedModel, index: int) -> str:
     """How a segment's weights are computed with, and what packing them was measured to gain."""
-    gain = prepared.kept[index].gain
+    kept = prepared.kept[index]
+    gain = kept.gain
+    if kept.needs_packing:
+        return "packed, as its answers depend on that"
     if gain is None:
         return "packed when there is time, not measured"
     if gain < LEAST_GAIN:

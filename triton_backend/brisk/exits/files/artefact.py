@@ -19,6 +19,7 @@ import numpy as np
 from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
+from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
@@ -38,7 +39,7 @@ def digest_of(model_file: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     for name in _external_data(model_file):
-        with open_inside(model_file.resolve().parent, name, "external data") as file:
+        with open_inside(model_file.parent, name, "external data") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
@@ -47,11 +48,11 @@ def digest_of(model_file: Path) -> str:
 def _external_data(model_file: Path) -> Sequence[str]:
     """Relative to the model's folder.
 
-    Looked for only where other files lie beside: parsing holds the interpreter's lock.
+    Looked for only where something else lies beside: parsing holds the interpreter's lock.
     """
-    folder = model_file.resolve().parent
-    beside = [file for file in folder.iterdir() if file.is_file() and file.stem != model_file.stem]
-    if not beside:
+    own = (CACHES_SUFFIX, REFERENCE_SUFFIX)
+    beside = (each for each in model_file.parent.iterdir() if each.suffix not in own)
+    if all(each.name == model_file.name for each in beside):
         return ()
     from brisk.segments.model.model_file import read_model_file  # with onnx: 60 ms
 

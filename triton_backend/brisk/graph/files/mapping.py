@@ -14,10 +14,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from brisk.paths import open_file
+from brisk.paths import Stamp, open_file, stamp_of
 
 PAGE_BYTES = mmap.PAGESIZE
 _PAGES_AT_A_TIME = 512
@@ -27,23 +28,31 @@ _shared: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
 _lock = threading.Lock()
 
 
-def map_file(path: Path) -> memoryview:
+class MappedFile(NamedTuple):
+    """``stamp``: of the very file that is mapped, when it was."""
+
+    data: memoryview
+    stamp: Stamp
+
+
+def map_file(path: Path) -> MappedFile:
     """The file's bytes, read-only to the caller.
 
     Raises OSError, and InvalidModelError where the path leads out of its model's folder.
     """
     with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
+        status = os.fstat(file.fileno())
+        stamp, size = stamp_of(status), status.st_size
         if size == 0:
-            return memoryview(b"")
+            return MappedFile(memoryview(b""), stamp)
         try:
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         except (OSError, ValueError):  # a file system that cannot be mapped
-            return memoryview(file.read())
+            return MappedFile(memoryview(file.read()), stamp)
     mapping.madvise(mmap.MADV_WILLNEED)
     with _lock:
         _shared.add(mapping)
-    return memoryview(mapping).toreadonly()
+    return MappedFile(memoryview(mapping).toreadonly(), stamp)
 
 
 def make_private(pause: Callable[[], object] = lambda: None) -> int:

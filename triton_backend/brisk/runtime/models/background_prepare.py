@@ -19,9 +19,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.errors import BriskError, UnavailableError
+from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.os_priority import step_aside
 from brisk.runtime.log import LOGGER, start_logging
+from brisk.runtime.models.identity import identity_of
 
 DELAY_S = 5.0
 """From a load to the start of its build: who stays for less needs none, starting comes first."""
@@ -38,14 +39,14 @@ class _Task(NamedTuple):
 
 
 class SegmentPreparer:
-    """Prepares the models asked for, one after the other, each once while its file is the same."""
+    """Prepares the models asked for, one after the other, each once while its files stay."""
 
     def __init__(self, threads: int, delay_s: float = DELAY_S) -> None:
         self._threads = threads
         self._delay_s = delay_s
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._refused: set[tuple[Path, tuple[str, ...], int]] = set()
+        self._refused: set[tuple[str, tuple[str, ...]]] = set()
 
     def build_later(
         self, model: Path, taps: Collection[str], tell: Callable[[bool], None]
@@ -73,8 +74,8 @@ class SegmentPreparer:
     def _build(self, model: Path, taps: tuple[str, ...]) -> int:
         """The exit status of the process that made it, or did not."""
         try:
-            this = (model, taps, model.stat().st_mtime_ns)
-        except OSError:
+            this = (identity_of(str(model)), taps)
+        except InvalidModelError:
             return 1  # it was unloaded and removed meanwhile
         if this in self._refused:
             return REFUSED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from brisk.exits.files.versions import latest
 from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import LOGGER
+from brisk.runtime.models.identity import identity_of
 from brisk.runtime.models.session import Due, Frame, Session
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -48,13 +50,23 @@ class _ModelFile:
     taps: Collection[str]
     tuning: SessionTuning
 
-    def open(self, *, is_awaited: bool = False, takes_optional: bool = False) -> BareModel:
+    def open(
+        self,
+        *,
+        is_awaited: bool = False,
+        keeps_graph: bool = False,
+        takes_optional: bool = False,
+        longest_ns: float | None = None,
+    ) -> BareModel:
+        """As ``BareModel``."""
         from brisk.segments.model.sources import BareModel
 
         return BareModel(
             *(self.path, self.threads, self.taps, self.tuning),
             is_awaited=is_awaited,
+            keeps_graph=keeps_graph,
             takes_optional=takes_optional,
+            longest_ns=longest_ns,
         )
 
 
@@ -72,7 +84,6 @@ class SegmentSession(Session):
         self.table = starting.table
         self.inputs, self.outputs = (*plan.inputs, *plan.fixed), plan.outputs
         self._fixed = frozenset(variable.name for variable in plan.fixed)
-        self._stamp = _stamp(file.path)
         self._taking_optional: SegmentProgram | None = None
         self.threads = file.threads
         self.caches = SessionCaches()
@@ -100,6 +111,8 @@ class SegmentSession(Session):
         prepared = PreparedModel(found, self.path, self.threads, self.taps, self._file.tuning)
         if prepared.plan.segments != self.starting.program.plan.segments:
             return False
+        if prepared.made_of != self.starting.source.made_of:
+            return False  # it is another model's by now: who loads that is served it
         with exchange_attempt(self.path) as may_be_tried:
             moved = self.starting.moved_to(prepared, may_go_on) if may_be_tried else None
         if moved is None:
@@ -128,9 +141,10 @@ class SegmentSession(Session):
         Raises BriskError.
         """
         if self._taking_optional is None:
-            if _stamp(self.path) != self._stamp:
+            bare = self._file.open(takes_optional=True)
+            if bare.made_of != self.starting.source.made_of:
                 raise InvalidModelError(f"{self.path} has changed since it was loaded")
-            self._taking_optional = start_segments(self._file.open(takes_optional=True)).program
+            self._taking_optional = start_segments(bare).program
         return self._taking_optional
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
@@ -143,15 +157,6 @@ class SegmentSession(Session):
             "is served as it started"
         )
         return True
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Of the file as it is now; None where it is gone."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_size, status.st_mtime_ns
 
 
 def load_segment_session(
@@ -170,7 +175,7 @@ def load_segment_session(
             source = _prepared(file, reject)
         if source is None:
             with exchange_attempt(path, most_deaths=1) as may_be_optimised:
-                bare = file.open(is_awaited=may_be_optimised)
+                bare = file.open(is_awaited=may_be_optimised, keeps_graph=not may_be_optimised)
                 bare.check()
             source = bare
         starting = start_segments(source)
@@ -226,7 +231,9 @@ class MendedModel(PreparedModel):
                 self._reject(error)
             if self._bare is None:
                 bare = self._file.open()
-                if bare.plan.segments != self.plan.segments:
+                if bare.plan.segments != self.plan.segments:  # it was prepared in fewer segments
+                    bare = self._file.open(longest_ns=math.inf)
+                if bare.made_of != self.made_of or bare.plan.segments != self.plan.segments:
                     raise InvalidModelError(f"{self._file.path}: not what it was prepared from")
                 self._bare = bare
         return self._bare
@@ -255,7 +262,7 @@ def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bo
         if deaths < most_deaths:
             make_private(note.parent)
             note.write_text(str(deaths + 1))
-    except (OSError, ValueError):
+    except (OSError, ValueError, InvalidModelError):
         yield True
         return
     if deaths >= most_deaths:
@@ -269,8 +276,9 @@ def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bo
 
 
 def _note_of(model: Path) -> Path:
-    """Of the model file as it is now: a changed one is tried anew. Raises OSError."""
-    status = model.stat()
-    what = f"{os.path.realpath(model)}:{status.st_size}:{status.st_mtime_ns}"
-    digest = hashlib.blake2b(os.fsencode(what), digest_size=16).hexdigest()
+    """Of the model as it is now: a changed one is tried anew.
+
+    Raises InvalidModelError where it is gone.
+    """
+    digest = hashlib.blake2b(os.fsencode(identity_of(str(model))), digest_size=16).hexdigest()
     return cache_directory() / "exchanges" / digest

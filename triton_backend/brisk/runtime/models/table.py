@@ -5,23 +5,21 @@ Used by the worker's main thread.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
-from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.os_priority import Precedence
 from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import checked_mark
 from brisk.runtime.models.entry import Binding, LoadState, SessionEntry
+from brisk.runtime.models.identity import identity_of
 from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
 from brisk.scheduling.job import JobClass
-from brisk.tuning import SessionTuning
 
 
 class SessionTable:
@@ -190,41 +188,3 @@ class SessionTable:
             part.pipelines.remove(entry)
             self._drop_unless_needed(part)
         entry.parts.clear()
-
-
-# Which model a path names now: a file that has changed is another one.
-
-_OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
-
-
-def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # noqa: B008
-    """Path and state of the model file and of its neighbours, external data among them; with how
-    the entry wants it computed, and the state of the operators' libraries.
-
-    Learned caches are left out: they change under a session and are checked against the model.
-    """
-    directory = os.path.dirname(os.path.realpath(path))
-    try:
-        os.stat(path)
-        with os.scandir(directory) as entries:
-            files = sorted(
-                (entry.name, entry.stat())
-                for entry in entries
-                if entry.is_file() and not entry.name.endswith(_OF_CACHES)
-            )
-    except (OSError, ValueError) as error:
-        raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
-    state = [(name, status.st_ino, status.st_size, status.st_mtime_ns) for name, status in files]
-    own = "" if tuning == SessionTuning() else f":{tuning}:{list(_states(tuning))}"
-    return f"{os.path.realpath(path)}:{state}{own}"
-
-
-def _states(tuning: SessionTuning) -> Iterator[tuple[int, int, int]]:
-    for path in tuning.operator_libraries:
-        try:
-            status = os.stat(path)
-        except (OSError, ValueError) as error:
-            raise InvalidModelError(
-                f"the library of custom operators {path!r} cannot be read: {error}"
-            ) from error
-        yield status.st_ino, status.st_size, status.st_mtime_ns

@@ -70,6 +70,12 @@ _FUSED_BEHIND = frozenset(
 )
 """What ONNX Runtime fuses with the node before it: no cut stands between the two."""
 
+_QUANTISES, _SCALES_BACK = "QuantizeLinear", "DequantizeLinear"
+"""ONNX Runtime computes on integers what stands between the second and the first, wherever they
+stand: neither what the first reads nor what the second makes crosses a border. What is
+quantised may: a cut stands between the first and the second.
+"""
+
 _READ_BLOCKED = frozenset(
     {*CONVOLUTIONS, "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
@@ -152,8 +158,11 @@ def cut_points(
 
 
 def is_fused_with_next(graph: GraphProto, position: int) -> bool:
-    """Whether the node behind this boundary is one that ONNX Runtime fuses with what is before."""
-    return position < len(graph.node) and graph.node[position].op_type in _FUSED_BEHIND
+    """Whether ONNX Runtime fuses the nodes before and behind this boundary."""
+    if not 0 < position < len(graph.node):
+        return False
+    before, behind = graph.node[position - 1].op_type, graph.node[position].op_type
+    return behind in _FUSED_BEHIND or before == _SCALES_BACK
 
 
 def _tapped(
@@ -255,13 +264,25 @@ def _boundaries(
     producers: dict[str, str] = {}
     is_convolutional = not CONVOLUTIONS.isdisjoint(names.operators)
     last_plain = _last_plain_uses(names) if is_convolutional else {}
+    quantised = {
+        name
+        for operator, reads in zip(names.operators, names.reads, strict=True)
+        if operator == _QUANTISES
+        for name in reads[:1]
+    }
     folded = set(names.constants)
     for position, operator in enumerate(names.operators):
-        if position and operator not in _FUSED_BEHIND:
+        reads = names.reads[position]
+        reads_quantised = operator == _SCALES_BACK and any(
+            producers.get(name) == _QUANTISES for name in reads
+        )
+        if position and (reads_quantised or operator not in _FUSED_BEHIND):
             for name in live.keys() - may_cross.keys():
                 kind = types.get(name)
                 crosses = (
                     producers.get(name) not in _NO_TENSORS
+                    and producers.get(name) != _SCALES_BACK
+                    and (name not in producers or name not in quantised)
                     and _may_cross(kind)
                     and name not in folded
                 )
@@ -274,7 +295,7 @@ def _boundaries(
                     for name in live
                 )
                 yield _Boundary(position, CALL_NS + cost_ns)
-        if names.reads[position] and folded.issuperset(names.reads[position]):
+        if reads and folded.issuperset(reads):
             folded.update(names.makes[position])
         for name in names.makes[position]:
             if name in names.last_use:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from onnx import AttributeProto, GraphProto, NodeProto, TypeProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, helper
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,18 @@ class NodeNames:
 
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """ONNX's operators that have graphs for attributes; of other domains any may."""
+
+
+def operators_of(model: ModelProto) -> set[str]:
+    """Of all nodes, those of bodies and functions included."""
+    found: set[str] = set()
+    left = [model.graph.node, *(function.node for function in model.functions)]
+    while left:
+        for node in left.pop():
+            found.add(node.op_type)
+            if node.op_type in WITH_BODIES or node.domain not in ("", "ai.onnx"):
+                left += [body.node for each in node.attribute for body in bodies_of(each)]
+    return found
 
 
 def names_of(graph: GraphProto) -> NodeNames:

@@ -18,13 +18,14 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
+from brisk.artefacts.store import ITSELF
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import PACKED, dtype_of_element
-from brisk.graph.files.mapping import map_file
+from brisk.graph.files.mapping import MappedFile, map_file
 from brisk.graph.files.tensors import external_range
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
-from brisk.paths import find_inside, shown
+from brisk.paths import Stamp, find_inside, shown
 from brisk.segments.model.graph_names import bodies_of
 from brisk.segments.session import IN_PLACE_BYTES, Weight
 
@@ -37,14 +38,16 @@ class ModelFile:
     """``proto``: the model, its large weights as references into ``files``.
 
     ``weights``: those weights by name. ``files``: each mapped file by its name in the model's
-    folder. ``own_format``: the whole model in ONNX Runtime's own format, where the file is in
-    that; ``proto`` has inputs and outputs only then.
+    folder. ``stamps``: of these when they were mapped, the model's own as ``ITSELF``.
+    ``own_format``: the whole model in ONNX Runtime's own format, where the file is in that;
+    ``proto`` has inputs and outputs only then.
     """
 
     path: Path
     proto: ModelProto
     weights: Mapping[str, Weight]
     files: Mapping[str, memoryview]
+    stamps: Mapping[str, Stamp]
     own_format: memoryview | None = None
 
     def give_to(self, options: Any) -> None:
@@ -58,13 +61,13 @@ class ModelFile:
 def read_model_file(path: Path) -> ModelFile:
     """Raises InvalidModelError naming the file and what is wrong with it."""
     try:
-        data = map_file(path)
+        data, stamp = map_file(path)
     except OSError as error:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror}") from error
     if not data:
         raise InvalidModelError(f"{path}: the file is empty, not an ONNX model")
     if is_ort_format(data):
-        return ModelFile(path, _signature(path, data), {}, {}, data)
+        return ModelFile(path, _signature(path, data), {}, {}, {ITSELF: stamp}, data)
     try:
         rest, detached = detach_large_tensors(data, IN_PLACE_BYTES)
         proto = ModelProto.FromString(rest)
@@ -74,7 +77,7 @@ def read_model_file(path: Path) -> ModelFile:
         raise InvalidModelError(f"{path}: not an ONNX model: it has no graph or no operator set")
     try:
         refers = b"location" in rest
-        return _with_weights(path, proto, data, detached, refers=refers)
+        return _with_weights(path, proto, MappedFile(data, stamp), detached, refers=refers)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{path}: a name in it is no UTF-8 text ({error})") from error
 
@@ -82,17 +85,17 @@ def read_model_file(path: Path) -> ModelFile:
 def _with_weights(
     path: Path,
     proto: ModelProto,
-    data: memoryview,
+    itself: MappedFile,
     detached: Mapping[int, memoryview],
     *,
     refers: bool,
 ) -> ModelFile:
     """``refers``: whether any tensor may be kept in another file."""
     proto.ClearField("training_info")  # nothing of it is served, nor opened
-    files = {path.name: data}
+    files = {path.name: itself}
     weights: dict[str, Weight] = {}
     names: set[str] = set()
-    start = _address(data)
+    start = _address(itself.data)
     for position, tensor in enumerate(proto.graph.initializer):
         if tensor.name in names:  # ONNX Runtime takes the first or the last of them
             raise InvalidModelError(f"{path}: initialiser '{shown(tensor.name)}' is given twice")
@@ -122,7 +125,8 @@ def _with_weights(
                     f"{MOST_NESTED_BYTES} bytes of external data; make them initialisers"
                 )
             _write_into(tensor, raw)
-    return ModelFile(path, proto, weights, files)
+    stamps = {name if name != path.name else ITSELF: file.stamp for name, file in files.items()}
+    return ModelFile(path, proto, weights, {name: files[name].data for name in files}, stamps)
 
 
 def _nested_tensors(proto: ModelProto) -> Iterator[TensorProto]:
@@ -188,7 +192,7 @@ def _refer(tensor: TensorProto, name: str, offset: int, size: int) -> None:
         tensor.external_data.add(key=key, value=value)
 
 
-def _external(path: Path, tensor: TensorProto, files: dict[str, memoryview]) -> memoryview:
+def _external(path: Path, tensor: TensorProto, files: dict[str, MappedFile]) -> memoryview:
     """What the model keeps in another file of its folder, which is mapped into ``files``."""
     label = f"{path}: tensor '{shown(tensor.name)}'"
     try:
@@ -205,14 +209,15 @@ def _external(path: Path, tensor: TensorProto, files: dict[str, memoryview]) -> 
             raise InvalidModelError(
                 f"{label}: external data '{location}' cannot be read: {error.strerror}"
             ) from error
-    size = len(files[location])
+    data = files[location].data
+    size = len(data)
     end = size if length is None else offset + length
     if not 0 <= offset <= end <= size:
         raise InvalidModelError(
             f"{label} needs bytes {offset} to {end} of external data '{location}', which ends at "
             f"{size}"
         )
-    return files[location][offset:end]
+    return data[offset:end]
 
 
 def _weight(path: Path, tensor: TensorProto, raw: memoryview) -> Weight:

@@ -13,12 +13,18 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 from brisk.graph.files.proto import from_type_proto
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.program import Variable
+from brisk.ort_format import read_ort_operators
 from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
-from brisk.segments.model.graph_names import WITH_BODIES, constants_of, names_of
+from brisk.segments.model.graph_names import (
+    WITH_BODIES,
+    constants_of,
+    names_of,
+    operators_of,
+)
 from brisk.segments.model.model_file import ModelFile, read_model_file
 from brisk.segments.opening import CPU, Form, Provider, open_segment
-from brisk.segments.session import OrtSession, running, shared
+from brisk.segments.session import NEEDS_PACKING, OrtSession, running, shared
 from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
@@ -34,9 +40,10 @@ that takes less than what the first run takes longer without. Networks of few no
 took 1.4 times ONNX Runtime's own start, and 0.8 so.
 """
 
-SCALED_BACK, SCALED_BACK_BYTES = "DequantizeLinear", 10 << 20
-"""So does one of at most so many bytes that is quantised by these nodes: ONNX Runtime computes it
-on floats until it is optimised.
+CHANGED_BY_OPTIMISING = frozenset({"DequantizeLinear", NEEDS_PACKING})
+"""A segment with such a node starts with its warm session, whatever that takes: ONNX Runtime
+computes quantised products on floats until the graph is optimised and the weights are packed, and
+answers differ by several percent.
 """
 
 
@@ -56,20 +63,28 @@ class BareModel(Source):
         longest_ns: float | None = None,
         provider: Provider = CPU,
         is_awaited: bool = False,
+        keeps_graph: bool = False,
     ) -> None:
         """``taps``: values behind which the model is cut, so that a frame can show them.
         ``tuning``: of all its sessions. ``takes_optional``: whether requests may give inputs that
         have a default; else those are constants, which are folded and fused as others are.
         ``longest_ns`` as in ``cut_points``. ``provider``: ONNX Runtime's; what it does not know is
         computed on the processor. ``is_awaited``: a request waits, so that segments start with
-        warm sessions where that is the sooner.
+        warm sessions where that is the sooner. ``keeps_graph``: no segment does, whatever that
+        changes: a worker has died of it.
 
         Raises InvalidModelError where the file is no model that can be read.
         """
         file = read_model_file(path)
         normalise(file.proto)
+        self._operators = operators_of(file.proto)
+        if file.own_format is not None:
+            self._operators = read_ort_operators(file.own_format)
+        # ONNX Runtime fuses nothing with what a request may give, and answers by that
+        takes_optional |= not self._operators.isdisjoint(CHANGED_BY_OPTIMISING)
         optional = () if takes_optional else _fix_optional(file.proto.graph)
         self.file = file
+        self.made_of = file.stamps
         self._threads = threads
         self._tuning = tuning
         self._provider = provider
@@ -77,6 +92,7 @@ class BareModel(Source):
         self._warm: dict[int, OrtSession] = {}
         """By segment, sessions that are warm from the start, until they are shared."""
         self._is_awaited = is_awaited
+        self._keeps_graph = keeps_graph
         size = path.stat().st_size
         names = names_of(file.proto.graph)
         spans, typed = cut_points(file.proto, size, longest_ns, taps, names)
@@ -142,7 +158,7 @@ class BareModel(Source):
 
     def close(self) -> None:
         """Warm sessions have copies of the weights; the file need not be mapped for them."""
-        self.segments, self.file = (), ModelFile(self.file.path, ModelProto(), {}, {})
+        self.segments, self.file = (), ModelFile(self.file.path, ModelProto(), {}, {}, {})
 
     def _open_first(self, index: int) -> OrtSession:
         first = self._first_form(self.segments[index])
@@ -155,6 +171,14 @@ class BareModel(Source):
     def _first_form(self, segment: Segment) -> Form:
         """What answers soonest (NNV12, 3.1)."""
         graph, weights = segment.proto.graph, self.file.weights
+        if self._keeps_graph:
+            return Form.IN_PLACE
+        if not self._operators.isdisjoint(CHANGED_BY_OPTIMISING):
+            operators = self._operators
+            if len(self.segments) > 1:
+                operators = operators_of(segment.proto)
+            if not operators.isdisjoint(CHANGED_BY_OPTIMISING):
+                return Form.OPTIMISED
         if not self._is_awaited or self.file.own_format is not None:
             return Form.IN_PLACE
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
@@ -163,8 +187,6 @@ class BareModel(Source):
         most = OPTIMISED_AT_ONCE_BYTES if len(graph.node) <= OPTIMISED_AT_ONCE_NODES else -1
         if not operators.isdisjoint(WITH_BODIES):
             most = -1  # of more nodes, and more weights, than are seen here
-        elif SCALED_BACK in operators:
-            most = SCALED_BACK_BYTES
         return Form.OPTIMISED if bytes_held <= most else Form.IN_PLACE
 
     def _open(self, index: int, forms: Sequence[Form]) -> tuple[OrtSession, Form]:

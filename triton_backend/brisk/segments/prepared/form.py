@@ -40,7 +40,7 @@ from brisk.segments.session import (
 from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
-SCHEMA = 6
+SCHEMA = 7
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
 
@@ -54,6 +54,7 @@ class KeptSegment:
 
     ``gain``: time of a run without packed weights over that with them, ``pattern_gain``: without
     a memory pattern over that with one; None: not measured.
+    ``needs_packing``: whether it answers otherwise where its weights are not packed.
     ``digest``: of all that a session is made from, by which equal segments are known.
     """
 
@@ -62,6 +63,7 @@ class KeptSegment:
     blobs: tuple[int, ...]
     gain: float | None
     pattern_gain: float | None
+    needs_packing: bool
     digest: str
 
     @property
@@ -148,23 +150,21 @@ class PreparedModel(Source):
     def open(self, index: int) -> OrtSession:
         """Raises ArtefactError where the segment's bytes are damaged."""
         warm = self._warm_manner(index)
+        if warm is not None and self.kept[index].needs_packing:
+            return self._shared(index, warm)
         found = None if warm is None else running(self._key(index, warm))
         return found or self._shared(index, _COLD)
 
     def open_warm(self, index: int) -> OrtSession | None:
         manner = self._warm_manner(index)
-        if manner is None:
+        if manner is None or self.kept[index].needs_packing:
             return None
-        session = self._shared(index, manner)
-        if manner.packs:
-            for blob in self.kept[index].blobs:  # it computes on copies of most of them
-                self.container.drop_pages(blob)
-        return session
+        return self._shared(index, manner)
 
     def _warm_manner(self, index: int) -> _Manner | None:
         """None where the first session runs as fast: no threads that could spin longer."""
-        gain = self.kept[index].gain
-        packs = gain is None or gain >= LEAST_GAIN
+        kept = self.kept[index]
+        packs = kept.needs_packing or kept.gain is None or kept.gain >= LEAST_GAIN
         is_alone = len(self.plan.segments) == 1
         if not packs and (self._threads == 1 or is_alone):
             return None
@@ -174,7 +174,11 @@ class PreparedModel(Source):
         return self.kept[index].digest, self._threads, self._tuning, manner
 
     def _shared(self, index: int, manner: _Manner) -> OrtSession:
-        return shared(self._key(index, manner), lambda: self._open(index, manner))
+        session = shared(self._key(index, manner), lambda: self._open(index, manner))
+        if manner.packs:
+            for blob in self.kept[index].blobs:  # it computes on copies of most of them
+                self.container.drop_pages(blob)
+        return session
 
     def check(self) -> None:
         """Compare every byte with its checksum. Raises ArtefactError."""
@@ -204,7 +208,7 @@ class PreparedModel(Source):
         if found != expected:
             differing = [name for name in expected if found.get(name) != expected[name]]
             raise ArtefactError(f"{self.path}: made elsewhere, its {', '.join(differing)} differ")
-        store.check_identity(self.path, model, dict(content["identity"]))
+        self.made_of = store.check_identity(self.path, model, dict(content["identity"]))
         plan = read_plan(content["plan"], self.container)
         kept = tuple(self._segment(record) for record in content["sessions"])
         if len(kept) != len(plan.segments):
@@ -224,6 +228,7 @@ class PreparedModel(Source):
             tuple(blob for _, _, _, blob in record["weights"]),
             gain,
             pattern_gain,
+            bool(record["needs_packing"]),
             str(record["digest"]),
         )
 

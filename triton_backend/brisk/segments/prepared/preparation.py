@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -11,13 +12,14 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from brisk.artefacts import store
 from brisk.artefacts.container import ContainerDraft
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
+from brisk.paths import shown
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import (
     PreparedModel,
@@ -27,8 +29,9 @@ from brisk.segments.prepared.form import (
     prepared_name,
 )
 from brisk.segments.prepared.manifest import write_plan
+from brisk.segments.prepared.oracle import WholeModel, differing_output
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
-from brisk.segments.prepared.trial import SegmentTrial, check_alike, gains
+from brisk.segments.prepared.trial import SegmentTrial, all_alike, check_alike, gains
 from brisk.segments.session import Weight
 from brisk.segments.source import SegmentPlan
 
@@ -85,11 +88,17 @@ def prepare(
         target = directory / prepared_name(model, taps)
         _sweep(directory, target.name)
         made = _Making(model, threads, taps, directory, disk_factor)
-        store.publish(target, made.write)
-        if store.stamps(made.home, made.names) != made.before:
+        try:
+            store.publish(target, made.write)
+        except _OtherAnswersError:
+            if len(made.source.segments) == 1:
+                raise
+            made = _Making(model, threads, taps, directory, disk_factor, longest_ns=math.inf)
+            store.publish(target, made.write)
+        if store.stamps(model, made.identity) != made.source.made_of:
             target.unlink(missing_ok=True)
             raise InvalidModelError(f"{model} has changed while it was prepared")
-        store.note_state(target, made.identity, made.before)
+        store.note_state(target, made.identity, made.source.made_of)
     return Preparation(target, made.source.plan, tuple(made.gains), time.monotonic() - started_s)
 
 
@@ -103,6 +112,17 @@ def _sweep(directory: Path, name: str) -> None:
                 left.unlink()
 
 
+class _OtherAnswersError(InvalidModelError):
+    """The prepared form answers otherwise than ONNX Runtime's own session of the model."""
+
+
+class _Tried(NamedTuple):
+    """``gains``: by packing, and by a memory pattern; None where that is not known."""
+
+    needs_packing: bool
+    gains: list[float] | None
+
+
 class _Making:
     """One model being prepared: what is known of it, and how its file is written."""
 
@@ -113,21 +133,15 @@ class _Making:
         taps: Collection[str],
         directory: Path,
         disk_factor: float,
+        longest_ns: float | None = None,
     ) -> None:
+        """``longest_ns``: as in ``cut_points``."""
         self._model, self._threads, self._taps = model, threads, taps
         self._directory = directory
-        real = Path(os.path.realpath(model))
-        self.home = real.parent
-        seen = store.stamps(self.home, [real.name])
-        self.source = BareModel(model, threads, taps)
-        data_files = self.source.file.files.keys() - {model.name}
-        self.names = sorted({real.name, *data_files})
-        self.before = store.stamps(self.home, self.names)
-        if self.before[real.name] != seen[real.name]:
-            raise InvalidModelError(f"{model} has changed while it was prepared")
-        self.identity = store.identify(self.home, self.names)
+        self.source = BareModel(model, threads, taps, longest_ns=longest_ns)
+        self.identity = store.identify(model, self.source.made_of)
         self._most_bytes = SPARE_BYTES + int(
-            disk_factor * sum(stamp[0] for stamp in self.before.values())
+            disk_factor * sum(stamp[0] for stamp in self.source.made_of.values())
         )
         self._trial = SegmentTrial(self.source.plan)
         self._known: dict[bytes, int] = {}
@@ -143,8 +157,21 @@ class _Making:
         content["sessions"] = [
             self._segment(index, draft) for index in range(len(self.source.plan.segments))
         ]
+        self._compare()
         draft.finish(content)
         os.fchmod(file.fileno(), 0o400)  # it is replaced as a whole or not at all
+
+    def _compare(self) -> None:
+        """Raises _OtherAnswersError where the segments do not answer as the whole model."""
+        if self._trial.values is None:
+            return
+        whole = WholeModel(self._model, self._threads)
+        name = differing_output(whole, self._trial.inputs, self._trial.results())
+        if name is not None:
+            raise _OtherAnswersError(
+                f"{self._model}: in {len(self.source.segments)} segments, output '{shown(name)}' "
+                "is not what ONNX Runtime's session of the whole model answers"
+            )
 
     def _segment(self, index: int, draft: ContainerDraft) -> dict[str, Any]:
         segment, file = self.source.segments[index], self.source.file
@@ -152,8 +179,8 @@ class _Making:
             prefix=_DRAFT, dir=self._directory, ignore_cleanup_errors=True
         ) as folder:
             saved, session = save_optimised(segment, file, self._threads, Path(folder))
-            found = self._try(index, saved, session)
-            gain, pattern_gain = (None, None) if found is None else found
+            tried = self._try(index, saved, session)
+            gain, pattern_gain = tried.gains or (None, None)
             self.gains.append(gain)
             del session
             whole = hashlib.blake2b(saved.proto, digest_size=16)
@@ -162,6 +189,7 @@ class _Making:
                 "weights": [self._weight(each, draft, whole) for each in saved.weights],
                 "gain": gain,
                 "pattern_gain": pattern_gain,
+                "needs_packing": tried.needs_packing,
                 "digest": whole.hexdigest(),
             }
         if draft.size > self._most_bytes:
@@ -179,11 +207,8 @@ class _Making:
             blob = self._known[digest] = draft.add(weight.data)
         return [weight.name, weight.kind, list(weight.shape), blob]
 
-    def _try(self, index: int, saved: OptimisedSegment, session: Any) -> list[float] | None:
-        """What packing gains, and what a memory pattern; None where that is not known.
-
-        Raises InvalidModelError where it does not answer as ``session``.
-        """
+    def _try(self, index: int, saved: OptimisedSegment, session: Any) -> _Tried:
+        """Raises InvalidModelError where it does not answer as ``session``."""
         spec, trial = self.source.plan.segments[index], self._trial
         label = f"{self._model}: segment {index} ({spec.words})"
         try:
@@ -195,13 +220,17 @@ class _Making:
         outputs = trial.run(spec, session) if index else trial.run_first(spec, session)
         if outputs is None:
             trial.values = None
-            return None
+            return _Tried(saved.needs_packing, None)
         again = trial.run(spec, session)
         check_alike(label, outputs, again, trial.run(spec, plain.session))
         del again, session
         made = saved.proto, saved.weights, self._threads
         packed = open_saved(*made, packs=True)
+        packed_outputs = trial.run(spec, packed.session)
+        needs_packing = saved.needs_packing or not all_alike(outputs, packed_outputs)
         patterned = open_saved(*made, packs=False, uses_memory_pattern=True)
         found = gains(trial, spec, plain.session, [packed.session, patterned.session])
-        trial.go_on(spec, outputs)
-        return found
+        served = packed_outputs if needs_packing else outputs
+        if served is not None:
+            trial.go_on(spec, served)
+        return _Tried(needs_packing, found)

@@ -23,11 +23,12 @@ from brisk.graph.files.element_types import PACKED, dtype_of_element
 from brisk.graph.files.mapping import PAGE_BYTES
 from brisk.graph.files.tensors import external_range
 from brisk.segments.model.extraction import Segment
-from brisk.segments.model.graph_names import reads_of
+from brisk.segments.model.graph_names import operators_of, reads_of
 from brisk.segments.model.model_file import ModelFile
 from brisk.segments.session import (
     FOLDER_ENTRY,
     IN_PLACE_BYTES,
+    NEEDS_PACKING,
     NOWHERE,
     Weight,
     onnxruntime,
@@ -38,10 +39,14 @@ from brisk.tuning import SessionTuning
 
 @dataclass(frozen=True, slots=True)
 class OptimisedSegment:
-    """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use."""
+    """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use.
+
+    ``needs_packing``: whether it answers otherwise where its weights are not packed.
+    """
 
     proto: bytes
     weights: tuple[Weight, ...]
+    needs_packing: bool
 
 
 def save_optimised(
@@ -87,7 +92,8 @@ def save_optimised(
         ) from error
     content = np.memmap(data, np.uint8, "r") if data.exists() else np.zeros(0, np.uint8)
     weights = _take_weights(proto, content, label)
-    return OptimisedSegment(proto.SerializeToString(), weights), session
+    needs_packing = NEEDS_PACKING in operators_of(proto)
+    return OptimisedSegment(proto.SerializeToString(), weights, needs_packing), session
 
 
 def _check_room(folder: Path, needed_bytes: int) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import ContainerKind
+from brisk.segments.prepared.oracle import are_alike
 from brisk.segments.source import SegmentPlan, SegmentSpec
-from brisk.segments.values import to_ort_value
+from brisk.segments.values import to_array, to_ort_value
 
 SIZES = (128, 224, 32, 1)
 """Tried in turn for dimensions that a model leaves open; the first one is 1."""
@@ -31,18 +32,16 @@ class SegmentTrial:
 
     def __init__(self, plan: SegmentPlan) -> None:
         self._plan = plan
-        self._inputs: dict[str, np.ndarray] = {}  # whose memory ``values`` show
+        self.inputs: dict[str, np.ndarray] = {}  # whose memory ``values`` show
         self.values: dict[str, Any] | None = None
 
     def run_first(self, segment: SegmentSpec, session: Any) -> list[Any] | None:
         """The first segment's outputs, of the first sizes that it takes."""
         for size in SIZES:
             try:
-                self._inputs = made_up(self._plan, size)
-                if any(each.dtype.kind == "O" for each in self._inputs.values()):
-                    break  # strings, which have no OrtValue
-                self.values = {name: to_ort_value(each) for name, each in self._inputs.items()}
-            except (KeyError, TypeError, ValueError):
+                self.inputs = made_up(self._plan, size)
+                self.values = {name: to_ort_value(each) for name, each in self.inputs.items()}
+            except (KeyError, TypeError, ValueError, RuntimeError):  # of strings, no OrtValue
                 break
             if (outputs := self.run(segment, session)) is not None:
                 return outputs
@@ -64,6 +63,21 @@ class SegmentTrial:
         self.values.update(zip(segment.outputs, outputs, strict=True))
         for name in segment.dead:
             self.values.pop(name, None)
+
+    def results(self) -> dict[str, np.ndarray]:
+        """The model's outputs that are tensors, when all segments have gone on."""
+        assert self.values is not None
+        found = {variable.name: self.values[variable.name] for variable in self._plan.outputs}
+        return {name: to_array(value) for name, value in found.items() if value.is_tensor()}
+
+
+def all_alike(expected: list[Any], found: list[Any] | None) -> bool:
+    """Whether these outputs of a segment may stand for each other: see ``are_alike``."""
+    return found is not None and all(
+        are_alike(to_array(one), to_array(other))
+        for one, other in zip(expected, found, strict=True)
+        if one.is_tensor()
+    )
 
 
 def check_alike(label: str, expected: list[Any], again: list[Any] | None, found: Any) -> None:

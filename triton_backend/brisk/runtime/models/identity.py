@@ -1,0 +1,71 @@
+"""Which model a path names now: a file that has changed is another model.
+
+A load begins before anybody has read which files the model names. They all lie in its version's
+folder (``brisk.paths``), so the state of every file there, in folders of it too, is the model's:
+a look at each takes some microseconds, and nothing is read. A model that was read knows its files:
+``Source.made_of``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from brisk.errors import InvalidModelError
+from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
+from brisk.paths import Stamp, stamp_of, version_folder
+from brisk.tuning import SessionTuning
+
+_OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
+
+
+def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # noqa: B008
+    """Path and state of all files that the model at ``path`` may be made of; with how the entry
+    wants it computed, and the state of the operators' libraries.
+
+    Learned caches are left out: they change under a session and are checked against the model.
+    Raises InvalidModelError where there is no such file.
+    """
+    try:
+        os.stat(path)
+        folder = version_folder(Path(path))
+        goes_deep = folder.name.isdecimal()  # else a command's file, which may lie anywhere
+        files = sorted(_files_below(os.path.realpath(folder), goes_deep=goes_deep))
+    except (OSError, ValueError) as error:
+        raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
+    # external data is looked for beside the path; links to one file need not lie in one folder
+    place = os.path.realpath(os.path.dirname(path)), os.path.realpath(path)
+    own = "" if tuning == SessionTuning() else f":{tuning}:{list(_libraries(tuning))}"
+    return f"{place}:{files}{own}"
+
+
+def _files_below(folder: str, *, goes_deep: bool) -> Iterator[tuple[str, list[Stamp]]]:
+    """Path and state of each file but learned caches; of a link its own and that of its target.
+
+    ``goes_deep``: into folders, too, of which those that cannot be read hold nothing of a model.
+    Raises OSError where ``folder`` itself is such a one.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    if goes_deep:
+                        yield from _files_below(entry.path, goes_deep=True)
+            elif not entry.name.endswith(_OF_CACHES):
+                with contextlib.suppress(OSError):  # it has gone, or leads nowhere
+                    stamps = [stamp_of(entry.stat(follow_symlinks=False))]
+                    if entry.is_symlink():
+                        stamps.append(stamp_of(entry.stat()))
+                    yield entry.path, stamps
+
+
+def _libraries(tuning: SessionTuning) -> Iterator[Stamp]:
+    for path in tuning.operator_libraries:
+        try:
+            yield stamp_of(os.stat(path))
+        except (OSError, ValueError) as error:
+            raise InvalidModelError(
+                f"the library of custom operators {path!r} cannot be read: {error}"
+            ) from error
