@@ -103,7 +103,8 @@ def main(entry: str, name: str) -> None:
     sys.modules["triton_python_backend_utils"] = pb_utils()
     from model import TritonPythonModel
 
-    config = {"input": [{"name": name, "data_type": "TYPE_FP32"}], "output": [{"name": "y"}]}
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1, 4]}
+    config = {"input": [{"name": name, **tensor}], "output": [{"name": "y", **tensor}]}
     model = TritonPythonModel()
     model.initialize(
         {

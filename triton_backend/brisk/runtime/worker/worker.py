@@ -7,19 +7,10 @@ Where a layer takes long, another thread hears and leads meanwhile (``Relay``).
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Mapping
 
-from brisk import telemetry
-from brisk.errors import (
-    BriskError,
-    InternalError,
-    InvalidRequestError,
-    ProtocolError,
-    UnavailableError,
-)
+from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.os_priority import Precedence
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.early_exit.audits import Auditor, Audits
@@ -40,23 +31,13 @@ from brisk.runtime.settings import Settings
 from brisk.runtime.worker.batch import Request, Run, begin_run, take_batch
 from brisk.runtime.worker.device import LayerQueue
 from brisk.runtime.worker.introspection import Observation
+from brisk.runtime.worker.long_runs import LongRuns
 from brisk.runtime.worker.relay import Relay, Step
-from brisk.scheduling.job import JobClass, JobState, more_urgent
+from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.profile import ProfileTable
-from brisk.telemetry import metrics
 
 LOOK_INTERVAL_NS = 1_000_000_000
 LONGEST_UNCHECKED_NS = 10_000_000_000  # where there is no moment without a run
-
-STALLED_NS, STALLED_RUNS = 1_000_000_000, 4.0
-"""A run's step keeps others of its class waiting too long beyond both: a time, and so many times
-what a run of its shapes takes. More urgent ones do not wait that long (``relay.LONG_NS``)."""
-
-MOST_ASIDE = 4
-"""Runs that go on beside others at a time; then the first of them has to make room."""
-
-LAST_RESORT_NS = 1_000_000_000
-"""From telling a run to end to ending the worker."""
 
 ASIDE_PATIENCE_S = 0.01
 """Between two looks at steps that go on beside others, where there is nothing else to do."""
@@ -95,8 +76,7 @@ class Worker:
         self._runs: list[Run] = []
         """The last one computes. Those before it are parked at their layer boundaries; when they
         resume, nothing is computed again."""
-        self._aside: list[Step] = []
-        """Steps that take long, which others do not wait for."""
+        self._long_runs = LongRuns(self._requests, self._runs, controller)
         self._is_held = False
         """The run on top waits for the gate."""
         goes_first = is_foreground and controller.policy.stands_back
@@ -104,7 +84,7 @@ class Worker:
         self._sessions = SessionTable(self._loader, self._pipelines, precedence)
         observation = Observation(
             *(role, device, settings.threads, connections),
-            *(self._sessions, self._requests, self._runs, self._aside),
+            *(self._sessions, self._requests, self._runs, self._long_runs.aside),
         )
         self._dispatcher = Dispatcher(connections, self._sessions, self._requests, observation)
         # on a GPU a step only issues work, by a thread that torch was told of
@@ -132,7 +112,7 @@ class Worker:
     def step(self) -> None:
         """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
         self._hear()
-        if self._aside:
+        if self._long_runs.aside:
             self._attend_aside()
         self._try_pipelines()
         self._requests.expire()
@@ -157,7 +137,7 @@ class Worker:
             self._dispatcher.settle(self._loader.outcomes.popleft())
 
     def _patience_s(self) -> float:
-        if self._aside:
+        if self._long_runs.aside:
             return 0.0 if self._runs or len(self._requests.queue) else ASIDE_PATIENCE_S
         if self._is_held:
             return RECHECK_S
@@ -222,12 +202,12 @@ class Worker:
             return
         self._runs.pop()
         self._controller.pauses()
-        self._resume_top()
+        self._long_runs.resume_top()
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
         now_ns = time.monotonic_ns()
-        self._fail_late(run, now_ns)
+        self._long_runs.fail_late(run, now_ns)
         if not run.live:
             return True
         queue = self._queues[run.job_class]
@@ -244,15 +224,6 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(run.jobs, error)
         return True
-
-    def _fail_late(self, run: Run, now_ns: int) -> None:
-        """Answer those whose time is over, by their own time-outs or the entry's brisk_max_run."""
-        most_ns = run.jobs[0].binding.model.max_run_ns
-        for job in run.live:
-            if job.is_late(now_ns):
-                self._requests.fail_late(job, now_ns)
-            elif now_ns - run.started_ns > most_ns:
-                self._requests.fail(job, took_too_long(most_ns))
 
     def _compute(self, run: Run, queue: LayerQueue, now_ns: int) -> bool:
         """Issue layers for a quantum, until the queue is full or the next layer is held.
@@ -289,8 +260,6 @@ class Worker:
             raise step.error
         return step.is_last
 
-    # Runs that take long.
-
     def _attend(self, step: Step) -> bool:
         """A step has taken long and goes on: hear what has come meanwhile.
 
@@ -298,91 +267,33 @@ class Worker:
         """
         self._listen(0.0)
         self._requests.expire()
-        now_ns = time.monotonic_ns()
         self._attend_aside()
-        self._end_if_unwanted(step, now_ns)
-        if not self._keeps_others_waiting(step, now_ns):
-            return False
-        if len(self._aside) >= MOST_ASIDE:
-            for job in self._aside[0].run.live:
-                self._requests.fail(job, made_room(MOST_ASIDE))
-            return False
-        run = step.run
-        LOGGER.warning(
-            f"a run of model '{run.model_name}' has computed one segment for "
-            f"{(now_ns - step.began_ns) / 1e6:.0f} ms: others go on beside it"
-        )
-        telemetry.count(metrics.RUNS_ASIDE, run.labels)
-        run.is_disturbed = True
-        self._aside.append(step)
-        self._runs.remove(run)
-        self._controller.pauses()
-        self._resume_top()
-        return True
-
-    def _keeps_others_waiting(self, step: Step, now_ns: int) -> bool:
-        """Whether something waits that should not wait for the step's end."""
-        following = self._requests.queue.peek()
         is_load_waiting = self._loader.lone.is_wanted or bool(self._pipelines.tried)
-        if following is None and len(self._runs) == 1 and not is_load_waiting:
-            return False
-        if following is not None and more_urgent(following, step.run.jobs[0]):
-            return True
-        expected_ns = step.run.profile.run_ns or 0.0
-        return now_ns - step.began_ns > max(STALLED_NS, STALLED_RUNS * expected_ns)
-
-    def _end_if_unwanted(self, step: Step, now_ns: int) -> None:
-        """Tell a run to end that nobody waits for any more, or that takes longer than it may."""
-        run = step.run
-        self._fail_late(run, now_ns)
-        if run.live:
-            return
-        step.end(now_ns)
-        assert step.ended_ns is not None
-        if now_ns - step.ended_ns > LAST_RESORT_NS:
-            LOGGER.error(
-                f"a run of model '{run.model_name}' does not end, although it was told to "
-                f"{LAST_RESORT_NS / 1e9:g} s ago: this worker ends, and the next one gets what "
-                "else it was to compute"
-            )
-            for other in self._runs:
-                if other is not run:
-                    other.park()
-            os.kill(os.getpid(), signal.SIGKILL)
+        return self._long_runs.attend(step, is_load_waiting=is_load_waiting)
 
     def _attend_aside(self) -> None:
         """Look after the steps that others do not wait for; take back those that are over."""
         while self._relay.returned:
             self._take_back(self._relay.returned.popleft())
-        now_ns = time.monotonic_ns()
-        for step in self._aside:
-            self._end_if_unwanted(step, now_ns)
+        self._long_runs.look_after()
 
     def _take_back(self, step: Step) -> None:
         """Its run is answered, or goes on behind all others."""
         run = step.run
-        self._aside.remove(step)
+        self._long_runs.aside.remove(step)
         taken_ns = time.monotonic_ns() - step.began_ns
         self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
         if not run.live:
             return
-        if step.error is not None:
-            self._fail(run.jobs, step.error)
-        elif step.is_last:
-            try:
+        try:
+            if step.error is not None:
+                raise step.error
+            if step.is_last:
                 self._answer(run)
-            except Exception as error:  # noqa: BLE001  # the worker must outlive any request
-                self._fail(run.jobs, error)
-        else:
-            run.park()
-            self._runs.insert(0, run)
-            if len(self._runs) == 1:
-                self._resume_top()
-
-    def _resume_top(self) -> None:
-        if self._runs:
-            self._runs[-1].resume()
-            self._controller.begins(self._runs[-1], time.monotonic_ns())
+            else:
+                self._long_runs.put_behind(run)
+        except Exception as error:  # noqa: BLE001  # the worker must outlive any request
+            self._fail(run.jobs, error)
 
     def _answer(self, run: Run) -> None:
         """The run is finished; some of what caches answered is sampled and audited.
@@ -436,15 +347,3 @@ class Worker:
         self._looked_around_ns = now_ns
         retire_orphans(self._connections, now_ns)
         self._sessions.forget_idle_sequences(now_ns)
-
-
-def took_too_long(most_ns: int) -> BriskError:
-    return InvalidRequestError(
-        f"the run was ended after {most_ns / 1e9:g} s, which is the entry's brisk_max_run"
-    )
-
-
-def made_room(most: int) -> BriskError:
-    return UnavailableError(
-        f"the run was ended for others: {most} runs that took long went on beside them already"
-    )

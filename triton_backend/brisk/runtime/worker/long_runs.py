@@ -1,0 +1,125 @@
+"""Runs that take long: which are ended, and beside which others go on.
+
+All is called by whoever has the worker's baton (``Relay``).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from brisk import telemetry
+from brisk.errors import InvalidRequestError, UnavailableError
+from brisk.runtime.log import LOGGER
+from brisk.runtime.preemption.controller import PreemptionController
+from brisk.runtime.requests.table import RequestTable
+from brisk.runtime.worker.batch import Run
+from brisk.runtime.worker.relay import Step
+from brisk.scheduling.job import more_urgent
+from brisk.telemetry import metrics
+
+STALLED_NS, STALLED_RUNS = 1_000_000_000, 4.0
+"""A run's step keeps others of its class waiting too long beyond both: a time, and so many times
+what a run of its shapes takes. More urgent ones do not wait that long (``relay.LONG_NS``)."""
+
+MOST_ASIDE = 4
+"""Runs that go on beside others at a time; then the first of them has to make room."""
+
+LAST_RESORT_NS = 1_000_000_000
+"""From telling a run to end to ending the worker."""
+
+
+class LongRuns:
+    """``aside``: steps that take long, which others do not wait for."""
+
+    def __init__(
+        self, requests: RequestTable, runs: list[Run], controller: PreemptionController
+    ) -> None:
+        """``runs``: the worker's; the last one computes, those before it are parked."""
+        self._requests = requests
+        self._runs = runs
+        self._controller = controller
+        self.aside: list[Step] = []
+
+    def fail_late(self, run: Run, now_ns: int) -> None:
+        """Answer those whose time is over, by their own time-outs or the entry's brisk_max_run."""
+        most_ns = run.jobs[0].binding.model.max_run_ns
+        for job in run.live:
+            if job.is_late(now_ns):
+                self._requests.fail_late(job, now_ns)
+            elif now_ns - run.started_ns > most_ns:
+                text = f"after {most_ns / 1e9:g} s, which is the entry's brisk_max_run"
+                self._requests.fail(job, InvalidRequestError(f"the run was ended {text}"))
+
+    def attend(self, step: Step, *, is_load_waiting: bool) -> bool:
+        """A step of the run on top has taken long. True where others go on beside it now."""
+        now_ns = time.monotonic_ns()
+        self._end_if_unwanted(step, now_ns)
+        if not self._keeps_others_waiting(step, now_ns, is_load_waiting=is_load_waiting):
+            return False
+        if len(self.aside) >= MOST_ASIDE:
+            text = f"{MOST_ASIDE} runs that took long went on beside them already"
+            for job in self.aside[0].run.live:
+                self._requests.fail(job, UnavailableError(f"the run was ended for others: {text}"))
+            return False
+        run = step.run
+        LOGGER.warning(
+            f"a run of model '{run.model_name}' has computed one segment for "
+            f"{(now_ns - step.began_ns) / 1e6:.0f} ms: others go on beside it"
+        )
+        telemetry.count(metrics.RUNS_ASIDE, run.labels)
+        run.is_disturbed = True
+        self.aside.append(step)
+        self._runs.remove(run)
+        self._controller.pauses()
+        self.resume_top()
+        return True
+
+    def _keeps_others_waiting(self, step: Step, now_ns: int, *, is_load_waiting: bool) -> bool:
+        """Whether something waits that should not wait for the step's end."""
+        following = self._requests.queue.peek()
+        if following is None and len(self._runs) == 1 and not is_load_waiting:
+            return False
+        if following is not None and more_urgent(following, step.run.jobs[0]):
+            return True
+        expected_ns = step.run.profile.run_ns or 0.0
+        return now_ns - step.began_ns > max(STALLED_NS, STALLED_RUNS * expected_ns)
+
+    def _end_if_unwanted(self, step: Step, now_ns: int) -> None:
+        """Tell a run to end that nobody waits for any more, or that takes longer than it may."""
+        run = step.run
+        self.fail_late(run, now_ns)
+        if run.live:
+            return
+        step.end(now_ns)
+        if step.ended_ns is None or now_ns - step.ended_ns <= LAST_RESORT_NS:
+            return
+        LOGGER.error(
+            f"a run of model '{run.model_name}' does not end, although it was told to "
+            f"{LAST_RESORT_NS / 1e9:g} s ago: this worker ends, and the next one gets what else "
+            "it was to compute"
+        )
+        for other in self._runs:
+            if other is not run:
+                other.park()  # it is not to blame
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def look_after(self) -> None:
+        """As of the run on top, of those that others do not wait for."""
+        now_ns = time.monotonic_ns()
+        for step in self.aside:
+            self._end_if_unwanted(step, now_ns)
+
+    def put_behind(self, run: Run) -> None:
+        """A run whose step is over goes on behind all others."""
+        run.park()
+        self._runs.insert(0, run)
+        if len(self._runs) == 1:
+            self.resume_top()
+
+    def resume_top(self) -> None:
+        """The run on top, if any, goes on."""
+        if self._runs:
+            self._runs[-1].resume()
+            self._controller.begins(self._runs[-1], time.monotonic_ns())
