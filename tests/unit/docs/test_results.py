@@ -89,6 +89,7 @@ def test_every_figure_of_the_readme_is_one_of_the_run_that_its_row_leads_to() ->
 
 def test_the_readme_shows_full_runs_of_one_commit_with_aims_that_are_numbers() -> None:
     shown_runs = [run for row in README_ROWS for run in runs_of(row, RUNS)]
+    assert shown_runs
     assert len({run.commit for run in shown_runs}) == 1
     for run in shown_runs:
         assert not run.dirty, run.file
