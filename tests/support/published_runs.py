@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from brisk_client.report import COMPARISONS, Check
-from publication.checks import BOUND
+from publication.checks import BOUND, worst_check
+from publication.readme import README_ROWS
 from publication.runs import PublishedRun, read_run
 
 _SHARE = re.compile(r"(\d+) of (\d+)")
@@ -48,6 +50,15 @@ def holds(check: Check) -> bool:
     if (share := _SHARE.fullmatch(str(value))) and expected in _SHARES:
         return _SHARES[expected](int(share[1]), int(share[2]))
     return bool(value == expected)
+
+
+def readme_shows(file: str, checks: Sequence[Check]) -> list[Check]:
+    """What the rows of the README would show of a run with these ``checks`` in ``file``.
+
+    Raises UnusableRunError where a row finds nothing.
+    """
+    run = PublishedRun("a benchmark", {}, {}, [], list(checks), file=file)
+    return [worst_check([run], row.check) for row in README_ROWS if fnmatchcase(file, row.file)]
 
 
 def is_honest(check: Check) -> bool:

@@ -230,8 +230,8 @@ def rows_of(label: str, found: Answered) -> list[dict[str, Any]]:
             "engine": engine,
             "path": "Triton, gRPC",
             **burst_row(taken),
-            "ratio_to_onnxruntime": round(ratio(found.bursts, engine), 3),
-            "more_us": round(1e6 * _more_s(found.bursts, engine), 1),
+            "ratio_to_onnxruntime": ratio(found.bursts, engine),
+            "more_us": 1e6 * _more_s(found.bursts, engine),
         }
         if engine in found.agrees:
             row["agrees"] = found.agrees[engine]

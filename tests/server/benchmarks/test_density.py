@@ -29,6 +29,7 @@ from brisk_client.benchmarks.density.networks import write_networks
 from brisk_client.benchmarks.harness.served_server import kind_of
 from brisk_client.benchmarks.start.sides import PYTHON
 from support.models.graph_models import model
+from support.published_runs import readme_shows
 
 pytestmark = pytest.mark.timing
 
@@ -106,6 +107,12 @@ def test_entries_that_are_asked_again_answer_about_as_fast_as_the_python_backend
     found = judged([ours, row(PYTHON, 2000.0, 4.0, part=DIFFERENT, model="")])
     name = f"40 different networks: second round's latency over {PYTHON}"
     assert found[name] == (latency_ms / 2, is_met)
+
+
+def test_the_readme_shows_memory_and_latency_of_different_networks() -> None:
+    rows = [row(engine, 500.0, 3.0, part=DIFFERENT, model="") for engine in (BRISK, PYTHON)]
+    memory, latency = readme_shows("density", all_checks(rows))
+    assert (memory.expected, latency.expected) == ("<= 0.6", "<= 1.25")
 
 
 def structure(file: Path) -> tuple[object, ...]:

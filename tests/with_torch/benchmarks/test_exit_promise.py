@@ -45,6 +45,7 @@ from brisk_client.benchmarks.exits.promise import (
     split_often,
 )
 from brisk_client.report import Check
+from support.published_runs import readme_shows
 
 POOL, TUNE, CALIBRATE = 6000, 600, 800
 
@@ -148,6 +149,9 @@ def test_even_the_upper_end_of_the_exact_interval_of_broken_splits_keeps_the_pro
     assert [judged(broken).value for broken in (0, 1)] == [3.622, 5.446]
     assert judged(0).expected == "<= 5"
     assert not judged(0, splits=20).ok, "20 splits prove nothing"
+    counts = [CascadeCount(100, (ExitCount(10, 10),), wrong_anywhere=0)] * 100
+    checks = judge("resnet50 on Fashion-MNIST", 0.97, 0.95, counts, 100)
+    assert readme_shows("exits-promise", checks) == [checks[0]]
     assert exact_interval(5, 100) == pytest.approx((0.0164, 0.1128), abs=1e-3)
     assert not judge("model", 0.97, 0.95, [], 100), "nothing was promised"
 
