@@ -47,13 +47,15 @@ def check_limit(
     """``value`` is to ``limit`` as ``comparison`` (of COMPARISONS) says.
 
     Does not hold where ``value`` tells why there is none. It is judged before it is rounded to
-    ``digits``.
+    ``digits``, or to as many more as it takes to be seen on its side of the limit.
     """
     expected = f"{comparison} {limit:g}"
     if isinstance(value, str):
         return Check(name, value, expected, False)
-    shown = value if digits is None else round(value, digits)
-    return Check(name, shown, expected, bool(COMPARISONS[comparison](value, limit)))
+    ok = bool(COMPARISONS[comparison](value, limit))
+    rounded = () if digits is None else (round(value, more) for more in range(digits, 13))
+    seen = (each for each in rounded if COMPARISONS[comparison](each, limit) == ok)
+    return Check(name, next(seen, value), expected, ok)
 
 
 def check_tail_ratio(

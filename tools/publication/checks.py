@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from brisk_client.report import COMPARISONS, Check
@@ -12,16 +13,19 @@ BOUND = re.compile(r"(<=|>=|<|>|==) (-?[\d.]+(?:e-?\d+)?)")
 """An expectation that a number meets or not."""
 
 
-def worst_check(run: PublishedRun, pattern: str) -> Check:
+def worst_check(runs: Iterable[PublishedRun], pattern: str) -> Check:
     """The check whose whole name matches; of several the one nearest to missing its aim.
 
-    Raises UnusableRunError where no check of the run matches.
+    Raises UnusableRunError where no check of one of the runs matches.
     """
-    found = [check for check in run.checks if re.fullmatch(pattern, check.name)]
-    if not found:
-        names = "; ".join(check.name for check in run.checks)
-        raise UnusableRunError(f"{run.file}: no check is called '{pattern}' of: {names}")
-    return max(found, key=_distress)
+    matching: list[Check] = []
+    for run in runs:
+        found = [check for check in run.checks if re.fullmatch(pattern, check.name)]
+        if not found:
+            names = "; ".join(check.name for check in run.checks)
+            raise UnusableRunError(f"{run.file}: no check is called '{pattern}' of: {names}")
+        matching += found
+    return max(matching, key=_distress)
 
 
 def _distress(check: Check) -> float:
@@ -47,13 +51,17 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def shown(check: Check) -> str:
-    """The value, with as many digits as it takes to be seen on its side of the limit."""
+    """The value, with as many digits as it takes to be seen on its side of the limit.
+
+    One that was rounded to the very limit, and has missed it, is said to be beyond it.
+    """
     bound = BOUND.match(str(check.expected))
     if bound is None or not isinstance(check.value, float):
         return number(check.value)
     texts = [number(check.value, digits) for digits in range(3, 9)]
     compare, limit = COMPARISONS[bound[1]], float(bound[2])
-    return next((text for text in texts if compare(float(text), limit) == check.ok), texts[-1])
+    beyond = f"{'more' if bound[1][0] == '<' else 'less'} than {texts[0]}"
+    return next((text for text in texts if compare(float(text), limit) == check.ok), beyond)
 
 
 def aim(check: Check) -> str:
@@ -62,6 +70,9 @@ def aim(check: Check) -> str:
     return text.replace("<=", "≤").replace(">=", "≥")
 
 
-def mark(check: Check) -> str:
-    """✓ or ✗; nothing where nothing is expected."""
-    return "" if check.expected is None else "✓" if check.ok else "✗"
+def mark(check: Check, flaws: str = "") -> str:
+    """✗ where it misses its aim, else ✓, or what the run lacks to say so; nothing where nothing
+    is expected."""
+    if check.expected is None:
+        return ""
+    return (flaws or "✓") if check.ok else "✗"

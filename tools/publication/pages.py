@@ -1,16 +1,16 @@
-"""The pages of `docs/benchmarks`, an index and one for each published run; README's results."""
+"""The pages of `docs/benchmarks`: an index, and one for each subject."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from brisk_client.report import REASON
-from publication.checks import aim, mark, number, shown, worst_check
+from publication.checks import aim, mark, number, shown
 from publication.pictures import picture_of
 from publication.runs import PublishedRun
-from publication.subjects import Subject, subject_of
+from publication.standing import all_flaws
+from publication.subjects import OTHERS, PAGES, Page, Part, page_of
 
 GENERATED = "<!-- Written by tools/make-results from data/*.json: change those, not this. -->"
 
@@ -20,9 +20,15 @@ _WIDEST = 60
 _INDEX = """# Benchmarks
 
 What was measured, on what, and whether it meets its aim. `tools/make-results` makes each page and
-the table below from the JSON in [data](data), which `brisk bench NAME --json FILE` writes; a test
+the tables below from the JSON in [data](data), which `brisk bench NAME --json FILE` writes; a test
 compares them. [How it is measured](method.md): sides, clocks, machine.
 
+✓ stands for a full run of one commit, the same for all, whose checks all hold; ✗ for one with a
+miss. A run that is short (quick) or of another commit says so instead of ✓, and the README has
+no row of it.
+"""
+
+_HEADER = """
 | benchmark | checks that hold | machine | date | commit | command |
 | --- | --- | --- | --- | --- | --- |
 """
@@ -30,38 +36,50 @@ compares them. [How it is measured](method.md): sides, clocks, machine.
 
 def all_pages(runs: Mapping[str, PublishedRun]) -> dict[str, str]:
     """Contents by the names of files in `docs/benchmarks`."""
-    return {
-        "README.md": f"{GENERATED}\n{_INDEX}{''.join(map(_index_line, runs.values()))}",
-        **{f"{name}.md": page(run) for name, run in runs.items()},
-    }
+    flaws = all_flaws(runs)
+    shown_runs = {page: list(page.runs(runs)) for page in PAGES}
+    found = {"README.md": "".join([f"{GENERATED}\n{_INDEX}", *_index(runs, flaws)])}
+    for page, parts in shown_runs.items():
+        if parts:
+            found[f"{page.name}.md"] = page_text(page, parts, flaws)
+    return found
 
 
-def page(run: PublishedRun) -> str:
-    """One run: where it comes from, its checks, its rows, its notes."""
-    subject = subject_of(run)
+def page_text(
+    page: Page, parts: Sequence[tuple[Part, PublishedRun]], flaws: Mapping[str, str]
+) -> str:
+    """What each run comes from, its checks, its rows; then all notes. ``flaws``: by file."""
+    notes = dict.fromkeys(" ".join(note.split()) for _, run in parts for note in run.notes)
+    files = ", ".join(f"[data/{run.file}.json](data/{run.file}.json)" for _, run in parts)
+    pieces = [f"{GENERATED}\n# {page.title}\n\n{page.about}\n"]
+    for part, run in parts:
+        pieces += _run_text(part, run, flaws.get(run.file, ""), is_alone=len(parts) == 1)
+    pieces.append(_section("## Notes\n\n", [f"- {note}\n" for note in notes]))
+    return "\n".join(piece for piece in [*pieces, f"All of it: {files}.\n"] if piece)
+
+
+def _run_text(part: Part, run: PublishedRun, flaws: str, *, is_alone: bool) -> Iterator[str]:
+    if not is_alone:
+        yield f"## {_capital(part.title_of(run.file))}\n"
+    level = "##" if is_alone else "###"
+    if (picture := picture_of(run)) is not None:
+        yield f"![{picture.about}](../pictures/{picture.file})\n"
     origin = {
         "command": f"`{run.command}`" if run.command else "",
+        "stands for": f"no full run of the published commit: {flaws}" if flaws else "",
         "date": run.date,
         "commit": _commit(run),
         "machine": ", ".join(f"{_name(key)} {value}" for key, value in run.machine.items()),
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
     }
+    yield _section("| | |\n| --- | --- |\n", [_line(*each) for each in origin.items() if each[1]])
     checks = [
-        _line(mark(check), check.name, shown(check), aim(check) or str(check.expected))
+        _line(mark(check, flaws), check.name, shown(check), aim(check) or str(check.expected))
         for check in run.checks
     ]
-    notes = [f"- {' '.join(note.split())}\n" for note in run.notes]
-    picture = picture_of(run)
-    parts = [
-        f"{GENERATED}\n# {subject.title}\n\n{subject.about}\n",
-        f"![{picture.about}](../pictures/{picture.file})\n" if picture is not None else "",
-        _section("| | |\n| --- | --- |\n", [_line(*each) for each in origin.items() if each[1]]),
-        _section("## Checks\n\n| | check | measured | aim |\n| --- | --- | --- | --- |\n", checks),
-        *_rows(run, subject),
-        _section("## Notes\n\n", notes),
-        f"All of it: [data/{run.file}.json](data/{run.file}.json).\n",
-    ]
-    return "\n".join(part for part in parts if part)
+    header = f"{level} Checks\n\n| | check | measured | aim |\n| --- | --- | --- | --- |\n"
+    yield _section(header, checks)
+    yield from _rows(run, part, level)
 
 
 def _section(head: str, lines: Sequence[str]) -> str:
@@ -69,12 +87,26 @@ def _section(head: str, lines: Sequence[str]) -> str:
     return "".join([head, *lines]) if lines else ""
 
 
-def _index_line(run: PublishedRun) -> str:
+def _index(runs: Mapping[str, PublishedRun], flaws: Mapping[str, str]) -> Iterator[str]:
+    yield _HEADER
+    for page in PAGES:
+        for part, run in page.runs(runs):
+            title = ": ".join(filter(None, [page.title, part.title_of(run.file)]))
+            yield _index_line(f"[{title}]({page.name}.md)", run, flaws[run.file])
+    yield f"\n## Others\n\nTheir rows are in the JSON only.\n{_HEADER}"
+    for file, run in runs.items():
+        if page_of(file) is None:
+            yield _index_line(f"[{OTHERS.get(file, file)}](data/{file}.json)", run, flaws[file])
+
+
+def _index_line(title: str, run: PublishedRun, flaws: str) -> str:
     held = sum(check.ok for check in run.checks)
-    count = f"{'✓' if held == len(run.checks) else '✗'} {held} of {len(run.checks)}"
+    is_met = held == len(run.checks)
+    verdict = "" if is_met and flaws else "✓ " if is_met else "✗ "
+    count = f"{verdict}{held} of {len(run.checks)}" if run.checks else "no aims"
     return _line(
-        f"[{subject_of(run).title}]({run.file}.md)",
-        count if run.checks else "no aims",
+        title,
+        f"{count}, {flaws}" if flaws else count,
         _machine(run),
         run.date[:10],
         _commit(run),
@@ -96,14 +128,18 @@ def _commit(run: PublishedRun) -> str:
     return f"`{run.commit[:10]}`{' with uncommitted changes' if run.dirty else ''}"
 
 
-def _rows(run: PublishedRun, subject: Subject) -> Iterable[str]:
+def _rows(run: PublishedRun, part: Part, level: str) -> Iterable[str]:
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in run.rows:
-        groups.setdefault(str(row.get(subject.split, "")), []).append(row)
+        groups.setdefault(str(row.get(part.split, "")), []).append(row)
     for value, rows in groups.items():
-        title = f"{_name(subject.split)} {value}" if value else "rows"
-        columns = list(dict.fromkeys(key for row in rows for key in row if key != subject.split))
-        yield f"## {title[0].upper()}{title[1:]}\n\n{_table(rows, columns, subject.columns)}"
+        title = f"{_name(part.split)} {value}" if value else "rows"
+        columns = list(dict.fromkeys(key for row in rows for key in row if key != part.split))
+        yield f"{level} {_capital(title)}\n\n{_table(rows, columns, part.columns)}"
+
+
+def _capital(title: str) -> str:
+    return f"{title[0].upper()}{title[1:]}"
 
 
 def _table(rows: Sequence[Mapping[str, Any]], there: Sequence[str], wanted: Sequence[str]) -> str:
@@ -133,86 +169,3 @@ def _is_short(value: Any) -> bool:
 
 def _is_numeric(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
     return all(isinstance(row.get(key), (int, float, type(None))) for row in rows)
-
-
-# README's table of results: which figures of which runs, nothing of them written by hand.
-
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-
-PAGES = "docs/benchmarks"
-
-
-@dataclass(frozen=True, slots=True)
-class ReadmeRow:
-    """A row of the README's table; left out as long as the file is not there.
-
-    ``check``: the pattern of the names of the checks, of which the worst is shown.
-    """
-
-    label: str
-    file: str
-    check: str
-
-
-README_ROWS = (
-    ReadmeRow(
-        "**Warm** inference of real models that nobody tuned for, over ONNX Runtime's time, one "
-        "thread, geometric mean",
-        "warm-real",
-        r"geometric mean of \d+ models: brisk / onnxruntime",
-    ),
-    ReadmeRow(
-        "**Cold start** in process, prepared: ONNX Runtime's time over ours, mean of the models",
-        "cold-process",
-        r"\d+ models: brisk, geometric mean of speed-ups over onnxruntime",
-    ),
-    ReadmeRow(
-        "**Server start**: from `exec` to the first answer, ResNet-50, prepared, over the Python "
-        "backend with ONNX Runtime",
-        "start",
-        r"resnet50.*: brisk prepared over python backend, onnxruntime, exec to first answer",
-    ),
-    ReadmeRow(
-        "**Priorities**: DISB's workload C, real-time p99 over that alone",
-        "preempt-workloads",
-        r"C: real-time p99 / RT-only",
-    ),
-    ReadmeRow(
-        "**Early exits**: mean speed-up on Fashion-MNIST at the lowest promise",
-        "exits-fashion",
-        r".*[Ff]ashion.*, 97%: mean speed-up",
-    ),
-    ReadmeRow(
-        "**Promise**: splits of a pool after which more early answers disagree than promised",
-        "exits-promise",
-        r".*97\.0%: splits after which more than 3\.0% of the rest disagree",
-    ),
-    ReadmeRow(
-        "**Soak**: requests lost or answered with an error beside kills, damage and full disks",
-        "soak",
-        r"errors, lost requests among them",
-    ),
-)
-
-
-def readme_table(runs: Mapping[str, PublishedRun]) -> str:
-    """The table's lines with its markers. Raises UnusableRunError where a figure is missing."""
-    lines = [BEGIN, "| | measured | aim | | command |", "| --- | --- | --- | --- | --- |"]
-    for row in README_ROWS:
-        if (run := runs.get(row.file)) is not None:
-            lines.append(_readme_line(row, run))
-    return "\n".join([*lines, END])
-
-
-def _readme_line(row: ReadmeRow, run: PublishedRun) -> str:
-    found = worst_check(run, row.check)
-    command = f"`brisk bench {run.name}`" if run.command else "reported"
-    link = f"[{command}]({PAGES}/{row.file}.md)"
-    return _line(row.label, shown(found), aim(found), mark(found), link).rstrip()
-
-
-def with_table(text: str, table: str) -> str:
-    """``text`` with what is between the markers exchanged. Precondition: it has both, once."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{table}{after}"

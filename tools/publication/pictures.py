@@ -28,7 +28,7 @@ class Picture:
 
 
 PICTURES = {
-    "preempt-workloads": Picture(
+    "preempt-workloads-C": Picture(
         "realtime.svg",
         "Distribution of a real-time model's latency, side by side",
         QUANTILES,

@@ -1,188 +1,164 @@
-"""What each published benchmark is, and which columns of its rows its page shows."""
+"""The published pages: which runs each shows, under which words, with which columns of their rows.
+
+A run is a file of docs/benchmarks/data. One that no page shows has a line in the index only.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from publication.runs import PublishedRun
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """A page: its title, what the benchmark is, and the columns of its tables.
+class Part:
+    """Runs of a page. ``file``: the name of their files, in which a * is whatever tells several
+    apart; ``title``: of each, with that in place of {}.
 
     Without ``columns`` all are shown. ``split``: a column with a table for each of its values.
     """
 
-    title: str
-    about: str
+    file: str
+    title: str = ""
     columns: tuple[str, ...] = ()
     split: str = ""
+
+    def title_of(self, file: str) -> str:
+        before, _, after = self.file.partition("*")
+        return self.title.format(file.removeprefix(before).removesuffix(after))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """``name``: of its file, without ``.md``."""
+
+    name: str
+    title: str
+    about: str
+    parts: tuple[Part, ...]
+
+    def part_of(self, file: str) -> Part | None:
+        return next((part for part in self.parts if fnmatchcase(file, part.file)), None)
+
+    def runs(self, runs: Mapping[str, PublishedRun]) -> Iterator[tuple[Part, PublishedRun]]:
+        """Those that it shows, in the order of its parts."""
+        for part in self.parts:
+            for file, run in runs.items():
+                if self.part_of(file) is part:
+                    yield part, run
 
 
 _WARM = (
     *("model", "engine", "path", "median_ms", "spread_ms", "processor_ms"),
-    *("ratio_to_onnxruntime", "runs"),
+    *("ratio_to_onnxruntime", "more_us", "runs"),
 )
 _DISB = (
     *("workload", "round", "quiet", "side", "mean_ms", "p50_ms", "p99_ms", "mean_ratio"),
     *("p99_ratio", "throughput_ratio", "per_s", "best_effort_per_s", "failed", "dropped"),
     "missed_percent",
 )
-_EXITS = "Learned caches against the same model without, in process, sides in turns"
+_COLD = (
+    *("part", "model", "batch", "engine", "first_ms", "spread_ms", "second_ms"),
+    *("warm_ms", "first_over_warm", "speedup", "samples"),
+)
+_SERVED = (
+    *("model", "batch", "engine", "ready_ms", "first_ms", "spread_ms", "stub_ms"),
+    *("parse_ms", "load_ms", "run_ms", "beside_ms", "second_ms", "over_brisk", "samples"),
+)
 
-SUBJECTS: dict[str, Subject] = {
-    "warm-1": Subject(
-        "Warm inference, one thread",
-        "Time of an inference of loaded models, engines in turns, in process and through Triton.",
-        _WARM,
-    ),
-    "warm-2": Subject(
-        "Warm inference, two threads",
-        "Time of one inference of a loaded model, engines in turns.",
-        _WARM,
-    ),
-    "warm-real": Subject(
+PAGES = (
+    Page(
+        "warm-real",
         "Warm inference of real models",
-        "Time of an inference of loaded models that nobody tuned for, engines in turns.",
-        _WARM,
+        "Time of an inference of loaded models, engines in turns, in process and through Triton, "
+        "with the number of threads that users get by default.",
+        (Part("warm-real", columns=_WARM),),
     ),
-    "warm-real-2": Subject(
-        "Warm inference of real models, two threads",
-        "Time of an inference of loaded models that nobody tuned for, engines in turns.",
-        _WARM,
-    ),
-    "warm-real-models": Subject(
-        "Warm inference of models that nobody tuned for, as reported",
-        "Time over ONNX Runtime's on models beyond the sample repository.",
-    ),
-    "cold-process": Subject(
+    Page(
+        "cold-process",
         "Cold start in process",
         "From the load call to the first answer in a fresh process with the page cache hot.",
-        (
-            *("part", "model", "batch", "engine", "first_ms", "spread_ms", "second_ms"),
-            *("warm_ms", "first_over_warm", "speedup", "samples"),
-        ),
-        "part",
+        (Part("cold-process", columns=_COLD, split="part"),),
     ),
-    "cold-served": Subject(
+    Page(
+        "cold-served",
         "Cold start through Triton",
         "From the load call on a running server to the first answer, beside Python backends.",
-        (
-            *("model", "batch", "engine", "ready_ms", "first_ms", "spread_ms", "stub_ms"),
-            *("parse_ms", "load_ms", "run_ms", "beside_ms", "second_ms", "over_brisk", "samples"),
-        ),
+        (Part("cold-served", columns=_SERVED),),
     ),
-    "load_beside": Subject(
-        "Loads beside a real-time model",
-        "What loads of another model cost the requests of a real-time one, through Triton.",
-    ),
-    "start": Subject(
+    Page(
+        "start",
         "Start of a server",
         "From `exec` of the server to its first answer.",
+        (Part("start"),),
     ),
-    "start-reported": Subject(
-        "Start of a server, as reported",
-        "From `exec` of the server to its first answer.",
-    ),
-    "density": Subject(
+    Page(
+        "density",
         "Many models on one server",
-        "Memory and start of a server with many small models, and of a runtime without any.",
-        split="part",
+        "Memory, start and answers of a server with many small models, copies of one and "
+        "different ones, and memory of a runtime without any.",
+        (Part("density", split="part"),),
     ),
-    "preempt-workloads": Subject(
+    Page(
+        "preempt-workloads",
         "Priorities: DISB's workloads",
-        "REEF's workloads of real-time and best-effort clients through real servers.",
-        _DISB,
-        "stage",
+        "REEF's workloads of real-time and best-effort clients, and a trace of real-time "
+        "requests, through real servers.",
+        (Part("preempt-workloads-*", "workload {}", _DISB, "stage"),),
     ),
-    **{
-        f"preempt-workload-{name}": Subject(
-            f"Priorities: DISB's workload {name}",
-            f"{about}, through real servers.",
-            _DISB,
-            "stage",
-        )
-        for name, about in {
-            "A": "A real-time client of low load beside a best-effort one",
-            "B": "A real-time client of high load beside a best-effort one",
-            "C": "A real-time client beside five best-effort ones",
-            "D": "Five real-time clients beside five best-effort ones",
-            "E": "Five real-time clients with random arrivals beside five best-effort ones",
-            "REAL": "A trace of real-time requests beside five best-effort clients",
-        }.items()
-    },
-    "preempt-de": Subject(
-        "Priorities: DISB's workloads D and E",
-        "REEF's workloads in which every network is asked in real time.",
-        _DISB,
-    ),
-    "preempt-real": Subject(
-        "Priorities: DISB's workload REAL",
-        "A trace of real-time requests beside best-effort clients through real servers.",
-        _DISB,
-    ),
-    "preempt-parts": Subject(
+    Page(
+        "preempt-latency",
         "Priorities: latency of preemption",
-        "From sending a real-time request to its first layer, network by network.",
-        split="figure",
-    ),
-    "preempt-layers": Subject(
-        "Priorities: latency of preemption by the length of a layer",
-        "From sending a real-time request to its first layer, beside layers of 1 to 300 ms.",
-    ),
-    "preempt-pairs": Subject(
-        "Priorities: pairs of networks",
-        "Each network in real time beside each other one at best effort.",
-    ),
-    "preempt-equality": Subject(
-        "Priorities: answers of interrupted runs",
-        "Whether runs that were really interrupted give the bits of undisturbed ones.",
-    ),
-    "exits-fashion": Subject("Early exits: Fashion-MNIST", f"{_EXITS}."),
-    "exits-streams": Subject("Early exits: Zipf streams", f"{_EXITS}, learning from the stream."),
-    "exits-video": Subject("Early exits: a fixed camera", f"{_EXITS}, learning from the video."),
-    "exits-served": Subject(
-        "Early exits: through Triton",
-        "Requests to an entry with learned caches and to one without.",
-    ),
-    "exits-variants": Subject(
-        "Early exits: variants and compositions",
-        "What every variant of predictor and every way of composing them comes to.",
-    ),
-    "exits-promise": Subject(
-        "Early exits: the promise", "Whether what was promised is kept, again and again."
-    ),
-    "pipeline": Subject(
-        "Pipelines",
-        "One request over several networks, planner against planner.",
+        "From sending a real-time request to its first layer.",
         (
-            *("policy", "objective_ms", "planner", "accuracy", "accuracy_gain_points"),
-            *("mean_ms", "latency_gain", "missed"),
+            Part("preempt-layers", "beside layers of 1 to 300 ms"),
+            Part("preempt-parts", "network by network", split="figure"),
         ),
     ),
-    "hop": Subject(
-        "Stub to worker and back",
-        "What a request pays between stub and worker, apart from computing.",
+    Page(
+        "exits",
+        "Early exits",
+        "Learned caches against the same model without, in process, sides in turns; and whether "
+        "what they promise is kept, split after split.",
+        (Part("exits-fashion", "Fashion-MNIST"), Part("exits-promise", "the promise")),
     ),
-    "conformance": Subject(
-        "Conformance",
-        "The ONNX project's own node cases as a CPU serves them, beside plain ONNX Runtime.",
-        split="kind",
+    Page(
+        "exits-streams",
+        "Early exits that learn from their traffic",
+        "Learned caches that are trained again from a stream of requests, against caches that "
+        "stay as they are and against the same model without, in process, sides in turns.",
+        (Part("exits-streams", "Zipf streams"), Part("exits-video", "a fixed camera")),
     ),
-    "pressure": Subject(
-        "Pressure",
-        "Many clients at once on the sample models; memory of the server side.",
-        split="kind",
+    Page(
+        "soak",
+        "Soak and pressure",
+        "Many clients for long beside loads, killed workers, damaged artefacts and full disks; "
+        "and as many as there is room for at once.",
+        (Part("soak", "soak", split="kind"), Part("pressure", "pressure", split="kind")),
     ),
-    "soak": Subject(
-        "Soak",
-        "Clients beside loads, killed workers, damaged artefacts and full disks.",
-        split="kind",
-    ),
+)
+"""In the order of the index."""
+
+OTHERS = {
+    "warm-1": "Warm inference of sample models, one thread",
+    "warm-2": "Warm inference of sample models, two threads",
+    "warm-real-2": "Warm inference of real models, two threads",
+    "warm-real-models": "Warm inference of further models",
+    "start-reported": "Start of a server",
+    "load_beside": "Loads beside a real-time model",
+    "hop": "Stub to worker and back",
+    "preempt-equality": "Priorities: answers of interrupted runs",
+    "preempt-pairs": "Priorities: pairs of networks",
+    "exits-served": "Early exits: through Triton",
+    "exits-variants": "Early exits: variants and compositions",
+    "pipeline": "Pipelines: planner against planner",
+    "conformance": "Conformance: the ONNX project's own node cases",
 }
+"""What runs are that no page shows, by their files."""
 
 
-def subject_of(run: PublishedRun) -> Subject:
-    """The file's page; a file that nobody described is shown whole, under its own name."""
-    return SUBJECTS.get(run.file, Subject(run.file, f"`brisk bench {run.name}`."))
+def page_of(file: str) -> Page | None:
+    """None where a run has no page."""
+    return next((page for page in PAGES if page.part_of(file) is not None), None)

@@ -1,144 +1,271 @@
-"""`brisk bench served`: the sample models through one real Triton, engine against engine.
+"""`brisk bench served`: models through one real Triton, engine against engine.
 
-Each model is an entry of Brisk, one of the plain Python backend that calls ONNX Runtime, and one
-that calls torch. One client asks them in turns (A B C A B C …) with one request in flight, so
-only one engine computes at a time. `brisk bench warm` runs this as its second part.
+Each model is an entry of Brisk, two of the plain Python backend that calls ONNX Runtime (whose
+idle threads sleep, or spin as by its default), one that calls torch where the network is written
+in it, and one of Triton's own ONNX Runtime backend where `--peer-backends` names a folder with it.
+One client asks them in turns (A B C A B C …) with one request in flight, so only one engine
+computes at a time. `brisk bench warm` runs this as its second part, on the models that it has
+measured.
 """
 
 from __future__ import annotations
 
+import os
+import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from brisk_client.benchmarks.engines.model_inputs import make_inputs
-from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
+import numpy as np
+
+from brisk_client.benchmarks.engines.agreement import agree_by_name
+from brisk_client.benchmarks.engines.model_inputs import NOTHING_GIVEN, GivenInputs
+from brisk_client.benchmarks.engines.registry import BASE, BRISK, SPINNING, TORCH
+from brisk_client.benchmarks.harness.command_line import (
+    UnusableArgumentError,
+    bars,
+    benchmark_parser,
+    run_command,
+)
 from brisk_client.benchmarks.harness.machine import new_report
+from brisk_client.benchmarks.harness.peer_backends import (
+    ONNXRUNTIME,
+    add_peers_option,
+    onnxruntime_backend,
+)
 from brisk_client.benchmarks.harness.sampling import (
     Burst,
     burst_rounds,
     burst_row,
     in_rounds,
     median_ratio,
+    one_line,
     time_inferences,
 )
 from brisk_client.benchmarks.harness.served_entries import (
     ONNXRUNTIME_MODEL,
+    ONNXRUNTIME_SPINNING_MODEL,
     TORCH_MODEL,
+    parameter,
+    place_model,
     sample_file,
-    signature_of,
-    write_brisk_entry,
+    write_config,
     write_python_entry,
 )
 from brisk_client.benchmarks.harness.served_server import (
+    FAILURES,
     WITHOUT_COMPLETION,
     benchmark_server,
     thread_variables,
 )
+from brisk_client.benchmarks.start.case import Case, case_of
+from brisk_client.disb.wire import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.report import Report, check_limit
+from brisk_client.report import REASON, Check, Report, check_limit
 
 LABELS = ("resnet50/1", "encoder/1", "mlp/1", "digits_cnn/1")
 
-LIMITS = {"resnet50/1": 1.15, "encoder/1": 1.15}
-OTHER_LIMIT = 1.5
-"""Brisk's median latency over that of a Python backend which calls ONNX Runtime."""
+SMALL_MS = 1.0
+LIMIT, SMALL_LIMIT = 1.15, 1.5
+"""Brisk's median latency over that of a peer, and where the peer takes less than SMALL_MS."""
 
-BASE = "onnxruntime"
+MEAN_LIMIT = 1.05
+"""The same over the Python backend, the geometric mean of several models."""
+
+CLOSE = "rtol 1e-3, atol 1e-4"
+"""What is expected of answers: that they are ONNX Runtime's, up to this."""
+
+CPP = f"{ONNXRUNTIME} backend"
+"""Triton's own, in C++."""
 
 NOTES = (
     "through Triton: client's latency of one request at a time; onnxruntime and torch eager are "
-    "models of the plain Python backend (onnxruntime: intra-op threads as given, no spinning)",
+    "models of the plain Python backend (onnxruntime: intra-op threads as given; its idle threads "
+    "sleep, 'onnxruntime spinning': its default); onnxruntime backend: Triton's own, in C++",
+    "through Triton, ratio to onnxruntime: as in process, over the faster of the Python "
+    "backend's two in each round",
     "processor ms: user and system time of tritonserver, all stubs and Brisk's runtime, an "
     "inference; counted in ticks of 10 ms over a whole round",
 )
 
 
-def run(quick: bool = False, threads: int = 1) -> Report:
-    """Measure the sample models. Raises FileNotFoundError where they are not generated."""
+def run(quick: bool = False, threads: int = 0, peers: Path | None = None) -> Report:
+    """Measure the sample models. ``threads``: 0: all usable cores, which is Brisk's default.
+
+    Raises FileNotFoundError where they are not generated, UnusableArgumentError for ``peers``
+    without Triton's own backend.
+    """
+    threads = threads or len(os.sched_getaffinity(0))
     versions = ("torch", "onnxruntime", "tritonclient", "numpy")
     report = new_report("served", versions, NOTES, threads=threads)
-    measure(report, quick, threads)
+    peer = onnxruntime_backend(peers) if peers is not None else None
+    measure(report, quick, threads, {label: sample_file(label) for label in LABELS}, peer)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = benchmark_parser("served", __doc__, "few and short rounds")
-    parser.add_argument("--threads", type=int, default=1, help="threads of every engine")
+    parser.add_argument("--threads", type=int, default=0, help="of every engine (default: cores)")
+    add_peers_option(parser)
     plot = bars("median_ms", "model", "engine", "spread_ms")
     return run_command(parser, arguments, run, plot)
 
 
-def measure(report: Report, quick: bool, threads: int) -> None:
-    """Add each sample's rows and its check to ``report``. One server at a time, one per sample.
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What an engine did: ``bursts``, one for each round, and whether its answer was right."""
 
-    Raises FileNotFoundError where a sample is not generated.
+    bursts: Mapping[str, Sequence[Burst]]
+    agrees: Mapping[str, bool]
+
+
+def measure(
+    report: Report,
+    quick: bool,
+    threads: int,
+    files: Mapping[str, Path],
+    peer: Path | None,
+    given: GivenInputs = NOTHING_GIVEN,
+) -> None:
+    """Add rows and checks of each of ``files``, which are by their labels, to ``report``.
+
+    One server at a time, one for each model. ``peer``: the folder of Triton's own backend.
     """
     effort = (4, 0.5) if quick else (10, 1.5)
-    for label in LABELS:
-        bursts = _measure_sample(sample_file(label), label, threads, effort)
-        _add(report, label, bursts)
+    ratios = []
+    for label, file in files.items():
+        try:
+            case = case_of(str(file), given)
+        except UnusableArgumentError as error:
+            report.notes.append(f"{label} is not measured through Triton: {error}")
+            continue
+        try:
+            found = _measure_model(case, label, threads, effort, peer)
+        except FAILURES as error:
+            reason = one_line(str(error))
+            report.rows.append({"model": f"{label} served", "engine": "none", REASON: reason})
+            text = f"{label} through Triton: is measured"
+            report.checks.append(Check(text, reason, "yes", False))
+            continue
+        report.rows += rows_of(label, found)
+        report.checks += checks_of(label, found)
+        ratios.append(ratio(found.bursts, BRISK))
+    if len(ratios) > 1:
+        mean = statistics.geometric_mean(ratios)
+        text = (
+            f"geometric mean of {len(ratios)} models through Triton: brisk / Python backend with "
+            "onnxruntime"
+        )
+        report.checks.append(check_limit(text, mean, "<=", MEAN_LIMIT, 3))
 
 
-def _measure_sample(
-    file: Path, label: str, threads: int, effort: tuple[int, float]
-) -> dict[str, list[Burst]]:
-    """Bursts by engine, one for each round. ``effort``: rounds, seconds of each burst."""
+def _measure_model(
+    case: Case, label: str, threads: int, effort: tuple[int, float], peer: Path | None
+) -> Answered:
+    """By engine. ``effort``: rounds, seconds of each burst. Raises one of FAILURES."""
     rounds, duration_s = effort
-    inputs = make_inputs(file)
     with tempfile.TemporaryDirectory(prefix="brisk-served-") as folder:
-        entries = write_entries(Path(folder), file, label, threads)
+        entries = write_entries(Path(folder), case, label, threads, peer)
+        options = [WITHOUT_COMPLETION]
         with (
-            benchmark_server(
-                Path(folder), thread_variables(threads), [WITHOUT_COMPLETION]
-            ) as server,
+            benchmark_server(Path(folder), thread_variables(threads), options, peer) as server,
             InferenceClient(server.grpc, Transport.GRPC) as client,
         ):
 
             def burst(engine: str) -> Burst:
                 used_s = server.processor_s()
-                ask = partial(client.infer, entries[engine], inputs)
+                ask = partial(client.infer, entries[engine], case.inputs)
                 return Burst(time_inferences(ask, duration_s), server.processor_s() - used_s)
 
-            return in_rounds(entries, rounds, burst, uncounted=1)[0]
+            client.infer(entries[BRISK], case.inputs)
+            wait_until_settled(server.place, entries[BRISK], "normal")
+            bursts, _ = in_rounds(entries, rounds, burst, uncounted=1)
+            answers: dict[str, Mapping[str, np.ndarray]] = {
+                engine: client.infer(name, case.inputs)
+                for engine, name in entries.items()
+                if engine != TORCH  # it has weights of its own
+            }
+    agrees = {engine: agree_by_name(each, case.expected) for engine, each in answers.items()}
+    return Answered(bursts, agrees)
 
 
-def write_entries(repository: Path, file: Path, label: str, threads: int) -> dict[str, str]:
-    """Names of entries by engine, of those that have the model ``file``; ``label``: NAME/VERSION.
+def write_entries(
+    repository: Path, case: Case, label: str, threads: int, peer: Path | None = None
+) -> dict[str, str]:
+    """Names of entries by engine, of those that have the case's model; ``label``: as it is shown.
 
     The same configuration for all, but for the backend; one instance each.
     """
     from brisk_client.benchmarks.engines.eager import NETWORKS
 
-    sources = {"onnxruntime": ONNXRUNTIME_MODEL}
-    if file.resolve().parent.parent.name in NETWORKS:
-        sources["torch eager"] = TORCH_MODEL
+    sources = {BASE: ONNXRUNTIME_MODEL}
+    if threads > 1:  # one thread has nobody to wait for
+        sources[SPINNING] = ONNXRUNTIME_SPINNING_MODEL
+    if case.file.parent.parent.name in NETWORKS:
+        sources[TORCH] = TORCH_MODEL
+    engines = (BRISK, *sources, *((CPP,) if peer is not None else ()))
     stem = label.replace("/", "_")
-    entries = {name: f"{stem}_{name.replace(' ', '_')}" for name in ("brisk", *sources)}
-    write_brisk_entry(repository, file, entries["brisk"])
-    values = {"file": str(file.resolve()), "weights": None, "threads": threads}
+    entries = {name: f"{stem}_{name.replace(' ', '_')}" for name in engines}
+    configured = {BRISK: ("brisk", "")}
+    if peer is not None:
+        configured[CPP] = (peer.name, parameter("intra_op_thread_count", threads))
+    for engine, (backend, more) in configured.items():
+        version = write_config(repository, entries[engine], case.signature, backend, more)
+        place_model(case.file, version / "model.onnx")
+    values = {"file": str(case.file), "weights": None, "threads": threads}
     for engine, source in sources.items():
-        write_python_entry(repository, entries[engine], signature_of(file), source, **values)
+        write_python_entry(repository, entries[engine], case.signature, source, **values)
     return entries
 
 
-def _add(report: Report, label: str, bursts: Mapping[str, list[Burst]]) -> None:
-    for engine, taken in bursts.items():
-        report.rows.append(
-            {
-                "model": f"{label} served",  # a plot of its own beside warm's of the same model
-                "engine": engine,
-                "path": "Triton, gRPC",
-                **burst_row(taken),
-                "ratio_to_onnxruntime": round(ratio(bursts, engine), 3),
-            }
-        )
-    text = f"{label} through Triton: brisk / Python backend with onnxruntime"
-    limit = LIMITS.get(label, OTHER_LIMIT)
-    report.checks.append(check_limit(text, ratio(bursts, "brisk"), "<=", limit, 3))
+def rows_of(label: str, found: Answered) -> list[dict[str, Any]]:
+    """One for each engine; a plot of their own beside those in process of the same model."""
+    rows = []
+    for engine, taken in found.bursts.items():
+        row: dict[str, Any] = {
+            "model": f"{label} served",
+            "engine": engine,
+            "path": "Triton, gRPC",
+            **burst_row(taken),
+            "ratio_to_onnxruntime": ratio(found.bursts, engine),
+            "more_us": 1e6 * _more_s(found.bursts, engine),
+        }
+        if engine in found.agrees:
+            row["agrees"] = found.agrees[engine]
+        rows.append(row)
+    return rows
+
+
+def checks_of(label: str, found: Answered) -> list[Check]:
+    """What is expected of Brisk beside each of its peers, and of its answer."""
+    named = f"{label} through Triton: brisk"
+    peers = {"Python backend with onnxruntime": _python_peers(found.bursts)}
+    if CPP in found.bursts:
+        peers["Triton's onnxruntime backend"] = [found.bursts[CPP]]
+    checks = []
+    for peer, bases in peers.items():
+        rounds = burst_rounds(found.bursts[BRISK], *bases)
+        theirs_ms = 1e3 * statistics.median(theirs for _, theirs in rounds)
+        limit = SMALL_LIMIT if theirs_ms < SMALL_MS else LIMIT
+        checks.append(check_limit(f"{named} / {peer}", median_ratio(rounds), "<=", limit, 3))
+    close = found.agrees[BRISK]
+    checks.append(Check(f"{named}'s answer agrees with onnxruntime's", close, CLOSE, close))
+    return checks
 
 
 def ratio(bursts: Mapping[str, Sequence[Burst]], engine: str) -> float:
-    """``engine``'s median latency over ONNX Runtime's, the median over rounds."""
-    return median_ratio(burst_rounds(bursts[engine], bursts[BASE]))
+    """``engine``'s median latency over ONNX Runtime's in the Python backend, in each round the
+    faster of its two settings, the median over rounds."""
+    return median_ratio(burst_rounds(bursts[engine], *_python_peers(bursts)))
+
+
+def _more_s(bursts: Mapping[str, Sequence[Burst]], engine: str) -> float:
+    rounds = burst_rounds(bursts[engine], *_python_peers(bursts))
+    return statistics.median(ours - theirs for ours, theirs in rounds)
+
+
+def _python_peers(bursts: Mapping[str, Sequence[Burst]]) -> list[Sequence[Burst]]:
+    return [bursts[name] for name in (BASE, SPINNING) if name in bursts]

@@ -62,7 +62,7 @@ def test_every_model_has_a_row_or_a_reason_and_the_others_are_measured(
     write(tmp_path / "two.onnx", "Tanh")
     write(tmp_path / "unknown.onnx", "Nonsense", "somebody")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    report = warm.run(quick=True, models=[tmp_path])
+    report = warm.run(quick=True, models=[tmp_path], through_triton=False)
     reasons = {(row["model"], row["engine"]): row.get("reason") for row in report.rows}
     assert reasons["one", "brisk"] is None
     assert reasons["one", "onnxruntime"] is None
@@ -75,6 +75,24 @@ def test_every_model_has_a_row_or_a_reason_and_the_others_are_measured(
     assert checks["one: outputs agree with onnxruntime's"]
     assert not checks["unknown: brisk answers"]
     assert not checks["broken: is measured"]
+
+
+@pytest.mark.parametrize(
+    ("takes_ms", "more_us", "judged"),
+    [
+        (20.0, 1000.0, ("m: brisk / onnxruntime, 2 thread(s)", 1.05, "<= 1.05", True)),
+        (20.0, 1020.0, ("m: brisk / onnxruntime, 2 thread(s)", 1.051, "<= 1.05", False)),
+        (0.04, 9.0, ("m: brisk - onnxruntime, us, 2 thread(s)", 9.0, "<= 10", True)),
+        (0.2, 10.04, ("m: brisk - onnxruntime, us, 2 thread(s)", 10.04, "<= 10", False)),
+    ],
+)
+def test_models_over_a_millisecond_are_judged_by_the_ratio_and_others_by_microseconds(
+    takes_ms: float, more_us: float, judged: tuple[str, float, str, bool]
+) -> None:
+    ratio = (takes_ms + more_us / 1e3) / takes_ms
+    row = {"model": "m", "ratio_to_onnxruntime": ratio, "more_us": more_us}
+    (check,) = warm.checks_of({**row, "onnxruntime_ms": takes_ms}, 2)
+    assert (check.name, check.value, check.expected, check.ok) == judged
 
 
 def test_a_cold_start_of_a_given_file_is_measured_with_its_peers(tmp_path: Path) -> None:

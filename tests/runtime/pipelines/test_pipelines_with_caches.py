@@ -118,7 +118,7 @@ def test_a_variant_behind_frequent_early_answers_is_planned_as_a_fast_one(
         return write(
             version,
             {"objective_ms": objective_ms, "policy": "equal", "nodes": nodes}
-            | {"outputs": {"y": "second.y"}},
+            | {"replanning": "incremental", "outputs": {"y": "second.y"}},
         )
 
     path = described(60_000)

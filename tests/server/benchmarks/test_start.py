@@ -24,6 +24,7 @@ from brisk_client.benchmarks.start.sides import (
     StartSide,
 )
 from support.models.graph_models import model
+from support.published_runs import readme_shows
 
 pytestmark = pytest.mark.timing
 
@@ -168,6 +169,13 @@ def test_the_python_backend_stands_in_for_triton_s_own() -> None:
     assert found[f"m: {FIRST} over 0.9 x {PYTHON}, {text}"] == (1.444, False)
     assert found[f"m: {PREPARED} over 0.9 x {PYTHON}, {text}"] == (0.889, True)
     assert found[f"m: {PREPARED} over {PYTHON}, {text}"] == (0.8, False)
+
+
+def test_the_readme_shows_prepared_beside_prepared() -> None:
+    engines = {PREPARED: 12.0, PYTHON: 40.0, PYTHON_PREPARED[0]: 15.0, PYTHON_PREPARED[1]: 10.0}
+    rows = [_row(engine, first_ms, model="resnet50") for engine, first_ms in engines.items()]
+    (check,) = readme_shows("start", all_checks(rows))
+    assert (check.value, check.expected, check.ok) == (1.2, "<= 1", False)
 
 
 def test_wrong_answers_and_a_brisk_that_does_not_start_fail() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import operator
 import re
 import subprocess
 import sys
@@ -11,23 +11,22 @@ from typing import Any
 
 import pytest
 
-from brisk_client.report import Check
-from brisk_client.tails import CURVE
+from brisk_client.report import Check, check_limit
 from publication.checks import shown, worst_check
-from publication.latency_plot import QUANTILES, SIDES, latency_plot
-from publication.pages import (
+from publication.pages import all_pages, page_text
+from publication.readme import (
     BEGIN,
     END,
     README_ROWS,
-    page,
+    ReadmeRow,
     readme_table,
+    runs_of,
     with_table,
 )
-from publication.pictures import PICTURES, all_pictures, left_as_they_are, picture_of
-from publication.promise_plot import promise_plot
-from publication.runs import PublishedRun, UnusableRunError, read_run, read_runs
-from publication.start_plot import ENGINES, PARTS, start_plot
-from support.honest_checks import holds, is_honest
+from publication.runs import PublishedRun, UnusableRunError, read_runs
+from publication.standing import all_flaws, published_commit
+from publication.subjects import PAGES, Page, Part, page_of
+from support.published_runs import holds, is_honest, run_of
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "docs" / "benchmarks" / "data"
@@ -46,27 +45,10 @@ def table_cells() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
-def report(**changed: Any) -> dict[str, Any]:
-    """A published report, whole but for what is changed."""
-    return {
-        "name": "hop",
-        "command": "brisk bench hop",
-        "date": "2026-01-01T00:00:00Z",
-        "commit": "a" * 40,
-        "dirty": False,
-        "machine": {"processor": "one", "cores": 2},
-        "versions": {"python": "3.11"},
-        "rows": [{"part": "hop", "p50_us": 98.76543}],
-        "checks": [{"name": "p50, ms", "value": 0.09876, "expected": "<= 0.15", "ok": True}],
-        "notes": ["a note"],
-        **changed,
-    }
-
-
-def run_of(folder: Path, name: str = "hop", **changed: Any) -> PublishedRun:
-    file = folder / f"{name}.json"
-    file.write_text(json.dumps(report(**changed)))
-    return read_run(file)
+def page(run: PublishedRun, flaws: str = "") -> str:
+    """Of a page with this run alone."""
+    part = Part(run.file)
+    return page_text(Page("p", "A page", "It is one.", (part,)), [(part, run)], {run.file: flaws})
 
 
 def test_the_pages_are_what_the_generator_makes_of_the_data() -> None:
@@ -89,9 +71,10 @@ def test_every_figure_of_the_readme_is_one_of_the_run_that_its_row_leads_to() ->
     for label, measured, _, _, link in rows:
         found = re.search(r"\(docs/benchmarks/([\w-]+)\.md\)$", link)
         assert found is not None, f"'{label}' leads to no page"
-        document = json.loads((DATA / f"{found[1]}.json").read_text())
-        values = [check["value"] for check in document["checks"]]
-        values += [value for row in document["rows"] for value in row.values()]
+        (shown_page,) = (each for each in PAGES if each.name == found[1])
+        runs = [run for _, run in shown_page.runs(RUNS)]
+        values = [check.value for run in runs for check in run.checks]
+        values += [value for run in runs for row in run.rows for value in row.values()]
         if measured in values:  # the reason why there is no figure
             continue
         figures = _NUMBER.findall(measured)
@@ -101,7 +84,105 @@ def test_every_figure_of_the_readme_is_one_of_the_run_that_its_row_leads_to() ->
             assert any(
                 isinstance(value, (int, float)) and round(value, digits) == float(figure)
                 for value in values
-            ), f"'{label}': {figure} is nowhere in {found[1]}.json"
+            ), f"'{label}': {figure} is in no run of {found[1]}"
+
+
+def test_the_readme_shows_full_runs_of_one_commit_with_aims_that_are_numbers() -> None:
+    shown_runs = [run for row in README_ROWS for run in runs_of(row, RUNS)]
+    assert shown_runs
+    assert len({run.commit for run in shown_runs}) == 1
+    for run in shown_runs:
+        assert not run.dirty, run.file
+        assert not {"--quick", "--threads"} & set(run.command.split()), run.file
+    for label, measured, aim, verdict, _ in table_cells():
+        assert re.fullmatch(r"[≤≥] [\d.]+", aim), label
+        is_number = re.fullmatch(r"-?[\d.]+", measured)
+        if is_number:
+            compare = operator.le if aim[0] == "≤" else operator.ge
+            assert compare(float(measured), float(aim[2:])) == (verdict == "✓"), label
+        else:
+            assert verdict == "✗", f"'{label}': {measured}"
+
+
+def test_there_are_ten_pages_at_most_and_each_run_has_one_or_a_line() -> None:
+    pages = all_pages(RUNS)
+    assert len(pages) <= 1 + 10
+    for file in RUNS:
+        shown_page = page_of(file)
+        if shown_page is None:
+            assert f"](data/{file}.json) |" in pages["README.md"]
+        else:
+            assert f"](data/{file}.json)" in pages[f"{shown_page.name}.md"]
+
+
+def test_a_page_may_be_made_of_several_files_with_a_common_stem(tmp_path: Path) -> None:
+    runs = {
+        name: run_of(tmp_path, name, rows=[{"side": f"of {name[-1]}"}], notes=["a note"])
+        for name in ("preempt-workloads-A", "preempt-workloads-B")
+    }
+    pages = all_pages(runs)
+    assert list(pages) == ["README.md", "preempt-workloads.md"]
+    text = pages["preempt-workloads.md"]
+    assert text.index("## Workload A\n") < text.index("of A") < text.index("## Workload B\n")
+    assert text.count("- a note\n") == 1, "what both say is said once"
+    assert pages["README.md"].count("](preempt-workloads.md)") == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "flaws"),
+    [
+        ({}, ""),
+        ({"command": "brisk bench soak --quick"}, "quick"),
+        ({"dirty": True}, "uncommitted changes"),
+        ({"commit": "b" * 40}, "other commit"),
+        ({"commit": "b" * 40, "command": "brisk bench soak --quick"}, "quick, other commit"),
+    ],
+)
+def test_a_run_that_is_short_or_of_another_state_says_so_and_is_not_in_the_readme(
+    tmp_path: Path, changed: dict[str, Any], flaws: str
+) -> None:
+    checks = [{"name": "errors, lost requests among them", "value": 0, "expected": "0"}]
+    checks[0]["ok"] = True
+    runs = {name: run_of(tmp_path, name) for name in ("start", "density", "hop")}
+    runs["soak"] = run_of(tmp_path, "soak", checks=checks, **changed)
+    assert published_commit(runs.values()) == "a" * 40
+    assert all_flaws(runs) == {"start": "", "density": "", "hop": "", "soak": flaws}
+    row = README_ROWS[-1]
+    assert row.file == "soak"
+    assert runs_of(row, runs) == ([] if flaws else [runs["soak"]])
+    pages = all_pages(runs)
+    assert f"| {flaws or '✓'} | errors, lost" in pages["soak.md"]
+    verdict = f"1 of 1, {flaws}" if flaws else "✓ 1 of 1"
+    assert f"[Soak and pressure: soak](soak.md) | {verdict} |" in pages["README.md"]
+
+
+def test_of_as_many_full_runs_the_later_commit_counts_and_runs_without_a_page_do_not(
+    tmp_path: Path,
+) -> None:
+    ours, other = "a" * 40, "b" * 40
+    early, late = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
+    runs = [
+        run_of(tmp_path, "start", commit=ours, date=late),
+        run_of(tmp_path, "density", commit=other, date=early),
+        run_of(tmp_path, "hop", commit=other, date=late),
+        run_of(tmp_path, "conformance", commit=other, date=late),
+    ]
+    assert published_commit(runs) == ours
+    assert published_commit([]) == ""
+
+
+def test_threads_that_were_given_are_not_in_the_readme(tmp_path: Path) -> None:
+    row = ReadmeRow("warm", "warm-real", "p50, ms")
+    run = run_of(tmp_path, "warm-real", command="brisk bench warm --threads 1")
+    assert runs_of(row, {"warm-real": run}) == []
+
+
+def test_a_miss_never_looks_like_a_hit() -> None:
+    assert shown(Check("c", 1.1, "<= 1.1", False)) == "more than 1.1"
+    assert shown(Check("c", 0.9, ">= 0.9", False)) == "less than 0.9"
+    assert check_limit("c", 1.10004, "<=", 1.1, 3).value == 1.10004
+    assert check_limit("c", 1.1234567, "<=", 1.1, 3).value == 1.123
+    assert check_limit("c", 1.1 + 1e-15, "<=", 1.1, 3).value > 1.1
 
 
 def test_results_have_no_figure_beside_the_generated_table() -> None:
@@ -199,10 +280,14 @@ def test_of_several_checks_the_readme_shows_the_worst(tmp_path: Path) -> None:
         {"name": "c: ratio", "value": 1.4, "expected": "<= 1.5", "ok": True},
     ]
     run = run_of(tmp_path, checks=checks)
-    assert worst_check(run, r".*: ratio").name == "b: ratio"
-    assert worst_check(run, r"[ac]: ratio").name == "c: ratio"
+    assert worst_check([run], r".*: ratio").name == "b: ratio"
+    assert worst_check([run], r"[ac]: ratio").name == "c: ratio"
     with pytest.raises(UnusableRunError, match="no check is called"):
-        worst_check(run, "d")
+        worst_check([run], "d")
+    other = run_of(tmp_path, "other", checks=[{**checks[1], "name": "d: ratio", "value": 1.3}])
+    assert worst_check([run, other], r".*: ratio").name == "d: ratio"
+    with pytest.raises(UnusableRunError, match="other: no check is called"):
+        worst_check([run, other], "a: ratio")
 
 
 def test_a_row_is_made_of_its_run_and_left_out_without_it(tmp_path: Path) -> None:
@@ -211,126 +296,8 @@ def test_a_row_is_made_of_its_run_and_left_out_without_it(tmp_path: Path) -> Non
     run = run_of(tmp_path, "soak", checks=checks)
     lines = readme_table({"soak": run}).splitlines()
     assert len(lines) == 5
-    assert "| 4 | 0 | ✗ | [`brisk bench hop`](docs/benchmarks/soak.md) |" in lines[3]
+    assert "| 4 | ≤ 0 | ✗ | [`brisk bench hop`](docs/benchmarks/soak.md) |" in lines[3]
     text = with_table(f"before\n{BEGIN}\nold\n{END}\nafter\n", "\n".join(lines))
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
-
-
-def points_of(drawn: str, kind: str) -> list[tuple[float, float]]:
-    """Of the longest line of that kind; the shorter one is the legend's."""
-    lines = re.findall(rf'<polyline points="([^"]+)" class="curve {kind}"/>', drawn)
-    longest = max(lines, key=len)
-    return [(float(x), float(y)) for x, y in (each.split(",") for each in longest.split())]
-
-
-def bars_of(drawn: str, kind: str) -> list[float]:
-    """Widths of all but the heading's."""
-    found = re.findall(rf'width="([\d.]+)" height="[\d.]+" class="{kind}"', drawn)
-    return [float(width) for width in found[1:]]
-
-
-def side_row(side: str, **changed: Any) -> dict[str, Any]:
-    """Latencies from 10 ms to 20 ms, as of 1,000 answers, evenly."""
-    quantiles = [10.0 + 10 * share for share in CURVE if share <= 0.99]
-    return {"workload": "C", "side": side, QUANTILES: quantiles, **changed}
-
-
-def test_the_plot_of_latency_has_a_curve_for_each_side_that_ends_where_its_answers_do(
-    tmp_path: Path,
-) -> None:
-    rows = [side_row(side) for side in SIDES]
-    rows += [side_row("triton one run", stage="screening"), side_row("padded", workload="D")]
-    drawn = latency_plot(run_of(tmp_path, rows=rows))
-    assert drawn.count("<polyline") == 2 * len(SIDES)
-    points = points_of(drawn, "ours")
-    assert len(points) == 100, "0 % to 99 %"
-    assert points[0][1] > points[50][1] > points[-1][1], "shares grow upwards"
-    middle = (points[0][0] + points[-1][0]) / 2
-    assert points[50][0] > middle, "by logarithms 15 is more than half-way from 10 to 20"
-    for label, _ in SIDES.values():
-        assert f">{label.replace(chr(39), '&#x27;')}</text>" in drawn
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {QUANTILES: [10.0] * 40},
-        {QUANTILES: [0.0] * 100},
-        {QUANTILES: [20.0, *[10.0] * 99]},
-        {QUANTILES: None},
-        {"workload": "D"},
-    ],
-)
-def test_a_plot_without_a_side_or_its_distribution_is_refused(
-    tmp_path: Path, wrong: dict[str, Any]
-) -> None:
-    rows = [*[side_row(side) for side in SIDES][1:], side_row("RT-only", **wrong)]
-    with pytest.raises(UnusableRunError, match="'RT-only', wanted is one"):
-        latency_plot(run_of(tmp_path, rows=rows))
-
-
-def start_row(engine: str, **changed: Any) -> dict[str, Any]:
-    parts = {"stub_ms": 40.0, "parse_ms": None, "load_ms": 20.0, "run_ms": 60.0}
-    return {"model": "resnet50", "engine": engine, "first_ms": 121.0, **parts, **changed}
-
-
-def test_the_plot_of_first_answers_stacks_what_was_measured(tmp_path: Path) -> None:
-    rows = [start_row(engine) for engine in ENGINES]
-    rows[0] = start_row("brisk", parse_ms=10.0)
-    drawn = start_plot(run_of(tmp_path, rows=rows))
-    stub, parse, load, run = (bars_of(drawn, kind) for kind, _ in PARTS.values())
-    assert stub == pytest.approx([2 * width for width in load], abs=0.2)
-    assert run == pytest.approx([3 * width for width in load], abs=0.2)
-    assert parse == pytest.approx([load[0] / 2, *[0.0] * (len(ENGINES) - 1)], abs=0.2)
-    assert drawn.count(">121<") == len(ENGINES), "the median of the whole, in a column"
-    assert drawn.count(">10<") == 1
-    assert drawn.count(">in load<") == len(ENGINES) - 1
-
-
-def test_a_plot_of_first_answers_without_an_engine_or_a_part_is_refused(tmp_path: Path) -> None:
-    rows = [start_row(engine) for engine in ENGINES]
-    for wrong in (rows[1:], [start_row("brisk", load_ms=None), *rows[1:]]):
-        with pytest.raises(UnusableRunError, match="'brisk', wanted is one"):
-            start_plot(run_of(tmp_path, rows=wrong))
-
-
-def promise_row(side: str, speed_up: float, **changed: Any) -> dict[str, Any]:
-    return {"side": side, "batch": 1, "speed_up": speed_up, "agreement": 0.9876, **changed}
-
-
-def test_the_plot_of_promises_shows_what_each_costs_and_what_was_measured(tmp_path: Path) -> None:
-    rows = [
-        promise_row("bare", 1.0),
-        promise_row("caches, 99.5%", 2.0, early_agreement=0.9988),
-        promise_row("caches, 97%", 4.0),
-        promise_row("caches, 97%", 9.0, batch=8),
-    ]
-    drawn = promise_plot(run_of(tmp_path, rows=rows))
-    (loose_x, loose_y), (strict_x, strict_y) = points_of(drawn, "ours")
-    assert loose_x < strict_x
-    assert loose_y < strict_y, "faster is higher"
-    assert drawn.count("all 98.76%") == 2
-    assert drawn.count("early 99.88%") == 1
-    with pytest.raises(UnusableRunError, match="1 rows are of a promise"):
-        promise_plot(run_of(tmp_path, rows=rows[:2]))
-
-
-def test_a_picture_stays_as_it_is_where_its_run_is_older_than_what_it_shows(
-    tmp_path: Path,
-) -> None:
-    name = "preempt-workloads"
-    old = run_of(tmp_path, name, rows=[{"workload": "C", "side": side} for side in SIDES])
-    assert [*all_pictures({name: old})] == []
-    assert [*left_as_they_are({name: old})] == [
-        "realtime.svg is left as it is: no row of preempt-workloads.json has quantiles_ms"
-    ]
-    assert "pictures/" not in page(old)
-    new = run_of(tmp_path, name, rows=[side_row(side) for side in SIDES])
-    assert [file for file, _ in all_pictures({name: new})] == ["realtime.svg"]
-    assert [*left_as_they_are({name: new})] == []
-    assert picture_of(new) is PICTURES[name]
-    text = page(new)
-    assert "](../pictures/realtime.svg)" in text
-    assert "quantiles" not in text, "a list is in the JSON only"

@@ -26,7 +26,7 @@ TRAFFIC = (
 def test_the_paper_s_early_answer_buys_a_better_second_network() -> None:
     """GATI 5.1: 80 ms, the detector answers after 20, 60 are left."""
     static = Query(TRAFFIC, 80 * MS, 0, split_equally, Replanning.STATIC)
-    incremental = Query(TRAFFIC, 80 * MS, 0, split_equally)
+    incremental = Query(TRAFFIC, 80 * MS, 0, split_equally, Replanning.INCREMENTAL)
     for query in (static, incremental):
         assert query.begin(0).variant.name == "27 ms"
     assert static.begin(20 * MS).variant.name == "36 ms"
@@ -34,14 +34,14 @@ def test_the_paper_s_early_answer_buys_a_better_second_network() -> None:
 
 
 def test_a_late_node_makes_the_next_one_hurry() -> None:
-    query = Query(TRAFFIC, 160 * MS, 1000, split_equally)
+    query = Query(TRAFFIC, 160 * MS, 1000, split_equally, Replanning.INCREMENTAL)
     assert query.plan["face"].variant.name == "58 ms"
     assert query.begin(1000).budget_ns == 80 * MS
     assert query.begin(1000 + 120 * MS).variant.name == "36 ms"
 
 
 def test_a_query_past_its_time_ends_as_fast_as_it_can() -> None:
-    query = Query(TRAFFIC, 50 * MS, 0, split_in_proportion)
+    query = Query(TRAFFIC, 50 * MS, 0, split_in_proportion, Replanning.INCREMENTAL)
     query.begin(0)
     choice = query.begin(300 * MS)
     assert choice.variant.name == "36 ms"
@@ -60,7 +60,7 @@ def test_a_variant_that_usually_answers_early_is_planned_so_where_a_whole_run_is
     ):
         query = Query(nodes, left_ms * MS, 0, split_equally, replanning)
         assert query.begin(0).variant.name == expected
-    query = Query(nodes, 100 * MS, 0, split_equally)
+    query = Query(nodes, 100 * MS, 0, split_equally, Replanning.INCREMENTAL)
     query.begin(0)
     assert query.begin(54 * MS).variant.name == "36 ms", "it was not early this time"
 
@@ -83,7 +83,7 @@ def test_hopes_that_fail_break_no_objective_that_whole_runs_kept(
     full_ns = {(each.name, v.name): v.full_ns for each in nodes for v in each.variants}
     policy = data.draw(strategies.sampled_from(list(POLICIES.values())))
     fastest = [min(v.full_ns for v in each.variants) for each in nodes]
-    query = Query(hoping, objective_ms * MS, 0, policy)
+    query = Query(hoping, objective_ms * MS, 0, policy, Replanning.INCREMENTAL)
     now_ns = 0
     for each in nodes:
         now_ns += full_ns[each.name, query.begin(now_ns).variant.name]
@@ -104,7 +104,7 @@ def test_what_is_left_over_is_shared_as_pseudocode_1_shares_it(
         (split_equally, lambda each: 1),
         (split_in_proportion, lambda each: each.slowest_ns),
     ):
-        query = Query(nodes, objective_ms * MS, 0, policy)
+        query = Query(nodes, objective_ms * MS, 0, policy, Replanning.INCREMENTAL)
         total = sum(weigh(each) for each in nodes)
         budgets = {each.name: objective_ms * MS * weigh(each) / total for each in nodes}
         now_ns = 0
@@ -125,7 +125,7 @@ def test_nodes_that_take_what_was_planned_leave_the_objective_kept(
     nodes: Nodes, objective_ms: int, policy: Policy
 ) -> None:
     """If the first plan fits, replanning never breaks it: every later one fits, too."""
-    query = Query(nodes, objective_ms * MS, 0, policy)
+    query = Query(nodes, objective_ms * MS, 0, policy, Replanning.INCREMENTAL)
     first = query.plan.values()
     fits = all(choice.variant.full_ns <= choice.budget_ns for choice in first)
     now_ns = 0

@@ -34,7 +34,7 @@ def test_a_description_is_read_with_its_nodes_in_the_order_they_can_run(
     assert order[0] == "first"
     assert order[-1] == "join"
     assert read.objective_ns == 10**9
-    assert (read.policy, read.replanning) == ("proportional", "incremental")
+    assert (read.policy, read.replanning) == ("proportional", "static")
     assert read.inputs == ("x",)
     assert read.outputs == {"y": NodeSource("join", "y")}
     assert {path.name for _, path in read.networks} >= {"first_small.onnx", "join.onnx"}

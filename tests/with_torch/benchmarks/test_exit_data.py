@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,18 @@ from brisk_client.benchmarks.exits import data as exit_data
 from brisk_client.benchmarks.exits import streams as exit_streams
 from brisk_client.benchmarks.exits.data import caches_folder, digits_case, fashion_case, unlike
 from brisk_client.benchmarks.exits.runs import ExitBench
-from brisk_client.benchmarks.exits.streams import ALPHAS, divided, measure_streams, zipf_intervals
+from brisk_client.benchmarks.exits.streams import (
+    ALPHAS,
+    divided,
+    fresh_seeds,
+    measure_streams,
+    zipf_intervals,
+)
 from brisk_client.report import Report
 from brisk_client.samples.digits import digits_split
 from support.exits.adapted import Adapted
+
+SEEDS = (1, 2, 3)
 
 
 def sources_in(parts: list[Samples]) -> list[set[int]]:
@@ -118,11 +127,11 @@ def test_a_stream_measures_other_images_than_it_teaches(monkeypatch: pytest.Monk
     monkeypatch.setattr(exit_streams, "LEARNED_FROM", 2000)
     monkeypatch.setattr(exit_streams, "MEASURED", 200)
     images = stream(400)
-    learned, measured = divided(images)
+    learned, measured = divided(images, 1)
     assert are_apart([learned, measured])
     assert 0.2 < len(measured) / 400 < 0.3
     assert set(measured.labels) == set(range(10))  # type: ignore[arg-type]
-    intervals = list(zipf_intervals(images, 1.5))
+    intervals = list(zipf_intervals(images, 1.5, 1))
     assert len(intervals) == exit_streams.PERIODS
     arriving, asked = (
         Samples(
@@ -133,10 +142,28 @@ def test_a_stream_measures_other_images_than_it_teaches(monkeypatch: pytest.Monk
     assert are_apart([arriving, asked])
 
 
+def first_asked(images: Samples, seed: int) -> np.ndarray:
+    return next(zipf_intervals(images, 1.5, seed)).measured.inputs["image"]
+
+
+def test_a_stream_is_its_seed_s_and_every_run_has_seeds_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exit_streams, "LEARNED_FROM", 200)
+    monkeypatch.setattr(exit_streams, "MEASURED", 20)
+    images = stream(400)
+    np.testing.assert_array_equal(first_asked(images, 1), first_asked(images, 1))
+    assert not np.array_equal(first_asked(images, 1), first_asked(images, 2))
+    assert len({*fresh_seeds(5), *fresh_seeds(5)}) == 10
+
+
 def test_a_stream_is_followed_as_the_product_learns(
     adapted: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its settings, its interval, its reference; every interval is measured and said."""
+    """Its settings, its interval, its reference; every interval is measured and said.
+
+    Of speeds the seeds' median is judged, with its range in a row.
+    """
     monkeypatch.setattr(exit_streams, "LEARNED_FROM", 600)
     monkeypatch.setattr(exit_streams, "PERIODS", 2)
     monkeypatch.setattr(exit_streams, "MEASURED", 40)
@@ -161,14 +188,33 @@ def test_a_stream_is_followed_as_the_product_learns(
     bench = ExitBench(adapted.model_file)
     report = Report("exits", {}, {}, [], [])
     try:
-        measure_streams(report, case, adapted.cascade, bench, None)
+        measure_streams(report, case, adapted.cascade, bench, None, SEEDS)
     finally:
         bench.close()
-    periods = exit_streams.PERIODS
-    assert asked == [AdaptationSettings()] * len(ALPHAS)
-    assert times_s == [ADAPTATION_S * (number + 1) for number in range(periods)] * len(ALPHAS)
-    assert len(report.rows) == len(ALPHAS) * periods * 3
-    assert all(row["inputs"] == 40 for row in report.rows)
+    periods, drawn = exit_streams.PERIODS, len(ALPHAS) * len(SEEDS)
+    assert asked == [AdaptationSettings()] * drawn
+    assert times_s == [ADAPTATION_S * (number + 1) for number in range(periods)] * drawn
+    measured = [row for row in report.rows if "inputs" in row]
+    assert len(measured) == drawn * 3
+    assert all(row["inputs"] == 40 * periods for row in measured)
     said = [note for note in report.notes if "published" in note or "refused: " in note]
-    assert len(said) == len(ALPHAS) * periods
+    assert len(said) == drawn * periods
     assert len(report.checks) == 4 * len(ALPHAS)
+    for alpha in ALPHAS:
+        found = [
+            row["speed_up"]
+            for row in measured
+            if f"Zipf {alpha}, seed" in row["model"] and row["side"] == exit_streams.ADAPTIVE
+        ]
+        (check,) = (
+            each
+            for each in report.checks
+            if each.name == f"Zipf {alpha}: mean speed-up with adaptation, median of 3 seeds"
+        )
+        assert check.value == statistics.median(found)
+        (row,) = (
+            each
+            for each in report.rows
+            if "least" in each and f"Zipf {alpha}," in each["model"] and "bare" in each["side"]
+        )
+        assert (row["least"], row["speed_up"], row["most"]) == tuple(sorted(found))

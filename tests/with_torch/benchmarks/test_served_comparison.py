@@ -6,7 +6,9 @@ import onnx
 import pytest
 
 from brisk_client.benchmarks.harness.sampling import Burst
-from brisk_client.benchmarks.served import ratio, write_entries
+from brisk_client.benchmarks.served import Answered, checks_of, measure, ratio, write_entries
+from brisk_client.benchmarks.start.case import case_of
+from brisk_client.report import Report
 from support.models.graph_models import model
 
 
@@ -21,15 +23,58 @@ def test_rounds_are_compared_pair_by_pair() -> None:
     assert ratio(measured, "onnxruntime") == 1.0
 
 
+def test_the_faster_of_onnx_runtime_s_two_settings_counts_in_each_round() -> None:
+    measured = {
+        "brisk": bursts(1.1, 1.1, 1.1),
+        "onnxruntime": bursts(1.0, 2.0, 1.0),
+        "onnxruntime spinning": bursts(3.0, 1.0, 3.0),
+    }
+    assert ratio(measured, "brisk") == pytest.approx(1.1)
+
+
+def checked(**medians_s: float) -> dict[str, tuple[object, object, bool]]:
+    measured = {name.replace("_", " "): bursts(median_s) for name, median_s in medians_s.items()}
+    found = checks_of("m", Answered(measured, {"brisk": True}))
+    return {check.name: (check.value, check.expected, check.ok) for check in found}
+
+
+def test_brisk_is_held_against_every_peer_behind_triton_and_its_answer_against_the_right_one() -> (
+    None
+):
+    found = checked(brisk=0.024, onnxruntime=0.02, onnxruntime_backend=0.022)
+    ours = "m through Triton: brisk"
+    assert found[f"{ours} / Python backend with onnxruntime"] == (1.2, "<= 1.15", False)
+    assert found[f"{ours} / Triton's onnxruntime backend"] == (1.091, "<= 1.15", True)
+    assert found[f"{ours}'s answer agrees with onnxruntime's"][2]
+    small = checked(brisk=0.0012, onnxruntime=0.0009)
+    assert small[f"{ours} / Python backend with onnxruntime"] == (1.333, "<= 1.5", True)
+
+
+@pytest.mark.server
+def test_a_model_of_anybody_s_is_measured_through_a_real_server(tmp_path: Path) -> None:
+    text = "g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"
+    onnx.save(model(text), tmp_path / "tiny.onnx")
+    onnx.save(model("g (float x) => (float y) {y = Neg(x)}"), tmp_path / "scalar.onnx")
+    files = {name: tmp_path / f"{name}.onnx" for name in ("tiny", "scalar")}
+    report = Report("served", {}, {}, [], [])
+    measure(report, True, 2, files, None)
+    rows = {row["engine"]: row for row in report.rows}
+    assert set(rows) == {"brisk", "onnxruntime", "onnxruntime spinning"}
+    assert all(row["agrees"] for row in rows.values())
+    assert any("scalar is not measured through Triton" in note for note in report.notes)
+    assert len(report.checks) == 2
+
+
 def test_every_engine_serves_the_same_model_under_the_same_configuration(tmp_path: Path) -> None:
     source = tmp_path / "unknown_to_torch" / "1"
     source.mkdir(parents=True)
     text = "g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"
     onnx.save(model(text), source / "model.onnx")
     repository = tmp_path / "repository"
-    entries = write_entries(repository, source / "model.onnx", "unknown_to_torch/1", 2)
-    assert list(entries) == ["brisk", "onnxruntime"]
-    ours, theirs = (
+    case = case_of(str(source / "model.onnx"))
+    entries = write_entries(repository, case, "unknown_to_torch/1", 2)
+    assert list(entries) == ["brisk", "onnxruntime", "onnxruntime spinning"]
+    ours, theirs, _ = (
         (repository / entry / "config.pbtxt").read_text().splitlines()[1:]
         for entry in entries.values()
     )
@@ -40,6 +85,21 @@ def test_every_engine_serves_the_same_model_under_the_same_configuration(tmp_pat
     code = (repository / entries["onnxruntime"] / "1" / "model.py").read_text()
     compile(code, "model.py", "exec")
     assert "intra_op_num_threads = 2" in code
+    assert 'allow_spinning", "0"' in code
+    spinning = (repository / entries["onnxruntime spinning"] / "1" / "model.py").read_text()
+    assert 'allow_spinning", "1"' in spinning
+
+
+def test_triton_s_own_backend_is_a_side_where_it_is_there(tmp_path: Path) -> None:
+    file = tmp_path / "tiny.onnx"
+    onnx.save(model("g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"), file)
+    peer = tmp_path / "backends" / "onnxruntime"
+    entries = write_entries(tmp_path / "repository", case_of(str(file)), "tiny", 2, peer)
+    folder = tmp_path / "repository" / entries["onnxruntime backend"]
+    configured = (folder / "config.pbtxt").read_text()
+    assert 'backend: "onnxruntime"' in configured
+    assert 'key: "intra_op_thread_count" value: { string_value: "2" }' in configured
+    assert (folder / "1" / "model.onnx").read_bytes() == file.read_bytes()
 
 
 def test_a_sample_with_a_torch_form_is_served_by_torch_too(tmp_path: Path) -> None:
@@ -48,7 +108,7 @@ def test_a_sample_with_a_torch_form_is_served_by_torch_too(tmp_path: Path) -> No
     text = "g (float[1] features) => (float[1] scores) {scores = Neg(features)}"
     onnx.save(model(text), source / "model.onnx")
     repository = tmp_path / "repository"
-    entries = write_entries(repository, source / "model.onnx", "mlp/1", 1)
+    entries = write_entries(repository, case_of(str(source / "model.onnx")), "mlp/1", 1)
     assert list(entries) == ["brisk", "onnxruntime", "torch eager"]
     code = (repository / entries["torch eager"] / "1" / "model.py").read_text()
     compile(code, "model.py", "exec")

@@ -139,7 +139,9 @@ class _PipelineReader:
         whole = Fields(parse_object(text, problems), "", problems)
         objective_ms = whole.number("objective_ms", MAX_OBJECTIVE_MS)
         policy = whole.text("policy", "proportional", POLICIES)
-        replanning = whole.text("replanning", "incremental", [r.value for r in Replanning])
+        replanning = whole.text(
+            "replanning", Replanning.STATIC.value, [r.value for r in Replanning]
+        )
         self._nodes = whole.objects("nodes")
         nodes = {name: self._node(name, value) for name, value in self._nodes.items()}
         outputs = self._sources(whole.objects("outputs"), "outputs")

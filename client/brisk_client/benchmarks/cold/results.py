@@ -89,20 +89,20 @@ def _row(part: str, model: str, measured: Measured, name: str) -> dict[str, Any]
     row["warm_ms"] = statistics.median(warm_s) * 1e3
     for inference, taken_s in times.items():
         over = median_ratio(list(zip(taken_s, warm_s, strict=True)))
-        row[f"{inference}_over_warm"] = round(over, 3)
+        row[f"{inference}_over_warm"] = over
     row["samples"] = len(taken.samples)
     if BASE in measured:
-        row["speedup"] = round(speedup(measured, name, BASE), 2)
+        row["speedup"] = speedup(measured, name, BASE)
     for key, peers in ((OVER_BARE, BARE_PEERS), (OVER_PREPARED, PREPARED_PEERS)):
         found = [peer for peer in peers if peer in measured]
         if found:
             soonest = min(found, key=lambda peer: _median_first_s(measured[peer]))
-            row[key] = round(speedup(measured, name, soonest), 2)
+            row[key] = speedup(measured, name, soonest)
     if taken.prepare_s is not None:
         row["prepare_s"] = round(taken.prepare_s, 2)
     if taken.disk_s:
         row["read_ms"] = statistics.median(taken.disk_s) * 1e3
-        row["first_over_read"] = round(first.median / statistics.median(taken.disk_s), 2)
+        row["first_over_read"] = first.median / statistics.median(taken.disk_s)
     return row
 
 
@@ -142,7 +142,7 @@ def _of_row(row: Mapping[str, Any]) -> Iterator[Check]:
         for name, limit in WARMTH.get(engine, {}).items():
             if (key := f"{name}_over_warm") in row:
                 text = f"{model}: {engine}, {name} inference over warm"
-                yield check_limit(text, row[key], "<=", limit)
+                yield check_limit(text, row[key], "<=", limit, 3)
         if engine == BRISK and model == PREPARED_MODEL and "prepare_s" in row:
             yield check_limit(f"{model}: seconds to prepare", row["prepare_s"], "<=", PREPARE_S)
     if engine == BRISK and part == "disk":
@@ -185,7 +185,7 @@ def _speedups(hot: Rows) -> list[Check]:
             limit = round(NEARNESS * statistics.geometric_mean(warm), 3)
         for model, over in found.items():
             text = f"{model}: {engine}, speed-up over {BASE}"
-            checks.append(check_limit(text, over, ">=", PEER))
+            checks.append(check_limit(text, over, ">=", PEER, 3))
         text = f"{len(found)} models: {engine}, geometric mean of speed-ups over {BASE}"
         checks += _mean(text, found, limit)
     return checks
@@ -197,7 +197,7 @@ def _peers(hot: Rows) -> list[Check]:
         found = _by_model(hot, engine, key)
         for model, over in found.items():
             text = f"{model}: {engine} over {BASE} {state}"
-            checks.append(check_limit(text, over, ">=", PEER))
+            checks.append(check_limit(text, over, ">=", PEER, 3))
         text = f"{len(found)} models: {engine} over {BASE} {state}, geometric mean"
         checks += _mean(text, found, PEER)
     return checks
@@ -225,6 +225,7 @@ def _served(rows: Rows) -> list[Check]:
             row["over_brisk"],
             ">=",
             limit,
+            3,
         )
         for row, limit in limits
     ]

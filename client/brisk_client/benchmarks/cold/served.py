@@ -200,6 +200,6 @@ def _row(files: ModelFiles, taken: Mapping[str, Sequence[_Start]], engine: str) 
         "spread_ms": first.spread * 1e3,
         **part_columns([parts for _, parts in taken[engine]]),
         "second_ms": statistics.median(each.second_ns - each.first_ns for each in rounds) / 1e6,
-        "over_brisk": round(median_ratio(pairs), 2),
+        "over_brisk": median_ratio(pairs),
         "samples": len(rounds),
     }

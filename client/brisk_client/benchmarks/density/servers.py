@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from brisk_client.benchmarks.harness.served_server import (
     runtime_folder,
 )
 from brisk_client.benchmarks.harness.surroundings import environment
+from brisk_client.benchmarks.start.case import Case
 from brisk_client.benchmarks.start.sides import Configuration, StartSide
 from brisk_client.disb.wire import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
@@ -31,18 +32,14 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DensitySide:
-    """A server's repository of ``entries`` times the case's model, as starts leave it."""
+    """A server's repository of many ``entries``, as starts leave it."""
 
     served: StartSide
-    entries: int
-
-    @property
-    def names(self) -> list[str]:
-        return [f"{self.served.bench.case.name}_{number}" for number in range(self.entries)]
+    entries: Mapping[str, Case]
 
     def prepare(self) -> None:
         """Write the entries, once."""
-        self.served.write(Configuration.COMPLETE, self.names)
+        self.served.write(Configuration.COMPLETE, self.entries)
 
     @contextlib.contextmanager
     def running(self, runtime: Path) -> Iterator[BenchmarkServer]:
@@ -55,13 +52,12 @@ class DensitySide:
 
     def ask(self, server: BenchmarkServer, rounds: int) -> tuple[list[list[float]], int]:
         """Seconds of each entry's request, round by round, and how many answers were right."""
-        case = self.served.bench.case
         times: list[list[float]] = []
         right = 0
         with InferenceClient(server.http, Transport.HTTP, _CALL_TIMEOUT_S) as client:
             for _ in range(rounds):
                 times.append([])
-                for name in self.names:
+                for name, case in self.entries.items():
                     begin_s = time.perf_counter()
                     answer = client.infer(name, case.inputs)
                     times[-1].append(time.perf_counter() - begin_s)
@@ -121,7 +117,7 @@ def figures_of_runtime(side: DensitySide) -> tuple[dict[str, float], dict[str, f
         with side.running(runtime) as server:
             times, right = side.ask(server, _ROUNDS)
             first = settled_memory(runtime)
-            for name in side.names:
+            for name in side.entries:
                 wait_until_settled(place, name, "normal")
             more, more_right = side.ask(server, _ROUNDS)
             served = settled_memory(runtime)

@@ -28,7 +28,7 @@ from brisk_client.benchmarks.exits.data import (
 from brisk_client.benchmarks.exits.latency import measure_latency
 from brisk_client.benchmarks.exits.promise import measure_promise
 from brisk_client.benchmarks.exits.runs import ExitBench
-from brisk_client.benchmarks.exits.streams import measure_streams
+from brisk_client.benchmarks.exits.streams import SEEDS, fresh_seeds, measure_streams
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.report import Check, Report
@@ -45,6 +45,8 @@ NOTES = (
     "speed up: mean of the bare model over mean of the side, same inputs, in turns",
     "promise: predictors trained once, outside of the pool; the rest by the product's functions "
     "for each split, which share the pool; least expected latency stands for the race",
+    "streams: a row is of all intervals of a stream; each Zipf stream is drawn with several "
+    "seeds, fresh ones in every run unless --seeds gives them",
     "variants: measured on evaluation inputs; expected: by composition, of tuning rows",
 )
 
@@ -85,8 +87,23 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--video", type=Path, metavar="FILE", help="a stream for cifar: of a camera that stays put"
     )
+    parser.add_argument(
+        "--seeds",
+        nargs="*",
+        type=seed,
+        default=[],
+        metavar="N",
+        help=f"of Zipf streams, to repeat a run; none: {SEEDS[False]} fresh ones",
+    )
     chosen = parser.parse_args(arguments)
     return deliver(run(chosen), chosen, None)
+
+
+def seed(text: str) -> int:
+    """The type of an option."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no seed: expected a number from 0")
+    return int(text)
 
 
 def _measure_case(report: Report, case: ExitCase, chosen: argparse.Namespace) -> None:
@@ -108,4 +125,5 @@ def _measure_case(report: Report, case: ExitCase, chosen: argparse.Namespace) ->
         if "latency" in chosen.parts:
             measure_latency(report, case, found.cascade, bench, chosen.quick, chosen.plot)
         if "streams" in chosen.parts:
-            measure_streams(report, case, found.cascade, bench, chosen.video)
+            seeds = chosen.seeds or fresh_seeds(SEEDS[chosen.quick])
+            measure_streams(report, case, found.cascade, bench, chosen.video, seeds)

@@ -1,10 +1,11 @@
 """Every variant of predictor at every point, and what ways of composing them come to (GATI, 7).
 
-The paper's six variants are trained at some boundaries, those that no composition would take
-among them. Each is measured by itself. Then chains that are composed of all or some of them
-(Fig. 24), by each objective and each α of the paper's score (Fig. 25), serve inputs that none of
-them has seen, in turns with the bare model; what composition expected stands beside it. Thresholds
-are composition's, of tuning rows, for these chains are compared, not promised.
+All of the product's variants, the paper's six and two deeper ones, are trained at some
+boundaries, those that no composition would take among them. Each is measured by itself. Then
+chains that are composed of all or some of them (Fig. 24), by each objective and each α of the
+paper's score (Fig. 25), serve inputs that none of them has seen, in turns with the bare model;
+what composition expected stands beside it. Thresholds are composition's, of tuning rows, for these
+chains are compared, not promised.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from brisk.exits.exploration.composition import CompositionProblem, composed_thr
 from brisk.exits.exploration.settings import LookUps
 from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.guarantee.calibration import threshold_for
-from brisk.exits.heads.predictors import PAPER
+from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.promise import look_through
@@ -51,7 +52,7 @@ def measure_compositions(
     report: Report, case: ExitCase, accuracy: float, bench: ExitBench, quick: bool
 ) -> None:
     """Rows of the variants, then of the chains."""
-    names = tuple(one.name for one in PAPER)
+    names = tuple(one.name for one in CATALOGUE)
     settings = ExplorationSettings(
         accuracy=accuracy,
         points=POINTS[quick],
@@ -64,7 +65,7 @@ def measure_compositions(
     found = case.explore(settings, f"variants-{EPOCHS[quick]}")
     report.rows += (rows := list(_variant_rows(case, found, accuracy)))
     trained = {row["variant"] for row in rows}
-    text = f"{case.name}: the paper's variants that are trained and measured"
+    text = f"{case.name}: variants of the product that are trained and measured"
     report.checks.append(Check(text, len(trained), len(names), trained == set(names)))
     chains = _chain_rows(case, found, settings, bench, quick)
     report.rows += chains
@@ -119,12 +120,17 @@ def composed(problem: CompositionProblem) -> dict[tuple[str, str], Chain]:
 
 
 def variant_sets(problem: CompositionProblem) -> dict[str, frozenset[str]]:
-    """All variants, those of one architecture, each alone."""
+    """All variants, those of one family of architectures, each alone."""
     names = list(dict.fromkeys(one.variant for one in problem.candidates))
     sets = {ALL: frozenset(names)}
-    for kind in dict.fromkeys(name.partition("(")[0] for name in names):
-        sets[f"{kind} only"] = frozenset(n for n in names if n.startswith(f"{kind}("))
+    for family in dict.fromkeys(map(_family, names)):
+        sets[f"{family} only"] = frozenset(name for name in names if _family(name) == family)
     return {**sets, **{f"{name} only": frozenset({name}) for name in names}}
+
+
+def _family(variant: str) -> str:
+    """FC, Pool or Conv, however deep."""
+    return variant.partition("(")[0].rstrip("0123456789")
 
 
 def _chain_rows(

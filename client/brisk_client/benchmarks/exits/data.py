@@ -22,6 +22,7 @@ import onnx
 
 from brisk.exits.data.samples import Division, Samples, divide
 from brisk.exits.exploration import Exploration, ExplorationSettings, explore
+from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.sources import Sources
 from brisk_client.samples.bottleneck import BottleneckRecipe, train_bottleneck
 from brisk_client.samples.digits import digits_split
@@ -39,8 +40,8 @@ CLASSES = (
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist puts it."""
 
+ALL_VARIANTS = tuple(variant.name for variant in CATALOGUE)
 QUICK_VARIANTS = ("Pool(4096)", "Conv2(3,2)")
-CHEAP_VARIANTS = ("Pool(4096)", "Conv(3,1)", "Conv2(3,2)")
 NARROW_VARIANTS = ("Pool(4096)", "Conv3(3,2)")
 """For a ResNet-56, whose maps have 16 to 64 channels."""
 
@@ -118,7 +119,7 @@ def digits_case(quick: bool) -> ExitCase:
         evaluation,
         network,
         caches_folder(model, caches, network),
-        QUICK_VARIANTS if quick else CHEAP_VARIANTS,
+        QUICK_VARIANTS if quick else ALL_VARIANTS,
         smaller=lambda: kept_network("resnet14-digits", smaller, network),
     )
 
@@ -151,7 +152,7 @@ def fashion_case(folder: Path, quick: bool) -> ExitCase | None:
         evaluation,
         None,
         caches_folder(model, caches),
-        QUICK_VARIANTS if quick else CHEAP_VARIANTS,
+        QUICK_VARIANTS if quick else ALL_VARIANTS,
         streamed=streamed,
         pool=pool,
     )
@@ -238,7 +239,7 @@ def cifar_case(quick: bool) -> ExitCase | None:
         evaluation,
         fitted,
         kept_folder("bench-exits") / f"resnet56-caches-{_digest(caches, fitted)}",
-        NARROW_VARIANTS if quick else CHEAP_VARIANTS,
+        NARROW_VARIANTS if quick else ALL_VARIANTS,
         is_of_colour=True,
     )
 

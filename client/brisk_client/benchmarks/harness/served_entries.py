@@ -45,6 +45,11 @@ class TritonPythonModel:
         return responses
 """
 
+ONNXRUNTIME_SPINNING_MODEL = ONNXRUNTIME_MODEL.replace(
+    '"session.intra_op.allow_spinning", "0"', '"session.intra_op.allow_spinning", "1"'
+)
+"""The same with ONNX Runtime's default of idle threads that wait actively."""
+
 ONNXRUNTIME_PREPARED_MODEL = ONNXRUNTIME_MODEL.replace(
     "ORT_ENABLE_ALL", "ORT_DISABLE_ALL"
 ).replace(

@@ -231,7 +231,7 @@ def _rows(
         peer = soonest(rows, row["model"], prepared="prepared" in row["engine"])
         if peer is not None and REASON not in row:
             ours, theirs = (first_s[each["engine"], each["entry"]] for each in (row, peer))
-            row["over_peer"] = round(median_ratio(list(zip(ours, theirs, strict=True))), 3)
+            row["over_peer"] = median_ratio(list(zip(ours, theirs, strict=True)))
     return rows
 
 

@@ -6,7 +6,7 @@ Entries are as each side's users write them: complete, or left to the server.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -23,6 +23,7 @@ from brisk_client.benchmarks.harness.peer_backends import ONNXRUNTIME
 from brisk_client.benchmarks.harness.served_entries import (
     ONNXRUNTIME_MODEL,
     ONNXRUNTIME_PREPARED_MODEL,
+    Signature,
     parameter,
     write_config,
     write_python_entry,
@@ -144,8 +145,10 @@ class StartSide:
             runtime,
         )
 
-    def write(self, configuration: Configuration, names: Sequence[str] = (ENTRY,)) -> Path:
-        """The repository, written anew, with entries that have a model each.
+    def write(
+        self, configuration: Configuration, entries: Mapping[str, Case] | None = None
+    ) -> Path:
+        """The repository, written anew, with these entries, a model each; None: the only one.
 
         Nothing else is in its folder: no artefact, an empty cache directory. No hard links: making
         one changes the file's times for all that have it, and with that what an artefact knows of
@@ -153,43 +156,48 @@ class StartSide:
         """
         folder = self.folder(configuration)
         shutil.rmtree(folder, ignore_errors=True)
-        model = self.bench.case.file
-        if self.is_prepared and self.backend != "brisk":
-            model = self.bench.optimised()
-        for name in names:
+        for name, case in (entries or {ENTRY: self.bench.case}).items():
+            model = case.file
+            if self.is_prepared and self.backend != "brisk":
+                assert case is self.bench.case, "only that one is prepared"
+                model = self.bench.optimised()
             write = self._write_python if self.backend == "python" else self._write_config
-            version = write(folder / "repository", name, configuration)
+            version = write(folder / "repository", name, case.signature, configuration)
             shutil.copyfile(model, version / "model.onnx")
             if model.with_name(PREPARED_WEIGHTS).is_file():
                 shutil.copyfile(model.with_name(PREPARED_WEIGHTS), version / PREPARED_WEIGHTS)
         return folder / "repository"
 
-    def _write_config(self, repository: Path, name: str, configuration: Configuration) -> Path:
+    def _write_config(
+        self, repository: Path, name: str, signature: Signature, configuration: Configuration
+    ) -> Path:
         more = ""
         if self.peer is not None:
             more = parameter("intra_op_thread_count", self.bench.threads)
             if self.is_prepared:
                 more += "optimization { graph { level: 2 } }\n"  # none, by that backend's counting
-        version = write_config(repository, name, self.bench.case.signature, self.backend, more)
+        version = write_config(repository, name, signature, self.backend, more)
         if configuration is Configuration.PLATFORM:
             is_known = self.backend in ("brisk", ONNXRUNTIME)
             text = 'platform: "onnxruntime_onnx"' if is_known else f'backend: "{self.backend}"'
             (version.parent / "config.pbtxt").write_text(f"{text}\n")
         return version
 
-    def _write_python(self, repository: Path, name: str, configuration: Configuration) -> Path:
+    def _write_python(
+        self, repository: Path, name: str, signature: Signature, configuration: Configuration
+    ) -> Path:
         source = ONNXRUNTIME_PREPARED_MODEL if self.is_prepared else ONNXRUNTIME_MODEL
         if configuration is not Configuration.COMPLETE:
             source += COMPLETION
         inputs, outputs = (
             [(tensor.name, tensor.datatype, list(tensor.dims)) for tensor in tensors]
-            for tensors in self.bench.case.signature
+            for tensors in signature
         )
         version = repository.resolve() / name / "1"
         write_python_entry(
             repository,
             name,
-            self.bench.case.signature,
+            signature,
             source,
             file=str(version / "model.onnx"),
             threads=self.bench.threads,

@@ -1,13 +1,18 @@
-"""Whether the checks of a published run are what their values and expectations say."""
+"""Published runs of tests; whether checks of any run are what values and expectations say."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from brisk_client.report import COMPARISONS, Check
-from publication.checks import BOUND
+from publication.checks import BOUND, worst_check
+from publication.readme import README_ROWS
+from publication.runs import PublishedRun, read_run
 
 _SHARE = re.compile(r"(\d+) of (\d+)")
 _SHARES: dict[str, Callable[[int, int], bool]] = {
@@ -47,6 +52,15 @@ def holds(check: Check) -> bool:
     return bool(value == expected)
 
 
+def readme_shows(file: str, checks: Sequence[Check]) -> list[Check]:
+    """What the rows of the README would show of a run with these ``checks`` in ``file``.
+
+    Raises UnusableRunError where a row finds nothing.
+    """
+    run = PublishedRun("a benchmark", {}, {}, [], list(checks), file=file)
+    return [worst_check([run], row.check) for row in README_ROWS if fnmatchcase(file, row.file)]
+
+
 def is_honest(check: Check) -> bool:
     """Whether ``ok`` is what value and expectation say.
 
@@ -59,3 +73,26 @@ def is_honest(check: Check) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def report(**changed: Any) -> dict[str, Any]:
+    """A published report, whole but for what is changed."""
+    return {
+        "name": "hop",
+        "command": "brisk bench hop",
+        "date": "2026-01-01T00:00:00Z",
+        "commit": "a" * 40,
+        "dirty": False,
+        "machine": {"processor": "one", "cores": 2},
+        "versions": {"python": "3.11"},
+        "rows": [{"part": "hop", "p50_us": 98.76543}],
+        "checks": [{"name": "p50, ms", "value": 0.09876, "expected": "<= 0.15", "ok": True}],
+        "notes": ["a note"],
+        **changed,
+    }
+
+
+def run_of(folder: Path, name: str = "hop", **changed: Any) -> PublishedRun:
+    file = folder / f"{name}.json"
+    file.write_text(json.dumps(report(**changed)))
+    return read_run(file)

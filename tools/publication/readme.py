@@ -1,0 +1,130 @@
+"""README's table of results: which figures of which runs, nothing of them written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from publication.checks import aim, mark, shown, worst_check
+from publication.runs import PublishedRun
+from publication.standing import all_flaws
+from publication.subjects import page_of
+
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+
+FOLDER = "docs/benchmarks"
+
+THREADS = "--threads"
+"""A run with this option is not what a user gets by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadmeRow:
+    """A row of the README's table; left out unless all of its runs are full and of one commit.
+
+    ``file``: the pattern of their files' names; ``check``: of the names of their checks, of which
+    the worst is shown.
+    """
+
+    label: str
+    file: str
+    check: str
+
+
+README_ROWS = (
+    ReadmeRow(
+        "**Warm**, in process: time of an inference of real models over ONNX Runtime's, whose "
+        "idle threads spin or sleep, whichever is faster; geometric mean",
+        "warm-real",
+        r"geometric mean of \d+ models: brisk / onnxruntime",
+    ),
+    ReadmeRow(
+        "**Warm**, through Triton: latency of real models over that of the Python backend with "
+        "ONNX Runtime; geometric mean",
+        "warm-real",
+        r"geometric mean of \d+ models through Triton: brisk / .*",
+    ),
+    ReadmeRow(
+        "**Cold start** in process of prepared models: time to the first answer of ONNX Runtime, "
+        "prepared by its own means, over Brisk's; geometric mean",
+        "cold-process",
+        r"\d+ models: brisk over onnxruntime prepared, geometric mean",
+    ),
+    ReadmeRow(
+        "**Server start**, from `exec` to the first answer of a prepared ResNet-50: time of Brisk "
+        "over that of the soonest other backend with a model that ONNX Runtime prepared",
+        "start",
+        r"resnet50: brisk prepared over .*prepared.*, exec to first answer",
+    ),
+    ReadmeRow(
+        "**Density**, many different small networks on one server: memory over that of the Python "
+        "backend with ONNX Runtime",
+        "density",
+        r"\d+ different networks: memory over python backend, onnxruntime",
+    ),
+    ReadmeRow(
+        "**Density**, the same server: latency of a second request to each network over that of "
+        "the Python backend",
+        "density",
+        r"\d+ different networks: second round's latency over python backend, onnxruntime",
+    ),
+    ReadmeRow(
+        "**Priorities**: real-time p99 beside best-effort clients over that of the real-time "
+        "client alone; the worst of DISB's workloads",
+        "preempt-workloads-*",
+        r".*real-time p99 / RT-only.*",
+    ),
+    ReadmeRow(
+        "**Early exits**: mean latency of a ResNet on Fashion-MNIST over that with learned "
+        "caches, at the lowest promise",
+        "exits-fashion",
+        r".*[Ff]ashion.*, 97%: mean speed-up",
+    ),
+    ReadmeRow(
+        "**Promise**: share of the trials, in percent, after which more of the early answers than "
+        "promised differ from the model's; upper end of the confidence interval",
+        "exits-promise",
+        r".*97\.0%: share of splits after which more than 3\.0% of the rest disagree, .*",
+    ),
+    ReadmeRow(
+        "**Soak**: requests lost or answered with an error beside killed workers, damaged files "
+        "and full disks",
+        "soak",
+        r"errors, lost requests among them",
+    ),
+)
+
+
+def readme_table(runs: Mapping[str, PublishedRun]) -> str:
+    """The table's lines with its markers. Raises UnusableRunError where a figure is missing."""
+    lines = [BEGIN, "| | measured | aim | | command |", "| --- | --- | --- | --- | --- |"]
+    for row in README_ROWS:
+        if found := runs_of(row, runs):
+            lines.append(_readme_line(row, found))
+    return "\n".join([*lines, END])
+
+
+def runs_of(row: ReadmeRow, runs: Mapping[str, PublishedRun]) -> list[PublishedRun]:
+    """What the row shows; none where one of them is not what stands for the product."""
+    flaws = all_flaws(runs)
+    found = [run for file, run in runs.items() if fnmatchcase(file, row.file)]
+    is_standing = not any(flaws[run.file] or THREADS in run.command.split() for run in found)
+    return found if is_standing else []
+
+
+def _readme_line(row: ReadmeRow, runs: Sequence[PublishedRun]) -> str:
+    worst = worst_check(runs, row.check)
+    page = page_of(runs[0].file)
+    assert page is not None, "the README shows runs that have pages"
+    wanted = aim(worst)
+    link = f"[`brisk bench {runs[0].name}`]({FOLDER}/{page.name}.md)"
+    cells = (row.label, shown(worst), f"≤ {wanted}" if wanted.isdigit() else wanted, mark(worst))
+    return f"| {' | '.join([*cells, link])} |"
+
+
+def with_table(text: str, table: str) -> str:
+    """``text`` with what is between the markers exchanged. Precondition: it has both, once."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{table}{after}"

@@ -1,0 +1,42 @@
+"""Which published runs stand for the product: full ones, all of one commit.
+
+Anything else is shown with what it lacks, and is in no table of the README.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from publication.runs import PublishedRun
+from publication.subjects import page_of
+
+QUICK, DIRTY, OTHER, REPORTED = "quick", "uncommitted changes", "other commit", "reported"
+"""What a run may lack: it was a short one; of a tree that is nobody else's; of another state of
+the product than the rest; not measured by us."""
+
+
+def published_commit(runs: Iterable[PublishedRun]) -> str:
+    """The one of most full runs that have a page, of several the latest; empty without any."""
+    full = [run for run in runs if page_of(run.file) is not None and not _own_flaws(run)]
+    counts = Counter(run.commit for run in full)
+    latest = {run.commit: run.date for run in sorted(full, key=lambda run: run.date)}
+    return max(latest, key=lambda commit: (counts[commit], latest[commit]), default="") or ""
+
+
+def flaws_of(run: PublishedRun, commit: str) -> list[str]:
+    """What makes it no full run of ``commit``; empty where it is one."""
+    return _own_flaws(run) + ([] if run.is_reported or run.commit == commit else [OTHER])
+
+
+def _own_flaws(run: PublishedRun) -> list[str]:
+    if run.is_reported:
+        return [REPORTED]
+    found = {QUICK: "--quick" in run.command.split(), DIRTY: run.dirty}
+    return [flaw for flaw, is_so in found.items() if is_so]
+
+
+def all_flaws(runs: Mapping[str, PublishedRun]) -> dict[str, str]:
+    """By file, in words; empty for full runs of the published commit."""
+    commit = published_commit(runs.values())
+    return {file: ", ".join(flaws_of(run, commit)) for file, run in runs.items()}
