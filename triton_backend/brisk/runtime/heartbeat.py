@@ -1,4 +1,4 @@
-"""Whether a worker still moves: it counts its turns where its supervisor sees it.
+"""Whether a worker still moves: it counts where its supervisor sees it.
 
 A worker that is stopped, or whose threads wait for each other, never ends by itself. Its
 supervisor ends it, and another one gets its requests.
@@ -14,7 +14,7 @@ LOOK_S = 1.0
 """Between two looks of the supervisor."""
 
 PATIENCE_S = 10.0
-"""Without a turn, although somebody needs the worker; a worker with peers takes one a second."""
+"""Without a beat, although somebody needs the worker, which then beats about once a second."""
 
 BACKGROUND_PATIENCE_S = 60.0
 """Of one that others on the machine may keep from the processors."""
@@ -22,7 +22,7 @@ BACKGROUND_PATIENCE_S = 60.0
 _MOST_GAP = 3.0
 """So many times LOOK_S between two looks: the supervisor was stopped itself, with the machine."""
 
-_TURNS, _PEERS = 0, 1
+_BEATS, _PEERS = 0, 1
 
 
 class Heartbeat:
@@ -32,22 +32,22 @@ class Heartbeat:
         self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
 
     def beat(self, peers: int) -> None:
-        """The worker has taken a turn; ``peers``: how many need it."""
-        self._words[_TURNS] += 1
+        """The worker moves; ``peers``: how many need it."""
+        self._words[_BEATS] += 1
         self._words[_PEERS] = peers
 
     @property
-    def turns(self) -> int:
-        return self._words[_TURNS]
+    def beats(self) -> int:
+        return self._words[_BEATS]
 
     @property
     def is_needed(self) -> bool:
-        """Whether it had peers at its last turn."""
+        """Whether it had peers at its last beat."""
         return self._words[_PEERS] > 0
 
     def clear(self) -> None:
-        """The next worker has taken no turn yet, and nobody is known to need it."""
-        self._words[_TURNS] = self._words[_PEERS] = 0
+        """The next worker has not moved yet, and nobody is known to need it."""
+        self._words[_BEATS] = self._words[_PEERS] = 0
 
 
 class StallWatch:
@@ -62,7 +62,7 @@ class StallWatch:
         self._heartbeat = heartbeat
         self._clock_s = clock_s
         self.patience_s = patience_s
-        self._turns = 0
+        self._beats = 0
         self._still_since_s = self._looked_s = clock_s()
 
     def has_stalled(self, *, is_awaited: bool) -> bool:
@@ -73,8 +73,8 @@ class StallWatch:
         now_s = self._clock_s()
         was_away = now_s - self._looked_s > _MOST_GAP * LOOK_S
         self._looked_s = now_s
-        turns = self._heartbeat.turns
+        beats = self._heartbeat.beats
         is_needed = self._heartbeat.is_needed or is_awaited
-        if turns != self._turns or was_away or not is_needed:
-            self._turns, self._still_since_s = turns, now_s
+        if beats != self._beats or was_away or not is_needed:
+            self._beats, self._still_since_s = beats, now_s
         return now_s - self._still_since_s >= self.patience_s

@@ -141,6 +141,11 @@ class Connections:
         """End a ``poll`` that waits; any thread."""
         os.eventfd_write(self._alarm, 1)
 
+    def wait(self, timeout_s: float) -> None:
+        """Until something has come, which the next ``poll`` finds; any thread."""
+        if not self._departures:
+            self._poll.poll(timeout_s)
+
     def poll(self, timeout_s: float) -> Iterator[Arrival | Departure]:
         """What has come within ``timeout_s``; 0 does not wait."""
         if self._departures or not timeout_s:

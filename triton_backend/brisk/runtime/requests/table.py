@@ -164,6 +164,18 @@ class RequestTable:
         spent_ms = (now_ns - job.arrival_ns) / 1e6
         self.fail(job, UnavailableError(f"the request's time-out ran out after {spent_ms:.1f} ms"))
 
+    def fail_all_late(self, jobs: Sequence[Request], started_ns: int, now_ns: int) -> None:
+        """Answer those of a run that was started then whose time is over, by their own time-outs
+        or the entry's brisk_max_run.
+        """
+        for job in jobs:
+            most_ns = job.binding.model.max_run_ns
+            if job.is_late(now_ns):
+                self.fail_late(job, now_ns)
+            elif now_ns - started_ns > most_ns:
+                text = f"after {most_ns / 1e9:g} s, which is the entry's brisk_max_run"
+                self.fail(job, InvalidRequestError(f"the run was ended {text}"))
+
     def succeed(
         self,
         job: Request,

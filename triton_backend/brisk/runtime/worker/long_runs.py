@@ -10,7 +10,7 @@ import signal
 import time
 
 from brisk import telemetry
-from brisk.errors import InvalidRequestError, UnavailableError
+from brisk.errors import UnavailableError
 from brisk.runtime.log import LOGGER
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.table import RequestTable
@@ -41,16 +41,6 @@ class LongRuns:
         self._runs = runs
         self._controller = controller
         self.aside: list[Step] = []
-
-    def fail_late(self, run: Run, now_ns: int) -> None:
-        """Answer those whose time is over, by their own time-outs or the entry's brisk_max_run."""
-        most_ns = run.jobs[0].binding.model.max_run_ns
-        for job in run.live:
-            if job.is_late(now_ns):
-                self._requests.fail_late(job, now_ns)
-            elif now_ns - run.started_ns > most_ns:
-                text = f"after {most_ns / 1e9:g} s, which is the entry's brisk_max_run"
-                self._requests.fail(job, InvalidRequestError(f"the run was ended {text}"))
 
     def attend(self, step: Step, *, is_load_waiting: bool) -> bool:
         """A step of the run on top has taken long. True where others go on beside it now."""
@@ -89,7 +79,7 @@ class LongRuns:
     def _end_if_unwanted(self, step: Step, now_ns: int) -> None:
         """Tell a run to end that nobody waits for any more, or that takes longer than it may."""
         run = step.run
-        self.fail_late(run, now_ns)
+        self._requests.fail_all_late(run.live, run.started_ns, now_ns)
         if run.live:
             return
         step.end(now_ns)

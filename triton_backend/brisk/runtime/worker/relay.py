@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brisk.runtime.worker.batch import Run
-from brisk.segments.run_control import RunControl, control
+from brisk.segments.frame import RunControl, control
 
 LOOK_S = 0.02
 """Between two looks at the step under way."""
@@ -109,6 +109,14 @@ class Relay:
             self._baton.release()
             raise Superseded
         self._current = None
+
+    def rest(self, wait: Callable[[], None]) -> None:
+        """The leader, which computes nothing: others may have the baton while it waits."""
+        self._baton.release()
+        try:
+            wait()
+        finally:
+            self._baton.acquire()
 
     def _add_follower(self) -> None:
         """Precondition: the caller has the baton."""

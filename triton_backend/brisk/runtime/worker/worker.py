@@ -90,7 +90,8 @@ class Worker:
         # on a GPU a step only issues work, by a thread that torch was told of
         self._relay = Relay(self._take_turn, self._attend, may_hand_over=device == "cpu")
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
-        self._last_peer_ns = self._looked_around_ns = time.monotonic_ns()
+        self._last_peer_ns = self._looked_around_ns = self._beaten_ns = time.monotonic_ns()
+        self._beaten_peers = 0
 
     @property
     def is_idle(self) -> bool:
@@ -124,23 +125,24 @@ class Worker:
 
     def _hear(self) -> None:
         """Take in what peers, audits and the load lane have sent."""
+        if self._long_runs.aside and not self._runs and not len(self._requests.queue):
+            self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._listen(self._patience_s())
         self._is_held = False
         if self._audits.verdicts:
             self._audits.settle()
 
     def _listen(self, patience_s: float) -> None:
-        self._heartbeat.beat(len(self._connections.peers))
         for event in self._connections.poll(patience_s):
             self._dispatcher.take(event)
         while self._loader.outcomes:
             self._dispatcher.settle(self._loader.outcomes.popleft())
 
     def _patience_s(self) -> float:
-        if self._long_runs.aside:
-            return 0.0 if self._runs or len(self._requests.queue) else ASIDE_PATIENCE_S
         if self._is_held:
             return RECHECK_S
+        if self._long_runs.aside:
+            return 0.0
         if self._loader.lone.is_wanted:
             return 0.0 if self._runs else RECHECK_S
         if self._runs or self._pipelines.tried or len(self._requests.queue):
@@ -202,12 +204,13 @@ class Worker:
             return
         self._runs.pop()
         self._controller.pauses()
-        self._long_runs.resume_top()
+        if self._runs:
+            self._long_runs.resume_top()
 
     def _advance(self, run: Run) -> bool:
         """Run layers for a quantum; True where the run is over, answered or not."""
         now_ns = time.monotonic_ns()
-        self._long_runs.fail_late(run, now_ns)
+        self._requests.fail_all_late(run.live, run.started_ns, now_ns)
         if not run.live:
             return True
         queue = self._queues[run.job_class]
@@ -265,6 +268,7 @@ class Worker:
 
         True where others go on beside it.
         """
+        self._heartbeat.beat(len(self._connections.peers))
         self._listen(0.0)
         self._requests.expire()
         self._attend_aside()
@@ -341,6 +345,10 @@ class Worker:
     def _look_around(self) -> None:
         """What is looked after once a second, between runs where there is such a moment."""
         now_ns = time.monotonic_ns()
+        peers = len(self._connections.peers)
+        if now_ns - self._beaten_ns >= LOOK_INTERVAL_NS or peers != self._beaten_peers:
+            self._beaten_ns, self._beaten_peers = now_ns, peers
+            self._heartbeat.beat(peers)
         passed_ns = now_ns - self._looked_around_ns
         if passed_ns < (LONGEST_UNCHECKED_NS if self._runs else LOOK_INTERVAL_NS):
             return
