@@ -34,6 +34,16 @@ listener.bind("\\0" + sys.argv[1])
 listener.listen()
 server = ForkServer(listener, int(sys.argv[2]))
 print("listening", flush=True)
+fork, refusals = os.fork, int(sys.argv[4])
+
+def fork_unless_refused():
+    global refusals
+    refusals -= 1
+    if refusals >= 0:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+
+os.fork = fork_unless_refused
 
 def become(arguments, launcher):
     line = b" ".join([b"%d %d" % (os.getpid(), launcher), *arguments])
@@ -88,10 +98,11 @@ def said_alone(
 
 @contextlib.contextmanager
 def fork_server(
-    backend: Path, server: int, stub_lives_s: float
+    backend: Path, server: int, stub_lives_s: float, refusals: int = 0
 ) -> Iterator[subprocess.Popen[str]]:
     socket = said_alone(backend, server)[2]
-    arguments = [sys.executable, "-c", FORK_SERVER, socket, str(server), str(stub_lives_s)]
+    numbers = map(str, (server, stub_lives_s, refusals))
+    arguments = [sys.executable, "-c", FORK_SERVER, socket, *numbers]
     with subprocess.Popen(
         arguments,
         stdout=subprocess.PIPE,
@@ -151,6 +162,16 @@ def test_what_stubs_take_over_makes_another_fork_server(
     usual = {"backend": backend, "server": os.getpid()}
     assert said_alone(**usual) == said_alone(**usual)  # type: ignore[arg-type]
     assert said_alone(**usual)[2] != said_alone(**{**usual, **change})[2]  # type: ignore[arg-type]
+
+
+def test_where_none_can_be_forked_now_triton_s_own_stub_runs_and_later_ones_are_forked(
+    backend: Path,
+) -> None:
+    with fork_server(backend, os.getpid(), 0.0, refusals=1) as process:
+        said_alone(backend, os.getpid())
+        with start(backend, os.getpid()) as asked:
+            introduced(process)
+            assert asked.wait() == 7
 
 
 def test_a_forked_stub_has_the_command_line_and_its_end_is_the_launcher_s(backend: Path) -> None:

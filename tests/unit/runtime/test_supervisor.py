@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from brisk.protocol.runtime_paths import Role
+from brisk.runtime import supervisor
 from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, supervise
 
 
@@ -45,3 +46,23 @@ def test_a_worker_that_dies_is_replaced_until_one_ends_idle(
     assert len(set(died)) == 3
     assert slot.handle is None
     assert caplog.text.count("exit status 7") == 2
+
+
+def test_a_worker_that_cannot_be_forked_now_is_forked_later(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(supervisor, "FORK_PAUSE_S", 0.05)
+    fork = os.fork
+    attempts: list[int] = []
+
+    def fork_the_third_time() -> int:
+        attempts.append(len(attempts))
+        if len(attempts) < 3:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", fork_the_third_time)
+    slot = WorkerSlot(Role.FOREGROUND, (), lambda listeners: WORKER_ENDED_IDLE, lambda: None)
+    supervise([slot])
+    assert len(attempts) == 3
+    assert caplog.text.count("cannot be started now") == 2

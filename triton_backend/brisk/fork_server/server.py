@@ -22,6 +22,7 @@ import select
 import signal
 import socket
 import struct
+import sys
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -89,7 +90,12 @@ class ForkServer:
         if uid != os.geteuid():
             launcher.close()
             return False
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as error:
+            launcher.close()  # it becomes Triton's own stub
+            print(f"brisk: no stub can be forked now: {error}", file=sys.stderr)
+            return False
         if not child:
             self._leave()
             _introduce(launcher, pid, become)

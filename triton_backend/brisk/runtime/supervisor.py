@@ -29,6 +29,9 @@ from brisk.telemetry import metrics
 LISTEN_BACKLOG = 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+FORK_PAUSE_S = 0.5
+"""From one attempt to start a worker to the next, where the system has no room for a process."""
+
 UNWATCHED_S = 0.1
 """Time between two looks at workers whose end the kernel does not tell."""
 
@@ -96,14 +99,21 @@ class WorkerSlot:
     def fork(self, slots: Sequence[WorkerSlot]) -> None:
         """Start a worker, which closes the listeners of the other ``slots``.
 
-        The signals stay blocked until it has left the supervisor's handlers.
+        The signals stay blocked until it has left the supervisor's handlers. Where there can be no
+        further process now, it is tried again after a pause.
         """
         parent = os.getpid()
         is_replacing = self._due_s is not None
         self._due_s = None
         self._started_s = time.monotonic()
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self.process = os.fork()
+        try:
+            self.process = os.fork()
+        except OSError as error:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            LOGGER.error(f"{_NAMES[self.role]} cannot be started now ({error}): tried again")
+            self._due_s = self._started_s + FORK_PAUSE_S
+            return
         if self.process:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             with contextlib.suppress(OSError, AttributeError):

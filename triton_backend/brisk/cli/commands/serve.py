@@ -6,11 +6,15 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from brisk.errors import InvalidConfigurationError
+from brisk.ownership import make_private
+
+if TYPE_CHECKING:
+    from brisk.triton.locate import ServerInstallation
 
 _NEEDS_COMPILER = (
     "Triton gives the path to a shell as it is, and characters of it mean something there; rename "
@@ -64,7 +68,7 @@ def serve(
     needs more than Brisk's own completion, and Triton reads its repositories once, it reads a view
     of them in which all are complete and runs with `--disable-auto-complete-config`.
     """
-    from brisk.triton.backend_directory import assemble, default_directory, names_of_ours
+    from brisk.triton.backend_directory import names_of_ours
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
     from brisk.triton.options import option
@@ -89,7 +93,7 @@ def serve(
     chosen = option(options, "backend-directory")
     if chosen is None:
         _start_runtimes(options, names, environment)  # before all else: it takes longest
-        directory = assemble(default_directory(installation, names), installation, names=names)
+        directory = _assembled(installation, names)
         options = [*options, f"--backend-directory={directory}"]
     else:
         directory = Path(chosen)
@@ -106,6 +110,35 @@ def serve(
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)
+
+
+def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
+    """A backend directory in the cache directory, else beside the runtime.
+
+    Raises InvalidConfigurationError where neither can be written.
+    """
+    from brisk.settings import cache_directory, runtime_directory
+    from brisk.triton.backend_directory import assemble, default_directory
+
+    kept = default_directory(installation, names)
+    try:
+        return assemble(kept, installation, names=names)
+    except OSError as error:
+        cause = error
+    print(
+        f"brisk: the cache directory '{cache_directory()}' cannot be used "
+        f"({cause.strerror or cause}): nothing is kept for the next start (BRISK_CACHE_DIR)",
+        file=sys.stderr,
+    )
+    place = runtime_directory() / "backends" / kept.name
+    try:
+        make_private(runtime_directory())
+        return assemble(place, installation, names=names)
+    except OSError as error:
+        raise InvalidConfigurationError(
+            f"backends can be put neither into '{kept}' ({cause}) nor into '{place}' ({error}); "
+            "expected one that this user can write to (BRISK_CACHE_DIR, BRISK_RUNTIME_DIR)"
+        ) from error
 
 
 def _start_runtimes(
