@@ -130,7 +130,7 @@ def test_a_builder_that_finds_another_one_at_it_comes_again(
     told: list[bool] = []
     with store.building(store.writable_directory(model)) as is_ours:
         assert is_ours
-        SegmentPreparer(1, delay_s=0.1).build_later(model, (), told.append)
+        SegmentPreparer(1, delay_s=0.1).build_later(model, (), lambda: True, told.append)
         with pytest.raises(AssertionError):
             wait_until(lambda: bool(told), "what may not come", patience_s=3.0)
     wait_until(lambda: bool(told), "the form")

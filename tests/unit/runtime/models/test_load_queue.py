@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import threading
 
-from brisk.runtime.models.loader import LoadQueue
+from brisk.runtime.models.load_queue import LoadQueue
+from support.waiting import wait_until
 
 
 def drained(queue: LoadQueue[str], count: int) -> list[str]:
-    return [queue.get() for _ in range(count)]
+    names = []
+    for _ in range(count):
+        name, begun_s = queue.take()
+        queue.done(begun_s)
+        names.append(name)
+    return names
 
 
 def test_the_most_urgent_class_is_loaded_first_and_equals_as_they_came() -> None:
@@ -36,7 +42,7 @@ def test_a_load_inherits_the_class_of_a_request_that_waits_for_it() -> None:
 def test_who_takes_waits_for_what_is_put() -> None:
     queue: LoadQueue[str] = LoadQueue()
     taken: list[str] = []
-    thread = threading.Thread(target=lambda: taken.append(queue.get()))
+    thread = threading.Thread(target=lambda: taken.append(queue.take()[0]))
     thread.start()
     queue.put("a", "normal")
     thread.join(timeout=10.0)
@@ -49,3 +55,26 @@ def test_a_task_is_awaited_for_so_long_and_not_taken() -> None:
     queue.put("a", "normal")
     assert queue.await_task(0)
     assert drained(queue, 1) == ["a"]
+
+
+def test_tasks_are_done_one_at_a_time_and_none_waits_for_a_slow_one() -> None:
+    queue: LoadQueue[str] = LoadQueue(slow_s=0.3)
+    goes_on = threading.Event()
+    began: list[str] = []
+    ended: list[str] = []
+
+    def work(task: str) -> None:
+        began.append(task)
+        if task.startswith("endless"):
+            goes_on.wait(30)
+        ended.append(task)
+
+    queue.serve(work, "loads")
+    for task in ("quick0", "endless1", "quick2", "endless3", "quick4"):
+        queue.put(task, "normal")
+    wait_until(lambda: began == ["quick0", "endless1"], "the first ones")
+    assert began == ["quick0", "endless1"], "the next one waits until it is known to be slow"
+    wait_until(lambda: "quick4" in ended, "the last one")
+    assert ended == ["quick0", "quick2", "quick4"]
+    goes_on.set()
+    wait_until(lambda: len(ended) == 5, "all")

@@ -11,9 +11,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import queue
-import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -24,6 +23,7 @@ from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.runtime.models.entry import LoadState, SessionEntry
+from brisk.runtime.models.load_queue import LoadQueue
 from brisk.runtime.models.session import Session
 from brisk.runtime.models.yielding import LONGEST_WAIT_S, Yielding
 from brisk.runtime.ready import import_what_files_need
@@ -33,6 +33,9 @@ from brisk.segments.timeline import EventKind
 from brisk.telemetry import count, metrics
 from brisk.telemetry.events import SPANS
 
+SLOW_S = 30.0
+"""From then on a session is slow to look after, and others do not wait; it may wait for calm."""
+
 LONGEST_PAUSE_S = 0.1
 """What each 2 MiB of a model file wait for a gap between requests before they are copied."""
 
@@ -40,7 +43,7 @@ _LANES_LOOK_S = 1.0
 
 
 class AfterLoad:
-    """One thread, in the order in which sessions came."""
+    """In the order in which sessions came, one at a time unless one takes long."""
 
     def __init__(
         self,
@@ -55,22 +58,20 @@ class AfterLoad:
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
             self._preparer = SegmentPreparer(threads)
-        self._tasks = queue.SimpleQueue[tuple[SessionEntry, Callable[[], None]]]()
-        threading.Thread(target=self._run, name="brisk-after-load", daemon=True).start()
+        self._tasks = LoadQueue[tuple[SessionEntry, Callable[[], None]]](SLOW_S)
+        self._tasks.serve(self._do, "brisk-after-load")
 
     def look_after(self, entry: SessionEntry, session: Session) -> None:
         """``session`` is what the entry's load has come to."""
         perform = functools.partial(self._look_after, entry, session, self._yielding.expect())
-        self._tasks.put((entry, perform))
+        self._tasks.put((entry, perform), None)
 
-    def _run(self) -> None:
-        while True:
-            entry, perform = self._tasks.get()
-            try:
-                standing_back(perform) if entry.stands_back else perform()
-            except Exception as error:  # noqa: BLE001  # other sessions need this thread
-                LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
-            del entry, perform  # a session that nobody needs any more must not live on here
+    def _do(self, task: tuple[SessionEntry, Callable[[], None]]) -> None:
+        entry, perform = task
+        try:
+            standing_back(perform) if entry.stands_back else perform()
+        except Exception as error:  # noqa: BLE001  # other sessions need this thread
+            LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
 
     def _look_after(self, entry: SessionEntry, session: Session, until_s: float) -> None:
         """``until_s``: how long what is not urgent waits for calm."""
@@ -92,7 +93,7 @@ class AfterLoad:
             entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches)
-        if self._tasks.empty():  # nothing waits for it
+        if self._tasks.is_empty():  # nothing waits for it
             make_private(self._pause)
             self._pause()
             give_back()
@@ -100,9 +101,14 @@ class AfterLoad:
         if preparer is not None:
 
             def tell(is_there: bool) -> None:  # which keeps no session alive
-                self._tasks.put((entry, functools.partial(self._adopt, entry, is_there)))
+                self._tasks.put((entry, functools.partial(self._adopt, entry, is_there)), None)
 
-            preparer.build_later(session.path, session.taps, tell)
+            known = weakref.ref(session)
+
+            def is_wanted() -> bool:
+                return (user := known()) is not None and not user.table.is_closed
+
+            preparer.build_later(session.path, session.taps, is_wanted, tell)
 
     def _adopt(self, entry: SessionEntry, is_there: bool) -> None:
         """Let the prepared form take over, between requests, and give back what it replaces.
@@ -125,7 +131,7 @@ class AfterLoad:
 
     def _pause(self) -> None:
         """For a gap between requests, unless another session waits to be looked after."""
-        if self._tasks.empty():
+        if self._tasks.is_empty():
             self._yielding.pause(LONGEST_PAUSE_S)
 
     def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:

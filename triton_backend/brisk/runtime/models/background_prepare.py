@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import queue
+import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -27,6 +29,12 @@ from brisk.runtime.models.identity import identity_of
 DELAY_S = 5.0
 """From a load to the start of its build: who stays for less needs none, starting comes first."""
 
+MOST_PROCESSOR_S = 1200
+"""Of processor time for one build: on idle processors only, it may take any time by the clock."""
+
+LOOK_S = 0.5
+"""Between two looks whether a build is still wanted."""
+
 REFUSED, BUSY = 3, 4
 """Exit status: the model cannot be prepared, whoever tries again; another process is at it."""
 
@@ -35,6 +43,7 @@ class _Task(NamedTuple):
     due_s: float
     model: Path
     taps: tuple[str, ...]
+    is_wanted: Callable[[], bool]
     tell: Callable[[bool], None]
 
 
@@ -45,34 +54,45 @@ class SegmentPreparer:
         self._threads = threads
         self._delay_s = delay_s
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._refused: set[tuple[str, tuple[str, ...]]] = set()
 
     def build_later(
-        self, model: Path, taps: Collection[str], tell: Callable[[bool], None]
+        self,
+        model: Path,
+        taps: Collection[str],
+        is_wanted: Callable[[], bool],
+        tell: Callable[[bool], None],
     ) -> None:
-        """Have the prepared form of ``model`` made, unless it is there. One thread calls this.
+        """Have the prepared form of ``model`` made, unless it is there.
 
+        ``is_wanted``: whether somebody still serves it; if not, it is not made, or no further.
         ``tell``: called from another thread, with whether it is there.
         """
         due_s = time.monotonic() + self._delay_s
-        self._tasks.put(_Task(due_s, model, tuple(sorted(taps)), tell))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="brisk-prepare", daemon=True)
-            self._thread.start()
+        self._tasks.put(_Task(due_s, model, tuple(sorted(taps)), is_wanted, tell))
+        with self._starting:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="brisk-prepare", daemon=True
+                )
+                self._thread.start()
 
     def _run(self) -> None:
         while True:
             task = self._tasks.get()
             time.sleep(max(task.due_s - time.monotonic(), 0.0))
-            status = self._build(task.model, task.taps)
+            status = self._build(task.model, task.taps, task.is_wanted)
             if status == BUSY:
                 self._tasks.put(task._replace(due_s=time.monotonic() + self._delay_s))
             else:
                 task.tell(status == 0)
 
-    def _build(self, model: Path, taps: tuple[str, ...]) -> int:
+    def _build(self, model: Path, taps: tuple[str, ...], is_wanted: Callable[[], bool]) -> int:
         """The exit status of the process that made it, or did not."""
+        if not is_wanted():
+            return 1
         try:
             this = (identity_of(str(model)), taps)
         except InvalidModelError:
@@ -81,17 +101,36 @@ class SegmentPreparer:
             return REFUSED
         try:
             # this thread lives as long as the worker: the kernel ends the builder with it
-            status = subprocess.run(
-                command(model, self._threads, taps), stdin=subprocess.DEVNULL, check=False
-            ).returncode
+            builder = subprocess.Popen(
+                command(model, self._threads, taps), stdin=subprocess.DEVNULL
+            )
         except OSError as error:
             LOGGER.warning(f"the prepared form of {model} cannot be made: {error}")
             return 1
+        while (status := _ended(builder)) is None:
+            if not is_wanted():
+                builder.kill()
+        if status == -signal.SIGXCPU:
+            LOGGER.warning(
+                f"no prepared form of {model}: making it took more than {MOST_PROCESSOR_S} s of "
+                "processor time"
+            )
+            status = REFUSED
         if status == REFUSED:
             self._refused.add(this)
+        elif status == -signal.SIGKILL and not is_wanted():
+            return 1
         elif status not in (0, BUSY):
             LOGGER.warning(f"preparing {model} ended with status {status}")
         return status
+
+
+def _ended(builder: subprocess.Popen[bytes]) -> int | None:
+    """Its exit status, after a look at the latest; None where it goes on."""
+    try:
+        return builder.wait(LOOK_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def command(model: Path, threads: int, taps: Collection[str] = ()) -> list[str]:
@@ -110,6 +149,7 @@ def main() -> int:
     parser.add_argument("--tap", action="append", default=[], help="a value to cut behind")
     arguments = parser.parse_args()
     start_logging()
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_S, resource.RLIM_INFINITY))
     if not step_aside():
         return 1
     model, threads, taps = arguments.model, arguments.threads, arguments.tap

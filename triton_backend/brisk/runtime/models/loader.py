@@ -1,14 +1,12 @@
-"""The load lane: one thread that makes sessions runnable while the worker goes on serving."""
+"""The load lane, which makes sessions runnable while the worker goes on serving."""
 
 from __future__ import annotations
 
 import functools
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from brisk.errors import ArtefactError, BriskError, InternalError
 from brisk.os_priority import standing_back
@@ -16,11 +14,11 @@ from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.after_load import AfterLoad, tidy_up
 from brisk.runtime.models.entry import LoadState, SessionEntry
+from brisk.runtime.models.load_queue import LoadQueue
 from brisk.runtime.models.session import Servable, Session, load_session
 from brisk.runtime.models.yielding import LoneLoad, Yielding
 from brisk.runtime.settings import ArtefactUse
 from brisk.runtime.worker.tracing import LOADS
-from brisk.scheduling.job import RANKS, JobClass
 from brisk.telemetry.events import SPANS
 
 
@@ -38,50 +36,6 @@ class LoadCompletion:
     """All layers of the session are loaded; nothing of its load runs any more."""
 
     entry: SessionEntry
-
-
-Task = TypeVar("Task")
-
-_LAST = len(RANKS)
-
-
-class LoadQueue(Generic[Task]):
-    """The load lane's tasks: the most urgent first, and a task as urgent as who waits for it.
-
-    A real-time request that waits for its model to be loaded must not wait for the loads of other
-    models, which were asked for before: the load inherits its class (priority inheritance). Of
-    equally urgent tasks the first to come goes first. Any thread may use it.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._ranks: dict[Task, int] = {}
-        """In the order in which they came."""
-
-    def put(self, task: Task, job_class: str | None) -> None:
-        """Add a task, once while it waits. ``job_class`` None: after everything else."""
-        with self._changed:
-            self._ranks[task] = _LAST if job_class is None else RANKS[JobClass(job_class)]
-            self._changed.notify()
-
-    def hurry(self, task: Task, job_class: str) -> None:
-        """Make a task, if it waits, at least as urgent as ``job_class``."""
-        with self._changed:
-            if task in self._ranks:
-                self._ranks[task] = min(self._ranks[task], RANKS[JobClass(job_class)])
-
-    def await_task(self, timeout_s: float) -> bool:
-        """Whether there is a task, after the time-out at the latest."""
-        with self._changed:
-            return self._changed.wait_for(lambda: bool(self._ranks), timeout_s)
-
-    def get(self) -> Task:
-        """The next task; waits for one."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._ranks))
-            task = min(self._ranks, key=self._ranks.__getitem__)  # of equals the first
-            del self._ranks[task]
-            return task
 
 
 class Loader:
@@ -109,7 +63,7 @@ class Loader:
         self.outcomes: deque[LoadOutcome | LoadCompletion] = deque()
         self.yielding = Yielding()
         self._after_load = AfterLoad(device, threads, artefacts, caches, self.yielding)
-        threading.Thread(target=self._run, name="brisk-loader", daemon=True).start()
+        self._tasks.serve(self._do, "brisk-loader")
 
     def load(self, entry: SessionEntry) -> None:
         """Ask for a session as urgently as its asker needs it."""
@@ -128,14 +82,11 @@ class Loader:
         self.outcomes.append(outcome)
         self._wake()
 
-    def _run(self) -> None:
-        while True:
-            entry = self._tasks.get()
-            if entry is not None:
-                self._load(entry)
-                del entry  # what it knows of a session must not outlive that in this thread
-            elif not tidy_up(self.yielding, self._tasks.await_task):
-                self.give_memory_back()
+    def _do(self, entry: SessionEntry | None) -> None:
+        if entry is not None:
+            self._load(entry)
+        elif not tidy_up(self.yielding, self._tasks.await_task):
+            self.give_memory_back()
 
     def _load(self, entry: SessionEntry) -> None:
         begin_ns = time.monotonic_ns()

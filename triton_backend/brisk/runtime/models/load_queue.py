@@ -1,0 +1,116 @@
+"""Tasks of loads, the most urgent first, and the threads that do them: one at a time, unless one
+takes long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from brisk.scheduling.job import RANKS, JobClass
+
+Task = TypeVar("Task")
+
+SLOW_S = 1.0
+"""From then on a task is slow, and the next one does not wait for it."""
+
+MOST_THREADS = 4
+
+_LAST = len(RANKS)
+
+
+class LoadQueue(Generic[Task]):
+    """The most urgent task first, and a task as urgent as who waits for it.
+
+    A real-time request that waits for its model to be loaded must not wait for the loads of other
+    models, which were asked for before: the load inherits its class (priority inheritance). Of
+    equally urgent tasks the first to come goes first. Any thread may use it.
+    """
+
+    def __init__(self, slow_s: float = SLOW_S) -> None:
+        self._slow_s = slow_s
+        self._changed = threading.Condition()
+        self._ranks: dict[Task, int] = {}
+        """In the order in which they came."""
+        self._begun_s: list[float] = []
+        """When each of the tasks under way began."""
+        self._work: Callable[[Task], None] | None = None
+        self._name = ""
+        self._threads = 0
+
+    def serve(self, work: Callable[[Task], None], name: str) -> None:
+        """Have a thread of its own do ``work`` on each task, and up to MOST_THREADS where tasks
+        are slow. ``work`` raises nothing.
+        """
+        with self._changed:
+            self._work, self._name = work, name
+            self._add_thread()
+
+    def _have_a_free_thread(self) -> None:
+        """Which waits until the tasks under way are slow."""
+        if self._work and len(self._begun_s) == self._threads < MOST_THREADS:
+            self._add_thread()
+
+    def _add_thread(self) -> None:
+        self._threads += 1
+        threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def _run(self) -> None:
+        assert self._work is not None
+        while True:
+            task, begun_s = self.take()
+            try:
+                self._work(task)
+            finally:
+                self.done(begun_s)
+            del task  # what it knows of a session must not outlive that in this thread
+
+    def put(self, task: Task, job_class: str | None) -> None:
+        """Add a task, once while it waits. ``job_class`` None: after everything else."""
+        with self._changed:
+            self._ranks[task] = _LAST if job_class is None else RANKS[JobClass(job_class)]
+            self._have_a_free_thread()
+            self._changed.notify_all()
+
+    def hurry(self, task: Task, job_class: str) -> None:
+        """Make a task, if it waits, at least as urgent as ``job_class``."""
+        with self._changed:
+            if task in self._ranks:
+                self._ranks[task] = min(self._ranks[task], RANKS[JobClass(job_class)])
+
+    def is_empty(self) -> bool:
+        return not self._ranks
+
+    def await_task(self, timeout_s: float) -> bool:
+        """Whether there is a task, after the time-out at the latest."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._ranks), timeout_s)
+
+    def take(self) -> tuple[Task, float]:
+        """The next task, and when it began, which ``done`` is told; waits for one, and until those
+        under way are slow or over.
+        """
+        with self._changed:
+            while True:
+                now_s = time.monotonic()
+                patience_s: float | None = None
+                if self._ranks:
+                    youngest_s = max(self._begun_s, default=now_s - self._slow_s)
+                    patience_s = youngest_s + self._slow_s - now_s
+                    if patience_s <= 0:
+                        break
+                self._changed.wait(patience_s)
+            task = min(self._ranks, key=self._ranks.__getitem__)  # of equals the first
+            del self._ranks[task]
+            self._begun_s.append(now_s)
+            if self._ranks:
+                self._have_a_free_thread()
+            return task, now_s
+
+    def done(self, begun_s: float) -> None:
+        """A task that began then is over."""
+        with self._changed:
+            self._begun_s.remove(begun_s)
+            self._changed.notify_all()
