@@ -14,7 +14,7 @@ from brisk.artefacts.container import KEY_BYTES, make_key, read_key
 from brisk.errors import InvalidConfigurationError
 from brisk.fork_server import build
 from brisk.fork_server.build import LAUNCHER, place_launcher
-from brisk.fork_server.start import PRELOAD, add_seal
+from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD, add_seal
 from brisk.ownership import check_directory, make_private, open_own
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.runtime.models.session import load_session
@@ -124,7 +124,7 @@ def test_a_cached_executable_that_is_not_ours_is_compiled_anew(
     backend.mkdir()
     if not place_launcher(backend):
         pytest.skip("there is no C++ compiler")
-    wanted = {name: (backend / name).read_bytes() for name in (LAUNCHER, PRELOAD)}
+    wanted = {name: (backend / name).read_bytes() for name in (LAUNCHER, PRELOAD, SERVER_PRELOAD)}
     for file in (tmp_path / "cache" / "native").iterdir():
         assert stat.S_IMODE(file.stat().st_mode) == 0o700
         if harm == "bytes":
@@ -145,7 +145,7 @@ def test_executables_made_ahead_are_looked_at_too(
     share, backend = tmp_path / "share" / "brisk", tmp_path / "backend"
     for folder in (share, backend):
         folder.mkdir(parents=True)
-    for name in (LAUNCHER, PRELOAD):
+    for name in (LAUNCHER, PRELOAD, SERVER_PRELOAD):
         (share / name).write_bytes(b"made")
         if harm == "mode":
             add_seal(share / name)

@@ -231,7 +231,7 @@ def test_what_is_excused_compares_by_order_or_waits() -> None:
 
 def test_an_image_test_without_a_builder_fails_and_names_what_to_install(tmp_path: Path) -> None:
     planned = subprocess.run(
-        ["make", "--dry-run", "image-test"],
+        ["make", "--no-print-directory", "--dry-run", "image-test"],
         cwd=TESTS.parent,
         capture_output=True,
         text=True,

@@ -47,6 +47,8 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
         control = http.InferenceServerClient(server.endpoints.http, network_timeout=60.0)
         control.load_model("doubled")  # unchanged for Triton, so the model stays as it is
         control.unload_model("doubled")
+        log = tmp_path / "tritonserver-1.log"
+        wait_until(lambda: "successfully unloaded 'doubled'" in log.read_text(), "its unload")
         control.load_model("doubled")
         control.close()
         after = client.infer("doubled", {"x": values})
@@ -55,9 +57,8 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
     assert {name: array.tolist() for name, array in after.items()} == {
         name: array.tolist() for name, array in before.items()
     }
-    log = (tmp_path / "tritonserver-1.log").read_text()
-    assert log.count("ONNX Runtime from the model, runnable") == 1
-    assert log.count("ONNX Runtime from its artefact, runnable") == 1
+    assert log.read_text().count("ONNX Runtime from the model, runnable") == 1
+    assert log.read_text().count("ONNX Runtime from its artefact, runnable") == 1
 
 
 def test_a_lazy_entry_is_ready_at_once_and_loaded_by_its_first_request(
