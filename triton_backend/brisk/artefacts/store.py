@@ -83,6 +83,22 @@ def stamps(model: Path, names: Iterable[str]) -> dict[str, Stamp]:
     return _of_each(model, names, lambda file: stamp_of(os.fstat(file.fileno())))
 
 
+def written_since(model: Path, seen: Mapping[str, Stamp]) -> Path | None:
+    """A file of the model that was written to since it was in the state ``seen``, if any.
+
+    One that has gone or was replaced was not.
+    """
+    for name, stamp in seen.items():
+        try:
+            present = stamps(model, [name])[name]
+        except (OSError, InvalidModelError):
+            continue
+        # size and time of a change, and which file it is; links to it come and go
+        if present[3:] == stamp[3:] and present[:2] != stamp[:2]:
+            return model if name == ITSELF else model.parent / name
+    return None
+
+
 def _of_each(
     model: Path, names: Iterable[str], look: Callable[[BinaryIO], _Found]
 ) -> dict[str, _Found]:

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
+from brisk.artefacts import store
+from brisk.errors import InvalidModelError
 from brisk.graph.files.proto import from_type_proto
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.program import Variable
@@ -113,14 +115,20 @@ class BareModel(Source):
     def check(self) -> None:
         """Make every session, since only that tells whether ONNX Runtime takes the model.
 
-        Raises InvalidModelError naming the segment that it does not take.
+        Raises InvalidModelError naming the segment that it does not take, or a file that was
+        written to since it was mapped.
         """
         indices = range(len(self.segments))
         if min(len(indices), self._threads) == 1:
             self._opened.update((index, self._open_first(index)) for index in indices)
-            return
-        with ThreadPoolExecutor(min(len(indices), self._threads)) as pool:
-            self._opened.update(zip(indices, pool.map(self._open_first, indices), strict=True))
+        else:
+            with ThreadPoolExecutor(min(len(indices), self._threads)) as pool:
+                self._opened.update(zip(indices, pool.map(self._open_first, indices), strict=True))
+        if written := store.written_since(self.file.path, self.made_of):
+            raise InvalidModelError(
+                f"{written} was written to while it was loaded; expected a file that is whole "
+                "before its load, or another one that is renamed into its place"
+            )
 
     def open(self, index: int) -> OrtSession:
         return self._opened.pop(index, None) or self._open_first(index)
