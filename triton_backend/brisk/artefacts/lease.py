@@ -39,9 +39,14 @@ _FAILED = ctypes.c_void_p(-1).value
 class LeasedMap:
     """A file's mapping and the descriptor that its lease is on, which closes with the mapping."""
 
-    def __init__(self, descriptor: int, mapping: mmap.mmap, address: int) -> None:
-        """``address``: where ``mapping`` lies. ``descriptor`` is ours from now on."""
+    def __init__(
+        self, descriptor: int, mapping: mmap.mmap, address: int, *, is_written: bool
+    ) -> None:
+        """``address``: where ``mapping`` lies. ``descriptor`` is ours from now on. ``is_written``:
+        the mapping is private and may be written to.
+        """
         self.descriptor = descriptor
+        self._is_written = is_written
         self.address, self.size = address, len(mapping)
         self.mapping = weakref.ref(mapping)
         self.is_held = False
@@ -57,9 +62,13 @@ class LeasedMap:
         mapping = self.mapping()  # keeps the addresses ours while they are exchanged
         if mapping is not None:
             self._is_copied = True
-            _exchange(self.address, self.size)
+            _exchange(self.address, self.size, is_written=self._is_written)
         with contextlib.suppress(OSError):
             fcntl.fcntl(self.descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+    def end(self) -> None:
+        """Hold the file no more: nothing reads from it any longer."""
+        _watch.forget(self)
 
     def drop_pages(self, offset: int, size: int) -> None:
         """Let this process hold none of the whole pages in these bytes until it reads them again.
@@ -74,15 +83,19 @@ class LeasedMap:
                 mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
-def _exchange(address: int, size: int) -> None:
-    """Let anonymous memory with the same bytes lie at ``address``. Raises OSError."""
+def _exchange(address: int, size: int, *, is_written: bool) -> None:
+    """Let anonymous memory with the same bytes lie at ``address``. Raises OSError.
+
+    ``is_written``: others may write the bytes that are there, meanwhile and later.
+    """
     size = -(-size // _PAGE_BYTES) * _PAGE_BYTES
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     copy = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     if copy == _FAILED:
         raise OSError(ctypes.get_errno(), "no memory for a copy of a mapped file")
     ctypes.memmove(copy, address, size)
-    _libc.mprotect(ctypes.c_void_p(copy), ctypes.c_size_t(size), mmap.PROT_READ)
+    if not is_written:
+        _libc.mprotect(ctypes.c_void_p(copy), ctypes.c_size_t(size), mmap.PROT_READ)
     moved = _libc.mremap(copy, size, size, _MREMAP_MAYMOVE | _MREMAP_FIXED, address)
     if moved == _FAILED:
         raise OSError(ctypes.get_errno(), "a mapped file cannot be exchanged for its copy")
@@ -114,6 +127,13 @@ class _Watch:
             self._leased.append(leased)
             leased.is_held = True
         return True
+
+    def forget(self, leased: LeasedMap) -> None:
+        """Give up a lease, if it is still held."""
+        with self.lock:
+            if leased in self._leased:
+                self._leased.remove(leased)
+                os.close(leased.descriptor)
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})
@@ -153,12 +173,15 @@ def _start_anew() -> None:
 os.register_at_fork(after_in_child=_start_anew)
 
 
-def hold(descriptor: int, mapping: mmap.mmap, address: int) -> LeasedMap:
+def hold(
+    descriptor: int, mapping: mmap.mmap, address: int, *, is_written: bool = False
+) -> LeasedMap:
     """Hold the mapped file of ``descriptor``, which is copied, under a lease while it is mapped.
 
-    ``address``: where ``mapping`` lies. Not ``is_held`` where that is not possible.
+    ``address``: where ``mapping`` lies. ``is_written``: it is private, and may be written to. Not
+    ``is_held`` where that is not possible.
     """
-    leased = LeasedMap(os.dup(descriptor), mapping, address)
+    leased = LeasedMap(os.dup(descriptor), mapping, address, is_written=is_written)
     if not _watch.hold(leased):
         os.close(leased.descriptor)
     return leased

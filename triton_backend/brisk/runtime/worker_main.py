@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.graph.files.mapping import hold_files
 from brisk.os_priority import shorten_slices, stand_back
 from brisk.protocol.records import Refused
 from brisk.protocol.runtime_paths import Role
@@ -44,6 +45,7 @@ def run_worker(
     gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
     if device != "cpu":
         import_torch(settings.threads)
+    hold_files()
     profiles = ProfileTable()
     controller: PreemptionController
     policy, limits, processors = settings.policy, settings.limits, len(os.sched_getaffinity(0))

@@ -2,12 +2,14 @@
 
 A private mapping shows what others write into the file until its pages are its own. So whoever
 keeps weights for longer than a load calls ``make_private`` when it is done: each page is then
-copied in place, and views stay valid. A file cut short meanwhile ends the process, as one that is
-half written would make its answers wrong; the runtime restarts its worker.
+copied in place, and views stay valid. Until then a process that has called ``hold_files`` holds
+the files under leases: who would write to one waits until all of it is copied. Without a lease a
+file that is cut short ends the process, and one that is written to changes its answers.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import threading
@@ -18,14 +20,25 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brisk.artefacts.lease import LeasedMap, hold
 from brisk.paths import Stamp, open_file, stamp_of
 
 PAGE_BYTES = mmap.PAGESIZE
 _PAGES_AT_A_TIME = 512
 """Above 500 elements numpy gives up the interpreter's lock meanwhile; half a millisecond."""
 
-_shared: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+_shared: weakref.WeakKeyDictionary[mmap.mmap, LeasedMap | None] = weakref.WeakKeyDictionary()
+"""What is mapped and not private yet, with its lease."""
 _lock = threading.Lock()
+_holds = False
+
+
+def hold_files() -> None:
+    """From now on this process holds what it maps. Not for one that may get no processor for long:
+    who wants to write to a file would wait for it.
+    """
+    global _holds
+    _holds = True
 
 
 class MappedFile(NamedTuple):
@@ -49,9 +62,13 @@ def map_file(path: Path) -> MappedFile:
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         except (OSError, ValueError):  # a file system that cannot be mapped
             return MappedFile(memoryview(file.read()), stamp)
+        leased = None
+        if _holds:
+            address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+            leased = hold(file.fileno(), mapping, address, is_written=True)
     mapping.madvise(mmap.MADV_WILLNEED)
     with _lock:
-        _shared.add(mapping)
+        _shared[mapping] = leased
     return MappedFile(memoryview(mapping).toreadonly(), stamp)
 
 
@@ -61,14 +78,16 @@ def make_private(pause: Callable[[], object] = lambda: None) -> int:
     ``pause`` is called before each 2 MiB, and may block until there is time for them.
     """
     with _lock:
-        mappings = list(_shared)
+        mappings = list(_shared.items())
         _shared.clear()
     copied = 0
-    for mapping in mappings:
+    for mapping, leased in mappings:
         pages = np.frombuffer(mapping, np.uint8)[::PAGE_BYTES]
         for start in range(0, pages.size, _PAGES_AT_A_TIME):
             pause()
             block = pages[start : start + _PAGES_AT_A_TIME]
             np.bitwise_or(block, 0, out=block)  # writes what is there: the page becomes our own
         copied += len(mapping)
+        if leased is not None:
+            leased.end()
     return copied
