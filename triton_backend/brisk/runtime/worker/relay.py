@@ -12,6 +12,7 @@ were left behind, one that leads, and one that follows.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -82,7 +83,7 @@ class Relay:
         self._current: Step | None = None
         self._is_busy = threading.Event()
         self._has_ended = threading.Event()
-        self._followers = 0
+        self._followers = 0  # changed by who has the baton
         self.returned: deque[Step] = deque()
 
     def lead(self) -> None:
@@ -106,6 +107,7 @@ class Relay:
             step.control.renew()
         if step.is_aside:
             self.returned.append(step)
+            self._followers += 1
             self._baton.release()
             raise Superseded
         self._current = None
@@ -136,12 +138,9 @@ class Relay:
     def _work(self, *, is_leader: bool) -> None:
         while not self._has_ended.is_set():
             if is_leader:
-                try:
+                with contextlib.suppress(Superseded):
                     while self._take_turn():
                         pass
-                except Superseded:
-                    self._followers += 1
-                else:
                     self._has_ended.set()
                     self._is_busy.set()
                     return
