@@ -164,10 +164,10 @@ def test_what_stubs_take_over_makes_another_fork_server(
     assert said_alone(**usual)[2] != said_alone(**{**usual, **change})[2]  # type: ignore[arg-type]
 
 
-def test_where_none_can_be_forked_now_triton_s_own_stub_runs_and_later_ones_are_forked(
+def test_where_none_can_be_forked_now_it_is_tried_again_and_then_triton_s_own_stub_runs(
     backend: Path,
 ) -> None:
-    with fork_server(backend, os.getpid(), 0.0, refusals=1) as process:
+    with fork_server(backend, os.getpid(), 0.0, refusals=4) as process:
         said_alone(backend, os.getpid())
         with start(backend, os.getpid()) as asked:
             introduced(process)

@@ -41,7 +41,7 @@ constexpr int kModel = 1, kServer = 5, kPythonBackend = 6, kArguments = 10;
 constexpr int kHelloTimeoutMs = 5000;
 constexpr size_t kMessageBytes = 64 * 1024;
 constexpr char kStub[] = "triton_python_backend_stub";
-constexpr int kConnectAttempts = 20, kConnectPauseUs = 1000;
+constexpr int kConnectAttempts = 20, kConnectPauseUs = 1000, kAskAttempts = 3;
 constexpr char kSocketVariable[] = "_BRISK_STUB_SOCKET";
 constexpr char kListenerVariable[] = "_BRISK_STUB_LISTENER";
 constexpr char kOwnVariable[] = "_BRISK_STUB";  // tells server.cpp whose stub it is
@@ -192,22 +192,20 @@ Place find_place(const std::string& name) {
   return {-1, -1};
 }
 
-// Asks for a stub with this command line; its process number, 0 where none came.
+constexpr pid_t kNobody = 0, kGone = -1;
+
+// Asks for a stub with this command line; its process number, kGone where the one that was asked ended
+// meanwhile, kNobody where no stub came.
 pid_t ask(int connection, const std::vector<char*>& arguments) {
   std::string message;
   for (size_t i = 0; arguments[i] != nullptr; ++i) message.append(arguments[i]).push_back('\0');
   message.pop_back();
-  if (message.size() > kMessageBytes ||
-      send(connection, message.data(), message.size(), MSG_NOSIGNAL) < 0) {
-    return 0;
-  }
+  if (message.size() > kMessageBytes) return kNobody;
+  if (send(connection, message.data(), message.size(), MSG_NOSIGNAL) < 0) return kGone;
   pollfd waiting = {connection, POLLIN, 0};
   int32_t stub = 0;
-  if (poll(&waiting, 1, kHelloTimeoutMs) != 1 ||
-      recv(connection, &stub, sizeof stub, 0) != sizeof stub) {
-    return 0;
-  }
-  return stub;
+  if (poll(&waiting, 1, kHelloTimeoutMs) != 1) return kNobody;
+  return recv(connection, &stub, sizeof stub, 0) == sizeof stub ? stub : kGone;
 }
 
 // Tools find stubs by their command lines: this process is none any more.
@@ -263,10 +261,16 @@ int main(int count, char** arguments) {
   if (!is_ascii(arguments[kModel])) have_utf8(parent_of(arguments[0]));
   if (is_known) theirs[kPythonBackend] = const_cast<char*>(python_backend.c_str());
 
-  const Place place = is_off ? Place{-1, -1} : find_place(socket);
-  const int connection = place.connection;
-  if (connection < 0) become(theirs, socket, place.listener);
-  const pid_t stub = ask(connection, theirs);
+  int connection = -1;
+  pid_t stub = kGone;
+  // The one that listens may be a stub that Triton has just ended, behind an auto-completion.
+  for (int attempt = 0; stub == kGone && attempt < kAskAttempts; ++attempt) {
+    if (connection >= 0) close(connection);
+    const Place place = is_off ? Place{-1, -1} : find_place(socket);
+    connection = place.connection;
+    if (connection < 0) become(theirs, socket, place.listener);
+    stub = ask(connection, theirs);
+  }
   const int descriptor = stub > 0 ? static_cast<int>(syscall(SYS_pidfd_open, stub, 0)) : -1;
   const char go = 1;
   if (descriptor < 0 || send(connection, &go, 1, MSG_NOSIGNAL) != 1) {

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
@@ -47,6 +48,10 @@ CHANGED_BY_OPTIMISING = frozenset({"DequantizeLinear", NEEDS_PACKING})
 computes quantised products on floats until the graph is optimised and the weights are packed, and
 answers differ by several percent.
 """
+
+
+Key: TypeAlias = "tuple[object, ...]"
+"""All that a warm session is made from, so that equal ones are shared."""
 
 
 class BareModel(Source):
@@ -91,8 +96,8 @@ class BareModel(Source):
         self._tuning = tuning
         self._provider = provider
         self._opened: dict[int, OrtSession] = {}
-        self._warm: dict[int, OrtSession] = {}
-        """By segment, sessions that are warm from the start, until they are shared."""
+        self._warm: dict[int, tuple[OrtSession, Key | None]] = {}
+        """By segment, sessions that are warm from the start, until they are shared; their keys."""
         self._is_awaited = is_awaited
         self._keeps_graph = keeps_graph
         size = path.stat().st_size
@@ -135,16 +140,24 @@ class BareModel(Source):
 
     def open_warm(self, index: int) -> OrtSession | None:
         first = self._warm.pop(index, None)
+        if first is not None:
+            session, key = first
+            kept = session if key is None else shared(key, lambda: session)
+            return None if kept is session else kept
         key = self._key(index)
         if key is not None and (found := running(key)) is not None:
             return found
-        made = first or self._open(index, [Form.OPTIMISED])[0]
-        # of a file that was written to meanwhile nobody knows what the session holds
-        if key is not None and key == self._key(index):
-            made = shared(key, lambda: made)
-        return None if made is first else made
+        made = self._open(index, [Form.OPTIMISED])[0]
+        key = self._key_of_both(key, index)
+        return made if key is None else shared(key, lambda: made)
 
-    def _key(self, index: int) -> tuple[object, ...] | None:
+    def _key_of_both(self, before: Key | None, index: int) -> Key | None:
+        """The key of a session that was made since ``before`` was; None where the file was written
+        to meanwhile: nobody knows what the session holds.
+        """
+        return before if before is not None and before == self._key(index) else None
+
+    def _key(self, index: int) -> Key | None:
         """All that the segment's warm session is made from; None where that is not digested:
         weights that are too large, a model in another format, operators of a library.
         """
@@ -170,10 +183,11 @@ class BareModel(Source):
 
     def _open_first(self, index: int) -> OrtSession:
         first = self._first_form(self.segments[index])
+        before = self._key(index) if first is Form.OPTIMISED else None
         # some operators are computed by what optimising makes of them alone
         session, form = self._open(index, list(dict.fromkeys((first, Form.OPTIMISED))))
         if form is Form.OPTIMISED:
-            self._warm[index] = session
+            self._warm[index] = session, self._key_of_both(before, index)
         return session
 
     def _first_form(self, segment: Segment) -> Form:
