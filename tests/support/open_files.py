@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from support.waiting import wait_until
 
@@ -38,3 +41,12 @@ def nothing_left_open() -> Iterator[None]:
     before = _held()
     yield
     wait_until(lambda: _held() <= before, "an end to what the block has opened", 5.0)
+
+
+def skip_without_leases(folder: Path) -> None:
+    """Where the file system gives a process no lease on a file of its own."""
+    with (folder / "leased").open("wb") as file:
+        try:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        except OSError:
+            pytest.skip("the file system of the temporary folder has no leases")

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.protocol.runtime_paths import RuntimePaths
+from support.open_files import skip_without_leases
 from support.runtime.runtime_process import describe, infer, opened, worker_of
 
 pytestmark = pytest.mark.timing
@@ -41,6 +42,7 @@ def large_model(path: Path) -> np.ndarray:
 def test_a_model_whose_file_is_spoiled_behind_its_load_answers_as_before(
     place: RuntimePaths, tmp_path: Path, harm: str
 ) -> None:
+    skip_without_leases(tmp_path)
     path = tmp_path / "large.onnx"
     weights = large_model(path)
     with opened(place, describe(path)) as connection:
