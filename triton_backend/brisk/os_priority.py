@@ -5,6 +5,7 @@
 | computing threads and stubs of real-time models | ``$BRISK_REALTIME_NICENESS`` (-15) |
 | everything else that a request waits for | the server's own |
 | loads: their lanes, and threads that stand back | ``LOADING`` |
+| runs that take so long that others go on beside them | ``LOADING`` |
 | training of learned caches by ``brisk caches`` | ``TRAINING`` |
 | best-effort work | ``LEAST``, or what gives it its minimum share (``stand_back``) |
 | helper processes in the background | idle processors only (``step_aside``) |
@@ -87,35 +88,36 @@ def set_threads(niceness: int, except_for: Collection[int] = ()) -> bool:
 
 
 class Precedence:
-    """A worker's computing threads before other processes, while it serves real-time models.
+    """A worker's computing threads before other processes, while it serves real-time models; and
+    behind its others, while nobody should wait for what they compute.
 
     Python's other threads, which load, look after sessions or wait, keep their niceness. Used by
-    the worker's main thread.
+    one thread at a time.
     """
 
     def __init__(
         self,
         niceness: int,
         tell: Callable[[str], None],
+        computing: Callable[[], Collection[int]],
         change: Callable[[int, frozenset[int]], bool] = set_threads,
     ) -> None:
-        """``niceness`` 0: nothing is ever changed."""
+        """``niceness`` 0: nothing takes precedence. ``computing``: Python's threads that compute,
+        as the system numbers them; ONNX Runtime's all do."""
         self._usual = process_niceness()
         self._niceness = niceness
         self._tell = tell
+        self._computing = computing
         self._change = change
         self._is_taken = False
+        self._aside: set[int] = set()
 
     def follow(self, serves_realtime: bool) -> None:
         """Take precedence, or give it up, where that is not so already."""
         if serves_realtime == self._is_taken or not self._niceness:
             return
         self._is_taken = serves_realtime
-        spared = frozenset(
-            thread.native_id
-            for thread in threading.enumerate()
-            if thread is not threading.main_thread() and thread.native_id is not None
-        )
+        spared = frozenset(_python_threads() - set(self._computing()) | self._aside)
         if not self._change(self._niceness if serves_realtime else self._usual, spared):
             self._tell(
                 f"niceness {self._niceness} is refused: real-time requests share processors with "
@@ -123,6 +125,47 @@ class Precedence:
                 f"{REALTIME_NICENESS}=0 asks for none"
             )
             self._niceness = 0
+            self._is_taken = False
+
+    def stand_aside(self, thread: int) -> frozenset[int]:
+        """Let others go before a thread, until it ends, and before what computes with it: threads
+        of ONNX Runtime that are running now, where they can come back (``rejoin``).
+        """
+        _set_thread(thread, max(LOADING, self._usual))
+        if not self._is_taken:
+            return frozenset()
+        helpers = frozenset(_running_threads() - _python_threads() - self._aside)
+        for helper in helpers:
+            _set_thread(helper, max(LOADING, self._usual))
+        self._aside |= helpers
+        return helpers
+
+    def rejoin(self, helpers: frozenset[int]) -> None:
+        """What they stood aside with is over."""
+        self._aside -= helpers
+        for helper in helpers:
+            _set_thread(helper, self._niceness if self._is_taken else self._usual)
+
+
+def _python_threads() -> set[int]:
+    return {thread.native_id for thread in threading.enumerate() if thread.native_id is not None}
+
+
+def _running_threads() -> set[int]:
+    """Threads of this process that have a processor or wait for one."""
+    running = set()
+    for entry in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            state = (entry / "stat").read_text().rpartition(") ")[2][0]
+            if state == "R":
+                running.add(int(entry.name))
+    return running
+
+
+def _set_thread(thread: int, niceness: int) -> None:
+    """Nothing where it is refused or has ended."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 def shorten_slices() -> bool:

@@ -20,15 +20,12 @@ from brisk_client.disb.workloads import REAL, WORKLOADS
 RT_ONLY = "RT-only"
 """The real-time clients alone, on the server of the default policy."""
 
-DEFAULT_POLICY = "padded"
-
-PREEMPTIVE = "preemptive"
-"""The simpler policy: real-time work has the device to itself."""
+DEFAULT_POLICY = "preemptive"
 
 DEADLINE = "deadline"
-"""The policy whose real-time requests have one: without, it is ``preemptive``."""
+"""The policy whose real-time requests have one: without, it is the default."""
 
-POLICIES = ("sequential", "shared", PREEMPTIVE, DEFAULT_POLICY, DEADLINE)
+POLICIES = ("sequential", "shared", DEFAULT_POLICY, DEADLINE)
 
 TRITON = "triton"
 """What the names of all its sides begin with."""

@@ -15,7 +15,6 @@ from onnx import TensorProto, helper
 
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.realtime import Suspension
-from brisk.scheduling.policies import PaddingTrial
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.gates import LAZY, Pair, job, run_of
 from support.runtime.requests import ASession
@@ -108,18 +107,13 @@ def test_what_has_been_stopped_for_long_goes_on_beside_one_run(pair: Pair) -> No
     assert [place for place, is_free in enumerate(found) if is_free] == [6, 13, 20, 27]
 
 
-@pytest.mark.parametrize(("slowdown", "is_stopped"), [(1.0, False), (1.5, True), (None, True)])
-def test_a_layer_goes_on_beside_a_run_where_it_might_begin(
-    slowdown: float | None, is_stopped: bool
-) -> None:
-    pair = Pair("padded")
+def test_a_layer_goes_on_beside_a_run_where_it_might_begin() -> None:
+    pair = Pair("deadline")
     pair.gate.begin_layer()
-    pair.gate.close(1, None)
-    pair.gate.describe_run(None, 2, slowdown, PaddingTrial.NONE)
-    assert pair.foreground.admits_layers(0) is not is_stopped
-    for trial in (PaddingTrial.ALONE, PaddingTrial.BESIDE):
-        pair.gate.describe_run(None, 2, slowdown, trial)
-        assert pair.foreground.admits_layers(0) is (trial is PaddingTrial.BESIDE)
+    pair.gate.expect_end(1_000)
+    for deadline_ns, may_begin in ((None, False), (1_000, False), (9_000, True)):
+        pair.gate.close(1, deadline_ns)
+        assert pair.foreground.admits_layers(0) is may_begin
 
 
 @pytest.mark.parametrize("policy", ["shared", "sequential"])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from brisk.errors import CancelledError, InvalidRequestError, UnavailableError
+from brisk.os_priority import LOADING
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
@@ -121,6 +122,44 @@ def test_others_are_answered_beside_a_run_that_does_not_end(
             with TIMED:
                 assert max(waits_s) < (0.3 if job_class == "realtime" else 2.0)
                 assert float(np.median(waits_s)) < 0.05
+
+
+def busiest_thread(process: int) -> int:
+    """That has computed most in the last moment."""
+
+    def ticks() -> dict[int, int]:
+        found = {}
+        for entry in Path(f"/proc/{process}/task").iterdir():
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            found[int(entry.name)] = int(fields[11])
+        return found
+
+    before = ticks()
+    time.sleep(0.3)
+    after = ticks()
+    return max(before, key=lambda thread: after.get(thread, 0) - before[thread])
+
+
+def test_a_run_that_does_not_end_leaves_the_processors_to_others(
+    shared_place: RuntimePaths, endless: Path, quick: Path
+) -> None:
+    with (
+        opened(shared_place, describe(quick)) as innocent,
+        opened(shared_place, describe(endless)) as connection,
+    ):
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        number, _ = begin(connection)
+        np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
+        aside = busiest_thread(worker_of(shared_place))
+        assert os.getpriority(os.PRIO_PROCESS, aside) == max(LOADING, usual)
+        connection.cancel(number)
+        with TIMED:
+            wait_until(lambda: is_quiet(worker_of(shared_place)), "the end of its computing")
+        number, _ = begin(connection)  # whoever computes now is none of them
+        leader = busiest_thread(worker_of(shared_place))
+        assert leader != aside
+        assert os.getpriority(os.PRIO_PROCESS, leader) == usual
+        connection.cancel(number)
 
 
 def test_runs_that_do_not_end_make_room_for_each_other(

@@ -13,7 +13,7 @@ from brisk.scheduling.policies import POLICIES, Limits
 from brisk.scheduling.profile import ProfileTable, RunProfile
 from support.runtime.requests import AFrame, ASession, a_request
 
-LIMITS = Limits(slowdown=1.05, share=0.0)
+LIMITS = Limits(share=0.0)
 
 
 class Pair:
@@ -24,10 +24,8 @@ class Pair:
         self.profiles = ProfileTable()
         self.now_ns = 0
         chosen = POLICIES[policy]
-        self.foreground = Foreground(
-            self.gate, chosen, limits, 2, self.profiles, lambda: self.now_ns
-        )
-        self.background = Background(self.gate, chosen, limits, processors=2)
+        self.foreground = Foreground(self.gate, chosen, limits, self.profiles, lambda: self.now_ns)
+        self.background = Background(self.gate, chosen, limits)
 
     def rings(self) -> bool:
         return bool(select.select([self.gate.alarm], [], [], 0)[0])

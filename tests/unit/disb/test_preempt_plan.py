@@ -19,9 +19,9 @@ def test_a_full_run_measures_as_long_as_the_paper_and_enough_for_its_tails() -> 
     whole = plan()
     assert (whole.rounds, whole.seconds, whole.trial_s) == (3, 60.0, 10.0)
     assert whole.workloads == ("A", "B", "C", "D", "E", "REAL")
-    assert whole.sides == ("RT-only", "padded", "shared", "triton")
+    assert whole.sides == ("RT-only", "preemptive", "shared", "triton")
     assert whole.settings == SETTINGS, "each has a trial"
-    assert whole.probed == ["padded", "sequential"]
+    assert whole.probed == ["preemptive", "sequential"]
     assert whole.interruptions >= 1000
     assert whole.points == 10_000
 
@@ -39,8 +39,8 @@ def test_trials_of_tritons_settings_are_no_longer_than_what_counts() -> None:
 
 
 def test_policies_are_measured_beside_each_other_in_every_round() -> None:
-    pair = plan("--side", "padded", "--side", "preemptive", "--side", "padded")
-    assert pair.sides == ("RT-only", "padded", "preemptive")
+    pair = plan("--side", "preemptive", "--side", "deadline", "--side", "preemptive")
+    assert pair.sides == ("RT-only", "preemptive", "deadline")
 
 
 def test_real_without_its_trace_ends_the_command_before_anything_is_measured(
@@ -52,19 +52,19 @@ def test_real_without_its_trace_ends_the_command_before_anything_is_measured(
 
 
 def test_without_triton_none_of_its_settings_is_started() -> None:
-    assert plan("--side", "padded").settings == ()
+    assert plan("--side", "preemptive").settings == ()
 
 
 def test_triton_is_told_of_only_where_it_takes_part() -> None:
     told = notes_of(plan("--side", "triton", "--trial-seconds", "15"))
     assert TRITON_NOTE.format(15) in told
-    for arguments in (("--side", "padded"), ("--part", "pairs")):
+    for arguments in (("--side", "preemptive"), ("--part", "pairs")):
         notes = notes_of(plan(*arguments))
         assert not any(note.startswith("triton: ") for note in notes), arguments
 
 
 def test_policies_that_make_requests_wait_are_asked_less() -> None:
-    probing = plan("--side", "padded", "--side", "sequential", "--interruptions", "500")
+    probing = plan("--side", "preemptive", "--side", "sequential", "--interruptions", "500")
     assert [probing.requests_of(side) for side in probing.probed] == [500, 50]
 
 

@@ -26,7 +26,7 @@ def test_preemption_must_be_short_and_independent_of_the_layers() -> None:
         return [
             {
                 "figure": figure,
-                "policy": "padded",
+                "policy": "preemptive",
                 "part": part,
                 "p50_us": p50_us,
                 "p99_us": p99_us if part != preemption.IN_WORKER else 100.0,
@@ -54,7 +54,7 @@ def test_preemption_must_be_short_and_independent_of_the_layers() -> None:
 def test_pairs_are_counted_that_keep_the_limit_and_their_mean_is_judged() -> None:
     rows = [
         {"figure": "16", "policy": policy, "slowdown": slowdown}
-        for policy, slowdowns in {"padded": (1.0, 1.02, 1.21), "shared": (9.0,)}.items()
+        for policy, slowdowns in {"preemptive": (1.0, 1.02, 1.21), "shared": (9.0,)}.items()
         for slowdown in slowdowns
     ]
     report = _report(rows)
@@ -109,7 +109,7 @@ def test_a_chain_of_longer_layers_has_wider_and_fewer_ones() -> None:
 def test_figures_are_drawn_for_the_rows_that_are_there(tmp_path: Path) -> None:
     few = "too few answers (9 of 1,000)"
     found = {
-        "policy": "padded",
+        "policy": "preemptive",
         "part": preemption.EXECUTE,
         "best_effort": "chain",
         "p50_us": 90.0,
@@ -124,7 +124,7 @@ def test_figures_are_drawn_for_the_rows_that_are_there(tmp_path: Path) -> None:
         {"workload": "C", "side": side, "mean_ms": 9.0, "p99_ms": p99_ms}
         for side, p99_ms in (("triton one run", 30.0), ("new", few))
     ]
-    single = {"workload": "D", "side": "padded", "stage": "round", "p99_ms": 9.0}
+    single = {"workload": "D", "side": "preemptive", "stage": "round", "p99_ms": 9.0}
     workloads += [single, {"workload": "E", "reason": "no figure, machine not quiet"}]
     files = plot_figures(_report([*layers, *pairs, *workloads]), tmp_path)
     assert [file.name for file in files] == [
@@ -138,5 +138,5 @@ def test_figures_are_drawn_for_the_rows_that_are_there(tmp_path: Path) -> None:
 
 def test_no_figure_is_drawn_where_no_side_has_enough_answers_for_a_tail(tmp_path: Path) -> None:
     few = "too few answers (9 of 1,000)"
-    rows = [{"workload": "C", "side": side, "p99_ms": few} for side in ("padded", "shared")]
+    rows = [{"workload": "C", "side": side, "p99_ms": few} for side in ("preemptive", "shared")]
     assert plot_figures(_report(rows), tmp_path) == []

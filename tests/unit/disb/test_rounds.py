@@ -39,8 +39,8 @@ def _round(number: int, alone: WorkloadSample, after: WorkloadSample, **sides: A
     return Round(number, 2.5, 60.0, alone, after, sides)
 
 
-def _quiet(number: int, ms: float, padded: WorkloadSample) -> Round:
-    return _round(number, _run(ms), _run(ms), padded=padded)
+def _quiet(number: int, ms: float, preemptive: WorkloadSample) -> Round:
+    return _round(number, _run(ms), _run(ms), preemptive=preemptive)
 
 
 def _report(rows: list[dict[str, Any]]) -> Report:
@@ -50,7 +50,7 @@ def _report(rows: list[dict[str, Any]]) -> Report:
 def test_ratios_of_means_are_taken_within_a_round_and_tails_of_all_rounds() -> None:
     """The second round's machine is twice as slow; the side is 10 % slower in the first."""
     rounds = [_quiet(1, 10.0, _run(11.0, 15.0)), _quiet(2, 20.0, _run(24.0, 10.0))]
-    row = summarise_side(rounds, "padded")
+    row = summarise_side(rounds, "preemptive")
     assert row["mean_ratio"] == pytest.approx(1.15)
     assert row["mean_ratio_range"] == [1.1, 1.2]
     assert row["p99_ratio"] == pytest.approx(24 / 20)
@@ -64,8 +64,8 @@ def test_ratios_of_means_are_taken_within_a_round_and_tails_of_all_rounds() -> N
 
 
 def test_what_a_side_is_held_against_is_the_time_alone_before_and_after() -> None:
-    both = _round(1, _run(10.0), _run(10.2), padded=_run(10.1))
-    assert summarise_side([both], "padded")["mean_ratio"] == pytest.approx(1.0)
+    both = _round(1, _run(10.0), _run(10.2), preemptive=_run(10.1))
+    assert summarise_side([both], "preemptive")["mean_ratio"] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +85,19 @@ def test_a_round_whose_runs_alone_differ_is_known(after: WorkloadSample, why: st
 
 
 def test_a_round_of_a_machine_that_was_not_quiet_is_in_no_figure_but_in_the_rows() -> None:
-    noisy = _round(2, _run(10.0), _run(20.0), padded=_run(90.0))
+    noisy = _round(2, _run(10.0), _run(20.0), preemptive=_run(90.0))
     rounds = [_quiet(1, 10.0, _run(10.0)), noisy, _quiet(3, 10.0, _run(10.0))]
     rows = workload_rows("C", rounds)
     summaries = {row["side"]: row for row in rows if "stage" not in row}
-    assert list(summaries) == ["RT-only", "padded"]
-    assert (summaries["padded"]["mean_ms"], summaries["padded"]["quiet_rounds"]) == (10.0, 2)
+    assert list(summaries) == ["RT-only", "preemptive"]
+    assert (summaries["preemptive"]["mean_ms"], summaries["preemptive"]["quiet_rounds"]) == (
+        10.0,
+        2,
+    )
     told = [(row["round"], row["side"], row["quiet"], row["mean_ms"]) for row in rows[2:]]
     assert told[3:6] == [
         (2, "RT-only before", False, 10.0),
-        (2, "padded", False, 90.0),
+        (2, "preemptive", False, 90.0),
         (2, "RT-only after", False, 20.0),
     ]
     assert len(told) == 9, "every run of every round"
@@ -102,8 +105,8 @@ def test_a_round_of_a_machine_that_was_not_quiet_is_in_no_figure_but_in_the_rows
 
 
 def test_a_workload_of_one_quiet_round_has_no_figure_and_its_checks_say_why() -> None:
-    noisy = _round(1, _run(10.0), _run(20.0), padded=_run(10.0), shared=_run(30.0))
-    quiet = _round(2, _run(10.0), _run(10.0), padded=_run(10.0), shared=_run(30.0))
+    noisy = _round(1, _run(10.0), _run(20.0), preemptive=_run(10.0), shared=_run(30.0))
+    quiet = _round(2, _run(10.0), _run(10.0), preemptive=_run(10.0), shared=_run(30.0))
     report = _report(workload_rows("C", [noisy, quiet]))
     assert report.rows[0] == {
         "workload": "C",
@@ -120,13 +123,15 @@ def test_a_workload_of_one_quiet_round_has_no_figure_and_its_checks_say_why() ->
 
 def test_a_side_that_drops_is_told_with_the_share_that_it_missed() -> None:
     dropping = _run(10.0, dropped=150, failed=50)
-    row = summarise_side([_quiet(1, 10.0, dropping)], "padded")
+    row = summarise_side([_quiet(1, 10.0, dropping)], "preemptive")
     assert (row["dropped"], row["failed"], row["missed_percent"]) == (150, 50, 20.0)
 
 
 def test_few_requests_have_no_p99_anywhere() -> None:
-    rounds = [_round(1, _run(10.0, count=400), _run(10.0, count=400), padded=_run(9.0, count=998))]
-    row = summarise_side(rounds, "padded")
+    rounds = [
+        _round(1, _run(10.0, count=400), _run(10.0, count=400), preemptive=_run(9.0, count=998))
+    ]
+    row = summarise_side(rounds, "preemptive")
     assert row["p99_ms"] == "too few answers (998 of 1,000)"
     assert row["p99_ratio"] == "too few answers (800 of 1,000)"
     assert row["mean_ratio"] == pytest.approx(0.9)
@@ -163,13 +168,13 @@ def _checks(*rows: dict[str, Any]) -> dict[str, tuple[Any, bool]]:
 def test_checks_hold_and_fail_by_the_rows() -> None:
     confined = _row("C", "triton besteffort confined", p90_ms=20.0, p99_ms=31.0)
     found = _checks(
-        _row("C", "padded", mean_ratio=1.03, p99_ratio=1.09),
+        _row("C", "preemptive", mean_ratio=1.03, p99_ratio=1.09),
         _row("C", "shared", round_per_s=[120.0, 90.0, 60.0]),
         {**confined, "round_per_s": [110.0, 110.0, 55.0]},
         _row("C", "triton one run", p90_ms=21.0, p99_ms=29.0, round_per_s=[50.0] * 3),
         _row("C", "triton free", stage="trial", p90_ms=1.0, p99_ms=1.0),
-        _row("E", "padded", throughput_ratio=1.5),
-        _row("B", "padded", mean_ratio=9.0),
+        _row("E", "preemptive", throughput_ratio=1.5),
+        _row("B", "preemptive", mean_ratio=9.0),
         _row("B", "triton besteffort confined", p99_ms=11.0),
     )
     assert found == {
@@ -192,35 +197,10 @@ def test_checks_hold_and_fail_by_the_rows() -> None:
 
 def test_checks_of_tails_fail_for_want_of_requests() -> None:
     found = _checks(
-        _row("C", "padded", p99_ratio=FEW, p99_ms=FEW),
+        _row("C", "preemptive", p99_ratio=FEW, p99_ms=FEW),
         _row("C", "triton one run", p90_ms=21.0, p99_ms=90.0),
     )
     assert {name: value for name, (value, ok) in found.items() if not ok} == {
         "C: real-time p99 / RT-only": FEW,
         "C: real-time p99 of Triton's best setting / ours": FEW,
-    }
-
-
-def test_padding_is_held_against_the_simpler_policy_where_both_were_measured() -> None:
-    rows = [
-        _row(name, side, round_best_effort_per_s=per_s, round_mean_ms=[mean_ms] * 3)
-        for name, side, mean_ms, per_s in (
-            ("A", "padded", 8.4, [66.0, 66.0, 66.0]),
-            ("A", "preemptive", 8.0, [60.0, 60.0, 60.0]),
-            ("C", "padded", 8.0, [60.0, 60.0, 60.0]),
-            ("C", "preemptive", 8.0, [60.0, 60.0, 60.0]),
-        )
-    ]
-    found = {name: each for name, each in _checks(*rows).items() if "preemptive" in name}
-    assert found == {
-        "A: real-time mean, padded / preemptive": (1.05, False),
-        "A: real-time p99, padded / preemptive": (1.0, True),
-        "A: best-effort throughput, padded / preemptive": (1.1, True),
-        "C: real-time mean, padded / preemptive": (1.0, True),
-        "C: real-time p99, padded / preemptive": (1.0, True),
-        "C: best-effort throughput, padded / preemptive": (1.0, False),
-        "best-effort throughput, padded / preemptive, geometric mean of 2 workloads": (
-            1.049,
-            False,
-        ),
     }

@@ -41,7 +41,7 @@ def test_the_plot_of_latency_has_a_curve_for_each_side_that_ends_where_its_answe
     tmp_path: Path,
 ) -> None:
     rows = [side_row(side) for side in SIDES]
-    rows += [side_row("triton one run", stage="screening"), side_row("padded", workload="D")]
+    rows += [side_row("triton one run", stage="screening"), side_row("preemptive", workload="D")]
     drawn = latency_plot(run_of(tmp_path, rows=rows))
     assert drawn.count("<polyline") == 2 * len(SIDES)
     points = points_of(drawn, "ours")

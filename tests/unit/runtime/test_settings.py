@@ -21,20 +21,19 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     monkeypatch.delenv("BRISK_SAMPLED_SHARE", raising=False)
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
-    assert (settings.policy.name, settings.limits) == ("padded", Limits(1.05, 0.0, 0.05))
+    assert (settings.policy.name, settings.limits) == ("preemptive", Limits(0.0, 0.05))
     assert (settings.outstanding_layers, settings.max_waiting) == (4, 4096)
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
     assert settings.artefacts is ArtefactUse.BUILD
     assert (settings.sampled_share, settings.sample_bytes) == (0.2, 64 * MIB)
-    assert settings.adaptation_s == 60
+    assert (settings.adaptation_s, settings.max_load_s) == (60, 600)
 
 
 def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_THREADS", "3")
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", "0.5")
     monkeypatch.setenv("BRISK_POLICY", "deadline")
-    monkeypatch.setenv("BRISK_MAX_SLOWDOWN", "1.5")
     monkeypatch.setenv("BRISK_BESTEFFORT_SHARE", "0.1")
     monkeypatch.setenv("BRISK_NORMAL_SHARE", "0.02")
     monkeypatch.setenv("BRISK_OUTSTANDING_LAYERS", "2")
@@ -45,7 +44,8 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_SAMPLES_MIB", "3")
     monkeypatch.setenv("BRISK_ADAPTATION_S", "0")
     monkeypatch.setenv("BRISK_REALTIME_NICENESS", "-3")
-    limits = Limits(slowdown=1.5, share=0.1, normal_share=0.02)
+    monkeypatch.setenv("BRISK_MAX_LOAD_S", "90")
+    limits = Limits(share=0.1, normal_share=0.02)
     assert read_settings() == Settings(
         3,
         0.5,
@@ -59,6 +59,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         3 * MIB,
         0.0,
         -3,
+        90.0,
     )
 
 
@@ -66,8 +67,8 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ("name", "text", "reason"),
     [
         ("BRISK_ARTEFACTS", "of", "one of build, use, off, not 'of'; did you mean 'off'"),
-        ("BRISK_POLICY", "paded", "unknown policy 'paded', did you mean 'padded'"),
-        ("BRISK_MAX_SLOWDOWN", "0.9", "must be a number from 1 to 100, not '0.9'"),
+        ("BRISK_POLICY", "premptive", "unknown policy 'premptive', did you mean 'preemptive'"),
+        ("BRISK_MAX_LOAD_S", "0", "must be a positive number of at most 1000000, not '0'"),
         ("BRISK_BESTEFFORT_SHARE", "1", "must be a number from 0 to 0.5, not '1'"),
         ("BRISK_NORMAL_SHARE", "0.6", "must be a number from 0 to 0.5, not '0.6'"),
         ("BRISK_BESTEFFORT_SHARE", "a tenth", "must be a number from 0 to 0.5"),

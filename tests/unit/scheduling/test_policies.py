@@ -12,39 +12,15 @@ from brisk.scheduling.policies import (
     DEFAULT_POLICY,
     POLICIES,
     Limits,
-    PaddingTrial,
     Policy,
     Realtime,
     Snapshot,
     find_policy,
 )
 
-QUIET = Realtime(
-    count=0,
-    end_ns=None,
-    threads=0,
-    deadline_ns=None,
-    slowdown=None,
-    trial=PaddingTrial.NONE,
-    load=0.0,
-)
-BUSY = Realtime(
-    count=1,
-    end_ns=1_000,
-    threads=2,
-    deadline_ns=None,
-    slowdown=None,
-    trial=PaddingTrial.NONE,
-    load=0.0,
-)
-NOW = Snapshot(
-    now_ns=100,
-    processors=2,
-    realtime=BUSY,
-    layer_ns=50,
-    share=0.0,
-    limits=Limits(slowdown=1.05, share=0.0),
-)
+QUIET = Realtime(count=0, end_ns=None, deadline_ns=None)
+BUSY = Realtime(count=1, end_ns=1_000, deadline_ns=None)
+NOW = Snapshot(now_ns=100, realtime=BUSY, share=0.0, limits=Limits(share=0.0))
 
 
 def beside(**changes: object) -> Snapshot:
@@ -68,7 +44,7 @@ def test_without_control_nothing_is_held_and_nothing_interrupts(name: str) -> No
     assert not policy.interrupts(job(JobClass.REALTIME), job(JobClass.BESTEFFORT))
 
 
-@pytest.mark.parametrize("name", ["preemptive", "padded", "deadline"])
+@pytest.mark.parametrize("name", ["preemptive", "deadline"])
 def test_with_control_a_more_urgent_class_interrupts(name: str) -> None:
     interrupts = POLICIES[name].interrupts
     assert interrupts(job(JobClass.REALTIME), job(JobClass.NORMAL))
@@ -82,47 +58,8 @@ def test_only_the_sequential_policy_runs_everything_in_one_worker() -> None:
 
 def test_preemptive_holds_whatever_is_known() -> None:
     admits = POLICIES["preemptive"].admits
-    assert not admits(beside(slowdown=1.0, threads=1))
-    assert not admits(beside(trial=PaddingTrial.BESIDE))
-
-
-def test_padded_fills_what_a_run_on_fewer_processors_leaves() -> None:
-    admits = POLICIES["padded"].admits
-    assert admits(beside(threads=1))
-    assert not admits(beside(threads=2)), "no processor is left, and nothing is measured"
-
-
-def test_padded_takes_only_layers_that_end_with_the_run() -> None:
-    admits = POLICIES["padded"].admits
-    snapshot = beside(threads=1, end_ns=1_000)
-    assert admits(replace(snapshot, layer_ns=900))
-    assert not admits(replace(snapshot, layer_ns=901))
-    assert admits(replace(snapshot, layer_ns=None)), "that is how it becomes known"
-
-
-@pytest.mark.parametrize(("slowdown", "expected"), [(0.98, True), (1.05, True), (1.06, False)])
-def test_padded_keeps_to_the_measured_slowdown_however_many_processors_are_left(
-    slowdown: float, expected: bool
-) -> None:
-    for threads in (1, 2):
-        assert POLICIES["padded"].admits(beside(slowdown=slowdown, threads=threads)) is expected
-
-
-@pytest.mark.parametrize(
-    ("load", "least", "too_much"), [(0.0, 1.05, 1.06), (0.5, 1.025, 1.03), (1.0, 1.0, 1.01)]
-)
-def test_padded_allows_a_run_the_less_the_more_requests_wait_for_it(
-    load: float, least: float, too_much: float
-) -> None:
-    admits = POLICIES["padded"].admits
-    assert admits(beside(slowdown=least, load=load))
-    assert not admits(beside(slowdown=too_much, load=load))
-
-
-def test_padded_follows_a_trial_whatever_else_is_known() -> None:
-    admits = POLICIES["padded"].admits
-    assert not admits(beside(trial=PaddingTrial.ALONE, slowdown=1.0))
-    assert admits(beside(trial=PaddingTrial.BESIDE, slowdown=9.0))
+    assert not admits(NOW)
+    assert not admits(beside(deadline_ns=10**9, end_ns=None))
 
 
 def test_deadline_lets_best_effort_work_in_while_there_is_time_to_spare() -> None:
@@ -147,12 +84,12 @@ def test_deadline_lets_the_earlier_of_a_class_interrupt() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_minimum_share_is_given_whatever_the_policy_says(policy: Policy) -> None:
-    hungry = replace(NOW, limits=Limits(slowdown=1.05, share=0.2))
+    hungry = replace(NOW, limits=Limits(share=0.2))
     assert policy.admits(replace(hungry, share=0.19))
     assert policy.admits(replace(hungry, share=0.2)) is policy.lets_run(hungry)
 
 
 def test_an_unknown_policy_is_refused_with_the_nearest_name() -> None:
-    assert find_policy(DEFAULT_POLICY).name == "padded"
+    assert find_policy(DEFAULT_POLICY).name == "preemptive"
     with pytest.raises(InvalidConfigurationError, match="'Preemptiv', did you mean 'preemptive'"):
         find_policy("Preemptiv")

@@ -286,7 +286,12 @@ class QueueBesideItsModel(RuleBasedStateMachine):
         self.begin(first)
         left = itertools.count()
         companions = self.queue.pop_companions(first, lambda _: next(left) < most)
-        own = sorted((o for o in self.waiting if o.model == first.model), key=most_urgent_first)
+        own = [
+            one
+            for one in self.waiting
+            if one.model == first.model and one.job_class is first.job_class
+        ]
+        own.sort(key=most_urgent_first)
         expected = own[:most]
         assert companions == expected
         self.waiting = [one for one in self.waiting if one not in expected]

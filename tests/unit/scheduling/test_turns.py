@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from brisk.errors import UnavailableError
 from brisk.scheduling.job import Job, JobClass
-from brisk.scheduling.queue import MOST_SERVED, ReadyQueue
+from brisk.scheduling.queue import ALIKE, MOST_SERVED, ReadyQueue
 from support.runtime.waiting_jobs import drained, job, queue_of
 
 
@@ -26,9 +28,10 @@ def test_models_take_turns_by_the_time_that_was_computed_for_them() -> None:
 def test_a_model_that_waits_as_much_gets_as_much_time_whatever_its_requests_take() -> None:
     queue = queue_of(*[job(number, "ab"[number % 2]) for number in range(200)])
     taken = {"a": 0, "b": 0}
-    for _ in range(100):
+    for number in range(200, 300):
         running = queue.pop()
         assert running is not None
+        queue.add(job(number, running.model), None, running.model)
         taken[running.model] += 3 if running.model == "a" else 1
         queue.charge(running.job_class, running.model, 3 if running.model == "a" else 1)
         assert abs(taken["a"] - taken["b"]) <= 4
@@ -40,7 +43,7 @@ def test_a_model_that_was_idle_has_no_claim_to_the_time() -> None:
         running = queue.pop()
         assert running is not None
         queue.charge(running.job_class, "busy", 10)
-    for number in range(100, 110):
+    for number in range(100, 130):
         queue.add(job(number, "idle"), None, "idle")
     order = []
     for _ in range(6):
@@ -49,6 +52,40 @@ def test_a_model_that_was_idle_has_no_claim_to_the_time() -> None:
         order.append(running.model)
         queue.charge(running.job_class, running.model, 10)
     assert order.count("idle") == 3
+
+
+def test_who_fills_ten_queues_gets_no_ten_shares_of_the_time() -> None:
+    """A client of another model waits for a part of a run of each, not for all of them."""
+    numbers = itertools.count()
+    flood = [job(next(numbers), f"m{model}") for model in range(10) for _ in range(400)]
+    queue = queue_of(*flood)
+    taken = {"one": 0, "flood": 0}
+    queue.add(job(next(numbers), "one"), None, "one")
+    for _ in range(1000):
+        running = queue.pop()
+        assert running is not None
+        is_one = running.model == "one"
+        if is_one:
+            queue.add(job(next(numbers), "one"), None, "one")
+        taken["one" if is_one else "flood"] += 10
+        queue.charge(running.job_class, running.model, 10)
+    assert 0.4 < taken["one"] / sum(taken.values()) < 0.6
+
+
+def test_several_models_of_a_class_are_asked_for_as_long_as_they_take_turns() -> None:
+    queue = queue_of(*[job(number, "a") for number in range(3 * ALIKE)])
+    assert not queue.is_contended(JobClass.NORMAL)
+    queue.pop()
+    queue.add(job(1000, "b"), None, "b")
+    queue.charge(JobClass.NORMAL, "a", 10)
+    queue.pop()
+    queue.pop()
+    assert queue.is_contended(JobClass.NORMAL)
+    for _ in range(ALIKE):
+        assert queue.is_contended(JobClass.NORMAL)
+        queue.pop()
+    assert not queue.is_contended(JobClass.NORMAL)
+    assert not queue.is_contended(JobClass.REALTIME)
 
 
 def test_deadlines_come_before_turns() -> None:

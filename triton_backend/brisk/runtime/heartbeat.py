@@ -10,7 +10,7 @@ import mmap
 import time
 from collections.abc import Callable
 
-LOOK_S = 1.0
+LOOK_S = 0.5
 """Between two looks of the supervisor."""
 
 PATIENCE_S = 10.0
@@ -19,7 +19,7 @@ PATIENCE_S = 10.0
 BACKGROUND_PATIENCE_S = 60.0
 """Of one that others on the machine may keep from the processors."""
 
-_MOST_GAP = 3.0
+_MOST_GAP = 6.0
 """So many times LOOK_S between two looks: the supervisor was stopped itself, with the machine."""
 
 _BEATS, _PEERS = 0, 1

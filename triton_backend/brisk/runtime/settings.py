@@ -21,9 +21,11 @@ CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 SAMPLED_SHARE = 0.2
 ADAPTATION_S = 60.0
 
+MAX_LOAD_S = 600.0
+
 NORMAL_SHARE = 0.05
-"""Of the foreground worker's time while real-time work fills it: then that takes 1.05 times as
-long, which is what BRISK_MAX_SLOWDOWN allows best-effort work to cost it."""
+"""Of the foreground worker's time while real-time work fills it: that takes 1.05 times as long
+then."""
 
 LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
@@ -47,7 +49,8 @@ class Settings:
     ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
     learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
     between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
-    threads while a real-time model is served, 0: as it is.
+    threads while a real-time model is served, 0: as it is. ``max_load_s``: that a model's load may
+    take.
     """
 
     threads: int
@@ -62,6 +65,7 @@ class Settings:
     sample_bytes: int
     adaptation_s: float
     realtime_niceness: int
+    max_load_s: float
 
 
 def read_settings() -> Settings:
@@ -74,7 +78,6 @@ def read_settings() -> Settings:
         idle_exit_s=_positive("BRISK_IDLE_EXIT_S", 10.0),
         policy=find_policy(os.environ.get("BRISK_POLICY") or DEFAULT_POLICY),
         limits=Limits(
-            slowdown=_between("BRISK_MAX_SLOWDOWN", 1.05, 1.0, 100.0),
             share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
             normal_share=_between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
         ),
@@ -86,6 +89,7 @@ def read_settings() -> Settings:
         sample_bytes=int(_positive("BRISK_SAMPLES_MIB", 64) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
+        max_load_s=_positive("BRISK_MAX_LOAD_S", MAX_LOAD_S),
     )
 
 

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from brisk import telemetry
 from brisk.protocol.runtime_paths import Role, RuntimePaths, new_socket
@@ -79,6 +80,7 @@ class WorkerSlot:
     _started_s: float = 0.0
     _quick_deaths: int = 0
     _due_s: float | None = None
+    _was_stopped: bool = False
 
     @property
     def pause_s(self) -> float | None:
@@ -165,6 +167,13 @@ class WorkerSlot:
         """End a worker that does not move although somebody needs it."""
         if not self.process or self.stall is None:
             return
+        if self._is_kept_stopped():
+            LOGGER.error(
+                f"worker {self.process} ({_NAMES[self.role]}) was stopped by a signal, and others "
+                "wait for it: it is ended"
+            )
+            os.kill(self.process, signal.SIGKILL)
+            return
         is_awaited = bool(select.select(self.listeners, [], [], 0)[0])
         if self.stall.has_stalled(is_awaited=is_awaited):
             LOGGER.error(
@@ -172,6 +181,14 @@ class WorkerSlot:
                 f"{self.stall.patience_s:g} s: it is ended"
             )
             os.kill(self.process, signal.SIGKILL)
+
+    def _is_kept_stopped(self) -> bool:
+        """Whether it was stopped by a signal at two looks; the background worker may be."""
+        if self.role is Role.BACKGROUND:
+            return False
+        status = Path(f"/proc/{self.process}/stat").read_text()
+        was_stopped, self._was_stopped = self._was_stopped, status.rpartition(") ")[2][0] == "T"
+        return was_stopped and self._was_stopped
 
     def end(self) -> None:
         if self.process:

@@ -48,17 +48,17 @@ def run_worker(
     hold_files()
     profiles = ProfileTable()
     controller: PreemptionController
-    policy, limits, processors = settings.policy, settings.limits, len(os.sched_getaffinity(0))
+    policy, limits = settings.policy, settings.limits
     if role is Role.BACKGROUND:
         limit_memory(settings.background_bytes)
         if policy.stands_back:
             stand_back(limits.share)
         gate.enter()
-        controller = Background(gate, policy, limits, processors)
+        controller = Background(gate, policy, limits)
     else:
         shorten_slices()
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        controller = Foreground(gate, policy, limits, processors, profiles)
+        controller = Foreground(gate, policy, limits, profiles)
     transport = Connections(listeners)
     try:
         queues = open_queues(device, settings.outstanding_layers)

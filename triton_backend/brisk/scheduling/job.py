@@ -60,9 +60,9 @@ def in_turn(job: Job, served_ns: int) -> tuple[int, int, int, int]:
     in its class, then arrival.
 
     ``served_ns``: start-time fair queueing (Goyal, Vin, Cheng, 1996): the time that the device has
-    computed for the model; of one of which nothing waited, at least what the model that ran last
-    had when it began. So models without deadlines share a class in equal parts, however many
-    requests of each wait, and one that was idle has no claim to the time.
+    computed for the model, weighed by how many wait (``ReadyQueue.charge``); of one of which
+    nothing waited, at least what the model that ran last had when it began. So models without
+    deadlines share a class, and one that was idle has no claim to the time.
     """
     rank, deadline_ns, number = most_urgent_first(job)
     return (rank, deadline_ns, served_ns if job.deadline_ns is None else 0, number)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 
 from brisk.errors import InvalidConfigurationError
 from brisk.scheduling.job import Job, JobClass, more_urgent, most_urgent_first
@@ -17,66 +16,36 @@ from brisk.scheduling.job import Job, JobClass, more_urgent, most_urgent_first
 class Limits:
     """The user's bounds.
 
-    ``slowdown``: how many times its time alone a real-time request may take beside best-effort
-    work. ``share``: part of the time, 0 to 1, that best-effort work gets whatever happens;
+    ``share``: part of the time, 0 to 1, that best-effort work gets whatever happens;
     ``normal_share``: that normal work gets of its worker's.
     """
 
-    slowdown: float
     share: float
     normal_share: float = 0.0
-
-
-def run_slowdown(limits: Limits, load: float) -> float:
-    """How many times its time alone a real-time run may take, where real-time work is there for
-    ``load`` of the time.
-
-    A run that takes longer keeps those behind it waiting: with requests that come at random, a
-    delay of every run lengthens latencies by 1 / (1 - load) times as much, in parts.
-    """
-    return 1.0 + (limits.slowdown - 1.0) * (1.0 - load)
-
-
-class PaddingTrial(IntEnum):
-    """Whether a real-time run is one of the few by which its slowdown is measured."""
-
-    NONE = 0
-    ALONE = 1
-    BESIDE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Realtime:
     """The real-time work in flight; ``count`` 0: there is none.
 
-    ``end_ns``: when it is expected to be done; ``threads``: what its present run computes with;
-    ``deadline_ns``: the earliest of its deadlines; ``slowdown``: measured, what its present run
-    takes beside best-effort work over what it takes alone. None: not known, or none. ``trial``:
-    what the present run is to measure. ``load``: the part of the recent time, 0 to 1, in which
-    there was real-time work.
+    ``end_ns``: when it is expected to be done; ``deadline_ns``: the earliest of its deadlines.
+    None: not known, or none.
     """
 
     count: int
     end_ns: int | None
-    threads: int
     deadline_ns: int | None
-    slowdown: float | None
-    trial: PaddingTrial
-    load: float
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What is known when a best-effort layer is about to begin.
 
-    ``layer_ns``: what it is expected to take; None: not known yet. ``share``: the part of the
-    recent time in which best-effort work ran.
+    ``share``: the part of the recent time in which best-effort work ran.
     """
 
     now_ns: int
-    processors: int
     realtime: Realtime
-    layer_ns: int | None
     share: float
     limits: Limits
 
@@ -139,43 +108,9 @@ def has_time_to_spare(snapshot: Snapshot) -> bool:
     return snapshot.now_ns + SAFETY * remainder_ns <= realtime.deadline_ns
 
 
-# Best-effort layers pad what real-time work leaves (REEF, 5: dynamic kernel padding).
-#
-# REEF's two rules (5.2), for processors that the kernel hands over in the middle of a layer:
-#
-# 1. A best-effort layer must be shorter than what is left of the real-time run. A GPU cannot take
-# it back once it runs, so REEF compares kernel with kernel. Here a longer one would cost the
-# real-time run no processor, but caches and memory bandwidth until it ends: one that ends with
-# the run cannot spill over into the next.
-# 2. It must use only what real-time work leaves: processors that its run does not compute with.
-# Where it computes with all of them, what is left are the gaps in which its threads wait for
-# each other. The kernel fills these at the price of the caches, which only a measurement
-# tells: the run must not take longer beside best-effort work than the limit allows, which is
-# one for requests and so the lower for a run the more of them wait for each other. The same
-# goes for free processors, since caches and memory are shared. Some runs are trials, alone or
-# beside best-effort work: their times are that measurement.
-
-
-def fits_in(snapshot: Snapshot) -> bool:
-    """What is not known yet may run, if there are processors: that is how it becomes known."""
-    realtime, layer_ns = snapshot.realtime, snapshot.layer_ns
-    if realtime.trial is not PaddingTrial.NONE:
-        return realtime.trial is PaddingTrial.BESIDE
-    if (
-        realtime.end_ns is not None
-        and layer_ns is not None
-        and snapshot.now_ns + layer_ns > realtime.end_ns  # rule 1
-    ):
-        return False
-    if realtime.slowdown is None:  # rule 2
-        return realtime.threads < snapshot.processors
-    return realtime.slowdown <= run_slowdown(snapshot.limits, realtime.load)
-
-
 POLICIES: Mapping[str, Policy] = {
     policy.name: policy
     for policy in (
-        Policy("padded", more_urgent, fits_in, separates=True, stands_back=True),
         # Real-time work has the device to itself the moment it comes (REEF without padding, 4).
         Policy("preemptive", more_urgent, never, separates=True, stands_back=True),
         Policy("deadline", is_due_sooner, has_time_to_spare, separates=True, stands_back=True),
@@ -185,7 +120,7 @@ POLICIES: Mapping[str, Policy] = {
         Policy("shared", never, always, separates=True, stands_back=False),
     )
 }
-DEFAULT_POLICY = "padded"
+DEFAULT_POLICY = "preemptive"
 
 
 def find_policy(name: str) -> Policy:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from brisk.errors import UnavailableError
@@ -19,7 +18,6 @@ from brisk.scheduling.job import (
     JobState,
     in_turn,
     more_urgent,
-    most_urgent_first,
 )
 
 DEFAULT_BOUND = 4096
@@ -28,6 +26,9 @@ DEFAULT_BOUND = 4096
 MOST_SERVED = 1024
 """Models of a class whose service is remembered: beyond, that of idle ones is forgotten, the least
 first."""
+
+ALIKE = 32
+"""So many begin in a row of one model where no other of its class is asked for."""
 
 DEFAULT_RETRY_NS = 100_000_000
 """Hint where nothing is known of how long the requests that wait will take."""
@@ -42,25 +43,44 @@ _DUE = ""
 """Names the line of jobs that have a deadline, of whatever model."""
 
 
+FLOODED = 64
+"""From so many on, of one model, its queue is full of somebody's requests."""
+
+
+def weight_of(waiting: int) -> int:
+    """How often the time that was computed for a model counts, of which so many wait: once below
+    16, three times at 63, 16 times at 64, 128 times at 512. So who fills ten queues gets a part of
+    the time, and not ten parts beside the one of a model that is asked by some clients.
+    """
+    if waiting >= FLOODED:
+        return 16 * (waiting // FLOODED)
+    return max(1, waiting.bit_length() - 3)
+
+
 class _ClassTurns(Generic[AnyJob]):
     """Jobs of one class that wait, and whose turn is next (``in_turn``).
 
     ``lines``: of what has a deadline, and of each model of what has not, heaps of deadline, number
-    and job; some jobs may have left. ``served_ns``: by model. ``begun_ns``: what the model that
-    began last had been served then, never less than before.
+    and job; some jobs may have left. ``due``: of each model the first kind again. ``served_ns``:
+    by model. ``begun_ns``: what the model that began last had been served then, never less than
+    before. ``alike``: how many have begun in a row of one model, behind the first.
     """
 
-    __slots__ = ("_first", "begun_ns", "lines", "served_ns")
+    __slots__ = ("_first", "_latest", "alike", "begun_ns", "due", "lines", "served_ns")
 
     def __init__(self) -> None:
         self.lines: dict[str, list[tuple[int, int, AnyJob]]] = {}
+        self.due: dict[str, list[tuple[int, int, AnyJob]]] = {}
         self.served_ns: dict[str, int] = {}
         self.begun_ns = 0
         self._first: AnyJob | None = None  # as it was found; it may have left
+        self._latest = ""
+        self.alike = ALIKE
 
     def join(self, job: AnyJob) -> None:
         deadline_ns, name = job.deadline_ns, job.model
         if deadline_ns is not None:
+            heapq.heappush(self.due.setdefault(name, []), (deadline_ns, job.number, job))
             name = _DUE
         line = self.lines.get(name)
         if line is None:
@@ -106,14 +126,16 @@ class _ClassTurns(Generic[AnyJob]):
         return None
 
     def begins(self, job: AnyJob) -> None:
+        self.alike = self.alike + 1 if job.model == (self._latest or job.model) else 0
+        self._latest = job.model
         if job.deadline_ns is None:
             served_ns = self.served_ns.get(job.model, 0)
             if served_ns > self.begun_ns:
                 self.begun_ns = served_ns
 
-    def charge(self, model: str, taken_ns: int, waiting: Container[str]) -> None:
+    def charge(self, model: str, taken_ns: int, waiting: Mapping[str, int]) -> None:
         served_ns = self.served_ns
-        served_ns[model] = served_ns.get(model, 0) + taken_ns
+        served_ns[model] = served_ns.get(model, 0) + weight_of(waiting.get(model, 0)) * taken_ns
         self._first = None
         if len(served_ns) > MOST_SERVED:
             idle = sorted((each_ns, name) for name, each_ns in served_ns.items())
@@ -126,19 +148,56 @@ class _ClassTurns(Generic[AnyJob]):
         head = self._head(line) if line else None
         return head if head is not None and head.is_late(now_ns) else None
 
+    def of_model(self, model: str) -> Iterator[AnyJob]:
+        """Those of a model, in order, while whoever asks takes each out; ends behind one that
+        stays.
+        """
+        for lines in (self.due, self.lines):
+            line = lines.get(model)
+            while line and (head := self._head(line)) is not None:
+                yield head
+                if head.state is _WAITING:
+                    return
+            if line is not None and not line and lines is self.due:
+                del lines[model]
+
     def waiting(self) -> Iterator[AnyJob]:
         for line in self.lines.values():
             yield from (job for _, _, job in line if job.state is _WAITING)
+
+    def last(self, model: str | None) -> AnyJob | None:
+        """That whose turn comes last, of a model or of all."""
+        for lines in self._last_lines(model):
+            entries = [each for line in lines for each in line if each[2].state is _WAITING]
+            if entries:
+                return max(entries)[2]
+        return None
+
+    def _last_lines(self, model: str | None) -> Iterator[list[list[tuple[int, int, AnyJob]]]]:
+        """Where to look for it: in one list of lines after the other."""
+        if model is None:
+            served_ns = {name: self.served_ns.get(name, 0) for name in self._without_deadlines()}
+            most = max(served_ns.values(), default=0)
+            yield [self.lines[name] for name, each in served_ns.items() if each == most]
+            yield [self.lines.get(_DUE, [])]
+        else:
+            yield [self.lines.get(model, [])]
+            yield [self.due.get(model, [])]
+
+    def _without_deadlines(self) -> list[str]:
+        """Models of which a job without a deadline waits."""
+        return [name for name, line in self.lines.items() if name != _DUE and self._head(line)]
 
     def key(self, job: AnyJob) -> tuple[int, int, int, int]:
         return in_turn(job, self.served_ns.get(job.model, 0))
 
     def forget_left(self) -> None:
-        for name, line in list(self.lines.items()):
-            line[:] = [entry for entry in line if entry[2].state is _WAITING]
-            heapq.heapify(line)
-            if not line:
-                del self.lines[name]
+        for lines in (self.lines, self.due):
+            for name, line in list(lines.items()):
+                line[:] = [entry for entry in line if entry[2].state is _WAITING]
+                heapq.heapify(line)
+                if not line:
+                    del lines[name]
 
 
 class ReadyQueue(Generic[AnyJob]):
@@ -160,7 +219,9 @@ class ReadyQueue(Generic[AnyJob]):
         return self._waiting.get(model, 0)
 
     def charge(self, job_class: JobClass, model: str, taken_ns: int) -> None:
-        """The device has computed for a model; it counts against its later turns."""
+        """The device has computed for a model; it counts against its later turns, and the more the
+        more of it wait (``weight_of``).
+        """
         self._turns[job_class].charge(model, taken_ns, self._waiting)
 
     def add(self, job: AnyJob, limit: int | None, name: str) -> AnyJob | None:
@@ -201,13 +262,10 @@ class ReadyQueue(Generic[AnyJob]):
 
     def _last(self, model: str | None = None) -> AnyJob | None:
         """The least urgent job that waits, of a model or of all."""
-        waiting = (
-            (turns.key(job), job)
-            for turns in self._in_order
-            for job in turns.waiting()
-            if model is None or job.model == model
-        )
-        return max(waiting, key=itemgetter(0), default=(None, None))[1]
+        for turns in reversed(self._in_order):
+            if (last := turns.last(model)) is not None:
+                return last
+        return None
 
     def _last_of_longest(self, newcomer: AnyJob) -> AnyJob | None:
         longest = max(self._waiting, key=self.waiting, default=None)
@@ -243,16 +301,20 @@ class ReadyQueue(Generic[AnyJob]):
             self._turns[job.job_class].begins(job)
         return job
 
+    def is_contended(self, job_class: JobClass) -> bool:
+        """Whether several models of a class are asked for at present."""
+        return self._turns[job_class].alike < ALIKE
+
     def pop_companions(self, first: AnyJob, accept: Callable[[AnyJob], bool]) -> list[AnyJob]:
-        """Further jobs of ``first``'s model, in order, while ``accept`` says yes; running now.
+        """Further jobs of ``first``'s model and class, in order, while ``accept`` says yes; they
+        run now.
 
         Stops at the first one refused, so that no job of a model overtakes another.
         """
         companions: list[AnyJob] = []
         if first.model not in self._waiting:
             return companions
-        same_model = (job for job in self._waiting_jobs() if job.model == first.model)
-        for job in sorted(same_model, key=most_urgent_first):
+        for job in self._turns[first.job_class].of_model(first.model):
             if not accept(job):
                 break
             self._leave(job, JobState.RUNNING)
@@ -292,6 +354,10 @@ class ReadyQueue(Generic[AnyJob]):
         counted = Counter(job.model for job in self._waiting_jobs())
         assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
+        for turns in self._in_order:
+            keys = {turns.key(job): job for job in turns.waiting()}
+            assert turns.first() is (keys[min(keys)] if keys else None)
+            assert turns.last(None) is (keys[max(keys)] if keys else None)
 
     def _waiting_jobs(self) -> Iterator[AnyJob]:
         for turns in self._in_order:

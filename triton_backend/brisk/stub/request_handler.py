@@ -14,6 +14,7 @@ from brisk.protocol.records import SequenceStep
 from brisk.protocol.runtime_paths import ROLE_OF_CLASS
 from brisk.stub.config.entry import Entry
 from brisk.stub.config.parameters import (
+    REALTIME,
     request_agreement,
     request_class,
     request_deadline_ns,
@@ -30,6 +31,15 @@ if TYPE_CHECKING:
     from brisk.stub.sequence_steps import Steps
 
 
+MOST_PENDING, HELD_BACK_S, HELD_LOOK_S = 64, 0.05, 0.002
+"""From so many requests of an instance in flight on, each waits so long in Triton's queue, unless
+they get fewer. 512 requests to each of ten models kept the processors for some seconds, before the
+most of them were computed."""
+
+TOLD_AGAIN_S = 60.0
+"""Between two lines of the log about that."""
+
+
 class RequestHandler:
     """Of one model instance; Triton calls it from one thread."""
 
@@ -42,6 +52,8 @@ class RequestHandler:
         self._account = RequestAccount(STATISTICS, entry.model.name, entry.model.version)
         self._promptness = Promptness()
         self._watcher = CancellationWatcher(connection.cancel)
+        self._tells_from_s = 0.0
+        self._may_be_held = entry.parameters.max_class != REALTIME and entry.sequences is None
         self._steps: Steps | None = None
         if entry.sequences is not None:
             from brisk.stub.sequence_steps import Steps  # other starts shall not pay for them
@@ -58,6 +70,8 @@ class RequestHandler:
         The exception is one that came alone and whose answer is about to come (see
         ``Promptness``): that is the result.
         """
+        if self._may_be_held and self._connection.pending >= MOST_PENDING:
+            self._hold_back()
         arrived_ns = time.monotonic_ns()
         asked = requests if self._steps is None else _without_fillers(requests, self._steps)
         promptness, response = self._promptness, None
@@ -79,6 +93,22 @@ class RequestHandler:
                     self._watcher.watch(number, reply)
         promptness.returns(time.monotonic_ns())
         return None if response is None else [response]
+
+    def _hold_back(self) -> None:
+        """Where many are in flight, wait a moment before more are read: the worker has enough to
+        do, and who fills its queue shall not take the processors from everybody else meanwhile.
+        """
+        pending, now_s = self._connection.pending, time.monotonic()
+        if now_s >= self._tells_from_s:
+            self._tells_from_s = now_s + TOLD_AGAIN_S
+            self._log(
+                "warning",
+                f"{pending} requests are in flight: while they are so many, further ones wait in "
+                "Triton's queue",
+            )
+        until_s = now_s + HELD_BACK_S
+        while self._connection.pending >= MOST_PENDING and time.monotonic() < until_s:
+            time.sleep(HELD_LOOK_S)
 
     def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
         """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""

@@ -175,9 +175,13 @@ POLL_INTERVAL_S = 0.05
 MINIMUM_AGE_NS = 50_000_000
 """Requests answered sooner than this are never asked about."""
 
+BUDGET_NS = 1_000_000
+"""For asking, of each interval: some ten requests. With 512 in flight to each of ten models,
+asking about all of them took a whole processor."""
+
 
 class CancellationWatcher:
-    """A thread that asks about every request in flight, and sleeps while there is none."""
+    """A thread that asks about the requests in flight in turn, and sleeps while there is none."""
 
     def __init__(self, cancel: Callable[[int], None]) -> None:
         self._cancel = cancel
@@ -208,8 +212,14 @@ class CancellationWatcher:
                 if not self._watched:
                     self._wanted.clear()
                 old = [(n, r) for n, r in self._watched.items() if r.created_ns < before_ns]
+            until_ns = time.monotonic_ns() + BUDGET_NS
             for number, reply in old:
-                if reply.is_cancelled():
+                is_cancelled = reply.is_cancelled()
+                with self._lock:
+                    self._watched.pop(number, None)
+                    if not is_cancelled:
+                        self._watched[number] = reply  # behind those that were not asked about yet
+                if is_cancelled:
                     self._cancel(number)
-                    with self._lock:
-                        self._watched.pop(number, None)
+                if time.monotonic_ns() > until_ns:
+                    break

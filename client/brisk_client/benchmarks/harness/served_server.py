@@ -92,7 +92,14 @@ class BenchmarkServer:
 
     def processor_s(self) -> float:
         """User and system time that all the processes have used so far."""
-        return sum(_processor_ticks(process.pid) for process in self.processes()) / _TICKS_PER_S
+        return sum(self.processor_s_by_kind().values())
+
+    def processor_s_by_kind(self) -> dict[str, float]:
+        """The same by KINDS."""
+        found = dict.fromkeys(KINDS, 0.0)
+        for process in self.processes():
+            found[process.kind] += _processor_ticks(process.pid) / _TICKS_PER_S
+        return found
 
 
 @contextlib.contextmanager

@@ -46,8 +46,11 @@ def run(quick: bool = False, clients: int = 64, seconds: float = 60.0) -> Report
         sampled_memory(server, WARM_UP_S, seconds) as samples,
     ):
         outcome = outcome_of()
-    everything = [each for values in outcome.latency_s.values() for each in values]
-    for model, values in {"all models": everything, **outcome.latency_s}.items():
+    latency_s = {
+        model: [each.seconds for each in answers] for model, answers in outcome.answered.items()
+    }
+    everything = [each for values in latency_s.values() for each in values]
+    for model, values in {"all models": everything, **latency_s}.items():
         report.rows.append({"kind": "latency", "what": model, **_latency(values, seconds)})
     outcome.judge(report, "errors")
     report_memory(report, samples, min(WINDOW_S, int(seconds / 3)), GROWTH_LIMIT)

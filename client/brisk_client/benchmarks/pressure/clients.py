@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from tritonclient.utils import InferenceServerException
 
@@ -32,18 +33,29 @@ _TOGETHER = 0.6
 """Share of the warm-up in which all ask the same model."""
 
 
+class AnsweredAt(NamedTuple):
+    """When a request was sent and answered (``time.monotonic``)."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end_s - self.begin_s
+
+
 @dataclass(slots=True)
 class ClientOutcome:
-    """What the clients saw: times by model, wrong answers and other errors by their texts."""
+    """What the clients saw: answers by model, wrong answers and other errors by their texts."""
 
-    latency_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    answered: dict[str, list[AnsweredAt]] = field(default_factory=lambda: defaultdict(list))
     wrong: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
 
     @property
     def answers(self) -> int:
         """Of the time after the warm-up."""
-        return sum(map(len, self.latency_s.values()))
+        return sum(map(len, self.answered.values()))
 
     def judge(self, report: Report, errors_name: str) -> None:
         """Add the checks that there was no error and no wrong answer."""
@@ -103,11 +115,11 @@ def _serve(
                     with lock:
                         outcome.errors[f"{type(error).__name__}: {error}"] += 1
                     continue
-                seconds = time.monotonic() - before_s
+                answered = AnsweredAt(before_s, time.monotonic())
                 problem = difference(outputs, expectation.outputs)
                 with lock:
                     if before_s >= warm_s:
-                        outcome.latency_s[model].append(seconds)
+                        outcome.answered[model].append(answered)
                     if problem:
                         outcome.wrong[f"wrong: {model}: {problem}"] += 1
 

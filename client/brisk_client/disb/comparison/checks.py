@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from brisk_client.disb.comparison.sampling import median_ratio
-from brisk_client.disb.plan import CONFINED, DEFAULT_POLICY, PREEMPTIVE, TRITON
+from brisk_client.disb.plan import CONFINED, DEFAULT_POLICY, TRITON
 from brisk_client.disb.workloads import REAL
 from brisk_client.report import REASON, Report, check_limit
 
@@ -18,8 +17,7 @@ ROUND, TRIAL = "round", "trial"
 decides which of its settings takes part. The rows of what all rounds say have no stage."""
 
 MEAN_LIMIT, P99_LIMIT = 1.02, 1.10
-"""Of the default policy's real-time latency over that alone, and of ``padded`` over
-``preemptive``."""
+"""Of the default policy's real-time latency over that alone."""
 
 SHARES = {"A": 0.9, "B": 0.9, "C": 0.9, "D": 0.75, "E": 0.75, REAL: 0.9}
 """Least overall throughput of the default policy over that of ``shared`` (REEF, figure 11)."""
@@ -31,9 +29,6 @@ SEVERAL = 2.0
 """Overall throughput over that alone, at least, on ROOMY (REEF: 3 to 7.7)."""
 
 ROOMY = ("E", REAL)
-
-PADDING_GAIN = 1.05
-"""Best-effort throughput of ``padded`` over ``preemptive``, at least: less is not worth it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +96,9 @@ def add_checks(report: Report) -> None:
 
     All of a workload whose machine was not quiet say so instead of a figure, and do not hold.
     """
-    gains: list[float] = []
     for compared in _workloads(report.rows):
         if DEFAULT_POLICY in compared.sides:
             _judge(report, compared)
-        if {DEFAULT_POLICY, PREEMPTIVE} <= set(compared.sides):
-            gain = _judge_padding(report, compared)
-            if not isinstance(gain, str):
-                gains.append(gain)
-    if len(gains) > 1:
-        name = f"best-effort throughput, padded / preemptive, geometric mean of {len(gains)}"
-        mean = statistics.geometric_mean(gains) if min(gains) > 0 else 0.0
-        report.checks.append(check_limit(f"{name} workloads", mean, ">=", PADDING_GAIN, 3))
 
 
 def _workloads(rows: Sequence[Mapping[str, Any]]) -> list[_Compared]:
@@ -152,17 +138,3 @@ def _judge(report: Report, compared: _Compared) -> None:
         check(f"throughput / that of {TRITON} {CONFINED}", share, ">=", 1.0)
     if best and not compared.lacking:
         report.notes.append(f"{compared.name}: Triton's best setting is '{best}'")
-
-
-def _judge_padding(report: Report, compared: _Compared) -> float | str:
-    """What padding is worth against the simpler policy; the gain of best-effort throughput."""
-    pair = DEFAULT_POLICY, PREEMPTIVE
-    gain = compared.rounds(*pair, "round_best_effort_per_s")
-    for name, value, comparison, limit in (
-        ("real-time mean", compared.rounds(*pair, "round_mean_ms"), "<=", MEAN_LIMIT),
-        ("real-time p99", compared.tails(*pair), "<=", P99_LIMIT),
-        ("best-effort throughput", gain, ">=", PADDING_GAIN),
-    ):
-        label = f"{compared.name}: {name}, padded / preemptive"
-        report.checks.append(check_limit(label, value, comparison, limit, 3))
-    return gain

@@ -72,7 +72,7 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
         path.parent.mkdir()
         path.write_bytes(b"model")
     loader = _Loader()
-    table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print))
+    table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
     served, loaded = (
         a_model(path, JobClass(kind)) for path, kind in zip(paths, classes, strict=True)
     )

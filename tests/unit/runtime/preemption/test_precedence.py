@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.os_priority import Precedence, set_threads
+from brisk.os_priority import LOADING, Precedence, set_threads
 from brisk.settings import realtime_niceness
 
 
@@ -24,7 +24,7 @@ def test_threads_of_the_interpreter_are_spared_and_a_change_is_made_once() -> No
     other = threading.Thread(target=ended.wait)
     other.start()
     try:
-        precedence = Precedence(-7, told.append, change)
+        precedence = Precedence(-7, told.append, lambda: {threading.get_native_id()}, change)
         for serves in (False, True, True, False, False):
             precedence.follow(serves)
     finally:
@@ -44,7 +44,7 @@ def test_where_it_is_refused_it_is_told_once_and_not_tried_again() -> None:
         tried.append(niceness)
         return False
 
-    precedence = Precedence(-7, told.append, refuse)
+    precedence = Precedence(-7, told.append, set, refuse)
     for serves in (True, False, True):
         precedence.follow(serves)
     assert tried == [-7]
@@ -76,3 +76,25 @@ def test_a_wrong_niceness_is_named(text: str) -> None:
 def test_a_niceness_is_read_and_has_a_default() -> None:
     assert realtime_niceness({}) == -15
     assert realtime_niceness({"BRISK_REALTIME_NICENESS": "0"}) == 0
+
+
+def test_a_thread_that_stands_aside_lets_others_go_before_it() -> None:
+    """In a child: going back down needs a privilege."""
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            ended = threading.Event()
+            other = threading.Thread(target=ended.wait)
+            other.start()
+            assert other.native_id is not None
+            usual = os.getpriority(os.PRIO_PROCESS, 0)
+            precedence = Precedence(0, print, set)
+            assert precedence.stand_aside(other.native_id) == frozenset()
+            moved = os.getpriority(os.PRIO_PROCESS, other.native_id) == max(LOADING, usual)
+            stayed = os.getpriority(os.PRIO_PROCESS, 0) == usual
+            ended.set()
+            status = 0 if moved and stayed else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

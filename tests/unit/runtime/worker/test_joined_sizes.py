@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from brisk.protocol.records import TensorForm
-from brisk.runtime.worker.batch import Request, take_batch
+from brisk.runtime.worker.batch import LONGEST_JOINED_NS, Request, take_batch
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue
@@ -30,7 +30,7 @@ def batches_of(
         request = a_request(number, model, session, tensors, deadline_ns, job_class)
         queue.add(request, None, "m")
         if run_ns is not None:
-            profiles.find(request.profile_key).learn_run(run_ns, beside=False)
+            profiles.find(request.profile_key).learn(run_ns)
     return lambda: take_batch(queue, profiles, None, lambda: 0)
 
 
@@ -69,3 +69,29 @@ def test_real_time_requests_are_joined_only_where_all_are_in_time_even_one_after
 ) -> None:
     take = batches_of([1] * 4, 8, JobClass.REALTIME, deadline_ns, run_ns)
     assert len(take()) == joined
+
+
+def test_beside_other_models_no_run_gets_long_by_joining() -> None:
+    def taken(*, is_contended: bool, run_ns: int) -> int:
+        model, session = a_model(max_batch_size=16), ASession()
+        queue: ReadyQueue[Request] = ReadyQueue()
+        profiles = ProfileTable()
+        for number in range(16):
+            tensors = (TensorForm("x", "FP32", (1, 3)),)
+            request = a_request(number, model, session, tensors)
+            queue.add(request, None, "m")
+            profiles.find(request.profile_key).learn(run_ns)
+        if is_contended:
+            other = a_request(100, model, session, (), job_class=JobClass.NORMAL)
+            other.model = "other"
+            queue.add(other, None, "other")
+            queue.charge(JobClass.NORMAL, request.model, 1)
+            assert queue.pop() is other
+            first = queue.pop()
+            assert first is not None
+            queue.put_back(first)
+        return len(take_batch(queue, profiles, None, lambda: 0))
+
+    assert taken(is_contended=False, run_ns=LONGEST_JOINED_NS) == 16
+    assert taken(is_contended=True, run_ns=LONGEST_JOINED_NS // 4) == 4
+    assert taken(is_contended=True, run_ns=LONGEST_JOINED_NS // 100) == 16

@@ -24,6 +24,7 @@ from brisk.runtime.log import LOGGER
 from brisk.runtime.models.background_prepare import SegmentPreparer
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.load_queue import LoadQueue
+from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.session import Session
 from brisk.runtime.models.yielding import LONGEST_WAIT_S, Yielding
 from brisk.runtime.ready import import_what_files_need
@@ -52,7 +53,9 @@ class AfterLoad:
         artefacts: ArtefactUse,
         caches: CacheWatch,
         yielding: Yielding,
+        watch: LoadWatch,
     ) -> None:
+        self._watch = watch
         self._yielding = yielding
         self._caches = caches
         self._preparer: SegmentPreparer | None = None
@@ -68,8 +71,10 @@ class AfterLoad:
 
     def _do(self, task: tuple[SessionEntry, Callable[[], None]]) -> None:
         entry, perform = task
+        what = f"looking after {entry.path}"
         try:
-            standing_back(perform) if entry.stands_back else perform()
+            with self._watch.over(what, lambda: entry.is_needed):
+                standing_back(perform) if entry.stands_back else perform()
         except Exception as error:  # noqa: BLE001  # other sessions need this thread
             LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
 

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brisk.errors import ArtefactError, BriskError, InternalError
+from brisk.errors import ArtefactError, BriskError, InternalError, InvalidModelError
 from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.after_load import AfterLoad, tidy_up
 from brisk.runtime.models.entry import LoadState, SessionEntry
 from brisk.runtime.models.load_queue import LoadQueue
+from brisk.runtime.models.load_watch import LoadWatch
 from brisk.runtime.models.session import Servable, Session, load_session
 from brisk.runtime.models.yielding import LoneLoad, Yielding
 from brisk.runtime.settings import ArtefactUse
@@ -52,7 +53,9 @@ class Loader:
         wake: Callable[[], None],
         artefacts: ArtefactUse,
         caches: CacheWatch,
+        longest_s: float,
     ) -> None:
+        """``longest_s``: that a load may take."""
         self._device = device
         self._threads = threads
         self.lone = LoneLoad(wake)
@@ -62,7 +65,9 @@ class Loader:
         """None: give memory back."""
         self.outcomes: deque[LoadOutcome | LoadCompletion] = deque()
         self.yielding = Yielding()
-        self._after_load = AfterLoad(device, threads, artefacts, caches, self.yielding)
+        self._longest_s = longest_s
+        self.watch = LoadWatch(longest_s)
+        self._after_load = AfterLoad(device, threads, artefacts, caches, self.yielding, self.watch)
         self._tasks.serve(self._do, "brisk-loader")
 
     def load(self, entry: SessionEntry) -> None:
@@ -84,7 +89,9 @@ class Loader:
 
     def _do(self, entry: SessionEntry | None) -> None:
         if entry is not None:
-            self._load(entry)
+            what = f"loading {entry.path}"
+            with self.watch.over(what, lambda: entry.is_needed, lambda: self._give_up(entry)):
+                self._load(entry)
         elif not tidy_up(self.yielding, self._tasks.await_task):
             self.give_memory_back()
 
@@ -108,9 +115,24 @@ class Loader:
         if is_lone:
             self.lone.go_on_in(session.table)
         self.tell(LoadOutcome(entry, session, None))
+        table = session.table
+        self.watch.follow(
+            f"loading parts of {entry.path}",
+            lambda: not table.is_closed,
+            lambda: not (table.is_loading or table.lanes_at_work),
+        )
         # Registered behind the outcome, so that the completion comes after it.
         session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
         self._after_load.look_after(entry, session)
+
+    def _give_up(self, entry: SessionEntry) -> None:
+        """Its load takes too long: who asked for it is told so. What it may still come to finds
+        that nobody needs it."""
+        if entry.state < LoadState.RUNNABLE:
+            text = (
+                f"loading {entry.path} takes longer than {self._longest_s:g} s (BRISK_MAX_LOAD_S)"
+            )
+            self.outcomes.append(LoadOutcome(entry, None, InvalidModelError(text)))
 
     def _make_runnable(self, entry: SessionEntry) -> Session | BriskError:
         """The session, or what is wrong."""

@@ -23,24 +23,20 @@ class Background(PreemptionController):
 
     quanta_ns: ClassVar = dict.fromkeys(JobClass, 2_000_000)
 
-    def __init__(self, gate: Gate, policy: Policy, limits: Limits, processors: int) -> None:
-        super().__init__(gate, policy, limits, processors)
+    def __init__(self, gate: Gate, policy: Policy, limits: Limits) -> None:
+        super().__init__(gate, policy, limits)
         self.alarm = gate.alarm
         self._share = ShareMeter()
-        self._was_open = True
         self._held_since_ns: int | None = None
 
     def holds(self, run: Run, now_ns: int) -> bool:
         if self._held_since_ns is not None:
             telemetry.count(metrics.HELD_SECONDS, (), now_ns - self._held_since_ns)
             self._held_since_ns = None
-        self._was_open = self._gate.is_open
-        if not self._was_open and not self.policy.admits(
+        if not self._gate.is_open and not self.policy.admits(
             Snapshot(
                 now_ns=now_ns,
-                processors=self._processors,
                 realtime=self._gate.realtime(),
-                layer_ns=run.profile.layer_ns(run.frame.position),
                 share=self._share.share(now_ns),
                 limits=self._limits,
             )
@@ -53,19 +49,12 @@ class Background(PreemptionController):
         self._gate.begin_layer()
         return False
 
-    def layer_done(self, run: Run, taken_ns: int) -> None:
-        """Only a layer that had the processors to itself tells what it takes."""
-        known_ns = run.profile.layer_ns(len(run.layers_ns))
-        is_clean = known_ns is None or (self._was_open and self._gate.is_open)
-        run.layers_ns.append(taken_ns if is_clean else known_ns or taken_ns)
-
     def pauses(self) -> None:
         self._gate.pause_layers()
         self._share.rest()
         self._held_since_ns = None
 
     def finished(self, run: Run, now_ns: int) -> None:
-        if run.has_early_answers:
-            return
-        run.profile.learn_layers(run.layers_ns)
-        run.profile.learn_run(sum(run.layers_ns), beside=False)
+        """Without the time that its layers were held."""
+        if not run.has_early_answers:
+            run.profile.learn(run.computed_ns)

@@ -22,11 +22,10 @@ class PreemptionController:
     quanta_ns: ClassVar[Mapping[JobClass, int]]
     alarm: int | None = None
 
-    def __init__(self, gate: Gate, policy: Policy, limits: Limits, processors: int) -> None:
+    def __init__(self, gate: Gate, policy: Policy, limits: Limits) -> None:
         self.policy = policy
         self._gate = gate
         self._limits = limits
-        self._processors = processors
 
     def check(self, job: Request) -> None:
         """Raise UnavailableError where it is known that the job cannot be in time."""
@@ -47,9 +46,6 @@ class PreemptionController:
     def holds(self, run: Run, now_ns: int) -> bool:
         """Whether the run's next layer must wait."""
         return False
-
-    def layer_done(self, run: Run, taken_ns: int) -> None:
-        """The layer that was not held is done."""
 
     def pauses(self) -> None:
         """No layer runs until ``holds`` is asked again."""

@@ -17,38 +17,28 @@ import mmap
 import os
 import signal
 
-from brisk.scheduling.policies import PaddingTrial, Realtime
+from brisk.scheduling.policies import Realtime
 
 RECHECK_S = 0.01
 """How long a held layer sleeps before the policy is asked again."""
-
-_MILLI = 1000
 
 
 class GatePage(ctypes.Structure):
     """Words of the page, 0 where something is not known.
 
-    Those from ``layer_runs`` on are the background worker's: ``layers_beside`` counts layers begun
-    beside real-time work, ``process`` is its number, 0 where there is none.
+    Those from ``layer_runs`` on are the background worker's: ``process`` is its number, 0 where
+    there is none.
     """
 
     count: int
     end_ns: int
-    threads: int
     deadline_ns: int
-    slowdown_milli: int
-    trial: int
-    load_milli: int
     layer_runs: int
-    layers_beside: int
     is_held: int
     process: int
     _fields_ = [
         (name, ctypes.c_int64)
-        for name in (
-            *("count", "end_ns", "threads", "deadline_ns", "slowdown_milli", "trial"),
-            *("load_milli", "layer_runs", "layers_beside", "is_held", "process"),
-        )
+        for name in ("count", "end_ns", "deadline_ns", "layer_runs", "is_held", "process")
     ]
 
 
@@ -71,26 +61,14 @@ class Gate:
         self.page.deadline_ns = deadline_ns or 0
         self.page.count = count
 
-    def describe_run(
-        self,
-        end_ns: int | None,
-        threads: int,
-        slowdown: float | None,
-        trial: PaddingTrial,
-        load: float = 0.0,
-    ) -> None:
-        """What the real-time run that begins now is expected to be: see ``Realtime``."""
-        page = self.page
-        page.load_milli = int(load * _MILLI)
-        page.end_ns = end_ns or 0
-        page.threads = threads
-        page.slowdown_milli = 0 if slowdown is None else int(slowdown * _MILLI)
-        page.trial = trial
+    def expect_end(self, end_ns: int | None) -> None:
+        """When the real-time run that begins now is expected to be done; None: not known."""
+        self.page.end_ns = end_ns or 0
 
     def open(self) -> None:
         """There is no real-time work any more."""
         self.page.count = 0
-        self.describe_run(None, 0, None, PaddingTrial.NONE)
+        self.page.end_ns = 0
         if self.page.is_held:
             os.eventfd_write(self.alarm, 1)
 
@@ -109,19 +87,12 @@ class Gate:
         return Realtime(
             count=page.count,
             end_ns=page.end_ns or None,
-            threads=page.threads,
             deadline_ns=page.deadline_ns or None,
-            slowdown=page.slowdown_milli / _MILLI or None,
-            trial=PaddingTrial(page.trial),
-            load=page.load_milli / _MILLI,
         )
 
     def begin_layer(self) -> None:
-        page = self.page
-        page.is_held = 0
-        page.layer_runs = 1
-        if page.count:
-            page.layers_beside += 1
+        self.page.is_held = 0
+        self.page.layer_runs = 1
 
     def hold_layers(self) -> None:
         """None runs until the alarm rings, or for ``RECHECK_S`` where it rang just before this."""

@@ -14,10 +14,10 @@ from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.worker.batch import Request, Run
 from brisk.scheduling.job import JobClass, JobState, most_urgent_first
-from brisk.scheduling.policies import Limits, Policy, Snapshot, run_slowdown
+from brisk.scheduling.policies import Limits, Policy, Snapshot
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import refuse_if_late
-from brisk.scheduling.share import Demand, MinimumShare, ShareMeter
+from brisk.scheduling.share import Demand, MinimumShare
 from brisk.telemetry import metrics
 
 LONGEST_SUSPENSION_NS = 100_000_000
@@ -43,20 +43,16 @@ class Foreground(PreemptionController):
         gate: Gate,
         policy: Policy,
         limits: Limits,
-        processors: int,
         profiles: ProfileTable,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        super().__init__(gate, policy, limits, processors)
+        super().__init__(gate, policy, limits)
         self.suspension = Suspension(gate)
         self._profiles = profiles
         self._clock_ns = clock_ns
         self._realtime: dict[int, Request] = {}
         self._run_end_ns: int | None = None
         """When the last real-time run that began is expected to end."""
-        self._layers_beside = 0
-        self._presence = ShareMeter()
-        """Of real-time work."""
         self._normal: set[int] = set()
         """Numbers of the normal jobs that wait or run."""
         self._normal_share = MinimumShare(limits.normal_share)
@@ -77,8 +73,6 @@ class Foreground(PreemptionController):
 
     def admitted(self, job: Request) -> None:
         if job.job_class is JobClass.REALTIME:
-            if not self._realtime:
-                self._presence.change(self._clock_ns(), is_held=False)
             self._realtime[job.number] = job
             self._tell()
         elif job.job_class is JobClass.NORMAL:
@@ -107,7 +101,6 @@ class Foreground(PreemptionController):
     def _tell(self) -> None:
         waiting = self._realtime.values()
         if not waiting:
-            self._presence.change(self._clock_ns(), is_held=True)
             self._run_end_ns = None
             self._gate.open()
             self.suspension.resume()
@@ -124,11 +117,7 @@ class Foreground(PreemptionController):
             return
         run_ns = run.profile.run_ns
         self._run_end_ns = None if run_ns is None else int(now_ns + run_ns)
-        load = self._presence.share(now_ns)
-        trial = run.profile.next_trial(run_slowdown(self._limits, load))
-        threads, slowdown = run.session.threads, run.profile.slowdown
-        self._gate.describe_run(self._run_end_ns, threads, slowdown, trial, load)
-        self._layers_beside = self._gate.page.layers_beside
+        self._gate.expect_end(self._run_end_ns)
         self._suspend_or_resume(run, now_ns)
 
     def _suspend_or_resume(self, run: Run, now_ns: int) -> None:
@@ -148,10 +137,9 @@ class Foreground(PreemptionController):
             self.suspension.suspend(now_ns)
 
     def admits_layers(self, now_ns: int) -> bool:
-        """Whether the policy lets best-effort layers run now; what they take is not known here."""
-        realtime = self._gate.realtime()
+        """Whether the policy lets best-effort layers run now."""
         return self._limits.share > 0 or self.policy.lets_run(
-            Snapshot(now_ns, self._processors, realtime, None, 0.0, self._limits)
+            Snapshot(now_ns, self._gate.realtime(), 0.0, self._limits)
         )
 
     def pauses(self) -> None:
@@ -159,18 +147,9 @@ class Foreground(PreemptionController):
         self._measure(self._clock_ns())
 
     def finished(self, run: Run, now_ns: int) -> None:
-        """A run is beside best-effort work if a layer of it began meanwhile, or outlasted it.
-
-        Profiles are of the whole model: what an exit saved is not known before.
-        """
-        if run.is_disturbed or run.has_early_answers:
-            return
-        beside = False
-        if run.job_class is JobClass.REALTIME:
-            gate = self._gate
-            outlasts = bool(gate.page.layer_runs) and self.suspension.since_ns is None
-            beside = outlasts or gate.page.layers_beside != self._layers_beside
-        run.profile.learn_run(now_ns - run.started_ns, beside, run.session.threads)
+        """Profiles are of the whole model: what an exit saved is not known before."""
+        if not run.is_disturbed and not run.has_early_answers:
+            run.profile.learn(now_ns - run.started_ns)
 
 
 # Best-effort work stopped in the middle of a layer (REEF's reset, 4.3, on processors).

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, cast
 
@@ -95,8 +95,7 @@ class Run:
 
     ``is_disturbed``: parked, or begun while the session was loading: its time says nothing about
     threads. ``cached``: its runs of networks with learned caches; a pipeline adds to them as its
-    nodes end. ``layers_ns``: of each layer that is done, as it would take alone, where best-effort
-    work gives way.
+    nodes end. ``computed_ns``: the time of the layers that are done.
     """
 
     jobs: list[Request]
@@ -107,7 +106,7 @@ class Run:
     profile: RunProfile
     is_disturbed: bool
     cached: Sequence[CachedRun] = ()
-    layers_ns: list[int] = field(default_factory=list)
+    computed_ns: int = 0
 
     @property
     def job_class(self) -> JobClass:
@@ -191,6 +190,9 @@ class Run:
             for rows in self.rows
         ]
 
+
+LONGEST_JOINED_NS = 20_000_000
+"""Beside other models, which wait for the whole of a run."""
 
 NONE_EARLY = math.inf
 """The agreement of a request whose answer shall be the model's own: no cache promises it."""
@@ -276,8 +278,9 @@ def take_batch(
     to it; empty where none waits.
 
     Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
-    measurements are then there for few batches, and memory settles. Real-time jobs are joined only
-    to the very next one, and where none is late because of it.
+    measurements are then there for few batches, and memory settles. Where other models of its
+    class are asked for, no run gets longer than LONGEST_JOINED_NS by it. Real-time jobs are joined
+    only to the very next one, and where none is late because of it.
     """
     first = queue.pop(only)
     if first is None:
@@ -286,10 +289,15 @@ def take_batch(
         return [first]
     jobs, rows = [first], first.rows
     most = 1 << (rows + queue.waiting(first.model)).bit_length() - 1
+    is_contended = queue.is_contended(first.job_class)
+    run_ns = profiles.run_ns(first.profile_key)
+    row_ns = None if run_ns is None else run_ns / rows
 
     def accept(other: Request) -> bool:
         nonlocal rows
         if rows + other.rows > most or not can_join(first, other, rows):
+            return False
+        if is_contended and (row_ns is None or row_ns * (rows + other.rows) > LONGEST_JOINED_NS):
             return False
         if first.job_class is JobClass.REALTIME and not (
             queue.peek() is other and _are_in_time([*jobs, other], profiles, clock_ns())

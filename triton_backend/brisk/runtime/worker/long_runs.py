@@ -29,6 +29,9 @@ MOST_ASIDE = 4
 LAST_RESORT_NS = 1_000_000_000
 """From telling a run to end to ending the worker."""
 
+TOLD_AGAIN_NS = 60_000_000_000
+"""Between two lines of the log about long runs of a model."""
+
 
 class LongRuns:
     """``aside``: steps that take long, which others do not wait for."""
@@ -41,6 +44,8 @@ class LongRuns:
         self._runs = runs
         self._controller = controller
         self.aside: list[Step] = []
+        self._tells_from_ns: dict[str, int] = {}
+        """When the log tells of a long run of a model again, by its name."""
 
     def attend(self, step: Step, *, is_load_waiting: bool) -> bool:
         """A step of the run on top has taken long. True where others go on beside it now."""
@@ -54,10 +59,12 @@ class LongRuns:
                 self._requests.fail(job, UnavailableError(f"the run was ended for others: {text}"))
             return False
         run = step.run
-        LOGGER.warning(
-            f"a run of model '{run.model_name}' has computed one segment for "
-            f"{(now_ns - step.began_ns) / 1e6:.0f} ms: others go on beside it"
-        )
+        if now_ns >= self._tells_from_ns.get(run.model_name, now_ns):
+            self._tells_from_ns[run.model_name] = now_ns + TOLD_AGAIN_NS
+            LOGGER.warning(
+                f"a run of model '{run.model_name}' has computed one segment for "
+                f"{(now_ns - step.began_ns) / 1e6:.0f} ms: others go on beside it"
+            )
         telemetry.count(metrics.RUNS_ASIDE, run.labels)
         run.is_disturbed = True
         self.aside.append(step)
@@ -85,14 +92,15 @@ class LongRuns:
         step.end(now_ns)
         if step.ended_ns is None or now_ns - step.ended_ns <= LAST_RESORT_NS:
             return
-        LOGGER.error(
-            f"a run of model '{run.model_name}' does not end, although it was told to "
-            f"{LAST_RESORT_NS / 1e9:g} s ago: this worker ends, and the next one gets what else "
-            "it was to compute"
-        )
-        for other in self._runs:
-            if other is not run:
-                other.park()  # it is not to blame
+        text = f"a run of model '{run.model_name}' does not end, although it was told to"
+        self.end_worker(f"{text} {LAST_RESORT_NS / 1e9:g} s ago", run)
+
+    def end_worker(self, why: str, blamed: Run | None = None) -> None:
+        """Nothing else ends what it computes. Other runs are computed by the next worker."""
+        LOGGER.error(f"{why}: this worker ends, and the next one gets what else it was to compute")
+        for run in self._runs:
+            if run is not blamed:
+                run.park()  # it is not to blame
         os.kill(os.getpid(), signal.SIGKILL)
 
     def look_after(self) -> None:

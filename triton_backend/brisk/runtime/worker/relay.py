@@ -4,7 +4,8 @@ A step is computed by ONNX Runtime, which cannot be asked to wait. While it comp
 has given the *baton* away, and a *follower* looks from time to time whether it has taken long. If
 so, the follower takes the baton, hears what has come, ends a run that nobody waits for any more,
 and leads from now on where somebody else should not wait for the step. The thread of that step
-finds out when the step is over, leaves what has become of it to the leader, and follows.
+finds out when the step is over, leaves what has become of it to the leader, and ends: it may have
+become nicer meanwhile, and there is no way back up for every user.
 
 All that a worker holds belongs to whoever holds the baton. There are as many threads as steps that
 were left behind, one that leads, and one that follows.
@@ -39,11 +40,15 @@ class Step:
     """A step of ``run`` that is computed. ``is_aside``: another thread leads meanwhile.
 
     When it is over: ``is_last`` of the run's steps, or the ``error`` that it ended with.
-    ``ended_ns``: when it was told to end; None where it was not.
+    ``ended_ns``: when it was told to end; None where it was not. ``thread``: the number that
+    the system gives the thread which computes it; ``helpers``: those of threads that stand aside
+    with it.
     """
 
     run: Run
     began_ns: int
+    thread: int = 0
+    helpers: frozenset[int] = frozenset()
     control: RunControl = field(default_factory=control)
     is_aside: bool = False
     ended_ns: int | None = None
@@ -63,7 +68,8 @@ class Superseded(BaseException):
 
 class Relay:
     """Threads that take turns at leading. ``returned``: steps that were left behind and are over,
-    for the leader to take out."""
+    for the leader to take out. ``threads``: those that lead and follow, as the system numbers
+    them."""
 
     def __init__(
         self,
@@ -84,17 +90,23 @@ class Relay:
         self._is_busy = threading.Event()
         self._has_ended = threading.Event()
         self._followers = 0  # changed by who has the baton
+        self._leader = threading.get_native_id()  # by who takes it
+        self.threads = {self._leader}
         self.returned: deque[Step] = deque()
 
     def lead(self) -> None:
         """Until a turn says that it was the last one, whichever thread takes it."""
         self._baton.acquire()
+        self._leader = threading.get_native_id()
+        self.threads = {self._leader}
         if self._may_hand_over:
             self._add_follower()
-        self._work(is_leader=True)
+        self._take_turns()
+        self._has_ended.wait()
 
     def begin(self, step: Step) -> None:
         """The leader, before it computes: it has the baton no more until ``finish``."""
+        step.thread = self._leader
         self._current = step
         if not self._is_busy.is_set():
             self._is_busy.set()
@@ -107,7 +119,6 @@ class Relay:
             step.control.renew()
         if step.is_aside:
             self.returned.append(step)
-            self._followers += 1
             self._baton.release()
             raise Superseded
         self._current = None
@@ -123,28 +134,29 @@ class Relay:
     def _add_follower(self) -> None:
         """Precondition: the caller has the baton."""
         self._followers += 1
-        threading.Thread(
-            target=self._work_apart, name=f"brisk-relay-{self._followers}", daemon=True
-        ).start()
+        thread = threading.Thread(
+            target=self._work, name=f"brisk-relay-{self._followers}", daemon=True
+        )
+        thread.start()
+        assert thread.native_id is not None
+        self.threads.add(thread.native_id)
 
-    def _work_apart(self) -> None:
+    def _work(self) -> None:
         """As the worker's main thread, whose end is the worker's."""
         try:
-            self._work(is_leader=False)
+            if self._follow():
+                self._take_turns()
         except BaseException:  # noqa: BLE001  # a worker without a leader must not live on
             sys.excepthook(*sys.exc_info())
             os._exit(1)
 
-    def _work(self, *, is_leader: bool) -> None:
-        while not self._has_ended.is_set():
-            if is_leader:
-                with contextlib.suppress(Superseded):
-                    while self._take_turn():
-                        pass
-                    self._has_ended.set()
-                    self._is_busy.set()
-                    return
-            is_leader = self._follow()
+    def _take_turns(self) -> None:
+        """The leader, as long as it is that."""
+        with contextlib.suppress(Superseded):
+            while self._take_turn():
+                pass
+            self._has_ended.set()
+            self._is_busy.set()
 
     def _follow(self) -> bool:
         """Until this thread leads, with the baton, or all has ended: False."""
@@ -167,6 +179,8 @@ class Relay:
                 if self._current is step and self._attend(step):
                     step.is_aside = True
                     self._current = None
+                    self.threads.discard(step.thread)
+                    self._leader = threading.get_native_id()
                     self._followers -= 1
                     if not self._followers:
                         self._add_follower()

@@ -18,6 +18,7 @@ from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
 from brisk.runtime.early_exit.sampling import Sampler
 from brisk.runtime.heartbeat import Heartbeat
 from brisk.runtime.log import LOGGER
+from brisk.runtime.models.load_watch import ABANDONED_S
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
@@ -67,7 +68,8 @@ class Worker:
         is_foreground = role is Role.FOREGROUND
         caches = CacheWatch(Adaptation(settings.adaptation_s) if is_foreground else None)
         self._loader = Loader(
-            device, settings.threads, connections.wake, settings.artefacts, caches
+            *(device, settings.threads, connections.wake, settings.artefacts, caches),
+            longest_s=settings.max_load_s,
         )
         self._pipelines = PipelineLoads(self._loader.tell)
         self._requests = RequestTable(connections, settings.max_waiting, controller, profiles)
@@ -79,16 +81,17 @@ class Worker:
         self._long_runs = LongRuns(self._requests, self._runs, controller)
         self._is_held = False
         """The run on top waits for the gate."""
+        # on a GPU a step only issues work, by a thread that torch was told of
+        self._relay = Relay(self._take_turn, self._attend, may_hand_over=device == "cpu")
         goes_first = is_foreground and controller.policy.stands_back
-        precedence = Precedence(settings.realtime_niceness if goes_first else 0, LOGGER.warning)
-        self._sessions = SessionTable(self._loader, self._pipelines, precedence)
+        niceness = settings.realtime_niceness if goes_first else 0
+        self._precedence = Precedence(niceness, LOGGER.warning, lambda: self._relay.threads)
+        self._sessions = SessionTable(self._loader, self._pipelines, self._precedence)
         observation = Observation(
             *(role, device, settings.threads, connections),
             *(self._sessions, self._requests, self._runs, self._long_runs.aside),
         )
         self._dispatcher = Dispatcher(connections, self._sessions, self._requests, observation)
-        # on a GPU a step only issues work, by a thread that torch was told of
-        self._relay = Relay(self._take_turn, self._attend, may_hand_over=device == "cpu")
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = self._looked_around_ns = self._beaten_ns = time.monotonic_ns()
         self._beaten_peers = 0
@@ -241,7 +244,7 @@ class Worker:
                 return False
             is_last = self._issue(run, queue, now_ns)
             done_ns = time.monotonic_ns()
-            controller.layer_done(run, done_ns - now_ns)
+            run.computed_ns += done_ns - now_ns
             if is_last:
                 return True
             now_ns = done_ns
@@ -273,7 +276,10 @@ class Worker:
         self._requests.expire()
         self._attend_aside()
         is_load_waiting = self._loader.lone.is_wanted or bool(self._pipelines.tried)
-        return self._long_runs.attend(step, is_load_waiting=is_load_waiting)
+        if not self._long_runs.attend(step, is_load_waiting=is_load_waiting):
+            return False
+        step.helpers = self._precedence.stand_aside(step.thread)
+        return True
 
     def _attend_aside(self) -> None:
         """Look after the steps that others do not wait for; take back those that are over."""
@@ -285,6 +291,7 @@ class Worker:
         """Its run is answered, or goes on behind all others."""
         run = step.run
         self._long_runs.aside.remove(step)
+        self._precedence.rejoin(step.helpers)
         taken_ns = time.monotonic_ns() - step.began_ns
         self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
         if not run.live:
@@ -353,5 +360,9 @@ class Worker:
         if passed_ns < (LONGEST_UNCHECKED_NS if self._runs else LOOK_INTERVAL_NS):
             return
         self._looked_around_ns = now_ns
+        if (endless := self._loader.watch.look()) is not None:
+            self._long_runs.end_worker(
+                f"{endless.what} has gone on for {ABANDONED_S:g} s although nobody waits for it"
+            )
         retire_orphans(self._connections, now_ns)
         self._sessions.forget_idle_sequences(now_ns)

@@ -1,0 +1,93 @@
+"""Loads that take too long are given up; what goes on for nobody is found."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from brisk.errors import InvalidModelError
+from brisk.runtime.early_exit.cache_watch import CacheWatch
+from brisk.runtime.models import loader as loader_module
+from brisk.runtime.models.entry import SessionEntry
+from brisk.runtime.models.load_watch import ABANDONED_S, LoadWatch
+from brisk.runtime.models.loader import Loader, LoadOutcome
+from brisk.runtime.models.session import Session
+from brisk.runtime.settings import ArtefactUse
+from support.runtime.requests import a_model
+from support.waiting import wait_until
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_work_that_somebody_waits_for_is_given_up_once_it_takes_too_long() -> None:
+    clock, told = Clock(), []
+    watch = LoadWatch(60.0, clock)
+    with watch.over("a load", lambda: not told, lambda: told.append("given up")):
+        for _ in range(2):
+            clock.now_s += 29.0
+            assert watch.look() is None
+        assert not told
+        clock.now_s += 2.0
+        assert watch.look() is None
+        clock.now_s += ABANDONED_S - 0.1
+        assert watch.look() is None
+        clock.now_s += 0.1
+        found = watch.look()
+        assert found is not None
+        assert found.what == "a load"
+    assert told == ["given up"]
+    assert watch.look() is None
+
+
+def test_work_for_nobody_is_found_and_not_while_it_is_wanted_again() -> None:
+    clock, wanted = Clock(), [True]
+    watch = LoadWatch(1000.0, clock)
+    with watch.over("a load", lambda: wanted[0]):
+        clock.now_s += 500.0
+        assert watch.look() is None
+        for is_wanted in (False, True, False):
+            wanted[0] = is_wanted
+            clock.now_s += ABANDONED_S - 1.0
+            assert watch.look() is None, "seen unwanted for less than that"
+        clock.now_s += ABANDONED_S
+        assert watch.look() is not None
+
+
+def test_work_of_other_threads_is_over_when_it_says_so() -> None:
+    clock, over = Clock(), [False]
+    watch = LoadWatch(1000.0, clock)
+    watch.follow("lanes", lambda: False, lambda: over[0])
+    watch.follow("lanes that have ended", lambda: False, lambda: True)
+    assert watch.look() is None
+    over[0] = True
+    clock.now_s += 2 * ABANDONED_S
+    assert watch.look() is None
+
+
+def test_who_asked_for_a_load_that_takes_too_long_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    def load(*_: object) -> Session:
+        ended.wait(30)
+        raise InvalidModelError("too late")
+
+    monkeypatch.setattr(loader_module, "load_session", load)
+    loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, CacheWatch(None), 0.05)
+    entry = SessionEntry("key", tmp_path / "model.onnx", a_model(tmp_path / "model.onnx"))
+    loader.load(entry)
+    try:
+        wait_until(lambda: loader.watch.look() is None and bool(loader.outcomes), "the refusal")
+        outcome = loader.outcomes.popleft()
+        assert isinstance(outcome, LoadOutcome)
+        assert "takes longer than 0.05 s (BRISK_MAX_LOAD_S)" in str(outcome.error)
+    finally:
+        ended.set()

@@ -1,0 +1,84 @@
+"""What threads of loads have been at for how long, so that no load goes on for ever.
+
+ONNX Runtime cannot be asked to stop while it optimises a model: it looks at no flag while it
+folds constants. So the one who asks for a load that takes too long is answered, and a thread that
+goes on although nobody wants what it makes ends with its worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+ABANDONED_S = 10.0
+"""How long a thread may go on for nobody: an honest load of gigabytes gets so far as to see it."""
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """``what`` is done, in words. ``is_wanted``: whether anybody needs it. ``is_over``: None where
+    it is told. ``give_up``: called once, by who looks, when it has taken too long; None: nobody
+    waits for it.
+    """
+
+    what: str
+    begun_s: float
+    is_wanted: Callable[[], bool]
+    is_over: Callable[[], bool] | None = None
+    give_up: Callable[[], None] | None = None
+    is_given_up: bool = False
+    unwanted_since_s: float | None = None
+
+
+class LoadWatch:
+    """Threads tell it what they do (``over``), the worker looks once a second."""
+
+    def __init__(self, longest_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """``longest_s``: from then on work has taken too long."""
+        self._longest_s = longest_s
+        self._clock_s = clock_s
+        self._works: list[Work] = []
+
+    @contextlib.contextmanager
+    def over(
+        self,
+        what: str,
+        is_wanted: Callable[[], bool],
+        give_up: Callable[[], None] | None = None,
+    ) -> Iterator[None]:
+        """Around work of the calling thread; as ``Work``."""
+        work = Work(what, self._clock_s(), is_wanted, give_up=give_up)
+        self._works.append(work)
+        try:
+            yield
+        finally:
+            self._works.remove(work)
+
+    def follow(
+        self, what: str, is_wanted: Callable[[], bool], is_over: Callable[[], bool]
+    ) -> None:
+        """Work of other threads, which do not tell; as ``Work``."""
+        if not is_over():
+            self._works.append(Work(what, self._clock_s(), is_wanted, is_over))
+
+    def look(self) -> Work | None:
+        """Give up what has taken too long; something that goes on for nobody all the same."""
+        now_s = self._clock_s()
+        for work in list(self._works):
+            if work.is_over is not None and work.is_over():
+                self._works.remove(work)
+                continue
+            is_too_long = now_s - work.begun_s >= self._longest_s
+            if is_too_long and not work.is_given_up:
+                work.is_given_up = True
+                if work.give_up is not None:
+                    work.give_up()
+            if work.is_wanted() and not is_too_long:
+                work.unwanted_since_s = None
+            elif work.unwanted_since_s is None:
+                work.unwanted_since_s = now_s
+            elif now_s - work.unwanted_since_s >= ABANDONED_S:
+                return work
+        return None
