@@ -60,12 +60,26 @@ def in_turn(job: Job, served_ns: int) -> tuple[int, int, int, int]:
     in its class, then arrival.
 
     ``served_ns``: start-time fair queueing (Goyal, Vin, Cheng, 1996): the time that the device has
-    computed for the model, weighed by how many wait (``ReadyQueue.charge``); of one of which
+    computed for the model, weighed by how many wait (``weight_of``); of one of which
     nothing waited, at least what the model that ran last had when it began. So models without
     deadlines share a class, and one that was idle has no claim to the time.
     """
     rank, deadline_ns, number = most_urgent_first(job)
     return (rank, deadline_ns, served_ns if job.deadline_ns is None else 0, number)
+
+
+FLOODED = 64
+"""From so many on, of one model, its queue is full of somebody's requests."""
+
+
+def weight_of(waiting: int) -> int:
+    """How often the time that was computed for a model counts, of which so many wait: once below
+    16, three times at 63, 16 times at 64, 128 times at 512. So who fills ten queues gets a part of
+    the time, and not ten parts beside the one of a model that is asked by some clients.
+    """
+    if waiting >= FLOODED:
+        return 16 * (waiting // FLOODED)
+    return max(1, waiting.bit_length() - 3)
 
 
 def more_urgent(one: Job, other: Job) -> bool:

@@ -18,6 +18,7 @@ from brisk.scheduling.job import (
     JobState,
     in_turn,
     more_urgent,
+    weight_of,
 )
 
 DEFAULT_BOUND = 4096
@@ -41,20 +42,6 @@ _WAITING = JobState.WAITING
 
 _DUE = ""
 """Names the line of jobs that have a deadline, of whatever model."""
-
-
-FLOODED = 64
-"""From so many on, of one model, its queue is full of somebody's requests."""
-
-
-def weight_of(waiting: int) -> int:
-    """How often the time that was computed for a model counts, of which so many wait: once below
-    16, three times at 63, 16 times at 64, 128 times at 512. So who fills ten queues gets a part of
-    the time, and not ten parts beside the one of a model that is asked by some clients.
-    """
-    if waiting >= FLOODED:
-        return 16 * (waiting // FLOODED)
-    return max(1, waiting.bit_length() - 3)
 
 
 class _ClassTurns(Generic[AnyJob]):
