@@ -18,10 +18,10 @@ from brisk.protocol.records import (
     Sample,
     Span,
     StatisticsTold,
-    Status,
     TraceTold,
 )
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.status import Status
 from brisk.protocol.stub_process import parent_of
 
 TIMEOUT_S = 10.0

@@ -13,8 +13,8 @@ import numpy as np
 from tritonclient import grpc
 
 from brisk.observer import Observer
-from brisk.protocol.records import ModelStatus
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.status import ModelStatus
 from brisk.triton.launch import TritonServer
 from support.exits.adapted import Adapted
 from support.server.running import runtime_directory

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from brisk.cli.views.status import ProcessUse, StatusSnapshot, quantile_s, render
-from brisk.protocol.records import Incident, ModelStatus, RunStatus, Sample, Status
+from brisk.protocol.records import Sample
+from brisk.protocol.status import Incident, ModelStatus, RunStatus, Status
 from brisk.telemetry.metrics import BOUNDS_NS
 
 

@@ -37,6 +37,10 @@ _NUMBER = struct.Struct("=i")
 _PEER = struct.Struct("3i")
 _MESSAGE_BYTES = 64 * 1024
 _TIMEOUT_S = 10.0
+
+IDLE_S = 0.02
+"""Without a launcher for so long, the next one is not at the door."""
+
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that a terminal or an init sends to all processes: the server ends with tritonserver."""
 
@@ -64,15 +68,25 @@ class ForkServer:
         self._poll.register(listener, select.POLLIN)
         self._poll.register(self._server_ended, select.POLLIN)
 
-    def serve(self, become: Become) -> bool:
-        """True in a new stub, after ``become``; False when tritonserver has ended."""
+    def serve(self, become: Become, when_idle: Callable[[], None] = lambda: None) -> bool:
+        """True in a new stub, after ``become``; False when tritonserver has ended.
+
+        ``when_idle``: called once, as soon as no launcher waits. Raises what it does.
+        """
         for number in _PASSED_ON:
             if signal.signal(number, signal.SIG_IGN) is signal.SIG_IGN:
                 self._ignored.add(number)  # by tritonserver too, as under nohup
         gc.collect()
         gc.freeze()  # else a stub's first collection would copy all that it shares
+        was_idle = False
         while True:
-            for descriptor, _ in self._poll.poll():
+            ready = self._poll.poll(None if was_idle else IDLE_S * 1e3)
+            if not ready:
+                was_idle = True
+                when_idle()
+                gc.collect()
+                gc.freeze()
+            for descriptor, _ in ready:
                 if descriptor == self._server_ended:
                     return False
                 if descriptor == self._listener.fileno():

@@ -11,12 +11,22 @@ from collections.abc import Sequence
 from brisk import __version__
 from brisk.errors import ProtocolError, named_error
 from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
-from brisk.protocol.records import PROTOCOL_VERSION, AttachSlab, Hello, Record, Refused, Welcome
+from brisk.protocol.records import (
+    PROTOCOL_VERSION,
+    AttachSlab,
+    ComputeInStub,
+    Hello,
+    Record,
+    Refused,
+    Welcome,
+)
 from brisk.protocol.shared_memory import SlabChange, close_descriptors
 
 _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 """Room for two descriptors: one more than any record carries, so that a surplus is noticed."""
+
+_WITH_DESCRIPTOR = (AttachSlab, ComputeInStub)
 
 _WAITING = socket.MSG_CMSG_CLOEXEC
 _NOT_WAITING = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
@@ -73,7 +83,7 @@ class Receiver:
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise ProtocolError(f"a message of more than {MAX_RECORD_BYTES} bytes")
             record = decode_record(self._buffer[:size])
-            if len(descriptors) != isinstance(record, AttachSlab):
+            if len(descriptors) != isinstance(record, _WITH_DESCRIPTOR):
                 raise ProtocolError(f"{type(record).__name__} with {len(descriptors)} descriptors")
         except BaseException:
             for descriptor in descriptors:

@@ -51,7 +51,7 @@ _HEAD = struct.Struct("<BBHI")
 """Kind, flags, regions, bytes of what an Infer says in words. 64-bit integers follow: the record's
 own, then slab, offset and size of each region; then the words and the form."""
 
-_INFER_NUMBERS, _RESULT_NUMBERS = 6, 4
+_INFER_NUMBERS, _RESULT_NUMBERS = 7, 4
 
 _RELEASE_BYTES = struct.Struct("<Bq")
 
@@ -176,7 +176,8 @@ def _encode_infer(record: Infer) -> bytes:
     flags = 0 if record.deadline_ns is None else _HAS_DEADLINE
     if record.is_replay:
         flags |= _IS_REPLAY
-    numbers = (record.request, record.deadline_ns or 0, record.arrived_ns, *record.mark)
+    own = (record.request, record.deadline_ns or 0, record.arrived_ns, record.requests)
+    numbers = (*own, *record.mark)
     head = (_INFER, flags, len(record.regions), len(words))
     return _pack(head, numbers, record.regions) + words + _form_text(record.form)
 
@@ -190,7 +191,7 @@ def _encode_result(record: Result) -> bytes:
 def _decode_infer(data: bytes | memoryview) -> Infer:
     flags, numbers, said, text = _unpack(data, _INFER_NUMBERS)
     form: InferForm = _read_form(text, InferForm)
-    request, deadline_ns, arrived_ns, slab, offset, size, *places = numbers
+    request, deadline_ns, arrived_ns, requests, slab, offset, size, *places = numbers
     regions = _regions(places, len(form.inputs))
     words = checked(_read_json(said), _Words) if said else _NO_WORDS
     if flags & ~(_HAS_DEADLINE | _IS_REPLAY):
@@ -205,6 +206,7 @@ def _decode_infer(data: bytes | memoryview) -> Infer:
         words.trace_context,
         arrived_ns,
         words.step,
+        requests,
     )
 
 

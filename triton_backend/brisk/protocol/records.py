@@ -7,9 +7,10 @@ Annotations are what ``brisk.protocol.codec`` checks by, so they are real types 
 
 from typing import NamedTuple, TypeAlias, get_args
 
+from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -158,7 +159,9 @@ class SequenceStep(NamedTuple):
 
 
 class Infer(NamedTuple):
-    """One request. ``regions``: of the form's inputs, in their order. Times: CLOCK_MONOTONIC.
+    """One request, or ``requests`` of a model's that Triton handed over at once, whose inputs lie
+    one behind the other. ``regions``: of the form's inputs, in their order. Times are
+    CLOCK_MONOTONIC.
 
     ``mark``: as in LoadModel; the stub has the inputs behind it. ``deadline_ns``: afterwards
     the answer is of no use; None: no limit. ``is_replay``: an earlier worker had it; it waits
@@ -176,6 +179,7 @@ class Infer(NamedTuple):
     trace_context: str = ""
     arrived_ns: int = 0
     step: SequenceStep | None = None
+    requests: int = 1
 
 
 class Cancel(NamedTuple):
@@ -214,6 +218,35 @@ class Failure(NamedTuple):
     request: int
     code: str
     message: str
+
+
+# Small models, which their stubs compute themselves.
+
+
+class ComputeInStub(NamedTuple):
+    """The stub may compute requests of ``model`` itself, from now on: normal ones, of so many rows
+    that a run takes a millisecond or two.
+
+    ``prepared``: the path of its prepared form. ``row_ns``: what a run of a row takes. Sent with a
+    descriptor of the gate, a page that begins with the number of real-time requests in flight.
+    """
+
+    model: int
+    prepared: str
+    row_ns: int
+
+
+class ComputeNoMore(NamedTuple):
+    """The worker computes ``model`` itself again."""
+
+    model: int
+
+
+class ComputedInStub(NamedTuple):
+    """How many requests of ``model`` the stub has answered itself since it said so last."""
+
+    model: int
+    answered: int
 
 
 class Log(NamedTuple):
@@ -264,82 +297,6 @@ class AskStatus(NamedTuple):
     incidents: int
 
 
-class ExitStatus(NamedTuple):
-    """A learned cache: rows it has answered, how many were audited, how many of those agree.
-
-    ``state``: ``on``, or why it is off.
-    """
-
-    name: str
-    answered: int
-    audited: int
-    agreed: int
-    state: str
-
-
-class ModelStatus(NamedTuple):
-    """A session: the name it was first asked for by, and how many instances use it.
-
-    ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
-    ``exits`` of caches of ``revision``, which were offered ``offered_rows``. ``lanes`` load its
-    layers just now; a pipeline has no layers of its own. ``is_settled``: no kernel of it will be
-    exchanged for a better one any more. ``job_class``: its entry's. ``weight_bytes``: of the files
-    that its weights are mapped from. ``failed``: requests of its present users answered with an
-    error.
-    """
-
-    name: str
-    version: int
-    is_ready: bool
-    uses: int
-    waiting: int
-    answered: int
-    path: str
-    exits: tuple[ExitStatus, ...] = ()
-    revision: int = 0
-    offered_rows: int = 0
-    layers: int = 0
-    loaded_layers: int = 0
-    lanes: int = 0
-    is_settled: bool = False
-    job_class: str = "normal"
-    weight_bytes: int = 0
-    failed: int = 0
-
-
-class RunStatus(NamedTuple):
-    """A run of one or more joined requests. ``layers_done``: of the model's program."""
-
-    model: str
-    job_class: str
-    requests: int
-    is_parked: bool
-    running_ns: int
-    layers_done: int
-
-
-class Incident(NamedTuple):
-    """Something that went wrong: ``ago_ns`` before the Status, ``what`` in words."""
-
-    ago_ns: int
-    what: str
-
-
-class Status(NamedTuple):
-    """``models`` and ``incidents`` may be cut to what a record holds; ``model_count`` is not."""
-
-    pid: int
-    role: str
-    device: str
-    uptime_ns: int
-    threads: int
-    frontends: int
-    model_count: int
-    models: tuple[ModelStatus, ...]
-    runs: tuple[RunStatus, ...]
-    incidents: tuple[Incident, ...]
-
-
 class BeginTrace(NamedTuple):
     """Asks the worker to record spans from now on, at most ``telemetry.events.MAX_SPANS``."""
 
@@ -377,6 +334,7 @@ Record: TypeAlias = (
     (Hello | Welcome | Refused | AttachSlab | DetachSlab)
     | (LoadModel | ModelLoaded | LoadFailed | Log)
     | (Infer | Cancel | Result | Failure | Release)
+    | (ComputeInStub | ComputeNoMore | ComputedInStub)
     | (AskStatistics | ForgetStatistics | StatisticsTold | AskStatus | Status)
     | (BeginTrace | AskTrace | TraceTold)
 )

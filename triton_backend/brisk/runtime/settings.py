@@ -50,7 +50,7 @@ class Settings:
     learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
     between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
     threads while a real-time model is served, 0: as it is. ``max_load_s``: that a model's load may
-    take.
+    take. ``computes_in_stubs``: whether stubs are offered small models.
     """
 
     threads: int
@@ -66,6 +66,7 @@ class Settings:
     adaptation_s: float
     realtime_niceness: int
     max_load_s: float
+    computes_in_stubs: bool
 
 
 def read_settings() -> Settings:
@@ -90,6 +91,7 @@ def read_settings() -> Settings:
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
         max_load_s=_positive("BRISK_MAX_LOAD_S", MAX_LOAD_S),
+        computes_in_stubs=_switch("BRISK_STUB_COMPUTES", default=True),
     )
 
 
@@ -122,6 +124,10 @@ def _positive(name: str, default: float) -> float:
 def _whole(name: str, default: int) -> int:
     _positive(name, default)
     return int(_number(name, default, "a whole number", float.is_integer))
+
+
+def _switch(name: str, *, default: bool) -> bool:
+    return bool(_number(name, float(default), "0 or 1", lambda value: value in (0, 1)))
 
 
 def _artefact_use() -> ArtefactUse:

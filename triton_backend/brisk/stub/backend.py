@@ -73,6 +73,7 @@ class ModelInstance:
                 self._entry.model,
                 self._log,
                 self._publisher.take,
+                may_compute=self._entry.parameters.max_class != REALTIME,
             )
             if self._entry.parameters.job_class == REALTIME:
                 set_threads(realtime_niceness())  # refused: the stub stays as urgent as others

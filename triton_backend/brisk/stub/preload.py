@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 ENVIRONMENT = threading.RLock()
 """Held while this process's environment differs from what it is to hand on."""
 
+COMPUTES = "BRISK_STUB_COMPUTES"
+"""``0``: small models are computed by the worker as others are."""
+
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -46,6 +49,24 @@ def _one_blas_thread() -> Iterator[None]:
         yield
     finally:
         del os.environ[_BLAS_THREADS]
+
+
+def _import_onnxruntime() -> None:
+    """For stubs that will compute small models themselves: they share what it takes in memory.
+
+    Raises OSError where it has started threads: nothing may be forked then.
+    """
+    if os.environ.get(COMPUTES) == "0":
+        return
+    with contextlib.suppress(Exception), ENVIRONMENT, _one_blas_thread():
+        import brisk.stub.local_model  # noqa: F401
+        from brisk.segments.prepared.form import PreparedModel  # noqa: F401
+        from brisk.segments.session import onnxruntime
+        from brisk.segments.starting import open_warm_program  # noqa: F401
+
+        onnxruntime()
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        raise OSError(f"the import of onnxruntime has started {threads - 1} threads")
 
 
 def serve() -> None:
@@ -81,7 +102,7 @@ def serve() -> None:
         sys.path.remove(settings.backend)  # which the stub adds by itself
         if (threads := len(os.listdir("/proc/self/task"))) > 1:
             say_not_forked(f"the stub's imports have started {threads - 1} threads")
-        elif fork_server.serve(stub_process.become):
+        elif fork_server.serve(stub_process.become, _import_onnxruntime):
             return
     except OSError as error:
         say_not_forked(str(error))

@@ -6,14 +6,15 @@ Numpy is first needed here: an instance imports this module while its model is l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from brisk.errors import BriskError, InvalidRequestError
-from brisk.protocol.records import SequenceStep
+from brisk.protocol.records import SequenceStep, TensorForm
 from brisk.protocol.runtime_paths import ROLE_OF_CLASS
 from brisk.stub.config.entry import Entry
 from brisk.stub.config.parameters import (
+    NORMAL,
     REALTIME,
     request_agreement,
     request_class,
@@ -21,13 +22,20 @@ from brisk.stub.config.parameters import (
     request_parameters,
     trace_context,
 )
-from brisk.stub.response import CancellationWatcher, TritonReply, send_nothing
+from brisk.stub.joining import Group, ReadRequest, grouped
+from brisk.stub.response import (
+    CancellationWatcher,
+    Counted,
+    TritonReply,
+    send_nothing,
+)
 from brisk.stub.runtime_client.client import EYES_OPEN_NS, WAIT_NS, Promptness, RuntimeClient
 from brisk.stub.tensors import read_inputs
 from brisk.telemetry import STATISTICS
 from brisk.telemetry.statistics import RequestAccount
 
 if TYPE_CHECKING:
+    from brisk.stub.local_model import LocalModel
     from brisk.stub.sequence_steps import Steps
 
 
@@ -49,8 +57,13 @@ class RequestHandler:
         self._entry = entry
         self._connection = connection
         self._log = log
-        self._account = RequestAccount(STATISTICS, entry.model.name, entry.model.version)
         self._promptness = Promptness()
+        account = RequestAccount(STATISTICS, entry.model.name, entry.model.version)
+        self._counted = Counted(
+            account, self._promptness.learn, self._learn_run, self._stop_joining
+        )
+        self._row_ns: float | None = None
+        self._joins = entry.model.batching and entry.sequences is None
         self._watcher = CancellationWatcher(connection.cancel)
         self._tells_from_s = 0.0
         self._may_be_held = entry.parameters.max_class != REALTIME and entry.sequences is None
@@ -67,32 +80,92 @@ class RequestHandler:
     def execute(self, requests: list[Any]) -> list[Any] | None:
         """Take the requests in; each is answered through its own sender, sooner or later.
 
-        The exception is one that came alone and whose answer is about to come (see
-        ``Promptness``): that is the result.
+        The exception are those that are computed here (``LocalModel``), or whose answers are about
+        to come (see ``Promptness``): these are the result.
         """
         if self._may_be_held and self._connection.pending >= MOST_PENDING:
             self._hold_back()
         arrived_ns = time.monotonic_ns()
-        asked = requests if self._steps is None else _without_fillers(requests, self._steps)
-        promptness, response = self._promptness, None
-        if len(asked) == len(requests) and promptness.wants(
-            len(requests), self._connection.pending, arrived_ns
+        count, promptness = len(requests), self._promptness
+        if self._steps is not None:
+            requests = _without_fillers(requests, self._steps)
+        groups = self._grouped(requests, arrived_ns)
+        responses: list[Any] = [None] * count
+        if (local := self._connection.local) is not None:
+            groups = [one for one in groups if not self._compute(one, local, responses)]
+        may_wait = bool(groups) and len(requests) == count
+        if may_wait and promptness.wants(
+            len(groups), self._connection.pending, arrived_ns, joins=self._joins
         ):
-            reply, number = self._take(requests[0], arrived_ns, is_awaited=True)
-            awake_ns = EYES_OPEN_NS if promptness.is_imminent else 0
+            self._await(groups, responses, arrived_ns)
+        else:
+            for group in groups:
+                self._send_on(group, arrived_ns)
+        promptness.returns(time.monotonic_ns())
+        return None if all(each is None for each in responses) else responses
+
+    def _send_on(self, group: Group, arrived_ns: int) -> None:
+        """The answers come through senders."""
+        reply, number = self._take(group, arrived_ns, is_awaited=False)
+        if number:
+            self._watcher.watch(number, reply)
+
+    def _await(self, groups: list[Group], responses: list[Any], arrived_ns: int) -> None:
+        """Send all on and put their answers in; one that comes later leaves None in its place."""
+        awake_ns = EYES_OPEN_NS if self._promptness.is_imminent else 0
+        taken = [self._take(group, arrived_ns, is_awaited=True) for group in groups]
+        for group, (reply, number) in zip(groups, taken, strict=True):
             has_read = self._connection.attend(
                 reply.job_class, reply.has_answered, awake_ns, WAIT_NS
             )
-            response = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
-            if response is None and number:
-                self._watcher.watch(number, reply)
-        else:
-            for request in asked:
-                reply, number = self._take(request, arrived_ns, is_awaited=False)
+            found = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
+            if found is None:
                 if number:
                     self._watcher.watch(number, reply)
-        promptness.returns(time.monotonic_ns())
-        return None if response is None else [response]
+                continue
+            for place, response in zip(group.places, found, strict=True):
+                responses[place] = response
+
+    def _compute(self, group: Group, local: LocalModel, responses: list[Any]) -> bool:
+        """Answer a group in this thread; False where the worker is to do it."""
+        if group.error is not None or group.asked[0].job_class != NORMAL:
+            return False
+        begun_ns = time.monotonic_ns()
+        try:
+            found = local.answer(group, self._entry.ones)
+        except BriskError:
+            return False  # the worker says what is wrong, and with which of them
+        if found is None:
+            return False
+        for place, response in zip(group.places, found, strict=True):
+            responses[place] = response
+        ended_ns = time.monotonic_ns()
+        taken_ns = ended_ns - begun_ns
+        self._counted.account.succeeded(NORMAL, taken_ns, 0, taken_ns, len(found))
+        self._counted.account.computed_here(len(found))
+        local.count(len(found), ended_ns)
+        return True
+
+    def _stop_joining(self) -> None:
+        """Learned caches answer rows early, and a row is not to wait for the others."""
+        self._joins = False
+
+    def _learn_run(self, execution_ns: int, rows: int) -> None:
+        """A run took so long for so many rows; any thread."""
+        row_ns = execution_ns / max(1, rows)
+        known_ns = self._row_ns
+        self._row_ns = row_ns if known_ns is None else known_ns + 0.2 * (row_ns - known_ns)
+
+    def _grouped(self, requests: list[Any], arrived_ns: int) -> list[Group]:
+        """What Triton hands over at once, as it goes on: together where it may."""
+        if self._steps is not None:  # each is read while it is known which step it is
+            return [Group([place], [request], []) for place, request in enumerate(requests)]
+        return grouped(
+            requests,
+            lambda request: self._read(request, arrived_ns),
+            self._row_ns,
+            may_join=self._joins,
+        )
 
     def _hold_back(self) -> None:
         """Where many are in flight, wait a moment before more are read: the worker has enough to
@@ -110,17 +183,42 @@ class RequestHandler:
         while self._connection.pending >= MOST_PENDING and time.monotonic() < until_s:
             time.sleep(HELD_LOOK_S)
 
-    def _take(self, request: Any, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
-        """Send the request on, or answer why not; its reply, and its number, 0 where not sent."""
-        job_class = self._entry.parameters.job_class
-        counted = (self._account, self._promptness.learn, job_class, arrived_ns)
-        ones = self._entry.ones
-        reply = TritonReply(request, *counted, ones, is_awaited=is_awaited)
+    def _read(self, request: Any, arrived_ns: int) -> ReadRequest:
+        """Raises what is wrong with the request."""
+        entry = self._entry
+        parameters = request_parameters(request)
+        left_out = entry.sequences.left_out if entry.sequences is not None else ()
+        wanted = set(request.requested_output_names())
+        return ReadRequest(
+            request,
+            request_class(parameters, entry.parameters),
+            request_agreement(parameters),
+            request_deadline_ns(arrived_ns, request.timeout()),
+            trace_context(request),
+            read_inputs(request, entry.bfloat16_inputs, left_out),
+            tuple(name for name in entry.outputs if name in wanted),
+        )
+
+    def _take(self, group: Group, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
+        """Send a group on, or answer why not; its reply, and its number, 0 where not sent."""
+        reply = TritonReply(
+            group.requests,
+            [each.rows for each in group.asked],
+            self._counted,
+            self._entry.parameters.job_class,
+            arrived_ns,
+            self._entry.ones,
+            self._take_apart,
+            is_awaited=is_awaited,
+        )
         try:
+            if group.error is not None:
+                raise group.error
             if self._steps is None:
-                return reply, self._submit(request, reply, arrived_ns, None)
-            with self._steps.step(request) as step:
-                return reply, self._submit(request, reply, arrived_ns, step)
+                return reply, self._submit(group.asked, reply, arrived_ns, None)
+            with self._steps.step(group.requests[0]) as step:
+                asked = self._read(group.requests[0], arrived_ns)
+                return reply, self._submit([asked], reply, arrived_ns, step)
         except BriskError as error:
             reply.fail(error)
         except Exception as error:  # noqa: BLE001  # nothing may escape once a sender is taken
@@ -128,37 +226,58 @@ class RequestHandler:
             reply.fail(BriskError(f"{type(error).__name__}: {error}"))
         return reply, 0
 
+    def _take_apart(self, requests: Sequence[Any], arrived_ns: int) -> None:
+        """Together they have failed: each goes its own way, so that only a bad one fails.
+
+        Any thread.
+        """
+        for request in requests:
+            (group,) = self._grouped([request], arrived_ns)
+            self._send_on(group, arrived_ns)
+
     def _submit(
-        self, request: Any, reply: TritonReply, arrived_ns: int, step: SequenceStep | None
+        self,
+        asked: Sequence[ReadRequest],
+        reply: TritonReply,
+        arrived_ns: int,
+        step: SequenceStep | None,
     ) -> int:
-        """Raises what is wrong with the request."""
-        entry, connection = self._entry, self._connection
-        parameters = request_parameters(request)
-        job_class = reply.job_class = request_class(parameters, entry.parameters)
-        agreement_ppm = request_agreement(parameters)
+        """Raises what is wrong with the requests."""
+        entry, connection, first = self._entry, self._connection, asked[0]
+        job_class = reply.job_class = first.job_class
         usual = entry.parameters.job_class
         if step is not None and ROLE_OF_CLASS[job_class] is not ROLE_OF_CLASS[usual]:
             raise InvalidRequestError(
                 f"a request of a sequence cannot be of class {job_class}, where its model's are "
                 f"{usual}: its state is in another worker"
             )
-        deadline_ns = request_deadline_ns(arrived_ns, request.timeout())
-        left_out = entry.sequences.left_out if entry.sequences is not None else ()
-        inputs = read_inputs(request, entry.bfloat16_inputs, left_out)
-        wanted = set(request.requested_output_names())
-        outputs = [name for name in entry.outputs if name in wanted]
-        tensors = tuple(tensor.form for tensor in inputs)
-        staged = connection.stage(tensors, [tensor.content.nbytes for tensor in inputs])
+        tensors = tuple(each.form for each in first.inputs)
+        sizes = [each.content.nbytes for each in first.inputs]
+        if len(asked) > 1:
+            rows = sum(each.rows for each in asked)
+            sizes = [size // first.rows * rows for size in sizes]
+            tensors = tuple(
+                TensorForm(name, kind, (rows, *shape[1:])) for name, kind, shape in tensors
+            )
+        staged = connection.stage(tensors, sizes)
         try:
-            for tensor, region in zip(inputs, staged.regions, strict=True):
-                if region.size:
-                    tensor.write(connection.memory(region))
+            for position, region in enumerate(staged.regions):
+                if not region.size:
+                    continue
+                memory = connection.memory(region)
+                for each in asked:
+                    tensor = each.inputs[position]
+                    size = tensor.content.nbytes
+                    tensor.write(memory[:size])
+                    memory = memory[size:]
         except BaseException:
             connection.discard(staged)
             raise
-        context = trace_context(request)
-        asked = (staged, outputs, job_class, deadline_ns, reply, context, agreement_ppm)
-        return connection.submit(*asked, arrived_ns, step)
+        return connection.submit(
+            *(staged, first.outputs, job_class, first.deadline_ns, reply),
+            *(first.trace_context, first.agreement_ppm, arrived_ns, step),
+            requests=len(asked),
+        )
 
 
 def _without_fillers(requests: list[Any], steps: Steps) -> list[Any]:

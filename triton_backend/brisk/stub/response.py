@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
-from brisk.protocol.records import Result
+from brisk.protocol.records import Result, ResultForm, TensorForm
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.stub.tensors import make_output
 from brisk.telemetry.statistics import RequestAccount
@@ -29,7 +30,7 @@ _CODES = {
 """Triton error code by the code of each class in ``brisk.errors``; any other is INTERNAL."""
 
 
-def _failed(error: Exception) -> Any:
+def failed_response(error: Exception) -> Any:
     """A response with the fitting error; INTERNAL for anything unforeseen."""
     code, text = "INTERNAL", f"{type(error).__name__}: {error}"
     if isinstance(error, BriskError):
@@ -46,46 +47,67 @@ _FINAL = 1
 would be run for it."""
 
 
-class TritonReply(Reply):
-    """Answers through the request's response sender, or to ``execute`` while that waits for it.
+class Counted(NamedTuple):
+    """Who is told of answers: ``account`` of each; ``learn`` how long one took, in ns, before it
+    is sent; ``learn_run`` what the run took, for how many rows; ``see_exits`` that learned caches
+    have answered.
+    """
 
-    The lock makes the answer and a look at the request's cancellation exclude each other: after
-    the final response Triton may have freed the request.
+    account: RequestAccount
+    learn: Callable[[int], None]
+    learn_run: Callable[[int, int], None]
+    see_exits: Callable[[], None]
+
+
+class UnevenOutputError(Exception):
+    """An output has not the rows of the batch, and cannot be divided."""
+
+
+class TritonReply(Reply):
+    """Answers requests that travelled together through their response senders, or to ``execute``
+    while that waits for them.
+
+    The lock makes the answer and a look at the requests' cancellation exclude each other: after
+    the final response Triton may have freed a request.
     """
 
     def __init__(
         self,
-        request: Any,
-        account: RequestAccount,
-        learn: Callable[[int], None],
+        requests: Sequence[Any],
+        rows: Sequence[int],
+        counted: Counted,
         job_class: str,
         created_ns: int,
         ones: Mapping[str, tuple[int, ...]],
+        take_apart: Callable[[Sequence[Any], int], None],
         *,
         is_awaited: bool,
     ) -> None:
-        """``learn`` is told how long the answer took, in ns, before it is sent.
+        """``rows``: each request's, of the batch dimension, where there are several.
 
-        ``job_class``: the entry's, until the request is known to have one of its own.
+        ``job_class``: the entry's, until the requests are known to have one of their own.
 
         ``ones``: by output, the shape in which the entry has a value without sizes.
 
-        ``is_awaited``: ``execute`` will call ``wait``. Otherwise the sender is taken here, so that
+        ``take_apart``: called where several have failed together: each is to be asked again.
+
+        ``is_awaited``: ``execute`` will call ``wait``. Otherwise senders are taken here, so that
         from now on nothing may be raised to Triton.
         """
-        self._request = request
-        self._account = account
-        self._learn = learn
+        self._requests = requests
+        self._rows = rows
+        self._counted = counted
         self._ones = ones
+        self._take_apart = take_apart
         self.job_class = job_class
-        self._response: Any = None
+        self._responses: list[Any] | None = None
         self._waiting: threading.Lock | None = None
-        self._sender: Any = None
+        self._senders: list[Any] = []
         if is_awaited:
             self._waiting = threading.Lock()
             self._waiting.acquire()
         else:
-            self._sender = request.get_response_sender()
+            self._senders = [request.get_response_sender() for request in requests]
         self._lock = threading.Lock()
         self._is_answered = False
         self.created_ns = created_ns
@@ -93,8 +115,8 @@ class TritonReply(Reply):
     def has_answered(self) -> bool:
         return self._is_answered
 
-    def wait(self, timeout_s: float) -> Any:
-        """The response, for ``execute`` to return; None where it will go through the sender.
+    def wait(self, timeout_s: float) -> list[Any] | None:
+        """The responses, for ``execute`` to return; None where they go through the senders.
 
         Called once, and only on a reply that is awaited.
         """
@@ -102,59 +124,135 @@ class TritonReply(Reply):
         if not self._waiting.acquire(timeout=timeout_s):
             with self._lock:
                 if not self._is_answered:
-                    self._sender = self._request.get_response_sender()
+                    self._senders = [each.get_response_sender() for each in self._requests]
                     self._waiting = None
-        response, self._response = self._response, None
-        return response
+        responses, self._responses = self._responses, None
+        return responses
 
     def is_cancelled(self) -> bool:
-        """Whether the client has given the request up; False once it is answered."""
+        """Whether all clients have given their requests up; False once they are answered."""
         with self._lock:
-            return not self._is_answered and bool(self._request.is_cancelled())
+            return not self._is_answered and all(each.is_cancelled() for each in self._requests)
 
     def succeed(self, result: Result, read: OutputReader) -> None:
-        form, memory = result.form, map(read, result.regions)
+        memory = list(map(read, result.regions))
         if self._waiting is not None:
             # execute's caller reads it when the memory may have been given back
-            memory = map(memoryview, map(bytearray, memory))
+            memory = [memoryview(bytearray(each)) for each in memory]
         try:
-            ones = (self._ones.get(each.name, ()) for each in form.outputs)
-            outputs = list(map(make_output, form.outputs, memory, ones))
-            response = pb_utils.InferenceResponse(outputs, **_parameters(form.exits))
+            responses = self._make_responses(result.form, memory)
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
             self.fail(error)
-        else:
-            self._learn(time.monotonic_ns() - self.created_ns)
-            self._send(response)
-            took_ns = time.monotonic_ns() - self.created_ns
-            self._account.succeeded(self.job_class, took_ns, result.queue_ns, result.execution_ns)
+            return
+        counted = self._counted
+        if result.form.exits:
+            counted.see_exits()
+        counted.learn(time.monotonic_ns() - self.created_ns)
+        counted.learn_run(result.execution_ns, sum(self._rows))
+        self._send(responses)
+        took_ns = time.monotonic_ns() - self.created_ns
+        counted.account.succeeded(
+            self.job_class, took_ns, result.queue_ns, result.execution_ns, len(responses)
+        )
+
+    def _make_responses(self, form: ResultForm, memory: Sequence[memoryview]) -> list[Any]:
+        """Raises UnevenOutputError where it cannot be said which rows are whose."""
+        parameters = _parameters(form.exits)
+        forms = form.outputs
+        if len(self._requests) == 1:
+            ones = (self._ones.get(each.name, ()) for each in forms)
+            outputs = list(map(make_output, forms, memory, ones))
+            return [pb_utils.InferenceResponse(outputs, **parameters)]
+        total = sum(self._rows)
+        for each in forms:
+            if not each.shape or each.shape[0] != total or each.datatype == "BYTES":
+                raise UnevenOutputError(f"'{each.name}' has shape {each.shape} for {total} rows")
+        sizes = [len(each) // total for each in memory]
+        responses, begin = [], 0
+        for rows in self._rows:
+            end = begin + rows
+            outputs = [
+                make_output(
+                    TensorForm(name, kind, (rows, *shape[1:])),
+                    whole[begin * size : end * size],
+                    (),
+                )
+                for (name, kind, shape), whole, size in zip(forms, memory, sizes, strict=True)
+            ]
+            responses.append(pb_utils.InferenceResponse(outputs, **parameters))
+            begin = end
+        return responses
 
     def fail(self, error: Exception) -> None:
-        self._account.failed(self.job_class, error)
-        self._send(_failed(error))
+        if len(self._requests) > 1:
+            self._come_apart()
+            return
+        self._counted.account.failed(self.job_class, error)
+        self._send([failed_response(error)])
 
-    def _send(self, response: Any) -> None:
+    def _come_apart(self) -> None:
+        """Let each request be asked for itself, and tell ``execute``, if it waits, to go on."""
         with self._lock:
             if self._is_answered:
                 return
             self._is_answered = True
+            requests, waiting = self._requests, self._waiting
+            self._requests = self._senders = ()  # type: ignore[assignment]
+        self._take_apart(requests, self.created_ns)
+        if waiting is not None:
+            waiting.release()
+
+    def _send(self, responses: list[Any]) -> None:
+        with self._lock:
+            if self._is_answered:
+                return
+            self._is_answered = True
+            self._requests = ()
             if self._waiting is not None:
-                self._response = response
-                self._request = None
+                self._responses = responses
                 self._waiting.release()
                 return
-            try:
-                self._sender.send(response, flags=_FINAL)
-            except Exception as error:  # noqa: BLE001  # Triton refused the response itself
-                self._apologise(error)
-            self._request = self._sender = None
+            for sender, response in zip(self._senders, responses, strict=True):
+                try:
+                    sender.send(response, flags=_FINAL)
+                except Exception as error:  # noqa: BLE001  # Triton refused the response itself
+                    _apologise(sender, error)
+            self._senders = []
 
-    def _apologise(self, error: Exception) -> None:
-        """Say instead why there is no answer; if that is refused too, at least the log knows."""
-        try:
-            self._sender.send(_failed(error), flags=_FINAL)
-        except Exception as second:  # noqa: BLE001  # the receiver's thread must go on
-            pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
+
+def _apologise(sender: Any, error: Exception) -> None:
+    """Say instead why there is no answer; if that is refused too, at least the log knows."""
+    try:
+        sender.send(failed_response(error), flags=_FINAL)
+    except Exception as second:  # noqa: BLE001  # the receiver's thread must go on
+        pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
+
+
+def divided_responses(
+    outputs: Mapping[str, np.ndarray],
+    rows: Sequence[int],
+    ones: Mapping[str, tuple[int, ...]],
+) -> list[Any] | None:
+    """A response for each request of so many rows; None where an output has not their rows.
+
+    ``ones``: as in ``TritonReply``.
+    """
+    if len(rows) == 1:
+        tensors = [
+            pb_utils.Tensor(name, array if array.shape else array.reshape(ones.get(name, ())))
+            for name, array in outputs.items()
+        ]
+        return [pb_utils.InferenceResponse(tensors)]
+    total = sum(rows)
+    if any(not array.shape or len(array) != total for array in outputs.values()):
+        return None
+    responses, begin = [], 0
+    for count in rows:
+        end = begin + count
+        tensors = [pb_utils.Tensor(name, array[begin:end]) for name, array in outputs.items()]
+        responses.append(pb_utils.InferenceResponse(tensors))
+        begin = end
+    return responses
 
 
 def send_nothing(request: Any) -> None:

@@ -71,6 +71,11 @@ EXECUTION_SECONDS = Metric(
     "From the request's first layer to its last, time parked for more urgent ones included",
     REQUEST_LABELS,
 )
+COMPUTED_IN_STUB = Metric(
+    "brisk_computed_in_stub_total",
+    "Requests that the model's stub has computed itself, without a worker",
+    MODEL_LABELS,
+)
 LOADS = Metric(
     "brisk_loads_total",
     "Loads of a model by a worker, restarts of workers included, by how they ended",

@@ -41,13 +41,15 @@ class Statistics:
         with self._lock:
             self._values(metric, labels)[0] = value
 
-    def observe_ns(self, metric: Metric, labels: tuple[str, ...], duration_ns: int) -> None:
-        """Add a duration to a histogram."""
+    def observe_ns(
+        self, metric: Metric, labels: tuple[str, ...], duration_ns: int, times: int = 1
+    ) -> None:
+        """Add a duration to a histogram, as that of so many."""
         position = bisect_left(BOUNDS_NS, duration_ns)
         with self._lock:
             values = self._values(metric, labels)
-            values[position] += 1
-            values[-1] += duration_ns
+            values[position] += times
+            values[-1] += duration_ns * times
 
     def samples(self) -> list[Sample]:
         """What holds now, since the process began."""
@@ -102,14 +104,22 @@ class RequestAccount:
         self._statistics = statistics
         self._model = (model, str(version))
 
-    def succeeded(self, job_class: str, took_ns: int, queue_ns: int, execution_ns: int) -> None:
-        """``took_ns``: from arrival in the stub to the answer; the others as a Result says."""
+    def succeeded(
+        self, job_class: str, took_ns: int, queue_ns: int, execution_ns: int, requests: int = 1
+    ) -> None:
+        """So many requests, all alike. ``took_ns``: from arrival in the stub to the answer; the
+        others as a Result says.
+        """
         labels = (*self._model, job_class)
         statistics = self._statistics
-        statistics.count(metrics.REQUESTS, labels)
-        statistics.observe_ns(metrics.REQUEST_SECONDS, labels, took_ns)
-        statistics.observe_ns(metrics.QUEUE_SECONDS, labels, queue_ns)
-        statistics.observe_ns(metrics.EXECUTION_SECONDS, labels, execution_ns)
+        statistics.count(metrics.REQUESTS, labels, requests)
+        statistics.observe_ns(metrics.REQUEST_SECONDS, labels, took_ns, requests)
+        statistics.observe_ns(metrics.QUEUE_SECONDS, labels, queue_ns, requests)
+        statistics.observe_ns(metrics.EXECUTION_SECONDS, labels, execution_ns, requests)
+
+    def computed_here(self, requests: int) -> None:
+        """So many of those that were told of were computed by this process."""
+        self._statistics.count(metrics.COMPUTED_IN_STUB, self._model, requests)
 
     def failed(self, job_class: str, error: Exception) -> None:
         kind = error.code if isinstance(error, BriskError) else InternalError.code

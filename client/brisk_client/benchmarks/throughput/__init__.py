@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brisk_client.benchmarks.harness.command_line import (
+    UnusableArgumentError,
     bars,
     benchmark_parser,
     check_known,
@@ -22,6 +23,7 @@ from brisk_client.benchmarks.harness.command_line import (
 )
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import add_peers_option, onnxruntime_backend
+from brisk_client.benchmarks.harness.served_entries import sample_file
 from brisk_client.benchmarks.start.case import Case, case_of
 from brisk_client.benchmarks.throughput.checks import add_checks
 from brisk_client.benchmarks.throughput.load import GRPC, HTTP, clients
@@ -36,6 +38,7 @@ ENTRIES, EXPONENT = 40, 1.1
 """Of the mix, and how the chance of being asked falls with an entry's place (Zipf)."""
 
 COUNTS = (1, 4, 16, 64)
+BEFORE_S = 5.0
 
 NOTES = (
     "per_s: answers to requests that began within a run's seconds; latency: closed loop, from "
@@ -73,6 +76,7 @@ def run(
         counts=tuple(counts) or COUNTS,
         rounds=1 if quick else rounds,
         seconds=min(seconds, 1.0) if quick else seconds,
+        before_s=BEFORE_S,
         open_loop=open_loop,
     )
     check_known("transport", effort.transports, (GRPC, HTTP))
@@ -96,10 +100,20 @@ def run(
 def _cases(name: str) -> tuple[list[Case], list[float]]:
     """What is served under a name, and how often each is asked."""
     if name != MIX:
-        return [case_of(name)], [1.0]
-    known = [case_of(each) for each in MIXED]
+        return [_case(name)], [1.0]
+    known = [_case(each) for each in MIXED]
     weights = [(place + 1) ** -EXPONENT for place in range(ENTRIES)]
     return [known[place % len(known)] for place in range(ENTRIES)], weights
+
+
+def _case(name: str) -> Case:
+    """Of a file, or of a sample, NAME/VERSION. Raises UnusableArgumentError."""
+    if Path(name).is_file():
+        return case_of(name)
+    try:
+        return case_of(str(sample_file(name)))
+    except FileNotFoundError as error:
+        raise UnusableArgumentError(str(error)) from None
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -52,10 +52,13 @@ CLOSED = "closed"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
+    """``before_s``: how long each side is asked before its rounds, by TRIAL_CLIENTS, uncounted."""
+
     transports: Sequence[str]
     counts: Sequence[int]
     rounds: int
     seconds: float
+    before_s: float
     open_loop: bool
 
 
@@ -120,6 +123,9 @@ def measure_entries(
             opened = _served(side, setting, names, cases, peer, batching=batching)
             served.append(stack.enter_context(opened))
         _check_answers(report, name, served, cases)
+        for each in served:
+            before = Load(each.target(GRPC), effort.before_s, WARM_UP_S, None, weights)
+            crowd.measure(before, min(TRIAL_CLIENTS, max(effort.counts)))
         described = {"model": name, "batching": batching}
         for transport in effort.transports:
             for count in effort.counts:

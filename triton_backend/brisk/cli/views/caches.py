@@ -20,8 +20,8 @@ from brisk.exits.exploration import Exploration, ExplorationSettings, Progress
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import lower_bound, upper_bound
 from brisk.observer import observe_all
-from brisk.protocol.records import ModelStatus
 from brisk.protocol.runtime_paths import runtime_place
+from brisk.protocol.status import ModelStatus
 
 if TYPE_CHECKING:
     from brisk_client.benchmarks.exits.runs import Version

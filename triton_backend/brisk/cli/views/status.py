@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from brisk.protocol.records import ModelStatus, Sample, Status
+from brisk.protocol.records import Sample
+from brisk.protocol.status import ModelStatus, Status
 from brisk.telemetry import metrics
 from brisk.telemetry.metrics import BOUNDS_NS
 

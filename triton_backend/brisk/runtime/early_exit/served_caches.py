@@ -15,7 +15,7 @@ from brisk.exits.guarantee.audit import CascadeAudit, ExitAudit
 from brisk.exits.guarantee.calibration import upper_bound
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places, has_taps
-from brisk.protocol.records import ExitStatus
+from brisk.protocol.status import ExitStatus
 from brisk.runtime.log import LOGGER
 from brisk.segments.program import SegmentProgram
 

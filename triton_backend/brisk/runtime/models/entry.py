@@ -41,6 +41,10 @@ class Binding:
 
     ``answered``, ``failed``: how many of its requests the worker answered well, or with an error.
     ``sequences``: None where the model has no states.
+
+    ``row_ns``: what a run of one of its requests takes for a row, 0 where that is not known.
+    ``is_offered``: its stub may compute it (``offering``); ``is_refused``: it never may. ``seen``:
+    ``answered`` at the last look.
     """
 
     peer: Peer
@@ -51,6 +55,15 @@ class Binding:
     answered: int = 0
     failed: int = 0
     sequences: Sequences | None = None
+    row_ns: float = 0.0
+    is_offered: bool = False
+    is_refused: bool = False
+    seen: int = 0
+
+    def learn(self, taken_ns: int, rows: int) -> None:
+        """A run of one request took so long."""
+        row_ns = taken_ns / max(1, rows)
+        self.row_ns = row_ns if not self.row_ns else self.row_ns + 0.1 * (row_ns - self.row_ns)
 
 
 @dataclass(slots=True, eq=False)

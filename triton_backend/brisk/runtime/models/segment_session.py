@@ -100,6 +100,11 @@ class SegmentSession(Session):
         return self.starting.source.origin
 
     @property
+    def prepared(self) -> Path | None:  # type: ignore[override]
+        source = self.starting.source
+        return source.path if isinstance(source, PreparedModel) else None
+
+    @property
     def wants_artefact(self) -> bool:
         return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 

@@ -48,7 +48,8 @@ class Due(NamedTuple):
 class Servable(ABC):
     """``load_ns``: what it took until it could run; ``summary``: one line for the log.
 
-    ``threads``: how many compute a run. ``table``: its parts, ``caches``: its early exits; None
+    ``prepared``: the file of its prepared form, if it runs from one. ``threads``: how many compute
+    a run. ``table``: its parts, ``caches``: its early exits; None
     for a pipeline, whose networks have theirs. ``weight_bytes``: of the files that its weights are
     mapped from. ``has_steady_runs``: whether what a run took predicts the next one.
     """
@@ -58,6 +59,7 @@ class Servable(ABC):
     threads: int
     table: LayerTable[Any] | None = None
     caches: SessionCaches | None = None
+    prepared: Path | None = None
     weight_bytes = 0
     has_steady_runs = True
 

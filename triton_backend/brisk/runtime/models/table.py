@@ -65,6 +65,9 @@ class SessionTable:
             for binding in self._bindings.values()
         )
 
+    def bindings_of(self, peer: Peer) -> list[Binding]:
+        return [each for each in self._bindings.values() if each.peer is peer]
+
     def find(self, peer: Peer, model: int) -> Binding | None:
         return self._bindings.get((peer.number, model))
 
@@ -116,7 +119,7 @@ class SessionTable:
 
     def release_all(self, peer: Peer) -> None:
         """Give back everything ``peer`` uses."""
-        for binding in [binding for binding in self._bindings.values() if binding.peer is peer]:
+        for binding in self.bindings_of(peer):
             self._forget(binding)
 
     def forget_idle_sequences(self, now_ns: int) -> None:

@@ -33,24 +33,24 @@ class Background(PreemptionController):
         if self._held_since_ns is not None:
             telemetry.count(metrics.HELD_SECONDS, (), now_ns - self._held_since_ns)
             self._held_since_ns = None
-        if not self._gate.is_open and not self.policy.admits(
+        if not self.gate.is_open and not self.policy.admits(
             Snapshot(
                 now_ns=now_ns,
-                realtime=self._gate.realtime(),
+                realtime=self.gate.realtime(),
                 share=self._share.share(now_ns),
                 limits=self._limits,
             )
         ):
-            self._gate.hold_layers()
+            self.gate.hold_layers()
             self._share.change(now_ns, is_held=True)
             self._held_since_ns = now_ns
             return True
         self._share.change(now_ns, is_held=False)
-        self._gate.begin_layer()
+        self.gate.begin_layer()
         return False
 
     def pauses(self) -> None:
-        self._gate.pause_layers()
+        self.gate.pause_layers()
         self._share.rest()
         self._held_since_ns = None
 

@@ -24,7 +24,7 @@ class PreemptionController:
 
     def __init__(self, gate: Gate, policy: Policy, limits: Limits) -> None:
         self.policy = policy
-        self._gate = gate
+        self.gate = gate
         self._limits = limits
 
     def check(self, job: Request) -> None:

@@ -12,12 +12,16 @@ between; fields may be of different moments, which costs a wrong guess for one l
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import mmap
 import os
 import signal
 
 from brisk.scheduling.policies import Realtime
+
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x0010  # F_SEAL_FUTURE_WRITE
 
 RECHECK_S = 0.01
 """How long a held layer sleeps before the policy is asked again."""
@@ -46,7 +50,12 @@ class Gate:
     """Made by the supervisor and inherited by its workers."""
 
     def __init__(self) -> None:
-        self.page = GatePage.from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
+        self.descriptor = os.memfd_create("brisk-gate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        """Of the page, which others may map to read it, but no more to write to it."""
+        os.ftruncate(self.descriptor, mmap.PAGESIZE)
+        self.page = GatePage.from_buffer(mmap.mmap(self.descriptor, mmap.PAGESIZE))
+        with contextlib.suppress(OSError):  # kernels before 5.1 have no such seal
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
         self.alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Written to when the gate opens while a layer is held."""
 

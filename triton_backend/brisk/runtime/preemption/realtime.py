@@ -102,13 +102,13 @@ class Foreground(PreemptionController):
         waiting = self._realtime.values()
         if not waiting:
             self._run_end_ns = None
-            self._gate.open()
+            self.gate.open()
             self.suspension.resume()
             return
-        if self._gate.is_open:
+        if self.gate.is_open:
             telemetry.count(metrics.GATE_CLOSURES)
         due_ns = [job.deadline_ns for job in waiting if job.deadline_ns is not None]
-        self._gate.close(len(waiting), min(due_ns, default=None))
+        self.gate.close(len(waiting), min(due_ns, default=None))
 
     def begins(self, run: Run, now_ns: int) -> None:
         self._computes = run.job_class
@@ -117,12 +117,12 @@ class Foreground(PreemptionController):
             return
         run_ns = run.profile.run_ns
         self._run_end_ns = None if run_ns is None else int(now_ns + run_ns)
-        self._gate.expect_end(self._run_end_ns)
+        self.gate.expect_end(self._run_end_ns)
         self._suspend_or_resume(run, now_ns)
 
     def _suspend_or_resume(self, run: Run, now_ns: int) -> None:
         """A layer under way goes on beside ``run`` where the policy would let it begin."""
-        if not self._gate.page.layer_runs:
+        if not self.gate.page.layer_runs:
             return
         suspended_ns = self.suspension.since_ns
         if (
@@ -139,7 +139,7 @@ class Foreground(PreemptionController):
     def admits_layers(self, now_ns: int) -> bool:
         """Whether the policy lets best-effort layers run now."""
         return self._limits.share > 0 or self.policy.lets_run(
-            Snapshot(now_ns, self._gate.realtime(), 0.0, self._limits)
+            Snapshot(now_ns, self.gate.realtime(), 0.0, self._limits)
         )
 
     def pauses(self) -> None:

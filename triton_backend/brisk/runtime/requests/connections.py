@@ -90,6 +90,8 @@ class Peer:
     is_blocked: bool = False
     """The socket is full, and ``poll`` looks for room in it."""
     is_welcome: bool = False
+    is_leaving: bool = False
+    """It has said that its model is unloaded."""
     parent: int = 0
     server_birth: int | None = None
     orphaned_ns: int | None = None
@@ -171,18 +173,25 @@ class Connections:
         while self._departures:
             yield self._departures.popleft()
 
-    def send(self, peer: Peer, record: Record) -> None:
-        """Send now or as soon as the peer reads; slabs made meanwhile are announced first."""
+    def send(self, peer: Peer, record: Record, descriptor: int | None = None) -> None:
+        """Send now or as soon as the peer reads; slabs made meanwhile are announced first.
+
+        ``descriptor``: sent along, and closed here.
+        """
         if not peer.is_open:
+            if descriptor is not None:
+                os.close(descriptor)
             return
         try:
             changes = peer.arena.take_changes()
         except OSError as error:
+            if descriptor is not None:
+                os.close(descriptor)
             self.drop(peer, f"no descriptor for its answers: {error}")
             return
         for change, slab in changes:
             peer.outbox.append((encode_record(change), slab))
-        peer.outbox.append((encode_record(record), None))
+        peer.outbox.append((encode_record(record), descriptor))
         self._flush(peer)
 
     def drop(self, peer: Peer, reason: str | None) -> None:

@@ -27,6 +27,7 @@ from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
+from brisk.runtime.requests.offering import Offering
 from brisk.runtime.requests.table import CANCELLED, RequestTable, load_failed
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass
@@ -42,6 +43,7 @@ class Dispatcher:
     sessions: SessionTable
     requests: RequestTable
     observation: Observation
+    offering: Offering
 
     def take(self, event: Arrival | Departure) -> None:
         peer = event.peer
@@ -80,7 +82,10 @@ class Dispatcher:
                 self._load(peer, record)
             case records.AskStatistics():
                 self.observation.tell_statistics(peer, record)
+            case records.ComputedInStub():
+                self.offering.computed(peer, record)
             case records.ForgetStatistics():
+                peer.is_leaving = True
                 self.observation.forget_statistics(peer)
             case records.AskStatus():
                 self.observation.tell_status(peer, record)
@@ -154,6 +159,8 @@ class Dispatcher:
 
     def _infer(self, peer: Peer, record: records.Infer) -> None:
         peer.view.memory(checked_mark(record.mark))
+        if record.requests < 1:
+            raise ProtocolError(f"a record of {record.requests} requests")
         binding = self.sessions.find(peer, record.form.model)
         if binding is None:
             missing = ModelNotLoadedError(f"model number {record.form.model} is not loaded")
@@ -171,6 +178,7 @@ class Dispatcher:
         if reason is not None:
             LOGGER.warning(f"connection of process {peer.pid} closed: {reason}")
         self.requests.forget(peer)
+        self.offering.gone(peer)
         self.sessions.release_all(peer)
         peer.inputs.clear()
         peer.view.clear()

@@ -200,7 +200,7 @@ class RequestTable:
             if region is not None:
                 peer.arena.free(region)
             raise InternalError(f"the answer cannot be sent: {error}") from error
-        job.binding.answered += 1
+        job.binding.answered += job.record.requests
         self._end(job, answered_ns)
         if region is not None:
             peer.held[number] = region
@@ -208,6 +208,9 @@ class RequestTable:
     def fail(self, job: Request, error: Exception) -> None:
         self._end(job, time.monotonic_ns())
         if not isinstance(error, CancelledError):
+            if job.record.requests > 1:  # their stub asks each for itself now
+                self.refuse(job.peer, job.record.request, error)
+                return
             job.binding.failed += 1
             INCIDENTS.note(f"request of model '{job.binding.model.name}': {error}")
         self.refuse(job.peer, job.record.request, error)

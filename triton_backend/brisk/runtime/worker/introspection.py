@@ -15,6 +15,7 @@ from typing import TypeVar
 from brisk.protocol import records
 from brisk.protocol.records import Span
 from brisk.protocol.runtime_paths import Role
+from brisk.protocol.status import Incident, ModelStatus, RunStatus, Status
 from brisk.runtime.models.entry import SessionEntry
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.requests.connections import Connections, Peer
@@ -96,7 +97,7 @@ class Observation:
         entries = list(self.sessions.entries())
         users = {each.peer.number for entry in entries for each in entry.bindings}
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
-        status = records.Status(
+        status = Status(
             pid=os.getpid(),
             role=self.role.value,
             device=self.device,
@@ -106,7 +107,7 @@ class Observation:
             model_count=len(self.sessions),
             models=tuple(map(self._model, entries[:MODELS_PER_RECORD])),
             runs=tuple(
-                records.RunStatus(
+                RunStatus(
                     model=run.jobs[0].binding.model.name,
                     job_class=run.job_class.value,
                     requests=len(run.jobs),
@@ -116,16 +117,16 @@ class Observation:
                 )
                 for run in (*(step.run for step in self.aside), *self.runs)
             ),
-            incidents=tuple(records.Incident(now_ns - at_ns, what) for at_ns, what in incidents),
+            incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )
         self.transport.send(peer, status)
 
-    def _model(self, entry: SessionEntry) -> records.ModelStatus:
+    def _model(self, entry: SessionEntry) -> ModelStatus:
         model, session, bindings = entry.bindings[0].model, entry.session, entry.bindings
         table = session.table if session else None
         exits = session.caches if session else None
         caches = exits.served if exits else None
-        return records.ModelStatus(
+        return ModelStatus(
             model.name[:MAX_TEXT_CHARACTERS],
             model.version,
             session is not None,

@@ -27,6 +27,7 @@ from brisk.runtime.preemption.gate import RECHECK_S
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.connections import Connections, retire_orphans
 from brisk.runtime.requests.dispatcher import Dispatcher
+from brisk.runtime.requests.offering import Offering
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
 from brisk.runtime.worker.batch import Request, Run, begin_run, take_batch
@@ -91,7 +92,13 @@ class Worker:
             *(role, device, settings.threads, connections),
             *(self._sessions, self._requests, self._runs, self._long_runs.aside),
         )
-        self._dispatcher = Dispatcher(connections, self._sessions, self._requests, observation)
+        may_offer = settings.computes_in_stubs and goes_first and device == "cpu"
+        self._offering = Offering(
+            connections, self._sessions, controller.gate if may_offer else None
+        )
+        self._dispatcher = Dispatcher(
+            *(connections, self._sessions, self._requests, observation, self._offering)
+        )
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = self._looked_around_ns = self._beaten_ns = time.monotonic_ns()
         self._beaten_peers = 0
@@ -313,6 +320,9 @@ class Worker:
         """
         finished_ns = time.monotonic_ns()
         self._controller.finished(run, finished_ns)
+        if len(run.jobs) == 1 and not run.is_disturbed:
+            (job,) = run.jobs
+            job.binding.learn(finished_ns - run.started_ns, job.rows)
         shares = run.split(run.frame.results())
         kept = []
         if run.cached:
@@ -365,4 +375,5 @@ class Worker:
                 f"{endless.what} has gone on for {ABANDONED_S:g} s although nobody waits for it"
             )
         retire_orphans(self._connections, now_ns)
+        self._offering.look()
         self._sessions.forget_idle_sequences(now_ns)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
 from brisk.protocol.records import DEFAULT_MAX_RUN_NS
 
-REALTIME = "realtime"
-JOB_CLASSES = (REALTIME, "normal", "besteffort")
+REALTIME, NORMAL = "realtime", "normal"
+JOB_CLASSES = (REALTIME, NORMAL, "besteffort")
 
 DEFAULT_MAX_QUEUE_SIZE = 512
 

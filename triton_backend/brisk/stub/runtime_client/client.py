@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from brisk.errors import UnavailableError
+from brisk.errors import BriskError, UnavailableError
 from brisk.protocol.records import (
     AskStatistics,
+    ComputedInStub,
+    ComputeInStub,
     ForgetStatistics,
     Infer,
     InferForm,
@@ -24,6 +28,9 @@ from brisk.protocol.shared_memory import Arena
 from brisk.stub.runtime_client.pending import ModelLoad, Reply, StagedRequest, stage_request
 from brisk.stub.runtime_client.runtime_process import reap_started
 from brisk.stub.runtime_client.worker_connection import WorkerConnection
+
+if TYPE_CHECKING:
+    from brisk.stub.local_model import LocalModel
 
 
 def _role_of(job_class: str) -> Role:
@@ -44,8 +51,13 @@ class RuntimeClient:
         model: LoadModel,
         log: Callable[[str, str], None],
         tell: Callable[[StatisticsTold], None] = lambda told: None,
+        *,
+        may_compute: bool = False,
     ) -> None:
-        """``tell`` gets the answers to AskStatistics, from any thread."""
+        """``tell`` gets the answers to AskStatistics, from any thread. ``may_compute``: where the
+        worker offers the model (``LocalModel``), that is taken up.
+        """
+        self._may_compute = may_compute
         self._place = place
         self._model = model
         self._log = log
@@ -56,6 +68,8 @@ class RuntimeClient:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._closing = False
+        self.local: LocalModel | None = None
+        """What this process computes itself, where the worker has offered it."""
 
     def open(self) -> int:
         """``begin``, and wait until the load has ended: see ``wait_loaded``."""
@@ -111,11 +125,12 @@ class RuntimeClient:
         agreement_ppm: int | None = None,
         arrived_ns: int = 0,
         step: SequenceStep | None = None,
+        requests: int = 1,
     ) -> int:
         """Send a request, now or when a worker is there again; its number, for ``cancel``.
 
         ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's,
-        ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` as in ``Infer``.
+        ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` and ``requests`` as in ``Infer``.
         """
         number = next(self._numbers)
         worker = self._connection(_role_of(job_class))
@@ -135,6 +150,7 @@ class RuntimeClient:
             trace_context=trace_context,
             arrived_ns=arrived_ns,
             step=step,
+            requests=requests,
         )
         worker.submit(record, reply)
         return number
@@ -154,7 +170,7 @@ class RuntimeClient:
         for worker in list(self._connections.values()):
             worker.cancel(number)
 
-    def send(self, record: AskStatistics | ForgetStatistics) -> None:
+    def send(self, record: AskStatistics | ForgetStatistics | ComputedInStub) -> None:
         """To the workers in use; those that are gone just now are left out."""
         for worker in list(self._connections.values()):
             worker.send(record)
@@ -163,6 +179,7 @@ class RuntimeClient:
         """End the connection; requests still unanswered fail."""
         with self._lock:
             self._closing = True
+        self._take_offer(None)
         for worker in self._connections.values():
             worker.close()
         self._arena.close()
@@ -190,10 +207,37 @@ class RuntimeClient:
                 worker.open()
             return worker
 
+    def _take_offer(self, offer: tuple[ComputeInStub, int] | None) -> None:
+        """The worker has offered the model, with a descriptor of the gate, or taken it back. Any
+        thread."""
+        if offer is None:
+            local, self.local = self.local, None
+            if local is not None:
+                local.close()
+        elif self.local is not None or self._closing or not self._may_compute:
+            os.close(offer[1])
+        else:
+            name = "brisk-local-model"
+            threading.Thread(target=self._open_local, args=offer, name=name, daemon=True).start()
+
+    def _open_local(self, record: ComputeInStub, gate: int) -> None:
+        """In a thread of its own: ONNX Runtime is imported, and a session made."""
+        name = self._model.name
+        try:
+            from brisk.stub.local_model import LocalModel
+
+            local = LocalModel(self._model, record, gate, self.send)
+        except (BriskError, ImportError, OSError) as error:
+            self._log("info", f"model '{name}' stays in the worker: {error}")
+            return
+        self.local = local
+        if self._closing:
+            self._take_offer(None)
+
     def _new_connection(self, role: Role, *, is_waited_for: bool) -> WorkerConnection:
         load = ModelLoad(self._model, self._arena, is_waited_for=is_waited_for)
         worker = self._connections[role] = WorkerConnection(
-            self._place, role, load, self._arena, self._log, self._tell
+            self._place, role, load, self._arena, self._log, self._tell, self._take_offer
         )
         return worker
 
@@ -234,13 +278,13 @@ class Promptness:
         self._returned_ns: int | None = None
         self._crowd = 0
 
-    def wants(self, requests: int, pending: int, now_ns: int) -> bool:
-        """Whether to wait for the answer of what came now: ``requests`` at once, while
-        ``pending`` others are in flight.
+    def wants(self, records: int, pending: int, now_ns: int, *, joins: bool = False) -> bool:
+        """Whether to wait for the answer of what came now: ``records`` to send, while ``pending``
+        others are in flight. ``joins``: what Triton holds back meanwhile comes together then.
         """
-        is_crowd = requests > 1 or pending > 0
+        is_crowd = records > 1 or pending > 0
         if self._returned_ns is not None and now_ns - self._returned_ns < CROWDED_NS:
-            is_crowd = True
+            is_crowd = is_crowd or not joins
         if is_crowd:
             self._crowd = CROWDED_REQUESTS
         elif self._crowd:

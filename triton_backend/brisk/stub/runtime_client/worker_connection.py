@@ -46,7 +46,10 @@ class WorkerConnection:
         arena: Arena,
         log: Callable[[str, str], None],
         tell: Callable[[records.StatisticsTold], None],
+        take_offer: Callable[[tuple[records.ComputeInStub, int] | None], None],
     ) -> None:
+        """``take_offer``: told of the model's being offered, and taken back."""
+        self._take_offer = take_offer
         self._place = place
         self._role = role
         self.load = load
@@ -82,6 +85,7 @@ class WorkerConnection:
 
         ``reply`` is called exactly once, whatever happens.
         """
+        unsent: ProtocolError | None = None
         with self._lock:
             refusal = self._unloading() if self._closing else self.load.failure
             if refusal is None:
@@ -92,10 +96,11 @@ class WorkerConnection:
                     self._line.send(record)
                 except ProtocolError as error:  # too long a record: the request's fault
                     self._pending.take(record.request)
-                    reply.fail(error)
+                    unsent = error
         if refusal is not None:
             self._arena.free(record.mark)
-            reply.fail(refusal)
+        if (failed := refusal or unsent) is not None:
+            reply.fail(failed)
 
     def cancel(self, number: int) -> None:
         """Ask the worker to give the request up; its reply comes as for any other.
@@ -109,7 +114,10 @@ class WorkerConnection:
         if unsent is not None:
             unsent.reply.fail(CancelledError("the client cancelled the request"))
 
-    def send(self, record: records.AskStatistics | records.ForgetStatistics) -> None:
+    def send(
+        self,
+        record: records.AskStatistics | records.ForgetStatistics | records.ComputedInStub,
+    ) -> None:
         """Nothing happens where there is no worker."""
         with self._lock:
             self._line.send(record)
@@ -176,6 +184,10 @@ class WorkerConnection:
                 self._settle_load(named_error(code, message))
             case records.StatisticsTold():
                 self._tell(record)
+            case records.ComputeInStub() if descriptor is not None:
+                self._take_offer((record, descriptor))
+            case records.ComputeNoMore():
+                self._take_offer(None)
             case records.Log(level, text):
                 self._log(level, text)
             case _:

@@ -1,0 +1,204 @@
+"""Small models that their stubs compute themselves, and requests that travel together."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from tritonclient.utils import InferenceServerException
+
+from brisk.triton.launch import TritonServer
+from brisk_client.inference import InferenceClient, Transport
+from support.server.entries import ANY_CLASS, make_model, write_entry
+from support.server.running import StartServer
+from support.server.scraping import scrape, value, wait_for
+from support.waiting import TIMED, wait_until
+
+pytestmark = [pytest.mark.server, pytest.mark.timing]
+
+WIDTH = 16
+WEIGHTS = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32)
+HOT = 1100
+"""Requests behind which a stub is offered its model."""
+
+COMPUTED = "brisk_computed_in_stub_total"
+ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ] "
+BATCHING = "dynamic_batching { max_queue_delay_microseconds: 30000 } "
+SIGNATURE = (
+    f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
+    f'input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
+    f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
+)
+PICKING = (
+    f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
+    'input [ { name: "x" data_type: TYPE_INT64 dims: [ 1 ] } ] '
+    f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 1, {WIDTH} ] }} ] '
+)
+
+
+def small() -> onnx.ModelProto:
+    shape = ("batch", WIDTH)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Relu", ["p"], ["y"]),
+    ]
+    ends = (("x", TensorProto.FLOAT, shape), ("y", TensorProto.FLOAT, shape))
+    return make_model(nodes, ends[:1], ends[1:], [("w", WEIGHTS)])
+
+
+def picking() -> onnx.ModelProto:
+    """Rows of a table by their numbers, where a number may be none of the table's."""
+    return make_model(
+        [helper.make_node("Gather", ["w", "x"], ["y"])],
+        [("x", TensorProto.INT64, ("batch", 1))],
+        [("y", TensorProto.FLOAT, ("batch", 1, WIDTH))],
+        [("w", WEIGHTS)],
+    )
+
+
+def rows(count: int = 1, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, WIDTH)).astype(np.float32)
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x @ WEIGHTS, 0)
+
+
+@pytest.fixture
+def client(server: TritonServer) -> Iterator[InferenceClient]:
+    with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as made:
+        yield made
+
+
+@pytest.fixture
+def server(start_server: StartServer, tmp_path: Path) -> TritonServer:
+    repository = tmp_path / "models"
+    write_entry(repository, "small", small(), SIGNATURE)
+    write_entry(repository, "urgent", small(), SIGNATURE + ANY_CLASS)
+    write_entry(repository, "joined", small(), SIGNATURE + BATCHING)
+    write_entry(repository, "picking", picking(), PICKING + BATCHING)
+    environment = {
+        "BRISK_METRICS_INTERVAL_S": "0.2",
+        "BRISK_CACHE_DIR": str(tmp_path / "cache"),
+        "BRISK_ARTEFACTS": "build",
+    }
+    return start_server(repository, environment=environment)
+
+
+def computed(server: TritonServer, name: str) -> float:
+    return value(scrape(server), COMPUTED, model=name)
+
+
+def heat(server: TritonServer, client: InferenceClient, name: str = "small") -> None:
+    """Ask until the model's stub computes it."""
+    for _ in range(HOT):
+        client.infer(name, {"x": rows()})
+
+    def is_so() -> bool:
+        for _ in range(20):
+            client.infer(name, {"x": rows()})
+        return computed(server, name) > 0
+
+    with TIMED:
+        wait_until(is_so, "a stub that computes")
+
+
+def stub_of(server: TritonServer, name: str) -> int:
+    """The process that computes it."""
+    series = [dict(labels) for metric, labels in scrape(server) if metric == COMPUTED]
+    (stub,) = {labels["stub"] for labels in series if labels["model"] == name}
+    return int(stub)
+
+
+def test_a_hot_small_model_is_computed_by_its_stub_with_a_worker_s_answers(
+    server: TritonServer, client: InferenceClient
+) -> None:
+    asked = [rows(count, seed) for count in (1, 2, 8) for seed in range(3)]
+    heat(server, client)
+    before = computed(server, "small")
+    by_stub = [client.infer("small", {"x": x})["y"] for x in asked]
+    by_worker = [
+        client.infer("small", {"x": x}, parameters={"brisk_class": "besteffort"})["y"]
+        for x in asked
+    ]
+    for x, y, other in zip(asked, by_stub, by_worker, strict=True):
+        np.testing.assert_allclose(y, expected(x), rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(y, other)
+    found = wait_for(server, lambda series: value(series, COMPUTED, model="small") > before)
+    assert value(found, COMPUTED, model="small") >= before + len(asked)
+    assert value(found, "brisk_errors_total", model="small") == 0
+
+
+def test_what_does_not_fit_is_refused_as_by_the_worker(
+    server: TritonServer, client: InferenceClient
+) -> None:
+    heat(server, client)
+    client.infer("small", {"x": rows()}, parameters={"brisk_class": "besteffort"})
+    with pytest.raises(InferenceServerException, match="brisk_clas"):
+        client.infer("small", {"x": rows()}, parameters={"brisk_clas": "normal"})
+    np.testing.assert_allclose(
+        client.infer("small", {"x": rows(3)})["y"], expected(rows(3)), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_a_model_whose_requests_may_be_real_time_stays_in_the_worker(
+    server: TritonServer, client: InferenceClient
+) -> None:
+    heat(server, client)
+    for _ in range(2 * HOT):
+        client.infer("urgent", {"x": rows()})
+    assert computed(server, "urgent") == 0
+
+
+def test_a_stub_that_dies_of_its_model_does_it_once(
+    server: TritonServer, client: InferenceClient, tmp_path: Path
+) -> None:
+    heat(server, client)
+    os.kill(stub_of(server, "small"), signal.SIGKILL)
+    notes = tmp_path / "cache" / "stub-deaths"
+    with TIMED:
+        wait_until(lambda: notes.is_dir() and any(notes.iterdir()), "the note")
+    assert "has died while it computed the model itself" in server.log_text()
+
+
+def test_requests_that_come_at_once_travel_together_and_get_their_own_rows(
+    server: TritonServer,
+) -> None:
+    def ask(seed: int) -> None:
+        x = rows(1 + seed % 2, seed)
+        with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as own:
+            for _ in range(5):
+                y = own.infer("joined", {"x": x})["y"]
+                np.testing.assert_allclose(y, expected(x), rtol=1e-4, atol=1e-5)
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(ask, range(24)))
+    found = wait_for(
+        server, lambda series: value(series, "brisk_requests_total", model="joined") >= 120
+    )
+    assert value(found, "brisk_requests_total", model="joined") == 120
+    assert value(found, "brisk_request_seconds_count", model="joined") == 120
+
+
+def test_of_requests_that_fail_together_only_the_bad_one_does(server: TritonServer) -> None:
+    def ask(number: int) -> str:
+        with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as own:
+            try:
+                y = own.infer("picking", {"x": np.array([[number]], np.int64)})["y"]
+            except InferenceServerException as error:
+                return str(error)
+        np.testing.assert_array_equal(y[0, 0], WEIGHTS[number])
+        return ""
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, [0, 1, 2, 99, 3, 4, 99, 5] * 4))
+    assert ["" if "indices" not in text else "bad" for text in found] == [
+        "bad" if number == 99 else "" for number in [0, 1, 2, 99, 3, 4, 99, 5] * 4
+    ]

@@ -1,0 +1,132 @@
+"""Which models their stubs compute themselves: small ones that are warm, harmless and hot.
+
+For a network of 0.1 ms the way from the stub to the worker and back costs several times what the
+network does. A stub that has the prepared form mapped runs it at the cost of a call. What a stub
+dies of it does once: its model stays in the worker from then on.
+
+Used by the worker's main thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from brisk.errors import InvalidModelError
+from brisk.ownership import make_private
+from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore
+from brisk.protocol.stub_process import birth_of
+from brisk.runtime.log import LOGGER
+from brisk.runtime.models.entry import Binding, SessionEntry
+from brisk.runtime.models.identity import identity_of
+from brisk.runtime.models.table import SessionTable
+from brisk.runtime.preemption.gate import Gate
+from brisk.runtime.requests.connections import Connections, Peer
+from brisk.scheduling.job import JobClass
+from brisk.settings import cache_directory
+from brisk.telemetry.events import INCIDENTS, SPANS
+
+LEAST_ANSWERS = 1000
+"""Of a binding to one worker, before its stub may compute: it has not died of them."""
+
+LEAST_RATE = 10
+"""Answers in the last second: a model that is asked less often is not worth a session."""
+
+SMALL_NS = 1_000_000
+"""Of a run of one request: what takes longer gains little."""
+
+
+class Offering:
+    """``look`` is called about once a second, the rest as things happen."""
+
+    def __init__(
+        self, connections: Connections, sessions: SessionTable, gate: Gate | None
+    ) -> None:
+        """``gate``: None: nothing is ever offered."""
+        self._connections = connections
+        self._sessions = sessions
+        self._gate = gate
+
+    def look(self) -> None:
+        """Offer models that have become small, warm and hot; take back those that change."""
+        if self._gate is None:
+            return
+        for entry in self._sessions.entries():
+            for binding in entry.bindings:
+                rate, binding.seen = binding.answered - binding.seen, binding.answered
+                is_fit = not SPANS.is_on and self._is_fit(entry, binding)
+                if binding.is_offered and not is_fit:
+                    self._take_back(binding)
+                elif not binding.is_offered and is_fit and rate >= LEAST_RATE:
+                    self._offer(entry, binding)
+
+    def _is_fit(self, entry: SessionEntry, binding: Binding) -> bool:
+        """Whether nothing speaks against it but how often it is asked."""
+        session = binding.session
+        return (
+            entry.is_settled
+            and binding.model.job_class == JobClass.NORMAL.value
+            and not binding.model.states
+            and session is not None
+            and session.prepared is not None
+            and session.caches is not None
+            and not session.caches.were_brought
+            and entry.asker.strikes == 0
+            and binding.answered >= LEAST_ANSWERS
+            and 0 < binding.row_ns < SMALL_NS
+            and not binding.is_refused
+        )
+
+    def _offer(self, entry: SessionEntry, binding: Binding) -> None:
+        session = binding.session
+        prepared = None if session is None else session.prepared
+        with contextlib.suppress(OSError, InvalidModelError):
+            if prepared is None or _note_of(entry.path).exists():
+                binding.is_refused = True
+                return
+            model = binding.model.model
+            offer = ComputeInStub(model, str(prepared), max(1, int(binding.row_ns)))
+            assert self._gate is not None
+            self._connections.send(binding.peer, offer, os.dup(self._gate.descriptor))
+            binding.is_offered = True
+
+    def _take_back(self, binding: Binding) -> None:
+        binding.is_offered = False
+        self._connections.send(binding.peer, ComputeNoMore(binding.model.model))
+
+    def computed(self, peer: Peer, record: ComputedInStub) -> None:
+        """A stub has answered by itself."""
+        binding = self._sessions.find(peer, record.model)
+        if binding is not None:
+            binding.answered += record.answered
+
+    def gone(self, peer: Peer) -> None:
+        """A connection has ended; where its stub has died while it computed, never again."""
+        offered = [each for each in self._sessions.bindings_of(peer) if each.is_offered]
+        if not offered or peer.is_leaving or not peer.parent:
+            return
+        if birth_of(peer.parent) != peer.server_birth or Path(f"/proc/{peer.pid}").exists():
+            return  # its server has ended, and with it all of its stubs; or it lives
+        for binding in offered:
+            path = Path(binding.model.path)
+            text = (
+                f"the stub of model '{binding.model.name}' has died while it computed the model "
+                "itself: from now on a worker does"
+            )
+            LOGGER.error(text)
+            INCIDENTS.note(text)
+            with contextlib.suppress(OSError, InvalidModelError):
+                note = _note_of(path)
+                make_private(note.parent)
+                note.touch()
+
+
+def _note_of(model: Path) -> Path:
+    """That a stub has died of it, as it is now: a changed one is tried anew.
+
+    Raises InvalidModelError where it is gone.
+    """
+    digest = hashlib.blake2b(os.fsencode(identity_of(str(model))), digest_size=16).hexdigest()
+    return cache_directory() / "stub-deaths" / digest
