@@ -19,6 +19,7 @@ DEFAULT_NICENESS = -15
 MOST_URGENT = -20
 
 CUSTOM_OPERATORS = "BRISK_CUSTOM_OPS"
+STUB_COMPUTES = "BRISK_STUB_COMPUTES"
 
 DEFAULT_INTERVAL_S, LARGEST_INTERVAL_S = 5.0, 3600.0
 """Between two publications of metrics."""
@@ -94,10 +95,22 @@ def loads_custom_operators(environment: Mapping[str, str] = os.environ) -> bool:
 
     Raises InvalidConfigurationError where it is neither 0 nor 1.
     """
-    text = environment.get(CUSTOM_OPERATORS, "") or "1"
+    loaded = "libraries of custom operators that entries name are loaded"
+    return _is_on(environment, CUSTOM_OPERATORS, loaded, "such entries are refused")
+
+
+def computes_in_stubs(environment: Mapping[str, str] = os.environ) -> bool:
+    """``$BRISK_STUB_COMPUTES``: whether stubs compute hot small models; they do, unless 0.
+
+    Raises InvalidConfigurationError where it is neither 0 nor 1.
+    """
+    computed = "stubs compute hot small models themselves"
+    return _is_on(environment, STUB_COMPUTES, computed, "the worker computes all")
+
+
+def _is_on(environment: Mapping[str, str], name: str, one: str, zero: str) -> bool:
+    """A setting that is 1 unless it is set to 0; what either means, for the message."""
+    text = environment.get(name, "") or "1"
     if text not in ("0", "1"):
-        raise InvalidConfigurationError(
-            f"{CUSTOM_OPERATORS} must be 1 (libraries of custom operators that entries name are "
-            f"loaded) or 0 (such entries are refused), not '{text}'"
-        )
+        raise InvalidConfigurationError(f"{name} must be 1 ({one}) or 0 ({zero}), not '{text}'")
     return text == "1"

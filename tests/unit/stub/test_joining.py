@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from brisk.errors import InvalidRequestError
 from brisk.protocol.records import TensorForm
-from brisk.stub.joining import LONGEST_JOINED_NS, InputData, ReadRequest, grouped
+from brisk.stub.joining import LONGEST_JOINED_NS, Group, ReadRequest, joined
+
+
+class AnInput(NamedTuple):
+    """What joining reads of an input: Triton's own module is not here."""
+
+    form: TensorForm
 
 
 def asked(
@@ -23,39 +28,36 @@ def asked(
     datatype: str = "FP32",
     trace_context: str = "",
 ) -> ReadRequest:
-    form = TensorForm("x", datatype, (rows, width))
-    content = np.zeros((rows, width), np.float32)
+    inputs = [AnInput(TensorForm("x", datatype, (rows, width)))]
     return ReadRequest(
-        None,
         job_class,
         agreement_ppm,
         deadline_ns,
         trace_context,
-        [InputData(form, content)],
+        inputs,  # type: ignore[arg-type]
         outputs,
+        rows,
     )
 
 
-def places(
-    given: list[ReadRequest | Exception], row_ns: float | None = None, **options: bool
-) -> list[list[int]]:
-    def read(each: Any) -> ReadRequest:
-        if isinstance(each, Exception):
-            raise each
-        return each
+def alone(given: list[ReadRequest | Exception]) -> list[Group]:
+    return [
+        Group([place], [place], [], each)
+        if isinstance(each, Exception)
+        else Group([place], [place], [each])
+        for place, each in enumerate(given)
+    ]
 
-    groups = grouped(given, read, row_ns, **{"may_join": True, **options})
+
+def places(given: list[ReadRequest | Exception], row_ns: float | None = None) -> list[list[int]]:
+    groups = joined(alone(given), row_ns)
+    for group in groups:
+        assert group.requests == group.places, "each with its own"
     return [group.places for group in groups]
 
 
 def test_those_that_are_alike_travel_together_whatever_their_rows() -> None:
     assert places([asked(1), asked(2), asked(4)]) == [[0, 1, 2]]
-    (group,) = grouped([asked(1), asked(2)], lambda each: each, None, may_join=True)
-    assert group.rows == 3
-
-
-def test_without_dynamic_batching_nothing_is_joined() -> None:
-    assert places([asked(), asked()], may_join=False) == [[0], [1]]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_others_make_groups_of_their_own_in_the_order_of_their_first(other: Read
 
 
 @pytest.mark.parametrize(
-    "alone",
+    "single",
     [
         asked(job_class="realtime"),
         asked(deadline_ns=5),
@@ -83,18 +85,13 @@ def test_others_make_groups_of_their_own_in_the_order_of_their_first(other: Read
     ],
     ids=["realtime", "time-out", "traced", "strings", "no rows"],
 )
-def test_some_go_alone(alone: ReadRequest) -> None:
-    assert places([alone, alone, asked(), asked()]) == [[0], [1], [2, 3]]
+def test_some_go_alone(single: ReadRequest) -> None:
+    assert places([single, single, asked(), asked()]) == [[0], [1], [2, 3]]
 
 
-def test_one_that_cannot_be_read_is_told_why_and_the_others_go_on() -> None:
+def test_one_that_cannot_be_read_keeps_its_error_and_the_others_go_on() -> None:
     error = InvalidRequestError("bad")
-    groups = grouped(
-        [asked(), error, asked()],
-        lambda each: each if isinstance(each, ReadRequest) else (_ for _ in ()).throw(each),
-        None,
-        may_join=True,
-    )
+    groups = joined(alone([asked(), error, asked()]), None)
     assert [(group.places, group.error) for group in groups] == [([0, 2], None), ([1], error)]
 
 

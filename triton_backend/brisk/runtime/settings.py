@@ -12,7 +12,7 @@ from pathlib import Path
 from brisk.errors import InvalidConfigurationError
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
-from brisk.settings import realtime_niceness
+from brisk.settings import computes_in_stubs, realtime_niceness
 
 MIB = 1024 * 1024
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -91,7 +91,7 @@ def read_settings() -> Settings:
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
         max_load_s=_positive("BRISK_MAX_LOAD_S", MAX_LOAD_S),
-        computes_in_stubs=_switch("BRISK_STUB_COMPUTES", default=True),
+        computes_in_stubs=computes_in_stubs(),
     )
 
 
@@ -124,10 +124,6 @@ def _positive(name: str, default: float) -> float:
 def _whole(name: str, default: int) -> int:
     _positive(name, default)
     return int(_number(name, default, "a whole number", float.is_integer))
-
-
-def _switch(name: str, *, default: bool) -> bool:
-    return bool(_number(name, float(default), "0 or 1", lambda value: value in (0, 1)))
 
 
 def _artefact_use() -> ArtefactUse:

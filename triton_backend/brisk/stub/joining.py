@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from brisk.protocol.records import TensorForm
 from brisk.stub.config.parameters import REALTIME
+
+if TYPE_CHECKING:
+    from brisk.stub.tensors import InputData
 
 LONGEST_JOINED_NS = 20_000_000
 """Expected of a run: a longer one keeps other models waiting, and gains nothing by its length."""
 
 
-class InputData(NamedTuple):
-    """``content``: row-major; serialised strings as uint8."""
-
-    form: TensorForm
-    content: np.ndarray
-
-    def write(self, memory: memoryview) -> None:
-        """Copy into ``memory``, of as many bytes."""
-        np.copyto(np.frombuffer(memory, self.content.dtype), self.content.reshape(-1))
-
-
 class ReadRequest(NamedTuple):
-    """A request as it is read; its inputs are still in Triton's memory."""
+    """A request as it is read; its inputs are still in Triton's memory. ``rows``: of the batch
+    dimension; 0 without one.
+    """
 
-    request: Any
     job_class: str
     agreement_ppm: int | None
     deadline_ns: int | None
     trace_context: str
     inputs: Sequence[InputData]
     outputs: tuple[str, ...]
-
-    @property
-    def rows(self) -> int:
-        """Of the batch dimension; 0 without one."""
-        shape = self.inputs[0].form.shape if self.inputs else ()
-        return shape[0] if shape else 0
+    rows: int
 
     def joins_as(self) -> tuple[object, ...] | None:
         """Those of equal keys may travel together; None: it goes alone.
@@ -63,7 +48,7 @@ class ReadRequest(NamedTuple):
 
 class Group(NamedTuple):
     """Requests that travel together, and where they stand among those that came; or one that
-    cannot be read, and why.
+    cannot be read, and why. ``asked``: as they are read; empty where they are yet to be.
     """
 
     places: list[int]
@@ -71,41 +56,29 @@ class Group(NamedTuple):
     asked: list[ReadRequest]
     error: Exception | None = None
 
-    @property
-    def rows(self) -> int:
-        return sum(each.rows for each in self.asked)
 
+def joined(alone: Sequence[Group], row_ns: float | None) -> list[Group]:
+    """Groups of one, put together where they may, in the order in which the first of each came.
 
-def grouped(
-    requests: Sequence[Any],
-    read: Callable[[Any], ReadRequest],
-    row_ns: float | None,
-    *,
-    may_join: bool,
-) -> list[Group]:
-    """All of ``requests``, in the order in which the first of each group came.
-
-    ``read``: raises what is wrong with one. ``row_ns``: what a run takes for a row; None: unknown.
+    ``row_ns``: what a run takes for a row; None: unknown.
     """
     groups: list[Group] = []
-    joined: dict[tuple[object, ...], Group] = {}
-    may_join = may_join and len(requests) > 1
-    for place, request in enumerate(requests):
-        try:
-            asked = read(request)
-        except Exception as error:  # noqa: BLE001  # it is answered with what is wrong
-            groups.append(Group([place], [request], [], error))
+    rows: dict[tuple[object, ...], int] = {}
+    latest: dict[tuple[object, ...], Group] = {}
+    for one in alone:
+        key = one.asked[0].joins_as() if one.asked else None
+        if key is None:
+            groups.append(one)
             continue
-        key = asked.joins_as() if may_join else None
-        group = None if key is None else joined.get(key)
-        if group is not None and (group.rows + asked.rows) * (row_ns or 0) > LONGEST_JOINED_NS:
-            group = None
-        if group is None:
-            group = Group([], [], [])
-            groups.append(group)
-            if key is not None:
-                joined[key] = group
-        group.places.append(place)
-        group.requests.append(request)
+        asked = one.asked[0]
+        total = rows.get(key, 0) + asked.rows
+        if key not in latest or total * (row_ns or 0) > LONGEST_JOINED_NS:
+            latest[key], rows[key] = one, asked.rows
+            groups.append(one)
+            continue
+        rows[key] = total
+        group = latest[key]
+        group.places.extend(one.places)
+        group.requests.extend(one.requests)
         group.asked.append(asked)
     return groups

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from brisk.errors import UnavailableError
+from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.protocol.records import ComputedInStub, ComputeInStub, LoadModel
 from brisk.stub.joining import Group
 from brisk.stub.response import divided_responses
@@ -28,6 +30,7 @@ from brisk.stub.response import divided_responses
 if TYPE_CHECKING:
     from brisk.segments.frame import RunControl
     from brisk.segments.program import SegmentProgram
+    from brisk.stub.tensors import InputData
 
 LONGEST_NS, LONGEST_TRIED_NS = 4_000_000, 8_000_000
 """Expected of a run of all that came at once: longer ones gain nothing by being here. What is
@@ -45,8 +48,8 @@ _QUIET_LOOKS = 50
 TELL_NS = 1_000_000_000
 """Between two reports to the worker."""
 
-_NO_ARRAYS = frozenset({"BYTES", "BF16"})
-"""Datatypes of which numpy shows no array that ONNX Runtime takes."""
+_NO_ARRAYS = frozenset({"string", "bfloat16"})
+"""Types whose tensors Triton's module does not make of arrays as they are."""
 
 
 class LocalModel:
@@ -108,8 +111,6 @@ class LocalModel:
         if not self._takes(sum(rows)):
             return None
         feeds = feeds_of([each.inputs for each in group.asked])
-        if feeds is None:
-            return None
         begun_ns = time.monotonic_ns()
         outputs = self._run(feeds, group.asked[0].outputs)
         self._learn(sum(rows), time.monotonic_ns() - begun_ns)
@@ -158,6 +159,10 @@ def _open(model: LoadModel, offer: ComputeInStub) -> SegmentProgram:
     from brisk.segments.starting import open_warm_program
 
     source = PreparedModel(Path(offer.prepared), Path(model.path), 1, (), model.tuning)
+    for variable in (*source.plan.inputs, *source.plan.outputs):
+        dtype = variable.type.dtype
+        if dtype not in BY_ELEMENT_NAME or dtype in _NO_ARRAYS:
+            raise UnavailableError(f"'{variable.name}' is of type {dtype}")
     return open_warm_program(source)
 
 
@@ -213,14 +218,9 @@ class Guard:
                     control.end()
 
 
-def feeds_of(inputs: Sequence[Sequence[Any]]) -> dict[str, np.ndarray] | None:
-    """By name, the rows of requests one behind the other; None where there are no such arrays.
-
-    ``inputs``: each request's (``InputData``).
-    """
+def feeds_of(inputs: Sequence[Sequence[InputData]]) -> dict[str, np.ndarray]:
+    """By name, the rows of requests one behind the other; ``inputs``: each request's."""
     first = inputs[0]
-    if any(each.form.datatype in _NO_ARRAYS for each in first):
-        return None
     if len(inputs) == 1:
         return {each.form.name: each.content for each in first}
     return {

@@ -1,7 +1,7 @@
 """What a stub imports before it is asked for: in the fork server, and while its model loads.
 
-Numpy is by far the longest import of a stub, which computes nothing with it: it shows Triton's
-tensors. So less of it is imported, and later than Triton's module would.
+Numpy is by far the longest import of a stub, which shows Triton's tensors by it and, but for hot
+small models, computes nothing. So less of it is imported, and later than Triton's module would.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from brisk.lean_numpy import on_demand
+from brisk.settings import computes_in_stubs
 
 if TYPE_CHECKING:
     from brisk.stub.request_handler import RequestHandler
 
 ENVIRONMENT = threading.RLock()
 """Held while this process's environment differs from what it is to hand on."""
-
-COMPUTES = "BRISK_STUB_COMPUTES"
-"""``0``: small models are computed by the worker as others are."""
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -56,9 +54,9 @@ def _import_onnxruntime() -> None:
 
     Raises OSError where it has started threads: nothing may be forked then.
     """
-    if os.environ.get(COMPUTES) == "0":
-        return
     with contextlib.suppress(Exception), ENVIRONMENT, _one_blas_thread():
+        if not computes_in_stubs():
+            return
         import brisk.stub.local_model  # noqa: F401
         from brisk.segments.prepared.form import PreparedModel  # noqa: F401
         from brisk.segments.session import onnxruntime

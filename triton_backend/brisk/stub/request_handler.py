@@ -22,13 +22,8 @@ from brisk.stub.config.parameters import (
     request_parameters,
     trace_context,
 )
-from brisk.stub.joining import Group, ReadRequest, grouped
-from brisk.stub.response import (
-    CancellationWatcher,
-    Counted,
-    TritonReply,
-    send_nothing,
-)
+from brisk.stub.joining import Group, ReadRequest, joined
+from brisk.stub.response import CancellationWatcher, Counted, TritonReply, send_nothing
 from brisk.stub.runtime_client.client import EYES_OPEN_NS, WAIT_NS, Promptness, RuntimeClient
 from brisk.stub.tensors import read_inputs
 from brisk.telemetry import STATISTICS
@@ -133,8 +128,10 @@ class RequestHandler:
         begun_ns = time.monotonic_ns()
         try:
             found = local.answer(group, self._entry.ones)
-        except BriskError:
-            return False  # the worker says what is wrong, and with which of them
+        except Exception as error:  # noqa: BLE001  # nothing may escape; a worker answers instead
+            if not isinstance(error, BriskError):  # it says what is wrong, and with which of them
+                self._log("warning", f"computed by a worker: {type(error).__name__}: {error}")
+            return False
         if found is None:
             return False
         for place, response in zip(group.places, found, strict=True):
@@ -158,14 +155,16 @@ class RequestHandler:
 
     def _grouped(self, requests: list[Any], arrived_ns: int) -> list[Group]:
         """What Triton hands over at once, as it goes on: together where it may."""
-        if self._steps is not None:  # each is read while it is known which step it is
-            return [Group([place], [request], []) for place, request in enumerate(requests)]
-        return grouped(
-            requests,
-            lambda request: self._read(request, arrived_ns),
-            self._row_ns,
-            may_join=self._joins,
-        )
+        alone = [self._alone(place, each, arrived_ns) for place, each in enumerate(requests)]
+        return joined(alone, self._row_ns) if self._joins and len(alone) > 1 else alone
+
+    def _alone(self, place: int, request: Any, arrived_ns: int) -> Group:
+        if self._steps is not None:  # it is read while it is known which step it is
+            return Group([place], [request], [])
+        try:
+            return Group([place], [request], [self._read(request, arrived_ns)])
+        except Exception as error:  # noqa: BLE001  # it is answered with what is wrong
+            return Group([place], [request], [], error)
 
     def _hold_back(self) -> None:
         """Where many are in flight, wait a moment before more are read: the worker has enough to
@@ -189,14 +188,16 @@ class RequestHandler:
         parameters = request_parameters(request)
         left_out = entry.sequences.left_out if entry.sequences is not None else ()
         wanted = set(request.requested_output_names())
+        inputs = read_inputs(request, entry.bfloat16_inputs, left_out)
+        shape = inputs[0].form.shape if inputs else ()
         return ReadRequest(
-            request,
             request_class(parameters, entry.parameters),
             request_agreement(parameters),
             request_deadline_ns(arrived_ns, request.timeout()),
             trace_context(request),
-            read_inputs(request, entry.bfloat16_inputs, left_out),
+            inputs,
             tuple(name for name in entry.outputs if name in wanted),
+            shape[0] if shape else 0,
         )
 
     def _take(self, group: Group, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
@@ -232,8 +233,7 @@ class RequestHandler:
         Any thread.
         """
         for request in requests:
-            (group,) = self._grouped([request], arrived_ns)
-            self._send_on(group, arrived_ns)
+            self._send_on(self._alone(0, request, arrived_ns), arrived_ns)
 
     def _submit(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -17,11 +17,21 @@ from brisk.errors import InvalidRequestError
 from brisk.protocol.datatypes import DATATYPES, deserialize_strings, serialize_strings
 from brisk.protocol.records import TensorForm
 from brisk.stub.dlpack import bits_of, capsule_of
-from brisk.stub.joining import InputData
 
 _NAMES = {
     datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")
 }
+
+
+class InputData(NamedTuple):
+    """``content``: row-major; serialised strings as uint8."""
+
+    form: TensorForm
+    content: np.ndarray
+
+    def write(self, memory: memoryview) -> None:
+        """Copy into ``memory``, of as many bytes."""
+        np.copyto(np.frombuffer(memory, self.content.dtype), self.content.reshape(-1))
 
 
 def read_inputs(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
 import threading
+import time
 
 import pytest
 
@@ -98,3 +101,61 @@ def test_a_thread_that_stands_aside_lets_others_go_before_it() -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _helpers_niceness() -> tuple[list[int], list[int]]:
+    """Of ONNX Runtime's own threads, beside a run that stands aside, and when it is over."""
+    import numpy as np
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    size = 1500
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [size, size]) for name in "xy"]
+    node = helper.make_node("MatMul", ["x", "x"], ["y"])
+    graph = helper.make_graph([node], "product", ends[:1], ends[1:])
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 2
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    x, ended = np.ones((size, size), np.float32), threading.Event()
+
+    def compute() -> None:
+        while not ended.is_set():
+            session.run(None, {"x": x})
+
+    computing = threading.Thread(target=compute)
+    computing.start()
+    assert computing.native_id is not None
+    precedence = Precedence(-1, print, set, lambda niceness, spared: True)
+    precedence.follow(True)
+    helpers: frozenset[int] = frozenset()
+    for _ in range(200):  # until it is seen running
+        helpers = precedence.stand_aside(computing.native_id)
+        if helpers:
+            break
+        time.sleep(0.01)
+    beside = [os.getpriority(os.PRIO_PROCESS, each) for each in helpers]
+    precedence.rejoin(helpers)
+    behind = [os.getpriority(os.PRIO_PROCESS, each) for each in helpers]
+    ended.set()
+    computing.join()
+    return beside, behind
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="threads come back by a privilege alone")
+def test_what_computes_with_a_run_stands_aside_with_it_and_comes_back() -> None:
+    """In a child: the niceness of its threads is changed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with contextlib.suppress(BaseException):
+            os.write(writing, repr(_helpers_niceness()).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        beside, behind = ast.literal_eval(pipe.read())
+    os.waitpid(child, 0)
+    assert beside
+    assert set(beside) == {LOADING}
+    assert set(behind) == {-1}

@@ -14,6 +14,7 @@ from brisk.protocol.shared_memory import reset_mark, set_mark
 from brisk.runtime.models.session import Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
+from brisk.scheduling.profile import RunProfile
 
 
 class LoadState(IntEnum):
@@ -42,7 +43,7 @@ class Binding:
     ``answered``, ``failed``: how many of its requests the worker answered well, or with an error.
     ``sequences``: None where the model has no states.
 
-    ``row_ns``: what a run of one of its requests takes for a row, 0 where that is not known.
+    ``lone_run``: the profile of its last run of one request, and that one's rows.
     ``is_offered``: its stub may compute it (``offering``); ``is_refused``: it never may. ``seen``:
     ``answered`` at the last look.
     """
@@ -55,15 +56,10 @@ class Binding:
     answered: int = 0
     failed: int = 0
     sequences: Sequences | None = None
-    row_ns: float = 0.0
+    lone_run: tuple[RunProfile, int] | None = None
     is_offered: bool = False
     is_refused: bool = False
     seen: int = 0
-
-    def learn(self, taken_ns: int, rows: int) -> None:
-        """A run of one request took so long."""
-        row_ns = taken_ns / max(1, rows)
-        self.row_ns = row_ns if not self.row_ns else self.row_ns + 0.1 * (row_ns - self.row_ns)
 
 
 @dataclass(slots=True, eq=False)

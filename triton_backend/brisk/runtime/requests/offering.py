@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
 from brisk.ownership import make_private
-from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore
+from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore, LoadModel
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.entry import Binding, SessionEntry
@@ -48,11 +49,14 @@ class Offering:
         self._connections = connections
         self._sessions = sessions
         self._gate = gate
+        self._missing: list[tuple[Peer, LoadModel]] = []
+        """Stubs that were offered a model and have gone since the last look."""
 
     def look(self) -> None:
         """Offer models that have become small, warm and hot; take back those that change."""
         if self._gate is None:
             return
+        self._judge_missing()
         for entry in self._sessions.entries():
             for binding in entry.bindings:
                 rate, binding.seen = binding.answered - binding.seen, binding.answered
@@ -75,7 +79,8 @@ class Offering:
             and not session.caches.were_brought
             and entry.asker.strikes == 0
             and binding.answered >= LEAST_ANSWERS
-            and 0 < binding.row_ns < SMALL_NS
+            and not binding.model.tuning.operator_libraries
+            and _row_ns(binding) < SMALL_NS
             and not binding.is_refused
         )
 
@@ -87,7 +92,7 @@ class Offering:
                 binding.is_refused = True
                 return
             model = binding.model.model
-            offer = ComputeInStub(model, str(prepared), max(1, int(binding.row_ns)))
+            offer = ComputeInStub(model, str(prepared), max(1, int(_row_ns(binding))))
             assert self._gate is not None
             self._connections.send(binding.peer, offer, os.dup(self._gate.descriptor))
             binding.is_offered = True
@@ -103,24 +108,38 @@ class Offering:
             binding.answered += record.answered
 
     def gone(self, peer: Peer) -> None:
-        """A connection has ended; where its stub has died while it computed, never again."""
-        offered = [each for each in self._sessions.bindings_of(peer) if each.is_offered]
-        if not offered or peer.is_leaving or not peer.parent:
-            return
-        if birth_of(peer.parent) != peer.server_birth or Path(f"/proc/{peer.pid}").exists():
-            return  # its server has ended, and with it all of its stubs; or it lives
-        for binding in offered:
-            path = Path(binding.model.path)
+        """A connection has ended, without a word where its stub may have died of its model."""
+        if peer.parent and not peer.is_leaving:
+            offered = [each for each in self._sessions.bindings_of(peer) if each.is_offered]
+            self._missing += [(peer, binding.model) for binding in offered]
+
+    def _judge_missing(self) -> None:
+        """Whose stub has died, and its server has not, is offered no more. Behind the end of a
+        connection: a process lets go of its sockets before it is gone, and a server's stubs
+        before it has.
+        """
+        missing, self._missing = self._missing, []
+        for peer, model in missing:
+            if birth_of(peer.pid) is not None or birth_of(peer.parent) != peer.server_birth:
+                continue
             text = (
-                f"the stub of model '{binding.model.name}' has died while it computed the model "
-                "itself: from now on a worker does"
+                f"the stub of model '{model.name}' has died while it computed the model itself: "
+                "from now on a worker does"
             )
             LOGGER.error(text)
             INCIDENTS.note(text)
             with contextlib.suppress(OSError, InvalidModelError):
-                note = _note_of(path)
+                note = _note_of(Path(model.path))
                 make_private(note.parent)
                 note.touch()
+
+
+def _row_ns(binding: Binding) -> float:
+    """What a run of one of its requests takes for a row; infinite where that is not known."""
+    profile, rows = binding.lone_run or (None, 0)
+    if profile is None or profile.run_ns is None:
+        return math.inf
+    return profile.run_ns / max(1, rows)
 
 
 def _note_of(model: Path) -> Path:

@@ -320,9 +320,8 @@ class Worker:
         """
         finished_ns = time.monotonic_ns()
         self._controller.finished(run, finished_ns)
-        if len(run.jobs) == 1 and not run.is_disturbed:
-            (job,) = run.jobs
-            job.binding.learn(finished_ns - run.started_ns, job.rows)
+        if len(run.jobs) == 1:
+            run.jobs[0].binding.lone_run = run.profile, run.jobs[0].rows
         shares = run.split(run.frame.results())
         kept = []
         if run.cached:
