@@ -1,7 +1,8 @@
 """The order in which several pytest processes (``pytest -n 2``) take the files of tests.
 
 What measures times or starts servers is marked ``timing``: a file with that mark comes last, in
-one process, when the others have ended.
+one process, when the others have ended. If it is marked ``beside``, too, it waits for servers but
+compares no times, and runs among the others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-MARK = "pytest.mark.timing"
+MARK, BESIDE = "pytest.mark.timing", "pytest.mark.beside"
 
 _LAST = "what is timed"
 
@@ -22,7 +23,8 @@ _LAST = "what is timed"
 @functools.cache
 def is_timed(file: Path) -> bool:
     """Read from its text: a scheduler is told names of tests, not their marks."""
-    return MARK in file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
+    return MARK in text and BESIDE not in text
 
 
 class TwoStages(LoadScopeScheduling):

@@ -12,7 +12,7 @@ import pytest
 from brisk.triton.options import option
 from support.server.serve_command import serving
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -25,7 +25,7 @@ from support.server.entries import ANY_CLASS, deep, doubled, make_model, write_e
 from support.server.running import StartServer, running_server, runtime_directory
 from support.server.scraping import PATIENCE_S, Series, scrape, value, wait_for
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 ROW = np.ones((1, 4), np.float32)
 

@@ -13,7 +13,7 @@ from brisk_client.inference import InferenceClient, Transport
 from brisk_client.samples.expectations import read_expectations
 from support.server.running import SAMPLES, StartServer, private_runtime
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 
 def test_every_sample_answers_right_over_both_transports(sample_server: TritonServer) -> None:

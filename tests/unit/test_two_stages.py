@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("xdist", reason="pytest-xdist is not installed")
 
-from two_stages import TwoStages, is_timed
+from two_stages import BESIDE, MARK, TwoStages, is_timed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -92,7 +92,10 @@ def test_a_process_that_has_files_beside_others_is_given_whole_files() -> None:
 
 
 def test_what_starts_servers_is_marked() -> None:
-    """But for what asserts nothing about times."""
-    files = {path.stem for path in (ROOT / "tests" / "server").glob("test_*.py")}
-    timed = {path.stem for path in (ROOT / "tests" / "server").glob("test_*.py") if is_timed(path)}
-    assert len(timed) > len(files) / 2
+    """But for what asserts nothing about times; what compares none runs beside others."""
+    files = [*(ROOT / "tests" / "server").rglob("test_*.py")]
+    marked = {file for file in files if MARK in file.read_text()}
+    beside = {file for file in marked if BESIDE in file.read_text()}
+    assert len(marked) > len(files) / 2
+    assert {file for file in files if is_timed(file)} == marked - beside
+    assert 0 < len(beside) < len(marked) / 2

@@ -31,7 +31,7 @@ from brisk_client.benchmarks.start.sides import PYTHON
 from support.models.graph_models import model
 from support.published_runs import readme_shows
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 SMAPS = """7f00-7f10 rw-s 00000000 00:01 77                  /memfd:brisk (deleted)
 Size:                 64 kB

@@ -26,7 +26,7 @@ from brisk_client.benchmarks.start.sides import (
 from support.models.graph_models import model
 from support.published_runs import readme_shows
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 
 def write(file: Path, kind: str = "float") -> Path:

@@ -24,7 +24,7 @@ from support.server.entries import deep, doubled, write_entry
 from support.server.running import StartServer, running_server
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 SIGNATURE = (
     'platform: "onnxruntime_onnx" max_batch_size: 8 '

@@ -18,7 +18,7 @@ from support.server.entries import doubled, identity, make_model, write_entry
 from support.server.serve_command import serving
 from support.waiting import TIMED, wait_until
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 EXPLICIT = ("--model-control-mode=explicit",)
 

@@ -13,7 +13,7 @@ from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, write_entry
 from support.server.serve_command import ServeCommand, serving
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 NAMES = ("with space", "it's", "a;touch ran", "$(touch ran)", "a$b", 'a"b', "ünï日本", "a  b", "&")
 

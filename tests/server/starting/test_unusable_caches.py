@@ -9,7 +9,7 @@ import pytest
 from support.server.entries import doubled, write_entry
 from support.server.serve_command import serving
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 
 @pytest.mark.parametrize("place", ["file", "/proc/brisk"])

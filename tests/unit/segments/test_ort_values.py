@@ -1,13 +1,28 @@
-"""Arrays and OrtValues of types that numpy has only through ``ml_dtypes``, or that share bytes."""
+"""Arrays and OrtValues of types that numpy has only through ``ml_dtypes``, or that share bytes;
+and runs by arrays in a single call, which answer as any run does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+from brisk.errors import InvalidRequestError
+from brisk.segments.frame import ArrayRun, control, run_serially
+from brisk.segments.model.sources import BareModel
+from brisk.segments.program import SegmentProgram
 from brisk.segments.session import onnxruntime
+from brisk.segments.starting import open_warm_program
 from brisk.segments.values import to_array, to_ort_value
+from support.models.segment_models import chain, info, save
+
+TEXTS = TensorProto.STRING
 
 
 @pytest.mark.parametrize(
@@ -33,3 +48,65 @@ def test_types_of_several_elements_in_a_byte_are_refused_and_not_read_beyond_the
     value = make(np.zeros(64, np.uint8), element)
     with pytest.raises(TypeError, match="a byte holds several"):
         to_array(value)
+
+
+def program(
+    folder: Path,
+    nodes: Sequence[onnx.NodeProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    kind: int = TensorProto.FLOAT,
+) -> SegmentProgram:
+    inputs = [info("a", "n", 2, kind=kind), info("b", "n", 2, kind=kind)]
+    return open_warm_program(BareModel(save(folder / "m.onnx", nodes, inputs, outputs), 1))
+
+
+def test_its_outputs_are_those_that_are_asked_for(tmp_path: Path) -> None:
+    made = program(
+        tmp_path,
+        [helper.make_node("Sub", ["a", "b"], ["d"]), helper.make_node("Add", ["a", "b"], ["s"])],
+        [info("d", "n", 2), info("s", "n", 2)],
+    )
+    assert ArrayRun.fits(made)
+    a, b = np.random.default_rng(0).standard_normal((2, 3, 2)).astype("f4")
+    for asked in (["s"], ["s", "d"], ["d", "s"]):
+        found = ArrayRun(made)({"b": b, "a": a}, asked, control())
+        expected = run_serially(made, {"a": a, "b": b}, asked)
+        assert list(found) == asked
+        for name in asked:
+            np.testing.assert_array_equal(found[name], expected[name])
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    made = program(tmp_path, [helper.make_node("Add", ["a", "b"], ["s"])], [info("s", "n", 2)])
+    fits = np.ones((3, 2), "f4")
+    for b in (np.ones((3, 3), "f4"), np.ones((3, 2), "f8"), np.ones((2, 2), "f4")):
+        with pytest.raises(InvalidRequestError):
+            ArrayRun(made)({"a": fits, "b": b}, ["s"], control())
+    with pytest.raises(InvalidRequestError, match="'b' is missing"):
+        ArrayRun(made)({"a": fits}, ["s"], control())
+
+
+def test_strings_several_segments_and_inputs_that_are_outputs_take_the_longer_way(
+    tmp_path: Path, short_segments: None
+) -> None:
+    texts = program(
+        tmp_path,
+        [helper.make_node("Identity", ["a"], ["c"]), helper.make_node("Identity", ["b"], ["d"])],
+        [info("c", "n", 2, kind=TEXTS), info("d", "n", 2, kind=TEXTS)],
+        TEXTS,
+    )
+    assert not ArrayRun.fits(texts)
+    several = open_warm_program(BareModel(chain(tmp_path / "chain.onnx"), 1))
+    assert len(several.plan.segments) > 1
+    assert not ArrayRun.fits(several)
+    handed_on = program(
+        tmp_path,
+        [helper.make_node("Add", ["a", "b"], ["s"])],
+        [info("a", "n", 2), info("s", "n", 2)],
+    )
+    a = np.ones((1, 2), "f4")
+    if ArrayRun.fits(handed_on):  # as ONNX Runtime makes an output of its own of the input
+        found = ArrayRun(handed_on)({"a": a, "b": a}, ["a"], control())
+    else:
+        found = run_serially(handed_on, {"a": a, "b": a}, ["a"])
+    np.testing.assert_array_equal(found["a"], a)

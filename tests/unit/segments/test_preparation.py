@@ -22,7 +22,7 @@ from brisk.segments.prepared import preparation, saving
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
-from support.models.segment_models import chain
+from support.models.segment_models import chain, info, save
 
 pytestmark = pytest.mark.usefixtures("private_cache", "short_segments")
 
@@ -181,3 +181,19 @@ def test_data_lies_beside_the_path_also_where_that_is_a_link(tmp_path: Path) -> 
     data.write_bytes(data.read_bytes()[::-1])
     with pytest.raises(ArtefactError, match="has changed since it was made"):
         PreparedModel(made, link, THREADS)
+
+
+def test_a_network_of_matrices_packs_for_its_batches(tmp_path: Path) -> None:
+    """A row alone is as fast without: ONNX Runtime packs as it goes, for each run of several."""
+    weights = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
+    model = save(
+        tmp_path / "product.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [info("x", "n", 1024)],
+        [info("y", "n", 1024)],
+        {"w": weights},
+    )
+    (kept,) = PreparedModel(prepare(model, 1).path, model, 1).kept
+    assert kept.batch_gain is not None
+    assert kept.batch_gain > prepared.LEAST_BATCH_GAIN
+    assert kept.packs

@@ -186,12 +186,44 @@ def test_a_session_packs_only_where_that_was_measured_to_gain(
         return OrtSession(None, ())
 
     monkeypatch.setattr(prepared, "open_saved", see)
-    least = prepared.LEAST_GAIN
-    for gain, packs in ((least, True), (least - 0.01, False), (None, True)):
-        source.kept = tuple(replace(each, gain=gain) for each in source.kept)
+    least, least_batch = prepared.LEAST_GAIN, prepared.LEAST_BATCH_GAIN
+    measured: list[tuple[float | None, float | None, bool]] = [
+        (least, None, True),
+        (least - 0.01, None, False),
+        (least - 0.01, least_batch - 0.01, False),
+        (least - 0.01, least_batch, True),
+        (None, None, True),
+    ]
+    for gain, batch_gain, packs in measured:
+        source.kept = tuple(
+            replace(each, gain=gain, batch_gain=batch_gain) for each in source.kept
+        )
         asked.clear()
         source.open_warm(0)
         assert asked == ([packs] if packs or threads > 1 else [])
+
+
+def test_a_row_alone_is_computed_on_mapped_weights_where_packing_pays_for_batches(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = PreparedModel(prepare(model, 1).path, model, 1)
+    asked: list[bool] = []
+
+    def see(*_: object, packs: bool, **_others: bool) -> OrtSession:
+        asked.append(packs)
+        return OrtSession(None, ())
+
+    monkeypatch.setattr(prepared, "open_saved", see)
+    more, less = prepared.LEAST_GAIN, prepared.LEAST_GAIN - 0.01
+    for gain, packs in ((more, [True, True]), (less, [True, False])):
+        source.kept = tuple(replace(each, gain=gain, batch_gain=9.0) for each in source.kept)
+        asked.clear()
+        first = source.open_warm(0)
+        assert first is not None
+        del first
+        gc.collect()
+        source.open_for_a_row(0)
+        assert asked == packs
 
 
 def test_a_memory_pattern_is_used_only_where_that_was_measured_to_gain(model: Path) -> None:

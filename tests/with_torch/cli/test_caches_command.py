@@ -79,7 +79,7 @@ def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An entry with the slow network, and data beside it."""
     own_cache(tmp_path, monkeypatch)
-    return put(tmp_path, slow_network())
+    return put(tmp_path, slow_network(layers=40))
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_trained_caches_lie_beside_the_model_and_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_cache(tmp_path, monkeypatch)
-    entry = put(tmp_path, slow_network(block=10), rows=2000)
+    entry = put(tmp_path, slow_network(layers=40, block=10), rows=1000)
     made = train(entry)
     assert made.exit_code == 0, made.output
     file = entry / "1" / "model.onnx"

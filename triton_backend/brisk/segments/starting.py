@@ -103,12 +103,14 @@ def start_segments(source: Source) -> StartingSegments:
     return StartingSegments(_program(source.plan, source.open), source)
 
 
-def open_warm_program(source: Source) -> SegmentProgram:
+def open_warm_program(
+    source: Source, open_one: Callable[[int], OrtSession] | None = None
+) -> SegmentProgram:
     """With all sessions of ``source`` that run fastest, where nobody waits for the first answer.
 
-    Raises BriskError where one cannot be made.
+    ``open_one``: makes other ones. Raises BriskError where one cannot be made.
     """
-    program = _program(source.plan, partial(_open_fastest, source))
+    program = _program(source.plan, open_one or partial(_open_fastest, source))
     _ = list(program.parts)  # loads them, or raises
     source.close()
     return program

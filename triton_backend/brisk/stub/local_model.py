@@ -25,7 +25,7 @@ from brisk.errors import UnavailableError
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.protocol.records import ComputedInStub, ComputeInStub, LoadModel
 from brisk.stub.joining import Group
-from brisk.stub.response import divided_responses
+from brisk.stub.response import divided_responses, response_of
 
 if TYPE_CHECKING:
     from brisk.segments.frame import RunControl
@@ -72,7 +72,10 @@ class LocalModel:
         finally:
             os.close(gate)
         self._realtime = memoryview(page).cast("q")
-        self._program = _open(model, offer)
+        program, self._is_for_a_row = _open(model, offer)
+        self._compute = _run_of(program)
+        self._control: RunControl | None = None
+        """Of the thread that runs it, once it has."""
         self._expected_ns = {1: float(offer.row_ns)}
         """By the number of rows in binary digits: 1, 2 or 3, 4 to 7, …"""
         self._model = offer.model
@@ -85,6 +88,8 @@ class LocalModel:
     def _takes(self, rows: int) -> bool:
         """Whether a run of so many rows is to be computed here now."""
         if self.is_given_up or self._realtime[0]:
+            return False
+        if self._is_for_a_row and rows > 1:
             return False
         size = max(1, rows).bit_length()
         known_ns = self._expected_ns.get(size)
@@ -116,6 +121,24 @@ class LocalModel:
         self._learn(sum(rows), time.monotonic_ns() - begun_ns)
         return None if outputs is None else divided_responses(outputs, rows, ones)
 
+    def answer_lone(
+        self, inputs: Sequence[Any], outputs: Sequence[str], ones: Mapping[str, tuple[int, ...]]
+    ) -> Any | None:
+        """As ``answer``, the response to one request; ``inputs``: its tensors, as Triton has them.
+
+        Raises whatever is wrong with it. As few calls as can be: in a stub, which sleeps between
+        two requests, each costs a microsecond.
+        """
+        feeds = {tensor.name(): tensor.as_numpy() for tensor in inputs}
+        shape = next(iter(feeds.values())).shape if feeds else ()
+        rows = shape[0] if shape else 0
+        if (rows > 1 or self.is_given_up or self._realtime[0]) and not self._takes(rows):
+            return None
+        begun_ns = time.monotonic_ns()
+        found = self._run(feeds, outputs)
+        self._learn(rows, time.monotonic_ns() - begun_ns)
+        return None if found is None else response_of(found, ones)
+
     def _run(
         self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str]
     ) -> dict[str, np.ndarray] | None:
@@ -123,14 +146,14 @@ class LocalModel:
 
         Raises InvalidRequestError where the inputs do not fit the model.
         """
-        from brisk.segments.frame import SegmentFrame, control
+        own = self._control
+        if own is None:
+            from brisk.segments.frame import control
 
-        frame = SegmentFrame(self._program, feeds, outputs)
-        own = control()
+            own = self._control = control()
         self._guard.begin(own)
         try:
-            while not frame.step():
-                pass
+            found = self._compute(feeds, outputs, own)
         except Exception:
             if self._guard.finish(own):
                 self.is_given_up = True
@@ -138,7 +161,7 @@ class LocalModel:
             raise
         if self._guard.finish(own):
             self.is_given_up = True
-        return frame.results()
+        return found
 
     def count(self, answered: int, now_ns: int) -> None:
         """Requests that were answered here; the worker is told now and then."""
@@ -153,8 +176,12 @@ class LocalModel:
         self._guard.close()
 
 
-def _open(model: LoadModel, offer: ComputeInStub) -> SegmentProgram:
-    """All of the prepared form's sessions, on one thread each."""
+def _open(model: LoadModel, offer: ComputeInStub) -> tuple[SegmentProgram, bool]:
+    """All of the prepared form's sessions, on one thread each; whether they are for lone rows.
+
+    Packed weights are a copy that this process has for itself. Where they pay for batches alone,
+    and Triton makes none, a row is computed as fast on the mapped ones.
+    """
     from brisk.segments.prepared.form import PreparedModel
     from brisk.segments.starting import open_warm_program
 
@@ -163,7 +190,20 @@ def _open(model: LoadModel, offer: ComputeInStub) -> SegmentProgram:
         dtype = variable.type.dtype
         if dtype not in BY_ELEMENT_NAME or dtype in _NO_ARRAYS:
             raise UnavailableError(f"'{variable.name}' is of type {dtype}")
-    return open_warm_program(source)
+    if model.batching or not any(each.packs and not each.packs_for_a_row for each in source.kept):
+        return open_warm_program(source), False
+    return open_warm_program(source, source.open_for_a_row), True
+
+
+def _run_of(
+    program: SegmentProgram,
+) -> Callable[[Mapping[str, np.ndarray], Sequence[str], RunControl], dict[str, np.ndarray]]:
+    """What runs all of it in the calling thread, whose control is the last argument."""
+    from brisk.segments.frame import ArrayRun, run_serially
+
+    if ArrayRun.fits(program):
+        return ArrayRun(program)
+    return lambda feeds, outputs, _own: run_serially(program, feeds, outputs)
 
 
 class Guard:

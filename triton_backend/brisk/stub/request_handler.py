@@ -78,6 +78,11 @@ class RequestHandler:
         The exception are those that are computed here (``LocalModel``), or whose answers are about
         to come (see ``Promptness``): these are the result.
         """
+        local = self._connection.local
+        if local is not None and len(requests) == 1 and self._steps is None:
+            response = self._answer_lone(requests[0], local)
+            if response is not None:
+                return [response]
         if self._may_be_held and self._connection.pending >= MOST_PENDING:
             self._hold_back()
         arrived_ns = time.monotonic_ns()
@@ -86,7 +91,7 @@ class RequestHandler:
             requests = _without_fillers(requests, self._steps)
         groups = self._grouped(requests, arrived_ns)
         responses: list[Any] = [None] * count
-        if (local := self._connection.local) is not None:
+        if local is not None:
             groups = [one for one in groups if not self._compute(one, local, responses)]
         may_wait = bool(groups) and len(requests) == count
         if may_wait and promptness.wants(
@@ -121,6 +126,31 @@ class RequestHandler:
             for place, response in zip(group.places, found, strict=True):
                 responses[place] = response
 
+    def _answer_lone(self, request: Any, local: LocalModel) -> Any | None:
+        """The response to a request without parameters, computed in this thread; None where it is
+        not to be, or something is wrong with it: then it goes the way of all.
+
+        A time-out is none of something that is computed at once, and nobody follows its spans.
+        """
+        begun_ns = time.monotonic_ns()
+        try:
+            if request_parameters(request):
+                return None
+            outputs = self._entry.outputs
+            if len(outputs) > 1:
+                outputs = self._outputs_of(request)
+            found = local.answer_lone(request.inputs(), outputs, self._entry.ones)
+        except Exception:  # noqa: BLE001  # it is tried again, and told then
+            return None
+        if found is not None:
+            self._count_computed(1, begun_ns, local)
+        return found
+
+    def _count_computed(self, requests: int, begun_ns: int, local: LocalModel) -> None:
+        ended_ns = time.monotonic_ns()
+        self._counted.account.computed_here(NORMAL, ended_ns - begun_ns, requests)
+        local.count(requests, ended_ns)
+
     def _compute(self, group: Group, local: LocalModel, responses: list[Any]) -> bool:
         """Answer a group in this thread; False where the worker is to do it."""
         if group.error is not None or group.asked[0].job_class != NORMAL:
@@ -136,11 +166,7 @@ class RequestHandler:
             return False
         for place, response in zip(group.places, found, strict=True):
             responses[place] = response
-        ended_ns = time.monotonic_ns()
-        taken_ns = ended_ns - begun_ns
-        self._counted.account.succeeded(NORMAL, taken_ns, 0, taken_ns, len(found))
-        self._counted.account.computed_here(len(found))
-        local.count(len(found), ended_ns)
+        self._count_computed(len(found), begun_ns, local)
         return True
 
     def _stop_joining(self) -> None:
@@ -187,7 +213,6 @@ class RequestHandler:
         entry = self._entry
         parameters = request_parameters(request)
         left_out = entry.sequences.left_out if entry.sequences is not None else ()
-        wanted = set(request.requested_output_names())
         inputs = read_inputs(request, entry.bfloat16_inputs, left_out)
         shape = inputs[0].form.shape if inputs else ()
         return ReadRequest(
@@ -196,9 +221,16 @@ class RequestHandler:
             request_deadline_ns(arrived_ns, request.timeout()),
             trace_context(request),
             inputs,
-            tuple(name for name in entry.outputs if name in wanted),
+            self._outputs_of(request),
             shape[0] if shape else 0,
         )
+
+    def _outputs_of(self, request: Any) -> tuple[str, ...]:
+        """Those that it asks for, in the entry's order."""
+        wanted, outputs = request.requested_output_names(), self._entry.outputs
+        if len(wanted) == len(outputs):  # Triton hands on each once, and none but the entry's
+            return outputs
+        return tuple(name for name in outputs if name in wanted)
 
     def _take(self, group: Group, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
         """Send a group on, or answer why not; its reply, and its number, 0 where not sent."""

@@ -228,6 +228,16 @@ def _apologise(sender: Any, error: Exception) -> None:
         pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
 
 
+def response_of(outputs: Mapping[str, np.ndarray], ones: Mapping[str, tuple[int, ...]]) -> Any:
+    """The response to one request; ``ones``: as in ``TritonReply``."""
+    return pb_utils.InferenceResponse(
+        [
+            pb_utils.Tensor(name, array if array.shape else array.reshape(ones.get(name, ())))
+            for name, array in outputs.items()
+        ]
+    )
+
+
 def divided_responses(
     outputs: Mapping[str, np.ndarray],
     rows: Sequence[int],
@@ -238,11 +248,7 @@ def divided_responses(
     ``ones``: as in ``TritonReply``.
     """
     if len(rows) == 1:
-        tensors = [
-            pb_utils.Tensor(name, array if array.shape else array.reshape(ones.get(name, ())))
-            for name, array in outputs.items()
-        ]
-        return [pb_utils.InferenceResponse(tensors)]
+        return [response_of(outputs, ones)]
     total = sum(rows)
     if any(not array.shape or len(array) != total for array in outputs.values()):
         return None

@@ -55,15 +55,13 @@ def _read_input(tensor: Any, name: str, is_bfloat16: bool) -> InputData:
         bits = bits_of(tensor.to_dlpack(), tensor)
         return InputData(TensorForm(name, "BF16", bits.shape), bits)
     array = tensor.as_numpy()
+    datatype = _NAMES.get(array.dtype)
+    if datatype is not None:
+        return InputData(TensorForm(name, datatype, array.shape), np.ascontiguousarray(array))
     if array.dtype.kind in "OSU":
         content = np.frombuffer(serialize_strings(array.reshape(-1)), np.uint8)
         return InputData(TensorForm(name, "BYTES", array.shape), content)
-    datatype = _NAMES.get(array.dtype)
-    if datatype is None:
-        raise InvalidRequestError(
-            f"input '{name}' has a type of no Triton datatype: {array.dtype}"
-        )
-    return InputData(TensorForm(name, datatype, array.shape), np.ascontiguousarray(array))
+    raise InvalidRequestError(f"input '{name}' has a type of no Triton datatype: {array.dtype}")
 
 
 def make_output(form: TensorForm, memory: memoryview, one: tuple[int, ...]) -> Any:

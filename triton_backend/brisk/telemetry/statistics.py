@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -30,6 +31,15 @@ class Statistics:
         self._lock = threading.Lock()
         self._series: dict[Series, list[int]] = {}
         self._told: dict[int, dict[Series, tuple[int, ...]]] = {}
+        self._behind: list[Callable[[], None]] = []
+
+    def before_reading(self, settle: Callable[[], None]) -> None:
+        """``settle`` is called before values are read, to count what has waited for that."""
+        self._behind.append(settle)
+
+    def _settle(self) -> None:
+        for settle in self._behind:
+            settle()
 
     def count(self, metric: Metric, labels: tuple[str, ...] = (), amount: int = 1) -> None:
         """Add to a counter; ``amount`` in ns for a counter of seconds."""
@@ -51,8 +61,31 @@ class Statistics:
             values[position] += times
             values[-1] += duration_ns * times
 
+    def cells(self, metric: Metric, labels: tuple[str, ...]) -> list[int]:
+        """Where a series is counted, for ``add``: it stays the same."""
+        with self._lock:
+            return self._values(metric, labels)
+
+    def add(
+        self,
+        counter: list[int],
+        amount: int,
+        histograms: tuple[list[int], ...] = (),
+        durations_ns: tuple[int, ...] = (),
+    ) -> None:
+        """As ``count`` and ``observe_ns`` of each duration as that of ``amount``, all at once.
+
+        The lists are what ``cells`` has given.
+        """
+        with self._lock:
+            counter[0] += amount
+            for values, duration_ns in zip(histograms, durations_ns, strict=True):
+                values[bisect_left(BOUNDS_NS, duration_ns)] += amount
+                values[-1] += duration_ns * amount
+
     def samples(self) -> list[Sample]:
         """What holds now, since the process began."""
+        self._settle()
         with self._lock:
             return [
                 Sample(metric.name, labels, tuple(values))
@@ -62,6 +95,7 @@ class Statistics:
     def take_news(self, reader: int) -> list[Sample]:
         """What has been counted since ``reader`` took it last; gauges as they are, if changed."""
         news = []
+        self._settle()
         with self._lock:
             told = self._told.setdefault(reader, {})
             for series, values in self._series.items():
@@ -97,12 +131,28 @@ STATISTICS = Statistics()
 """This process's own. A forked worker starts with what its supervisor counted: nothing."""
 
 
+MOST_UNCOUNTED = 1000
+"""Answers that wait to be counted."""
+
+_OF_AN_ANSWER = (
+    metrics.REQUESTS,
+    metrics.REQUEST_SECONDS,
+    metrics.QUEUE_SECONDS,
+    metrics.EXECUTION_SECONDS,
+)
+
+
 class RequestAccount:
     """Counts the answers to one model version's requests. Any thread may use it."""
 
     def __init__(self, statistics: Statistics, model: str, version: int) -> None:
         self._statistics = statistics
         self._model = (model, str(version))
+        self._cells: dict[str, tuple[list[int], ...]] = {}
+        """By class, where its requests and their durations are counted."""
+        self._here: deque[tuple[str, int, int]] = deque()
+        """Of those that were computed here, class, duration and how many, yet to be counted."""
+        statistics.before_reading(self._count_here)
 
     def succeeded(
         self, job_class: str, took_ns: int, queue_ns: int, execution_ns: int, requests: int = 1
@@ -110,16 +160,34 @@ class RequestAccount:
         """So many requests, all alike. ``took_ns``: from arrival in the stub to the answer; the
         others as a Result says.
         """
-        labels = (*self._model, job_class)
-        statistics = self._statistics
-        statistics.count(metrics.REQUESTS, labels, requests)
-        statistics.observe_ns(metrics.REQUEST_SECONDS, labels, took_ns, requests)
-        statistics.observe_ns(metrics.QUEUE_SECONDS, labels, queue_ns, requests)
-        statistics.observe_ns(metrics.EXECUTION_SECONDS, labels, execution_ns, requests)
+        cells = self._cells.get(job_class)
+        if cells is None:
+            labels = (*self._model, job_class)
+            cells = self._cells[job_class] = tuple(
+                self._statistics.cells(metric, labels) for metric in _OF_AN_ANSWER
+            )
+        durations_ns = (took_ns, queue_ns, execution_ns)
+        self._statistics.add(cells[0], requests, cells[1:], durations_ns)
 
-    def computed_here(self, requests: int) -> None:
-        """So many of those that were told of were computed by this process."""
-        self._statistics.count(metrics.COMPUTED_IN_STUB, self._model, requests)
+    def computed_here(self, job_class: str, took_ns: int, requests: int = 1) -> None:
+        """As ``succeeded``, of so many that this process has computed itself, without a queue.
+
+        They are counted when somebody asks, or when they have become many: to count each costs
+        more than all else that is done beside its run.
+        """
+        self._here.append((job_class, took_ns, requests))
+        if len(self._here) > MOST_UNCOUNTED:
+            self._count_here()
+
+    def _count_here(self) -> None:
+        here = self._here
+        while here:
+            try:
+                job_class, took_ns, requests = here.popleft()
+            except IndexError:
+                break  # another thread counts them, too
+            self.succeeded(job_class, took_ns, 0, took_ns, requests)
+            self._statistics.count(metrics.COMPUTED_IN_STUB, self._model, requests)
 
     def failed(self, job_class: str, error: Exception) -> None:
         kind = error.code if isinstance(error, BriskError) else InternalError.code

@@ -83,9 +83,9 @@ def run(
     packages = ("onnxruntime", "tritonclient", "grpcio", "numpy")
     report = new_report("throughput", packages, NOTES, seconds=effort.seconds)
     wanted = {"both": (True, False), "on": (True,), "off": (False,)}[batching]
+    served = {name: _cases(name) for name in named}  # all are known before any is measured
     with clients(max(effort.counts)) as crowd:
-        for name in named:
-            cases, weights = _cases(name)
+        for name, (cases, weights) in served.items():
             for is_batching in wanted:
                 if is_batching and not all(map(takes_rows, cases)):
                     continue

@@ -122,25 +122,24 @@ def prepare(
 
 
 def _prepare(file: Path, cores: int, disk: float | None) -> None:
+    from brisk.cli.views.segments import packing_words
     from brisk.exits.files.container import tapped_values
     from brisk.exits.files.versions import latest
-    from brisk.segments.prepared.form import LEAST_GAIN
+    from brisk.segments.prepared.form import PreparedModel
     from brisk.segments.prepared.preparation import DISK_FACTOR, prepare
 
+    taps = tapped_values(latest(file))
     try:
         factor = DISK_FACTOR if disk is None else disk
-        made = prepare(file, cores, tapped_values(latest(file)), disk_factor=factor)
+        made = prepare(file, cores, taps, disk_factor=factor)
     except OSError as error:
         raise InvalidConfigurationError(
             f"the prepared form of {file} cannot be written: {error}"
         ) from error
-    print(f"{file}: {len(made.gains)} segments")
-    for segment, gain in zip(made.plan.segments, made.gains, strict=True):
-        words = "not measured: its inputs could not be made up"
-        if gain is not None:
-            words = f"{gain:.2f} times as fast with packed weights"
-        is_packed = gain is None or gain >= LEAST_GAIN
+    kept = PreparedModel(made.path, file, cores, taps).kept
+    print(f"{file}: {len(kept)} segments")
+    for segment, each in zip(made.plan.segments, kept, strict=True):
         print(f"  {segment.index}: {segment.words}")
-        print(f"     {words}: {'packed when there is time' if is_packed else 'stays as it is'}")
+        print(f"     {packing_words(each)}")
     size = made.path.stat().st_size / 1e6
     print(f"  wrote {made.path} ({size:.1f} MB) in {made.seconds:.1f} s")

@@ -24,7 +24,12 @@ from brisk.segments.model import cutting
 from brisk.segments.model.graph_names import is_in_order, types_of
 from brisk.segments.model.node_times import UNKNOWN_BATCH, UNKNOWN_SIZE, predicted_times_ns
 from brisk.segments.model.sources import BareModel
-from brisk.segments.prepared.form import LEAST_GAIN, PreparedModel, find_prepared
+from brisk.segments.prepared.form import (
+    SEVERAL_ROWS,
+    KeptSegment,
+    PreparedModel,
+    find_prepared,
+)
 from brisk.segments.session import onnxruntime
 from brisk.segments.source import SegmentPlan
 from brisk.segments.starting import usable_cores
@@ -74,7 +79,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
         first_node += len(nodes)
         what = "answers" if live is answers else "hands on"
         words = f"{time_ns / 1e6:.1f} ms, {what} {_crossing_text(live, types)}"
-        kept = "" if prepared is None else f"; {_kept_text(prepared, spec.index)}"
+        kept = "" if prepared is None else f"; {packing_words(prepared.kept[spec.index])}"
         found = "".join(f"; exit at {each}" for each in exits.get(spec.index + 1, ()))
         yield f"{spec.index:>4}  {spec.words}: {words}{kept}{found}"
         for node in nodes if every else ():
@@ -178,17 +183,16 @@ def _prepared(
     return prepared, f"{path} ({path.stat().st_size / 1e6:.1f} MB) fits"
 
 
-def _kept_text(prepared: PreparedModel, index: int) -> str:
+def packing_words(kept: KeptSegment) -> str:
     """How a segment's weights are computed with, and what packing them was measured to gain."""
-    kept = prepared.kept[index]
-    gain = kept.gain
     if kept.needs_packing:
         return "packed, as its answers depend on that"
-    if gain is None:
+    if kept.gain is None:
         return "packed when there is time, not measured"
-    if gain < LEAST_GAIN:
-        return f"stays mapped: packed {gain:.2f} times as fast"
-    return f"packed when there is time: {gain:.2f} times as fast"
+    text = f"{kept.gain:.2f} times as fast"
+    if kept.batch_gain is not None:
+        text += f" for a row, {kept.batch_gain:.2f} for {SEVERAL_ROWS}"
+    return f"packed when there is time: {text}" if kept.packs else f"stays mapped: packed {text}"
 
 
 def _crossing_text(names: Sequence[str], types: Mapping[str, TypeProto]) -> str:

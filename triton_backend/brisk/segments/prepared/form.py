@@ -40,9 +40,16 @@ from brisk.segments.session import (
 from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
-SCHEMA = 7
+SCHEMA = 8
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
+
+SEVERAL_ROWS = 4
+"""Of a batch that packing is measured with, too: a row alone is multiplied by weights as they are,
+several are not. Networks of matrices took 2 to 4 times as long without packing from two on."""
+
+LEAST_BATCH_GAIN = 1.2
+"""By packing, of a batch of so many rows: not every model is asked for one."""
 
 LEAST_PATTERN_GAIN = 1.01
 """The same by a memory pattern: a block for all of a run, beside what the first run has taken."""
@@ -52,8 +59,9 @@ LEAST_PATTERN_GAIN = 1.01
 class KeptSegment:
     """``proto``: number of the blob with its ONNX model; ``blobs``: of those of ``weights``.
 
-    ``gain``: time of a run without packed weights over that with them, ``pattern_gain``: without
-    a memory pattern over that with one; None: not measured.
+    ``gain``: time of a run without packed weights over that with them, ``batch_gain``: the same of
+    several rows, ``pattern_gain``: without a memory pattern over that with one; None: not
+    measured.
     ``needs_packing``: whether it answers otherwise where its weights are not packed.
     ``digest``: of all that a session is made from, by which equal segments are known.
     """
@@ -62,9 +70,22 @@ class KeptSegment:
     weights: tuple[Weight, ...]
     blobs: tuple[int, ...]
     gain: float | None
+    batch_gain: float | None
     pattern_gain: float | None
     needs_packing: bool
     digest: str
+
+    @property
+    def packs_for_a_row(self) -> bool:
+        """Whether a row alone is computed with packed weights."""
+        return self.needs_packing or self.gain is None or self.gain >= LEAST_GAIN
+
+    @property
+    def packs(self) -> bool:
+        """Whether its warm session has its weights packed."""
+        if self.packs_for_a_row:
+            return True
+        return self.batch_gain is not None and self.batch_gain >= LEAST_BATCH_GAIN
 
     @property
     def gains_by_pattern(self) -> bool:
@@ -161,14 +182,19 @@ class PreparedModel(Source):
             return None
         return self._shared(index, manner)
 
+    def open_for_a_row(self, index: int) -> OrtSession:
+        """What runs fastest for a row alone. Raises ArtefactError as ``open`` does."""
+        if self.kept[index].packs_for_a_row:
+            return self.open_warm(index) or self.open(index)
+        return self._shared(index, _COLD)
+
     def _warm_manner(self, index: int) -> _Manner | None:
         """None where the first session runs as fast: no threads that could spin longer."""
         kept = self.kept[index]
-        packs = kept.needs_packing or kept.gain is None or kept.gain >= LEAST_GAIN
         is_alone = len(self.plan.segments) == 1
-        if not packs and (self._threads == 1 or is_alone):
+        if not kept.packs and (self._threads == 1 or is_alone):
             return None
-        return _Manner(packs, spins_long=not is_alone)
+        return _Manner(kept.packs, spins_long=not is_alone)
 
     def _key(self, index: int, manner: _Manner) -> tuple[object, ...]:
         return self.kept[index].digest, self._threads, self._tuning, manner
@@ -219,14 +245,16 @@ class PreparedModel(Source):
 
     def _segment(self, record: Mapping[str, Any]) -> KeptSegment:
         self.container.place(record["proto"])
-        gain, pattern_gain = (
-            None if record[key] is None else float(record[key]) for key in ("gain", "pattern_gain")
+        gain, batch_gain, pattern_gain = (
+            None if record[key] is None else float(record[key])
+            for key in ("gain", "batch_gain", "pattern_gain")
         )
         return KeptSegment(
             record["proto"],
             tuple(self._weight(*each) for each in record["weights"]),
             tuple(blob for _, _, _, blob in record["weights"]),
             gain,
+            batch_gain,
             pattern_gain,
             bool(record["needs_packing"]),
             str(record["digest"]),

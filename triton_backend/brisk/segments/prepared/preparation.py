@@ -22,6 +22,7 @@ from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.paths import shown
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import (
+    SEVERAL_ROWS,
     PreparedModel,
     find_prepared,
     fingerprint,
@@ -31,9 +32,15 @@ from brisk.segments.prepared.form import (
 from brisk.segments.prepared.manifest import write_plan
 from brisk.segments.prepared.oracle import WholeModel, differing_output
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
-from brisk.segments.prepared.trial import SegmentTrial, all_alike, check_alike, gains
+from brisk.segments.prepared.trial import (
+    SegmentTrial,
+    all_alike,
+    check_alike,
+    gains,
+    has_open_rows,
+)
 from brisk.segments.session import Weight
-from brisk.segments.source import SegmentPlan
+from brisk.segments.source import SegmentPlan, SegmentSpec
 
 DISK_FACTOR = 4.5
 """Default of what the prepared form may take, as a multiple of the model's files: int8 weights
@@ -117,10 +124,13 @@ class _OtherAnswersError(InvalidModelError):
 
 
 class _Tried(NamedTuple):
-    """``gains``: by packing, and by a memory pattern; None where that is not known."""
+    """``gains``: by packing, and by a memory pattern; ``batch_gain``: by packing, of several rows;
+    None where that is not known.
+    """
 
     needs_packing: bool
     gains: list[float] | None
+    batch_gain: float | None = None
 
 
 class _Making:
@@ -144,6 +154,9 @@ class _Making:
             disk_factor * sum(stamp[0] for stamp in self.source.made_of.values())
         )
         self._trial = SegmentTrial(self.source.plan)
+        self._several: SegmentTrial | None = None
+        if has_open_rows(self.source.plan):
+            self._several = SegmentTrial(self.source.plan, SEVERAL_ROWS)
         self._known: dict[bytes, int] = {}
         self.gains: list[float | None] = []
 
@@ -188,6 +201,7 @@ class _Making:
                 "proto": draft.add(np.frombuffer(saved.proto, np.uint8), is_indexed=True),
                 "weights": [self._weight(each, draft, whole) for each in saved.weights],
                 "gain": gain,
+                "batch_gain": tried.batch_gain,
                 "pattern_gain": pattern_gain,
                 "needs_packing": tried.needs_packing,
                 "digest": whole.hexdigest(),
@@ -233,4 +247,17 @@ class _Making:
         served = packed_outputs if needs_packing else outputs
         if served is not None:
             trial.go_on(spec, served)
-        return _Tried(needs_packing, found)
+        return _Tried(needs_packing, found, self._batch_gain(spec, plain.session, packed.session))
+
+    def _batch_gain(self, spec: SegmentSpec, plain: Any, packed: Any) -> float | None:
+        """By packing, for a batch of several rows; None where the model takes none."""
+        several = self._several
+        if several is None:
+            return None
+        outputs = several.run(spec, plain) if spec.index else several.run_first(spec, plain)
+        found = None if outputs is None else gains(several, spec, plain, [packed])
+        if outputs is None or found is None:
+            self._several = None
+            return None
+        several.go_on(spec, outputs)
+        return found[0]

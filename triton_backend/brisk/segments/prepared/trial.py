@@ -30,8 +30,10 @@ LONGEST_S = 0.6
 class SegmentTrial:
     """The values of one run, as far as it has come; ``values`` None where it cannot go on."""
 
-    def __init__(self, plan: SegmentPlan) -> None:
+    def __init__(self, plan: SegmentPlan, rows: int = 1) -> None:
+        """``rows``: of the batch dimension, where the model leaves that open."""
         self._plan = plan
+        self._rows = rows
         self.inputs: dict[str, np.ndarray] = {}  # whose memory ``values`` show
         self.values: dict[str, Any] | None = None
 
@@ -39,7 +41,7 @@ class SegmentTrial:
         """The first segment's outputs, of the first sizes that it takes."""
         for size in SIZES:
             try:
-                self.inputs = made_up(self._plan, size)
+                self.inputs = made_up(self._plan, size, self._rows)
                 self.values = {name: to_ort_value(each) for name, each in self.inputs.items()}
             except (KeyError, TypeError, ValueError, RuntimeError):  # of strings, no OrtValue
                 break
@@ -123,8 +125,14 @@ def _bits(value: Any) -> Any:
     return (value.data_type(), value.shape(), ctypes.string_at(value.data_ptr(), size))
 
 
-def made_up(plan: SegmentPlan, size: int) -> dict[str, np.ndarray]:
-    """Inputs by name, open dimensions of ``size`` but for the first, which is 1.
+def has_open_rows(plan: SegmentPlan) -> bool:
+    """Whether the first dimension of every input without a default is left open."""
+    shapes = [each.type.shape for each in plan.inputs if each.name not in plan.defaults]
+    return bool(shapes) and all(shape and not isinstance(shape[0], int) for shape in shapes)
+
+
+def made_up(plan: SegmentPlan, size: int, rows: int = 1) -> dict[str, np.ndarray]:
+    """Inputs by name, open dimensions of ``size`` but for the first, which is ``rows``.
 
     Raises ValueError, KeyError and TypeError for inputs that cannot be made up.
     """
@@ -140,7 +148,7 @@ def made_up(plan: SegmentPlan, size: int) -> dict[str, np.ndarray]:
         if kind.shape is None:
             raise ValueError(f"input '{variable.name}' has any shape")
         shape = [
-            each if isinstance(each, int) else (size if axis else 1)
+            each if isinstance(each, int) else (size if axis else rows)
             for axis, each in enumerate(kind.shape)
         ]
         found[variable.name] = _array(kind.dtype, shape, rng)
