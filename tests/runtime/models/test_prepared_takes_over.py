@@ -15,6 +15,7 @@ from brisk.artefacts import store
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.models.background_prepare import SegmentPreparer
+from brisk.segments.prepared import preparation
 from brisk.segments.prepared.form import find_prepared
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.models.quantised_models import product_of
@@ -136,3 +137,33 @@ def test_a_builder_that_finds_another_one_at_it_comes_again(
     wait_until(lambda: bool(told), "the form")
     assert told == [True]
     assert find_prepared(model) is not None
+
+
+def test_the_next_model_of_a_structure_starts_in_its_sessions(
+    building_place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other weights, with answers of its own, also when the first one has gone."""
+    monkeypatch.setattr(preparation, "LEAST_SHARED", 0.0)  # whatever was measured
+    paths = []
+    for seed, name in enumerate(("first", "second")):
+        (tmp_path / name).mkdir()
+        paths.append(chain(tmp_path / name / "model.onnx", seed=seed))
+        preparation.prepare(paths[-1], 1)
+    first, second = (describe(path, name=path.parent.name) for path in paths)
+    expected = [whole(path, {"x": ROWS})["y"] for path in paths]
+    with opened(building_place, second) as later:
+        with opened(building_place, first) as connection:
+            wait_until(lambda: _is_settled(building_place, first.name), "the first one's sessions")
+            np.testing.assert_allclose(infer(connection, ROWS), expected[0], rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(infer(later, ROWS), expected[1], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(infer(later, ROWS), expected[1], rtol=1e-3, atol=1e-3)
+        with Observer(building_place, Role.FOREGROUND) as observer:
+            samples = observer.statistics()
+    lookups = {
+        each.labels: each.values[0]
+        for each in samples
+        if each.metric == "brisk_structure_lookups_total"
+    }
+    assert lookups["second", "1", "made"] > 0
+    assert lookups["first", "1", "found"] > 0
+    assert ("first", "1", "made") not in lookups

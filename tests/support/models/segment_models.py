@@ -14,6 +14,7 @@ from brisk.segments.model.sources import BareModel
 from brisk.segments.session import onnxruntime
 from brisk.segments.source import Source
 from brisk.segments.starting import start_segments
+from brisk.segments.values import to_array, to_ort_value
 
 
 def save(
@@ -42,9 +43,11 @@ def info(name: str, *shape: int | str, kind: int = TensorProto.FLOAT) -> onnx.Va
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def chain(path: Path, layers: int = 12, width: int = 512, **options: object) -> Path:
+def chain(
+    path: Path, layers: int = 12, width: int = 512, seed: int = 7, **options: object
+) -> Path:
     """Products with residual sums, heavy enough to be cut: x, y float32 ``[n, width]``."""
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(seed)
     nodes, weights, previous = [], {}, "x"
     for layer in range(layers):
         weights[f"w{layer}"] = (rng.standard_normal((width, width)) / width**0.5).astype("f4")
@@ -85,7 +88,12 @@ def run_in_turn(source: Source, inputs: Mapping[str, np.ndarray], *, warm: bool 
     values = {**source.plan.defaults, **inputs}
     for segment in source.plan.segments:
         opened = source.open_warm(segment.index) if warm else None
-        session = (opened or source.open(segment.index)).session
+        session = opened or source.open(segment.index)
         feeds = {name: values[name] for name in segment.inputs}
-        values.update(zip(segment.outputs, session.run(list(segment.outputs), feeds), strict=True))
+        if session.run is None:
+            made = session.session.run(list(segment.outputs), feeds)
+        else:
+            given = {name: to_ort_value(array) for name, array in feeds.items()}
+            made = map(to_array, session.run(given, list(segment.outputs), None))
+        values.update(zip(segment.outputs, made, strict=True))
     return {each.name: values[each.name] for each in source.plan.outputs}

@@ -24,9 +24,10 @@ THREADS = 2
 
 
 def opened_whole(path: Path, model: Path) -> None:
-    source = PreparedModel(path, model, THREADS)
-    for segment in source.plan.segments:
-        source.open(segment.index)
+    for shares in (True, False):
+        source = PreparedModel(path, model, THREADS, shares=shares)
+        for segment in source.plan.segments:
+            source.open(segment.index)
 
 
 def changed(path: Path, content: bytes) -> None:

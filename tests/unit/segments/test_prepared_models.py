@@ -96,7 +96,7 @@ def test_convolutions_have_their_weights_in_the_layout_of_the_kernels(tmp_path: 
 
 def test_weights_are_computed_with_where_they_are_mapped(model: Path) -> None:
     made = prepare(model, THREADS)
-    source = PreparedModel(made.path, model, THREADS)
+    source = PreparedModel(made.path, model, THREADS, shares=False)
     container = source.container
     begin = container.memory.ctypes.data
     count = 0
@@ -116,7 +116,8 @@ def test_copies_of_a_model_run_in_one_session_for_as_long_as_one_of_them_needs_i
     copy.parent.mkdir()
     shutil.copyfile(model, copy)
     first, second = (
-        PreparedModel(prepare(each, THREADS).path, each, THREADS) for each in (model, copy)
+        PreparedModel(prepare(each, THREADS).path, each, THREADS, shares=False)
+        for each in (model, copy)
     )
     opened = [first.open(0), first.open_warm(1)]
     assert [second.open(0), second.open_warm(1)] == opened
@@ -148,7 +149,9 @@ def test_a_session_of_a_file_that_was_written_to_meanwhile_is_not_shared(model: 
     assert session.running(("before",)) is None
 
 
-def test_models_of_other_weights_share_no_session(model: Path, tmp_path: Path) -> None:
+def test_models_of_other_weights_share_no_session_of_their_own(
+    model: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other.onnx"
     proto = onnx.load(model)
     changed = next(each for each in proto.graph.initializer if len(each.raw_data) > 4096)
@@ -157,7 +160,8 @@ def test_models_of_other_weights_share_no_session(model: Path, tmp_path: Path) -
     changed.raw_data = values.tobytes()
     onnx.save(proto, other)
     first, second = (
-        PreparedModel(prepare(each, THREADS).path, each, THREADS) for each in (model, other)
+        PreparedModel(prepare(each, THREADS).path, each, THREADS, shares=False)
+        for each in (model, other)
     )
     opened = [(first.open(index), second.open(index)) for index in range(len(first.kept))]
     assert [one is not another for one, another in opened].count(True) == 1
@@ -177,7 +181,7 @@ def test_sessions_of_other_threads_or_settings_are_not_shared(model: Path) -> No
 def test_a_session_packs_only_where_that_was_measured_to_gain(
     model: Path, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = PreparedModel(prepare(model, threads).path, model, threads)
+    source = PreparedModel(prepare(model, threads).path, model, threads, shares=False)
     assert all(each.gain is not None and each.gain > 0 for each in source.kept)
     asked: list[bool] = []
 
@@ -206,7 +210,7 @@ def test_a_session_packs_only_where_that_was_measured_to_gain(
 def test_a_row_alone_is_computed_on_mapped_weights_where_packing_pays_for_batches(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = PreparedModel(prepare(model, 1).path, model, 1)
+    source = PreparedModel(prepare(model, 1).path, model, 1, shares=False)
     asked: list[bool] = []
 
     def see(*_: object, packs: bool, **_others: bool) -> OrtSession:
@@ -228,14 +232,15 @@ def test_a_row_alone_is_computed_on_mapped_weights_where_packing_pays_for_batche
 
 def test_a_memory_pattern_is_used_only_where_that_was_measured_to_gain(model: Path) -> None:
     path = prepare(model, THREADS).path
-    source = PreparedModel(path, model, THREADS)
+    source = PreparedModel(path, model, THREADS, shares=False)
     assert all(each.pattern_gain is not None and each.pattern_gain > 0 for each in source.kept)
     least = prepared.LEAST_PATTERN_GAIN
     for gain, uses in ((least, True), (least - 0.001, False), (None, True)):
         source.kept = tuple(replace(each, pattern_gain=gain) for each in source.kept)
         assert source.open(0).session.get_session_options().enable_mem_pattern is uses
     for wish in (False, True):
-        asked = PreparedModel(path, model, THREADS, tuning=SessionTuning(uses_memory_pattern=wish))
+        tuning = SessionTuning(uses_memory_pattern=wish)
+        asked = PreparedModel(path, model, THREADS, tuning=tuning, shares=False)
         assert asked.open(0).session.get_session_options().enable_mem_pattern is wish
 
 

@@ -171,6 +171,7 @@ class ArrayRun:
         part = parts[0] if len(parts) == 1 else None
         return (
             part is not None
+            and part.session.run is None
             and not part.goes_by_arrays
             and set(program.outputs) <= set(part.outputs)
         )

@@ -150,12 +150,13 @@ def make_part(spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]) 
     kinds = [each.type for each in (*opened.get_inputs(), *opened.get_outputs())]
     goes_by_arrays = "tensor(string)" in kinds
     bound = opened._sess
+    run: Callable[[Mapping[str, Any], list[str], Any], Sequence[Any]]
+    run = session.run or bound.run_with_ort_values
+    if goes_by_arrays:  # its arguments stand in another order
+        run = lambda feeds, outputs, options: bound.run(outputs, feeds, options)  # noqa: E731
     return Part(
         spec,
-        # run's arguments stand in another order
-        (lambda feeds, outputs, options: bound.run(outputs, feeds, options))
-        if goes_by_arrays
-        else bound.run_with_ort_values,
+        run,
         spec.inputs,
         list(spec.outputs),
         tuple(slots[name] for name in spec.inputs),

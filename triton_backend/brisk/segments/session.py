@@ -80,16 +80,47 @@ class Weight:
     shape: tuple[int, ...]
 
 
+class StructureRun:
+    """Runs a session whose weights are inputs with those of one model, as ``run_with_ort_values``
+    of that model's own session: by its names.
+    """
+
+    __slots__ = ("_bound", "_inputs", "_outputs", "_weights")
+
+    def __init__(
+        self,
+        session: Any,
+        inputs: Mapping[str, str],
+        outputs: Mapping[str, str],
+        weights: Mapping[str, Any],
+    ) -> None:
+        """``inputs``, ``outputs``: the session's names by the model's; ``weights``: OrtValues by
+        the session's names, which are shown, not copied.
+        """
+        self._bound = session._sess.run_with_ort_values
+        self._inputs = inputs
+        self._outputs = outputs
+        self._weights = weights
+
+    def __call__(self, feeds: Mapping[str, Any], outputs: list[str], options: Any) -> Any:
+        given = {**self._weights}
+        for name, value in feeds.items():
+            given[self._inputs[name]] = value
+        return self._bound(given, [self._outputs[name] for name in outputs], options)
+
+
 @dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly
 class OrtSession:
     """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
 
-    ``shrinks_arena``: whether each of its runs gives memory back to the system.
+    ``shrinks_arena``: whether each of its runs gives memory back to the system. ``run``: how it is
+    run with one model's weights, where it is a structure's.
     """
 
     session: Any
     held: tuple[Any, ...]
     shrinks_arena: bool = False
+    run: StructureRun | None = None
 
 
 _running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()

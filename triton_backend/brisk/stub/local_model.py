@@ -185,7 +185,8 @@ def _open(model: LoadModel, offer: ComputeInStub) -> tuple[SegmentProgram, bool]
     from brisk.segments.prepared.form import PreparedModel
     from brisk.segments.starting import open_warm_program
 
-    source = PreparedModel(Path(offer.prepared), Path(model.path), 1, (), model.tuning)
+    path, file = Path(offer.prepared), Path(model.path)
+    source = PreparedModel(path, file, 1, (), model.tuning, shares=False)  # nobody else is here
     for variable in (*source.plan.inputs, *source.plan.outputs):
         dtype = variable.type.dtype
         if dtype not in BY_ELEMENT_NAME or dtype in _NO_ARRAYS:

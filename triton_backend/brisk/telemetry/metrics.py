@@ -98,6 +98,12 @@ LOADED_LAYERS = Metric(
     "or stolen from the lanes by the request that needs them",
     ("model", "version", "origin", "by"),
 )
+STRUCTURE_LOOKUPS = Metric(
+    "brisk_structure_lookups_total",
+    "Segments of cold starts that run in a session of their structure, which another model had "
+    "already, or which was made",
+    (*MODEL_LABELS, "result"),
+)
 CACHED_ROWS = Metric(
     "brisk_cached_rows_total",
     "Rows of requests to models with learned caches; early answers over it are the hit rate",

@@ -192,7 +192,9 @@ def packing_words(kept: KeptSegment) -> str:
     text = f"{kept.gain:.2f} times as fast"
     if kept.batch_gain is not None:
         text += f" for a row, {kept.batch_gain:.2f} for {SEVERAL_ROWS}"
-    return f"packed when there is time: {text}" if kept.packs else f"stays mapped: packed {text}"
+    shared = "" if kept.structure is None else f"; of structure {kept.structure.digest[:8]}"
+    words = "packed when there is time:" if kept.packs else "stays mapped: packed"
+    return f"{words} {text}{shared}"
 
 
 def _crossing_text(names: Sequence[str], types: Mapping[str, TypeProto]) -> str:

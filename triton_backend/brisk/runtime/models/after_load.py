@@ -128,6 +128,7 @@ class AfterLoad:
                 return
             may_go_on = self._between(session.table, self._yielding.expect())
             if _succeeds(session, lambda: session.adopt_prepared(may_go_on)):
+                _report_lookups(session, entry.labels)
                 self._yielding.pause(LONGEST_PAUSE_S)
                 gc.collect()
                 give_back()
@@ -174,10 +175,17 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     for where, stolen in (("lane", False), ("stolen", True)):
         number = sum((event.lane == EXECUTOR) is stolen for event in made)
         count(metrics.LOADED_LAYERS, (*labels, origin, where), number)
+    _report_lookups(session, labels)
     # CLOCK_MONOTONIC is what both of Python's clocks read.
     for event in events:
         name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"
         SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))
+
+
+def _report_lookups(session: Session, labels: tuple[str, str]) -> None:
+    for result, number in session.lookups.items():
+        if number:
+            count(metrics.STRUCTURE_LOOKUPS, (*labels, result), number)
 
 
 # Memory is given back when sessions are gone, while no request waits for the interpreter.

@@ -105,6 +105,11 @@ class SegmentSession(Session):
         return source.path if isinstance(source, PreparedModel) else None
 
     @property
+    def lookups(self) -> Mapping[str, int]:  # type: ignore[override]
+        source = self.starting.source
+        return source.lookups if isinstance(source, PreparedModel) else {}
+
+    @property
     def wants_artefact(self) -> bool:
         return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 

@@ -8,6 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from brisk.errors import ArtefactError, BriskError, InvalidModelError
@@ -60,6 +61,8 @@ class Servable(ABC):
     table: LayerTable[Any] | None = None
     caches: SessionCaches | None = None
     prepared: Path | None = None
+    lookups: Mapping[str, int] = MappingProxyType({})
+    """Of sessions that models of one structure share, by what came of them."""
     weight_bytes = 0
     has_steady_runs = True
 

@@ -26,6 +26,12 @@ from brisk.artefacts.container import Container
 from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.prepared.manifest import read_plan
+from brisk.segments.prepared.sharing import (
+    KeptStructure,
+    open_structure,
+    read_structure,
+    with_weights,
+)
 from brisk.segments.session import (
     FOLDER_ENTRY,
     NOWHERE,
@@ -40,7 +46,7 @@ from brisk.segments.session import (
 from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
-SCHEMA = 8
+SCHEMA = 9
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
 
@@ -64,6 +70,7 @@ class KeptSegment:
     measured.
     ``needs_packing``: whether it answers otherwise where its weights are not packed.
     ``digest``: of all that a session is made from, by which equal segments are known.
+    ``structure``: by which models of other weights are known; None where they cannot share.
     """
 
     proto: int
@@ -74,6 +81,7 @@ class KeptSegment:
     pattern_gain: float | None
     needs_packing: bool
     digest: str
+    structure: KeptStructure | None = None
 
     @property
     def packs_for_a_row(self) -> bool:
@@ -149,8 +157,11 @@ class PreparedModel(Source):
         taps: Collection[str] = (),
         tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
         environment: Mapping[str, str] = os.environ,
+        *,
+        shares: bool = True,
     ) -> None:
         """Reads the manifest; no weight is touched. ``environment``: of whoever made the file.
+        ``shares``: whether segments run in sessions of their structure (``sharing``).
 
         Raises ArtefactError where the file cannot be used: damaged, of another model, of other
         cuts, of another version of ONNX Runtime or processor.
@@ -163,6 +174,11 @@ class PreparedModel(Source):
         self.weight_bytes = self.container.memory.nbytes
         self._threads = threads
         self._tuning = tuning
+        self._shares = shares
+        self._structures: dict[int, OrtSession] = {}
+        """Kept for other models, also when this one runs in sessions of its own."""
+        self.lookups = {"found": 0, "made": 0}
+        """Of sessions of structures, by what came of them (PASK, III-C)."""
         try:
             self.plan, self.kept = self._read(self.container.content, model, taps)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -180,6 +196,8 @@ class PreparedModel(Source):
         manner = self._warm_manner(index)
         if manner is None or self.kept[index].needs_packing:
             return None
+        if manner.packs:
+            self._structure(index, _COLD)  # for the next model of it
         return self._shared(index, manner)
 
     def open_for_a_row(self, index: int) -> OrtSession:
@@ -199,7 +217,41 @@ class PreparedModel(Source):
     def _key(self, index: int, manner: _Manner) -> tuple[object, ...]:
         return self.kept[index].digest, self._threads, self._tuning, manner
 
+    def _structure(self, index: int, manner: _Manner) -> OrtSession | None:
+        """The session of the segment's structure, found or made; None where it has none."""
+        kept = self.kept[index]
+        structure = kept.structure
+        if structure is None or not self._shares:
+            return None
+
+        def make() -> OrtSession:
+            return open_structure(
+                self.container.copied(structure.proto),
+                self._threads,
+                self._tuning,
+                spins_long=manner.spins_long,
+                uses_memory_pattern=kept.gains_by_pattern,
+            )
+
+        key = structure.digest, "structure", self._threads, self._tuning, manner
+        found = running(key)
+        self.lookups["made" if found is None else "found"] += 1
+        found = self._structures[index] = found or shared(key, make)
+        return found
+
     def _shared(self, index: int, manner: _Manner) -> OrtSession:
+        structure = None if manner.packs else self._structure(index, manner)
+        kept = self.kept[index].structure
+        if structure is not None and kept is not None:
+            self.container.verify_all(kept.blobs, self._threads)
+            return with_weights(
+                structure,
+                self.plan.segments[index],
+                kept.inputs,
+                kept.outputs,
+                kept.weights,
+                shrinks_arena=self._tuning.shrinks_arena,
+            )
         session = shared(self._key(index, manner), lambda: self._open(index, manner))
         if manner.packs:
             for blob in self.kept[index].blobs:  # it computes on copies of most of them
@@ -258,6 +310,7 @@ class PreparedModel(Source):
             pattern_gain,
             bool(record["needs_packing"]),
             str(record["digest"]),
+            read_structure(record["structure"], self._weight),
         )
 
     def _weight(self, name: str, kind: int, shape: Sequence[int], blob: int) -> Weight:

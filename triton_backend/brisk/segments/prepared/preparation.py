@@ -32,9 +32,12 @@ from brisk.segments.prepared.form import (
 from brisk.segments.prepared.manifest import write_plan
 from brisk.segments.prepared.oracle import WholeModel, differing_output
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
+from brisk.segments.prepared.sharing import open_structure, with_weights
+from brisk.segments.prepared.structure import Structure, structure_of
 from brisk.segments.prepared.trial import (
     SegmentTrial,
     all_alike,
+    are_equal,
     check_alike,
     gains,
     has_open_rows,
@@ -48,6 +51,9 @@ that ONNX Runtime computes with as float32 are kept so."""
 
 SPARE_BYTES = 16 << 20
 """What any model's may take."""
+
+LEAST_SHARED = 0.95
+"""How many times as fast as its own a session of the structure must be."""
 
 _DRAFT = ".draft-"
 
@@ -131,6 +137,7 @@ class _Tried(NamedTuple):
     needs_packing: bool
     gains: list[float] | None
     batch_gain: float | None = None
+    structure: Structure | None = None
 
 
 class _Making:
@@ -158,6 +165,7 @@ class _Making:
         if has_open_rows(self.source.plan):
             self._several = SegmentTrial(self.source.plan, SEVERAL_ROWS)
         self._known: dict[bytes, int] = {}
+        self._structures: dict[str, int] = {}
         self.gains: list[float | None] = []
 
     def write(self, file: BinaryIO) -> None:
@@ -205,6 +213,7 @@ class _Making:
                 "pattern_gain": pattern_gain,
                 "needs_packing": tried.needs_packing,
                 "digest": whole.hexdigest(),
+                "structure": self._structure_record(tried.structure, draft),
             }
         if draft.size > self._most_bytes:
             raise InvalidModelError(
@@ -212,10 +221,30 @@ class _Making:
             )
         return record
 
-    def _weight(self, weight: Weight, draft: ContainerDraft, whole: hashlib.blake2b) -> list[Any]:
+    def _structure_record(
+        self, structure: Structure | None, draft: ContainerDraft
+    ) -> dict[str, Any] | None:
+        if structure is None:
+            return None
+        blob = self._structures.get(structure.digest)
+        if blob is None:
+            graph = np.frombuffer(structure.proto, np.uint8)
+            blob = self._structures[structure.digest] = draft.add(graph, is_indexed=True)
+        return {
+            "proto": blob,
+            "digest": structure.digest,
+            "inputs": list(structure.inputs),
+            "outputs": list(structure.outputs),
+            "weights": [self._weight(each, draft) for each in structure.weights],
+        }
+
+    def _weight(
+        self, weight: Weight, draft: ContainerDraft, whole: hashlib.blake2b | None = None
+    ) -> list[Any]:
         """Its record; what several segments read is kept once. ``whole``: of the segment."""
         digest = hashlib.blake2b(weight.data.data, digest_size=16).digest()
-        whole.update(repr((weight.name, weight.kind, tuple(weight.shape), digest)).encode())
+        if whole is not None:
+            whole.update(repr((weight.name, weight.kind, tuple(weight.shape), digest)).encode())
         blob = self._known.get(digest)
         if blob is None:
             blob = self._known[digest] = draft.add(weight.data)
@@ -244,10 +273,30 @@ class _Making:
         needs_packing = saved.needs_packing or not all_alike(outputs, packed_outputs)
         patterned = open_saved(*made, packs=False, uses_memory_pattern=True)
         found = gains(trial, spec, plain.session, [packed.session, patterned.session])
+        structure = self._structure(spec, saved, plain.session, outputs)
         served = packed_outputs if needs_packing else outputs
         if served is not None:
             trial.go_on(spec, served)
-        return _Tried(needs_packing, found, self._batch_gain(spec, plain.session, packed.session))
+        batch_gain = self._batch_gain(spec, plain.session, packed.session)
+        return _Tried(needs_packing, found, batch_gain, None if needs_packing else structure)
+
+    def _structure(
+        self, spec: SegmentSpec, saved: OptimisedSegment, plain: Any, outputs: list[Any]
+    ) -> Structure | None:
+        """None where other models cannot share it, it answers otherwise, or takes longer."""
+        made = structure_of(saved.proto, saved.weights, spec)
+        if made is None:
+            return None
+        try:
+            opened = open_structure(made.proto, self._threads)
+            session = with_weights(opened, spec, made.inputs, made.outputs, made.weights)
+        except Exception:  # noqa: BLE001  # ONNX Runtime's have no common class
+            return None
+        found = self._trial.run(spec, session)
+        if found is None or not are_equal(outputs, found):
+            return None
+        times = gains(self._trial, spec, plain, [session])
+        return made if times is not None and times[0] >= LEAST_SHARED else None
 
     def _batch_gain(self, spec: SegmentSpec, plain: Any, packed: Any) -> float | None:
         """By packing, for a batch of several rows; None where the model takes none."""

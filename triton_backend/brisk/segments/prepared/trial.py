@@ -16,6 +16,7 @@ from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import ContainerKind
 from brisk.segments.prepared.oracle import are_alike
+from brisk.segments.session import OrtSession
 from brisk.segments.source import SegmentPlan, SegmentSpec
 from brisk.segments.values import to_array, to_ort_value
 
@@ -55,8 +56,10 @@ class SegmentTrial:
         if self.values is None:
             return None
         feeds = {name: self.values[name] for name in segment.inputs}
+        run: Any = session.run if isinstance(session, OrtSession) else None
         try:
-            return list(session._sess.run_with_ort_values(feeds, list(segment.outputs), None))
+            run = run or session._sess.run_with_ort_values
+            return list(run(feeds, list(segment.outputs), None))
         except Exception:  # noqa: BLE001  # made-up inputs need not suit a model
             return None
 
@@ -80,6 +83,11 @@ def all_alike(expected: list[Any], found: list[Any] | None) -> bool:
         for one, other in zip(expected, found, strict=True)
         if one.is_tensor()
     )
+
+
+def are_equal(one: list[Any], other: list[Any]) -> bool:
+    """Whether they are equal bit for bit."""
+    return list(map(_bits, one)) == list(map(_bits, other))
 
 
 def check_alike(label: str, expected: list[Any], again: list[Any] | None, found: Any) -> None:

@@ -1,0 +1,213 @@
+"""Models of one structure run in one session, each with its own weights."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from brisk.errors import ArtefactError
+from brisk.segments.frame import run_serially
+from brisk.segments.prepared import form, preparation, sharing
+from brisk.segments.prepared.form import PreparedModel
+from brisk.segments.prepared.preparation import prepare
+from brisk.segments.session import OrtSession
+from brisk.segments.starting import open_warm_program
+from brisk.tuning import SessionTuning
+from support.models.segment_models import chain, info, run_in_turn, save
+
+pytestmark = pytest.mark.usefixtures("private_cache", "whatever_it_takes")
+
+WIDTH = 64
+ROWS = np.random.default_rng(5).standard_normal((3, WIDTH)).astype(np.float32)
+
+
+@pytest.fixture
+def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To give the weights of a network of microseconds takes a part of its time."""
+    monkeypatch.setattr(preparation, "LEAST_SHARED", 0.0)
+
+
+def network(path: Path, seed: int, prefix: str = "", split: int = 2) -> Path:
+    """Two branches of a product, a scale and a bias each; ``seed``: of all weights.
+
+    ``prefix``: of every name but the ends'; ``split``: rows of what an int64 constant cuts.
+    """
+    rng = np.random.default_rng(seed)
+    weights: dict[str, np.ndarray] = {}
+    branches = []
+    for branch in ("a", "b"):
+        name = f"{prefix}{branch}"
+        weights[f"{name}w"] = rng.standard_normal((WIDTH, WIDTH)).astype("f4")
+        weights[f"{name}s"] = rng.standard_normal(WIDTH).astype("f4")
+        activation = "Tanh" if branch == "a" else "Relu"
+        branches.append(
+            [
+                helper.make_node("MatMul", ["x", f"{name}w"], [f"{name}p"]),
+                helper.make_node("Mul", [f"{name}p", f"{name}s"], [f"{name}m"]),
+                helper.make_node(activation, [f"{name}m"], [f"{name}t"]),
+            ]
+        )
+    shape = np.array([-1, split, WIDTH // split], np.int64)
+    weights[f"{prefix}shape"] = shape
+    if prefix:
+        branches.reverse()  # another exporter writes its nodes in another order
+    nodes = [node for branch in branches for node in branch]
+    nodes += [
+        helper.make_node("Sub", [f"{prefix}at", f"{prefix}bt"], [f"{prefix}d"]),
+        helper.make_node("Reshape", [f"{prefix}d", f"{prefix}shape"], ["y"]),
+    ]
+    outputs = [info("y", "n", split, WIDTH // split)]
+    return save(path, nodes, [info("x", "n", WIDTH)], outputs, weights)
+
+
+def prepared(path: Path, threads: int = 1, **options: object) -> PreparedModel:
+    return PreparedModel(prepare(path, threads).path, path, threads, **options)  # type: ignore[arg-type]
+
+
+def digests(source: PreparedModel) -> list[str | None]:
+    return [each.structure and each.structure.digest for each in source.kept]
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Sequence[OrtSession]:
+    """Sessions of structures, as they are made."""
+    found: list[OrtSession] = []
+    real = sharing.open_structure
+
+    def counted(*arguments: object, **options: object) -> OrtSession:
+        found.append(real(*arguments, **options))  # type: ignore[arg-type]
+        return found[-1]
+
+    monkeypatch.setattr(form, "open_structure", counted)
+    return found
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_the_next_model_of_a_structure_makes_no_session(
+    tmp_path: Path, made: Sequence[OrtSession], monkeypatch: pytest.MonkeyPatch, packs: bool
+) -> None:
+    monkeypatch.setattr(form, "LEAST_GAIN", 0.0 if packs else 99.0)
+    monkeypatch.setattr(form, "LEAST_BATCH_GAIN", 99.0)
+    first = prepared(network(tmp_path / "first.onnx", 1))
+    second = prepared(network(tmp_path / "second.onnx", 2, prefix="other_"))
+    assert digests(first) == digests(second)
+    assert None not in digests(first)
+    program = open_warm_program(first)
+    assert len(made) == 1
+    answers = []
+    for source, path in ((first, "first.onnx"), (second, "second.onnx")):
+        alone = PreparedModel(source.path, tmp_path / path, 1, shares=False)
+        answers.append(run_in_turn(source, {"x": ROWS})["y"])
+        assert answers[-1].tobytes() == run_in_turn(alone, {"x": ROWS})["y"].tobytes()
+    assert len(made) == 1
+    assert not np.array_equal(*answers)
+    assert (run_serially(program, {"x": ROWS})["y"] == answers[0]).mean() > 0.1
+
+
+def test_what_decides_shapes_tells_structures_apart(tmp_path: Path) -> None:
+    one, other = (prepared(network(tmp_path / f"{n}.onnx", 1, split=n)) for n in (2, 4))
+    assert None not in digests(one) + digests(other)
+    assert digests(one) != digests(other)
+
+
+def test_threads_and_wishes_of_an_entry_tell_sessions_apart(
+    tmp_path: Path, made: Sequence[OrtSession]
+) -> None:
+    path = network(tmp_path / "model.onnx", 1)
+    place = prepare(path, 1).path
+    sources = [
+        PreparedModel(place, path, 1),
+        PreparedModel(place, path, 2),
+        PreparedModel(place, path, 1, tuning=SessionTuning(uses_arena=False)),
+        PreparedModel(place, path, 1),
+    ]
+    opened = [each.open(0) for each in sources]
+    assert len(made) == 3
+    assert opened[0].session is opened[3].session
+
+
+def test_a_structure_lives_as_long_as_a_model_of_it(
+    tmp_path: Path, made: list[OrtSession]
+) -> None:
+    first = prepared(network(tmp_path / "first.onnx", 1))
+    second = prepared(network(tmp_path / "second.onnx", 2))
+    first.open(0)
+    kept = weakref.ref(made.pop())
+    session = second.open(0)
+    del first
+    gc.collect()
+    assert kept() is not None
+    expected = run_in_turn(second, {"x": ROWS})["y"]
+    assert np.isfinite(expected).all()
+    del second, session
+    gc.collect()
+    assert kept() is None
+
+
+def test_layers_of_one_shape_share_a_session_within_a_model(
+    tmp_path: Path, short_segments: None, made: Sequence[OrtSession]
+) -> None:
+    source = prepared(chain(tmp_path / "chain.onnx"))
+    for index in range(len(source.plan.segments)):
+        source.open(index)
+    found = digests(source)
+    assert len(made) == len(set(found)) < len(found)
+
+
+@pytest.mark.parametrize("what", ["int8", "body", "handed on"])
+def test_what_no_other_model_could_run_in_has_no_structure(tmp_path: Path, what: str) -> None:
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((WIDTH, WIDTH)).astype("f4")}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    outputs = [info("y", "n", WIDTH)]
+    if what == "int8":
+        weights = {
+            "w": rng.integers(0, 255, (WIDTH, WIDTH)).astype("u1"),
+            "s": np.array(0.1, "f4"),
+            "z": np.array(3, "u1"),
+        }
+        nodes = [
+            helper.make_node("DequantizeLinear", ["w", "s", "z"], ["d"]),
+            helper.make_node("MatMul", ["x", "d"], ["y"]),
+        ]
+    elif what == "handed on":
+        outputs.append(info("x", "n", WIDTH))
+    else:
+        branch = helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["b"])], "then", [], [info("b", "n", WIDTH)]
+        )
+        other = helper.make_graph(
+            [helper.make_node("Neg", ["x"], ["c"])], "else", [], [info("c", "n", WIDTH)]
+        )
+        weights["t"] = np.array(0.0, "f4")
+        nodes = [
+            helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+            helper.make_node("Greater", ["m", "t"], ["g"]),
+            helper.make_node("If", ["g"], ["y"], then_branch=branch, else_branch=other),
+        ]
+    path = save(tmp_path / "model.onnx", nodes, [info("x", "n", WIDTH)], outputs, weights)
+    source = prepared(path)
+    if what != "int8" or source.kept[0].needs_packing:
+        assert digests(source) == [None]
+    run_in_turn(source, {"x": ROWS})
+
+
+def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
+    source = prepared(network(tmp_path / "model.onnx", 1))
+    (kept,) = source.kept
+    assert kept.structure is not None
+    first, *others = kept.structure.weights
+    changed = replace(first, shape=(*first.shape, 1))
+    source.kept = (replace(kept, structure=replace(kept.structure, weights=(changed, *others))),)
+    with pytest.raises(ArtefactError, match="which its structure does not take"):
+        source.open(0)
+    source.kept = (replace(kept, structure=replace(kept.structure, weights=tuple(others))),)
+    with pytest.raises(ArtefactError, match="not all weights of its structure"):
+        source.open(0)

@@ -1,0 +1,112 @@
+"""Sessions that models of one structure share, each with its own weights (PASK, III-C).
+
+Free of onnx: a start from a prepared form needs this alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brisk.errors import ArtefactError
+from brisk.segments.session import (
+    OrtSession,
+    StructureRun,
+    Weight,
+    onnxruntime,
+    session_options,
+    value_in_place,
+)
+from brisk.segments.source import SegmentSpec
+from brisk.tuning import SessionTuning
+
+
+@dataclass(frozen=True, slots=True)
+class KeptStructure:
+    """A segment's structure in its prepared form. ``proto``: number of the blob with its graph;
+    ``digest``: of that; ``inputs``, ``outputs``: its names, in the order of the segment's;
+    ``weights`` with its names, ``blobs``: of them.
+    """
+
+    proto: int
+    digest: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[Weight, ...]
+    blobs: tuple[int, ...]
+
+
+def read_structure(
+    record: Mapping[str, Any] | None, weight_of: Callable[..., Weight]
+) -> KeptStructure | None:
+    """Of a manifest. ``weight_of``: makes a weight of its record.
+
+    Raises KeyError, TypeError or ValueError where nobody has written such a record.
+    """
+    if record is None:
+        return None
+    weights = record["weights"]
+    return KeptStructure(
+        int(record["proto"]),
+        str(record["digest"]),
+        tuple(map(str, record["inputs"])),
+        tuple(map(str, record["outputs"])),
+        tuple(weight_of(*each) for each in weights),
+        tuple(int(blob) for _, _, _, blob in weights),
+    )
+
+
+def open_structure(
+    proto: bytes,
+    threads: int,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    spins_long: bool = False,
+    uses_memory_pattern: bool = False,
+) -> OrtSession:
+    """A session for any model of that structure; to be run ``with_weights``."""
+    options = session_options(
+        tuning,
+        threads,
+        is_warm=False,
+        spins_long=spins_long,
+        uses_memory_pattern=uses_memory_pattern,
+    )
+    session = onnxruntime().InferenceSession(proto, options, providers=["CPUExecutionProvider"])
+    return OrtSession(session, ())
+
+
+def with_weights(
+    structure: OrtSession,
+    spec: SegmentSpec,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    weights: Sequence[Weight],
+    *,
+    shrinks_arena: bool = False,
+) -> OrtSession:
+    """The structure's session with one model's weights, as that model's own.
+
+    Raises ArtefactError where they are not what the structure computes with.
+    """
+    declared = {each.name: each for each in structure.session.get_inputs()}
+    values = {}
+    for weight in weights:
+        expected, value = declared.get(weight.name), value_in_place(weight)
+        if expected is None or value is None or list(weight.shape) != list(expected.shape):
+            raise ArtefactError(
+                f"weight '{weight.name}' of segment {spec.index} is of shape "
+                f"{list(weight.shape)}, which its structure does not take"
+            )
+        values[weight.name] = value._ortvalue
+    if len(values) + len(inputs) != len(declared):
+        raise ArtefactError(f"segment {spec.index} has not all weights of its structure")
+    run = StructureRun(
+        structure.session,
+        dict(zip(spec.inputs, inputs, strict=True)),
+        dict(zip(spec.outputs, outputs, strict=True)),
+        values,
+    )
+    held = (structure, *(weight.data for weight in weights))
+    return OrtSession(structure.session, held, shrinks_arena, run)

@@ -1,0 +1,277 @@
+"""What models of one structure have in common: a segment's graph without its weights' values.
+
+The optimised graph of a segment with its weights as inputs is one session for every model of that
+structure: the next version of a model, a fine-tune, a backbone under several heads (the pattern
+that a solution is found by: PASK, III-B). Names differ between exports, so they are put in order;
+values that decide shapes, axes or branches stay in the graph and tell structures apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    ValueInfoProto,
+    numpy_helper,
+)
+
+from brisk.graph.files.element_types import COMPLEX, PACKED
+from brisk.segments.model.graph_names import bodies_of
+from brisk.segments.session import Weight
+from brisk.segments.source import SegmentSpec
+
+_FLOATS = frozenset(
+    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
+)
+
+_READ_AT_ONCE = frozenset({"Resize", "Upsample", "Range", "Pad", "Clip", "NonMaxSuppression"})
+"""Operators some of whose kernels read constants when the session is made."""
+
+_QUANTISED = ("Linear", "Integer", "Quantize", "NBits", "QOrdered", "QAttention", "QEmbed")
+"""Parts of names of operators that lay out their weights, or take scales, when it is made."""
+
+
+class Structure(NamedTuple):
+    """``proto``: the graph with canonical names, its weights are inputs; ``digest``: of it.
+
+    ``inputs``, ``outputs``: canonical names, in the order of the segment's. ``weights``: with
+    canonical names.
+    """
+
+    proto: bytes
+    digest: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[Weight, ...]
+
+
+def structure_of(
+    optimised: bytes, weights: Sequence[Weight], spec: SegmentSpec
+) -> Structure | None:
+    """Of a segment as ``save_optimised`` made it; None where no other model could run in it."""
+    model = ModelProto.FromString(optimised)
+    graph = model.graph
+    if model.functions or graph.sparse_initializer:
+        return None
+    if any(True for node in graph.node for each in node.attribute for _ in bodies_of(each)):
+        return None
+    constants = {tensor.name: tensor for tensor in graph.initializer}
+    ends = [*spec.inputs, *spec.outputs]
+    if len(set(ends)) < len(ends) or not constants.keys().isdisjoint(ends):
+        return None  # it hands something on that it does not compute
+    lifted = _lifted(model, weights, constants)
+    if lifted is None:
+        return None
+    names = _Names(spec)
+    nodes = _in_order(graph.node, spec, lifted, constants)
+    used_weights, used_constants = [], []
+    for node in nodes:
+        for name in node.input:
+            if not name or name in names.known:
+                continue
+            if name in lifted:
+                used_weights.append(replace(lifted[name], name=names.new("w", name)))
+            elif name in constants:
+                names.new("c", name)
+                used_constants.append(constants[name])
+            else:
+                return None  # of an input that is none of the segment's
+        for name in node.output:
+            if name and name not in names.known:
+                names.new("v", name)
+    made = _rebuilt(model, nodes, names, used_weights, used_constants, spec)
+    digest = hashlib.blake2b(made, digest_size=16).hexdigest()
+    inputs = tuple(names.known[name] for name in spec.inputs)
+    outputs = tuple(names.known[name] for name in spec.outputs)
+    return Structure(made, digest, inputs, outputs, tuple(used_weights))
+
+
+def _lifted(
+    model: ModelProto, weights: Sequence[Weight], constants: Mapping[str, TensorProto]
+) -> dict[str, Weight] | None:
+    """What becomes an input, by its name: all that lies outside of the graph, and floats in it.
+
+    None where one of the former must be known when the session is made.
+    """
+    fixed = {name for node in model.graph.node if _is_fixed(node) for name in node.input}
+    found = {weight.name: weight for weight in weights}
+    if not fixed.isdisjoint(found):
+        return None
+    if any(weight.kind in PACKED or weight.kind in COMPLEX for weight in weights):
+        return None
+    for name, tensor in constants.items():
+        if name not in found and name not in fixed and tensor.data_type in _FLOATS:
+            found[name] = _embedded(tensor)
+    return found
+
+
+def _in_order(
+    nodes: Sequence[NodeProto],
+    spec: SegmentSpec,
+    lifted: Mapping[str, Weight],
+    constants: Mapping[str, TensorProto],
+) -> list[NodeProto]:
+    """The nodes in an order that their connections alone decide, not names or who saved them.
+
+    Each is known by all that leads to it and all that it leads to; nodes that are alike in both
+    may stand for each other.
+    """
+    maker = {name: number for number, node in enumerate(nodes) for name in node.output if name}
+    known: dict[str, object] = {name: ("i", number) for number, name in enumerate(spec.inputs)}
+    for name, weight in lifted.items():
+        known[name] = ("w", weight.kind, weight.shape)
+    for name, tensor in constants.items():
+        if name not in lifted:
+            bare = TensorProto()
+            bare.CopyFrom(tensor)
+            bare.ClearField("name")
+            bare.ClearField("doc_string")
+            known[name] = ("c", bare.SerializeToString(deterministic=True))
+    ends = {name: number for number, name in enumerate(spec.outputs)}
+    above: list[str] = []
+    readers: dict[int, list[tuple[int, int, int]]] = {number: [] for number in range(len(nodes))}
+    for number, node in enumerate(nodes):
+        told: list[object] = [node.domain, node.op_type]
+        told += [each.SerializeToString(deterministic=True) for each in _attributes(node)]
+        for place, name in enumerate(node.input):
+            told.append(known.get(name, ""))
+            if name in maker:
+                slot = list(nodes[maker[name]].output).index(name)
+                readers[maker[name]].append((slot, place, number))
+        above.append(_digest(told))
+        for slot, name in enumerate(node.output):
+            known[name] = (above[number], slot)
+    below = [""] * len(nodes)
+    for number in reversed(range(len(nodes))):
+        told = [ends.get(name, "") for name in nodes[number].output]
+        told += sorted(
+            (slot, place, above[reader], below[reader]) for slot, place, reader in readers[number]
+        )
+        below[number] = _digest(told)
+    return _sorted(nodes, maker, [*zip(above, below, strict=True)])
+
+
+def _sorted(
+    nodes: Sequence[NodeProto], maker: Mapping[str, int], ranks: Sequence[tuple[str, str]]
+) -> list[NodeProto]:
+    """Each behind those whose values it reads; of several that may come, the least rank."""
+    waits = [len({maker[name] for name in node.input if name in maker}) for node in nodes]
+    readers: dict[int, set[int]] = {number: set() for number in range(len(nodes))}
+    for number, node in enumerate(nodes):
+        for name in node.input:
+            if name in maker:
+                readers[maker[name]].add(number)
+    ready = [(ranks[number], number) for number, left in enumerate(waits) if not left]
+    heapify(ready)
+    found = []
+    while ready:
+        _, number = heappop(ready)
+        found.append(nodes[number])
+        for reader in readers[number]:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heappush(ready, (ranks[reader], reader))
+    return found
+
+
+def _digest(told: object) -> str:
+    return hashlib.blake2b(repr(told).encode(), digest_size=16).hexdigest()
+
+
+def _attributes(node: NodeProto) -> list[AttributeProto]:
+    return sorted(node.attribute, key=lambda each: each.name)
+
+
+class _Names:
+    """Canonical names by those that the graph has."""
+
+    def __init__(self, spec: SegmentSpec) -> None:
+        self.known = {name: f"i{number}" for number, name in enumerate(spec.inputs)}
+        self.known.update((name, f"o{number}") for number, name in enumerate(spec.outputs))
+        self._numbers = {kind: count() for kind in "cvwd"}
+
+    def new(self, kind: str, name: str) -> str:
+        found = self.known[name] = f"{kind}{next(self._numbers[kind])}"
+        return found
+
+    def of_dimensions(self) -> Iterator[str]:
+        return (f"d{number}" for number in self._numbers["d"])
+
+
+def _is_fixed(node: NodeProto) -> bool:
+    return node.op_type in _READ_AT_ONCE or any(part in node.op_type for part in _QUANTISED)
+
+
+def _embedded(tensor: TensorProto) -> Weight:
+    """A small weight that lies in the graph itself."""
+    array = np.ascontiguousarray(numpy_helper.to_array(tensor))
+    shape = tuple(tensor.dims)
+    return Weight(tensor.name, array.reshape(-1).view(np.uint8), tensor.data_type, shape)
+
+
+def _rebuilt(
+    model: ModelProto,
+    nodes: Sequence[NodeProto],
+    names: _Names,
+    lifted: Sequence[Weight],
+    kept: Sequence[TensorProto],
+    spec: SegmentSpec,
+) -> bytes:
+    made = ModelProto(ir_version=model.ir_version)
+    for entry in sorted(model.opset_import, key=lambda each: each.domain):
+        made.opset_import.add().CopyFrom(entry)
+    graph = made.graph
+    graph.name = "structure"
+    infos = {info.name: info for info in (*model.graph.input, *model.graph.output)}
+    dimensions: dict[str, str] = {}
+    fresh = names.of_dimensions()
+    for wanted, into in ((spec.inputs, graph.input), (spec.outputs, graph.output)):
+        for name in wanted:
+            into.append(_info(names.known[name], infos[name].type, dimensions, fresh))
+    for weight in lifted:
+        kind = TypeProto()
+        kind.tensor_type.elem_type = weight.kind
+        for size in weight.shape:
+            kind.tensor_type.shape.dim.add().dim_value = size
+        if not weight.shape:
+            kind.tensor_type.shape.SetInParent()
+        graph.input.append(ValueInfoProto(name=weight.name, type=kind))
+    for tensor in kept:
+        copied = graph.initializer.add()
+        copied.CopyFrom(tensor)
+        copied.ClearField("doc_string")
+        copied.name = names.known[tensor.name]
+    for node in nodes:
+        graph.node.add(
+            domain=node.domain,
+            op_type=node.op_type,
+            input=[names.known[name] if name else "" for name in node.input],
+            output=[names.known[name] if name else "" for name in node.output],
+            attribute=_attributes(node),
+        )
+    return made.SerializeToString(deterministic=True)
+
+
+def _info(
+    name: str, kind: TypeProto, dimensions: dict[str, str], fresh: Iterator[str]
+) -> ValueInfoProto:
+    made = ValueInfoProto(name=name, type=kind)
+    if made.type.HasField("tensor_type"):
+        for dim in made.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                if dim.dim_param not in dimensions:
+                    dimensions[dim.dim_param] = next(fresh)
+                dim.dim_param = dimensions[dim.dim_param]
+            dim.ClearField("denotation")
+    return made
