@@ -81,7 +81,8 @@ class SessionTuning(NamedTuple):
     ``uses_memory_pattern``: a run's memory is one block, laid out by the first run's; None: where
     that gains.
     ``settings``: of SESSION_KEYS, by key. ``operator_libraries``: absolute paths of libraries of
-    custom operators, in the order of the entry.
+    custom operators, in the order of the entry. ``shares_structures``: models of the same
+    structure may run in its sessions, and it in theirs.
     """
 
     optimisation: str = ALL
@@ -93,6 +94,7 @@ class SessionTuning(NamedTuple):
     shrinks_arena: bool = False
     settings: tuple[Setting, ...] = ()
     operator_libraries: tuple[str, ...] = ()
+    shares_structures: bool = True
 
     @property
     def keeps_answers(self) -> bool:

@@ -130,6 +130,9 @@ def test_threads_and_wishes_of_an_entry_tell_sessions_apart(
     ]
     opened = [each.open(0) for each in sources]
     assert len(made) == 3
+    alone = PreparedModel(place, path, 1, tuning=SessionTuning(shares_structures=False))
+    assert alone.open(0).run is None
+    assert len(made) == 3
     assert opened[0].session is opened[3].session
 
 

@@ -174,7 +174,7 @@ class PreparedModel(Source):
         self.weight_bytes = self.container.memory.nbytes
         self._threads = threads
         self._tuning = tuning
-        self._shares = shares
+        self._shares = shares and tuning.shares_structures
         self._structures: dict[int, OrtSession] = {}
         """Kept for other models, also when this one runs in sessions of its own."""
         self.lookups = {"found": 0, "made": 0}

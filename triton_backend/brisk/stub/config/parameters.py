@@ -77,6 +77,7 @@ ENTRY_PARAMETERS: Mapping[str, Parser] = {
     "brisk_load": choice({"eager": False, "lazy": True}, "eager or lazy"),
     "brisk_max_queue_size": _positive_integer,
     "brisk_max_run": _duration_ns,
+    "brisk_share": choice({"on": True, "off": False}, "on or off"),
 }
 
 ONNXRUNTIME_PARAMETERS = frozenset(

@@ -17,7 +17,13 @@ from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
 from brisk.settings import CUSTOM_OPERATORS, loads_custom_operators
 from brisk.stub.config.field_support import Notice
-from brisk.stub.config.parameters import Parser, choice, parse_texts, read_texts
+from brisk.stub.config.parameters import (
+    ENTRY_PARAMETERS,
+    Parser,
+    choice,
+    parse_texts,
+    read_texts,
+)
 from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SESSION_KEYS, SessionTuning, Setting
 
 _LEVELS = {-1: BASIC, 0: ALL, 1: EXTENDED, 2: NONE}
@@ -61,6 +67,7 @@ _FIELDS: Mapping[str, tuple[str, Parser]] = {
         "shrinks_arena",
         choice({"cpu:0": True}, "cpu:0, the arena of this device"),
     ),
+    "brisk_share": ("shares_structures", ENTRY_PARAMETERS["brisk_share"]),
 }
 """Field of SessionTuning and parser, by the parameter's name."""
 
@@ -69,8 +76,8 @@ _PARSERS: Mapping[str, Parser] = {
     **{key: _matching(*form) for key, form in SESSION_KEYS.items()},
     "share_session_between_instances": _flag,  # all do, whatever it is
 }
-TAKEN = frozenset(_PARSERS)
-"""Names of parameters that mean something where ONNX Runtime computes the model."""
+TAKEN = frozenset(_PARSERS) - ENTRY_PARAMETERS.keys()
+"""Names of ONNX Runtime's parameters that mean something where ONNX Runtime computes the model."""
 
 
 class ReadTuning(NamedTuple):
