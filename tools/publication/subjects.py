@@ -148,6 +148,7 @@ OTHERS = {
     "warm-real-models": "Warm inference of further models",
     "start-reported": "Start of a server",
     "load_beside": "Loads beside a real-time model",
+    "siblings": "The next version of a model beside a warm first one",
     "hop": "Stub to worker and back",
     "preempt-equality": "Priorities: answers of interrupted runs",
     "preempt-pairs": "Priorities: pairs of networks",
