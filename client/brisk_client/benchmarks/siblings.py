@@ -150,15 +150,15 @@ def _measure(case: Case, rounds: int) -> Mapping[str, Starts]:
         files = {FIRST: place / "first.onnx", NEXT: place / "next.onnx"}
         place_model(case.file, files[FIRST])
         write_sibling(case.file, files[NEXT])
-        expected = case_of(str(files[NEXT])).expected
+        asked = case_of(str(files[NEXT]))  # whose answers are the second model's
         with contextlib.ExitStack() as stack:
             servers = {
-                side: stack.enter_context(_served(place / side, side, files, case))
+                side: stack.enter_context(_served(place / side, side, files, asked))
                 for side in SIDES
             }
             for number in range(rounds):
                 for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-                    _start(servers[side], case, expected, found[side])
+                    _start(servers[side], asked, found[side])
     return found
 
 
@@ -180,17 +180,15 @@ def _served(
         yield server
 
 
-def _start(
-    server: BenchmarkServer, case: Case, expected: Mapping[str, np.ndarray], into: Starts
-) -> None:
+def _start(server: BenchmarkServer, case: Case, into: Starts) -> None:
     before = _own_bytes(server)
     begun_s = time.perf_counter()
     _load(server, NEXT)
     into.load_s.append(time.perf_counter() - begun_s)
-    into.answers_s.append(_ask(server, NEXT, case, 3, expected, into))
+    into.answers_s.append(_ask(server, NEXT, case, 3, into))
     wait_until_settled(server.place, NEXT, "normal")
     _ask(server, NEXT, case, 5)
-    into.warm_s.append(statistics.median(_ask(server, NEXT, case, WARM_RUNS, expected, into)))
+    into.warm_s.append(statistics.median(_ask(server, NEXT, case, WARM_RUNS, into)))
     into.more_bytes.append(_own_bytes(server) - before)
     client = InferenceServerClient(server.grpc)
     client.unload_model(NEXT)
@@ -211,7 +209,6 @@ def _ask(
     name: str,
     case: Case,
     count: int,
-    expected: Mapping[str, np.ndarray] | None = None,
     into: Starts | None = None,
 ) -> list[float]:
     """So many requests, one after the other; what each took, in seconds."""
@@ -221,8 +218,8 @@ def _ask(
             begun_s = time.perf_counter()
             outputs = client.infer(name, case.inputs)
             took_s.append(time.perf_counter() - begun_s)
-            if expected is not None and into is not None:
-                into.wrong += not agree_by_name(outputs, expected)
+            if into is not None:
+                into.wrong += not agree_by_name(outputs, case.expected)
     return took_s
 
 
