@@ -100,8 +100,8 @@ LOADED_LAYERS = Metric(
 )
 STRUCTURE_LOOKUPS = Metric(
     "brisk_structure_lookups_total",
-    "Segments of cold starts that run in a session of their structure, which another model had "
-    "already, or which was made",
+    "Segments of cold starts that run in a session of their structure: it was there, for another "
+    "model or segment, or was made",
     (*MODEL_LABELS, "result"),
 )
 CACHED_ROWS = Metric(

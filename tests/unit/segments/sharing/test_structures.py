@@ -111,6 +111,33 @@ def test_the_next_model_of_a_structure_makes_no_session(
     assert (run_serially(program, {"x": ROWS})["y"] == answers[0]).mean() > 0.1
 
 
+@pytest.mark.parametrize("packs", [False, True])
+def test_beside_a_warm_model_of_several_segments_the_next_one_finds_all(
+    tmp_path: Path,
+    short_segments: None,
+    made: Sequence[OrtSession],
+    monkeypatch: pytest.MonkeyPatch,
+    packs: bool,
+) -> None:
+    """On two threads, where a warm session waits in another manner than a first one."""
+    monkeypatch.setattr(form, "LEAST_GAIN", 0.0 if packs else 99.0)
+    monkeypatch.setattr(form, "LEAST_BATCH_GAIN", 99.0)
+    first, second = (
+        prepared(chain(tmp_path / f"{seed}.onnx", seed=seed), threads=2) for seed in (1, 2)
+    )
+    indices = range(len(first.kept))
+    assert len(indices) > 1
+    cold = [first.open(index) for index in indices]
+    warm = [first.open_warm(index) for index in indices]
+    del cold
+    before = len(made)
+    found = [second.open(index) for index in indices]
+    assert len(made) == before
+    assert second.lookups == {"found": len(indices), "made": 0}
+    assert first.lookups["made"] == before
+    del warm, found
+
+
 def test_what_decides_shapes_tells_structures_apart(tmp_path: Path) -> None:
     one, other = (prepared(network(tmp_path / f"{n}.onnx", 1, split=n)) for n in (2, 4))
     assert None not in digests(one) + digests(other)

@@ -189,14 +189,19 @@ class PreparedModel(Source):
         warm = self._warm_manner(index)
         if warm is not None and self.kept[index].needs_packing:
             return self._shared(index, warm)
-        found = None if warm is None else running(self._key(index, warm))
-        return found or self._shared(index, _COLD)
+        if warm is not None:
+            if (found := running(self._key(index, warm))) is not None:
+                return found
+            key = None if warm.packs else self._structure_key(index, warm)
+            if key is not None and running(key) is not None:
+                return self._shared(index, warm)
+        return self._shared(index, _COLD)
 
     def open_warm(self, index: int) -> OrtSession | None:
         manner = self._warm_manner(index)
         if manner is None or self.kept[index].needs_packing:
             return None
-        if manner.packs:
+        if manner.packs and index not in self._structures:
             self._structure(index, _COLD)  # for the next model of it
         return self._shared(index, manner)
 
@@ -217,11 +222,18 @@ class PreparedModel(Source):
     def _key(self, index: int, manner: _Manner) -> tuple[object, ...]:
         return self.kept[index].digest, self._threads, self._tuning, manner
 
+    def _structure_key(self, index: int, manner: _Manner) -> tuple[object, ...] | None:
+        """None where the segment shares no session of its structure."""
+        structure = self.kept[index].structure
+        if structure is None or not self._shares:
+            return None
+        return structure.digest, "structure", self._threads, self._tuning, manner
+
     def _structure(self, index: int, manner: _Manner) -> OrtSession | None:
         """The session of the segment's structure, found or made; None where it has none."""
-        kept = self.kept[index]
+        kept, key = self.kept[index], self._structure_key(index, manner)
         structure = kept.structure
-        if structure is None or not self._shares:
+        if structure is None or key is None:
             return None
 
         def make() -> OrtSession:
@@ -233,7 +245,6 @@ class PreparedModel(Source):
                 uses_memory_pattern=kept.gains_by_pattern,
             )
 
-        key = structure.digest, "structure", self._threads, self._tuning, manner
         found = running(key)
         self.lookups["made" if found is None else "found"] += 1
         found = self._structures[index] = found or shared(key, make)
