@@ -19,6 +19,7 @@ from brisk.exits.files.versions import (
     caches_file,
     candidate_file,
     make_private_folder,
+    private_folder,
     samples_folder,
 )
 from brisk.observer import Observer
@@ -66,6 +67,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def connection(place: RuntimePaths, model: Model) -> Iterator[RuntimeClient]:
+    """Of the model with the caches of its training: what another test has learned is not there."""
+    shutil.rmtree(private_folder(model.file), ignore_errors=True)
+    write_cascade(caches_file(model.file), model.cascade)
     with opened(place, describe(model.file, max_batch_size=64, batching=True)) as made:
         wait_until(lambda: taken(ask(made, model.easy[:1])) == model.name, "an early answer")
         make_private_folder(model.file)
@@ -129,7 +133,8 @@ def test_a_version_that_repairs_the_promise_is_served_though_it_answers_less(
     repairing = dataclasses.replace(version_of(model, 7, NEVER), repairs=True)
     write_cascade(candidate_file(model.file), repairing)
     ask_until(connection, model, lambda: revision(place) == 7, "the version that repairs")
-    wait_until(lambda: adapted_file(model.file).exists(), "its file")
+    wait_until(lambda: not candidate_file(model.file).exists(), "its promotion")
+    assert adapted_file(model.file).exists()
     assert taken(ask(connection, model.easy)) == ""
     with Observer(place, Role.FOREGROUND) as observer:
         (told, *_) = observer.status().incidents
