@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from brisk.artefacts import store
 from brisk.artefacts.container import KEY_BYTES, make_key, read_key
 from brisk.errors import InvalidConfigurationError
 from brisk.fork_server import build
@@ -102,7 +103,7 @@ def test_an_artefact_that_others_could_have_made_is_refused_and_the_model_served
     model = chain(tmp_path / "model.onnx")
     artefact = prepare(model, 2).path
     opened = {
-        "key": artefact.parent.parent / "key",
+        "key": store.artefacts_directory() / "key",
         "file": artefact,
         "directory": artefact.parent,
     }

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.artefacts.store import ITSELF, identify, stamps
+from brisk.artefacts.content import ITSELF, content_of, stamps
 from brisk.cli.commands.models import version_files
 from brisk.errors import InvalidModelError
 from brisk.exits.files.container import DamagedFileError, read_container
@@ -247,7 +247,7 @@ def test_external_data_of_such_names_is_neither_read_nor_digested(
     path.write_bytes(external(location).SerializeToString())
     with pytest.raises(InvalidModelError, match="tensor 'w': external data '"):
         read_program(path)
-    for look in (identify, stamps):
+    for look in (content_of, stamps):
         with pytest.raises(InvalidModelError, match="file of the model '"):
             look(path, (ITSELF, location))
 

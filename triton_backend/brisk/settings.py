@@ -21,6 +21,8 @@ MOST_URGENT = -20
 CUSTOM_OPERATORS = "BRISK_CUSTOM_OPS"
 STUB_COMPUTES = "BRISK_STUB_COMPUTES"
 
+CACHE_LIMIT = "BRISK_CACHE_MIB"
+
 DEFAULT_INTERVAL_S, LARGEST_INTERVAL_S = 5.0, 3600.0
 """Between two publications of metrics."""
 
@@ -32,6 +34,21 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     if base := environment.get("XDG_CACHE_HOME"):
         return Path(base) / "brisk"
     return Path(environment.get("HOME") or Path.home()) / ".cache" / "brisk"
+
+
+def cache_limit_bytes(environment: Mapping[str, str] = os.environ) -> int | None:
+    """``$BRISK_CACHE_MIB``, which artefacts may take together; None where it is not set.
+
+    Raises InvalidConfigurationError where it is no whole number above 0.
+    """
+    text = environment.get(CACHE_LIMIT, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise InvalidConfigurationError(
+            f"{CACHE_LIMIT} must be a whole number of MiB above 0, not '{text}'"
+        )
+    return int(text) << 20
 
 
 def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path:

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto
 
 from brisk.artefacts import store
+from brisk.artefacts.content import writable_folder
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.models.background_prepare import SegmentPreparer
@@ -114,8 +115,8 @@ def test_a_model_without_a_prepared_form_is_settled_nevertheless(
     """Its place is a file: nothing can be written there."""
     (tmp_path / "big").mkdir()
     model = chain(tmp_path / "big" / "model.onnx", layers=2)
-    directory = store.artefact_directory(model)
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory = writable_folder(model)
+    directory.rmdir()
     directory.write_text("in the way")
     description = describe(model)
     with opened(building_place, description) as connection:
@@ -129,7 +130,7 @@ def test_a_builder_that_finds_another_one_at_it_comes_again(
 ) -> None:
     model = chain(tmp_path / "model.onnx", layers=2)
     told: list[bool] = []
-    with store.building(store.writable_directory(model)) as is_ours:
+    with store.building(writable_folder(model)) as is_ours:
         assert is_ours
         SegmentPreparer(1, delay_s=0.1).build_later(model, (), lambda: True, told.append)
         with pytest.raises(AssertionError):

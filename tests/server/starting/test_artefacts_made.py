@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tritonclient import http
 
-from brisk.artefacts.store import artefact_directory
+from brisk.segments.prepared.form import find_prepared
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, write_entry
 from support.server.running import StartServer
@@ -24,9 +24,9 @@ BUILD_TIMEOUT_S = 120.0
 def await_artefact(directory: Path) -> Path:
     deadline_s = time.monotonic() + BUILD_TIMEOUT_S
     while time.monotonic() < deadline_s:
-        found = list(artefact_directory(directory / "1" / "model.onnx").glob("*.state"))
-        if found:
-            return found[0].with_suffix(".segments")
+        found = find_prepared(directory / "1" / "model.onnx")
+        if found is not None:
+            return found
         time.sleep(0.2)
     raise AssertionError(f"no artefact of {directory.name} after {BUILD_TIMEOUT_S:.0f} s")
 

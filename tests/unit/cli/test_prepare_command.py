@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from brisk.artefacts.store import artefact_directory
 from brisk.cli.application import application
 from brisk.errors import InvalidModelError
+from brisk.segments.prepared.form import find_prepared
 from brisk.segments.prepared.preparation import is_prepared
 from support.models.segment_models import chain
 
@@ -25,7 +25,8 @@ def test_every_version_of_a_model_is_prepared(
     assert made.exit_code == 0, made.output
     for version in ("1", "2"):
         model = tmp_path / "entry" / version / "model.onnx"
-        (file,) = artefact_directory(model).glob("*.segments")
+        file = find_prepared(model)
+        assert file is not None
         assert f"wrote {file}" in made.stdout
         assert is_prepared(model, 1)
 

@@ -95,8 +95,9 @@ def test_a_model_that_has_changed_is_never_served_from_its_old_form(
     with pytest.raises(ArtefactError, match="the model has changed"):
         PreparedModel(path, model, THREADS)
     assert not is_prepared(model, THREADS)
-    prepare(model, THREADS)
-    answer = run_in_turn(PreparedModel(path, model, THREADS), {"x": ROWS})["y"]
+    made = prepare(model, THREADS).path
+    assert made != path
+    answer = run_in_turn(PreparedModel(made, model, THREADS), {"x": ROWS})["y"]
     np.testing.assert_allclose(answer, whole(model, {"x": ROWS})["y"], rtol=1e-4, atol=1e-5)
 
 

@@ -15,11 +15,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.artefacts import store
+from brisk.artefacts.content import find_folder, writable_folder
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.frame import run_serially
-from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import preparation, saving
-from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.form import LEAST_BATCH_GAIN, PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
 from support.models.segment_models import chain, info, save
@@ -59,7 +59,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(model: Path) -> None:
                 prepare(model, THREADS)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert list(store.artefact_directory(model).iterdir()) == []
+        assert find_folder(model) is None
 
 
 def test_a_disk_without_room_is_told_before_anything_is_saved(
@@ -69,7 +69,7 @@ def test_a_disk_without_room_is_told_before_anything_is_saved(
     monkeypatch.setattr(saving.shutil, "disk_usage", lambda folder: full)
     with pytest.raises(OSError, match="1 bytes are free"):
         prepare(model, THREADS)
-    assert list(store.artefact_directory(model).iterdir()) == []
+    assert find_folder(model) is None
 
 
 def test_an_interrupted_preparation_leaves_nothing(
@@ -86,20 +86,20 @@ def test_an_interrupted_preparation_leaves_nothing(
     monkeypatch.setattr(preparation, "gains", stop)
     with pytest.raises(KeyboardInterrupt):
         prepare(model, THREADS)
-    assert list(store.artefact_directory(model).iterdir()) == []
+    assert find_folder(model) is None
 
 
 def test_what_a_killed_builder_left_is_removed_by_the_next(model: Path) -> None:
-    directory = store.writable_directory(model)
+    directory = writable_folder(model)
     (directory / ".draft-dead").mkdir()
     (directory / ".draft-dead" / "optimised.bin").write_bytes(bytes(99))
-    (directory / f".{prepared.prepared_name(model)}.abc").write_bytes(bytes(99))
+    (directory / ".0123-4567.segments.abc").write_bytes(bytes(99))
     prepare(model, THREADS)
     assert [each for each in directory.iterdir() if each.name.startswith(".")] == []
 
 
 def test_who_comes_second_leaves_it_to_the_first(model: Path) -> None:
-    with store.building(store.writable_directory(model)) as is_ours:
+    with store.building(writable_folder(model)) as is_ours:
         assert is_ours
         with pytest.raises(UnavailableError, match="another process prepares"):
             prepare(model, THREADS)
@@ -195,5 +195,5 @@ def test_a_network_of_matrices_packs_for_its_batches(tmp_path: Path) -> None:
     )
     (kept,) = PreparedModel(prepare(model, 1).path, model, 1).kept
     assert kept.batch_gain is not None
-    assert kept.batch_gain > prepared.LEAST_BATCH_GAIN
+    assert kept.batch_gain > LEAST_BATCH_GAIN
     assert kept.packs

@@ -34,11 +34,11 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from brisk.artefacts import lease, store
-from brisk.artefacts.checksum import PAGE_BYTES, checksum
+from brisk.artefacts import lease, room, store
 from brisk.errors import ArtefactError
 from brisk.ownership import make_private, open_own
 
+PAGE_BYTES = 4096
 MAGIC = b"BRISKART"
 FORMAT = 3
 _START = struct.Struct("<8sQQQ32s")
@@ -78,6 +78,8 @@ class Container:
         """
         self.path = path
         with open(open_own(path), "rb") as file:
+            if not room.hold(file.fileno()):
+                raise ArtefactError(f"{path}: it is being removed")
             size = os.fstat(file.fileno()).st_size
             if size < HEADER_BYTES:
                 raise ArtefactError(f"{path}: {size} bytes are no artefact")
@@ -221,6 +223,25 @@ class Container:
                 raise ArtefactError(f"{self.path}: a blob at {offset} is not aligned")
             places.append(place)
         return tuple(places)
+
+
+def checksum(content: bytes | np.ndarray) -> str:
+    """Sixteen hexadecimal digits, fast enough to be computed each time a blob is read.
+
+    ``content`` is contiguous and starts at a multiple of 8. Whole pages are reduced to the sums of
+    their 64-bit words, modulo 2**64, and those with the bytes behind the last whole page are
+    hashed by BLAKE2, which alone reaches 1 GB/s; so it takes 10 ms for 100 MB that are mapped. A
+    page lost, zeroed, moved or cut off is seen, and every change within one word; random damage to
+    several words of one page passes with probability 2**-64, and words that merely changed places
+    within a page are not seen. It is against damage, not against an author.
+    """
+    data = np.frombuffer(content, np.uint8)
+    whole = data.size // PAGE_BYTES * PAGE_BYTES
+    digest = hashlib.blake2b(data.size.to_bytes(8, "little"), digest_size=8)
+    pages = data[:whole].view(np.uint64).reshape(-1, PAGE_BYTES // 8)
+    digest.update(np.add.reduce(pages, axis=1, dtype=np.uint64).data)
+    digest.update(data[whole:].data)
+    return digest.hexdigest()
 
 
 def _blake2b(content: bytes | memoryview) -> hashlib.blake2b:

@@ -179,9 +179,10 @@ def hold(
     """Hold the mapped file of ``descriptor``, which is copied, under a lease while it is mapped.
 
     ``address``: where ``mapping`` lies. ``is_written``: it is private, and may be written to. Not
-    ``is_held`` where that is not possible.
+    ``is_held`` where that is not possible; the copy of ``descriptor``, and what is locked by it,
+    stays open for as long as the mapping then, too.
     """
     leased = LeasedMap(os.dup(descriptor), mapping, address, is_written=is_written)
     if not _watch.hold(leased):
-        os.close(leased.descriptor)
+        weakref.finalize(mapping, os.close, leased.descriptor)
     return leased

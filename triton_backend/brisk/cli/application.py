@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import brisk
-from brisk.cli.commands import caches, demo, deploy, look, measure, serve, status, trace
+from brisk.cli.commands import cache, caches, demo, deploy, look, measure, serve, status, trace
 
 application = typer.Typer(
     name="brisk",
@@ -42,6 +42,11 @@ _add(_LOOK, look.doctor, "brisk doctor --repository models")
 _add(_LOOK, trace.trace, "brisk trace detector --url 127.0.0.1:8001")
 _add(_MEASURE, measure.bench, "brisk bench warm --quick", context_settings=measure.CONTEXT)
 _add(_MEASURE, measure.workload, "brisk workload mix.json --url 127.0.0.1:8001")
+application.add_typer(
+    cache.cache,
+    rich_help_panel=_SERVE,
+    epilog="Example: `brisk cache clear --unused-days 30`",
+)
 application.add_typer(
     caches.caches,
     rich_help_panel=_LEARN,

@@ -12,7 +12,7 @@ from pathlib import Path
 from brisk.errors import InvalidConfigurationError
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
-from brisk.settings import computes_in_stubs, realtime_niceness
+from brisk.settings import cache_limit_bytes, computes_in_stubs, realtime_niceness
 
 MIB = 1024 * 1024
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -74,6 +74,7 @@ def read_settings() -> Settings:
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
+    cache_limit_bytes()  # of the builder, whose words come late
     return Settings(
         threads=_whole("BRISK_THREADS", len(os.sched_getaffinity(0))),
         idle_exit_s=_positive("BRISK_IDLE_EXIT_S", 10.0),

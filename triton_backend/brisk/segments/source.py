@@ -50,7 +50,7 @@ class Source(ABC):
     weight_bytes: int
     """Of the files that it maps."""
     made_of: Mapping[str, Stamp]
-    """Every file of the model, in the state in which it was read: ``store.stamps`` of it."""
+    """Every file of the model, in the state in which it was read: ``content.stamps`` of it."""
     wants_artefact = False
     """Whether a prepared form would serve the model better."""
 

@@ -18,7 +18,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from brisk.artefacts.store import ITSELF
+from brisk.artefacts.content import ITSELF
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import PACKED, dtype_of_element
 from brisk.graph.files.mapping import MappedFile, map_file

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
-from brisk.artefacts import store
+from brisk.artefacts import content
 from brisk.errors import InvalidModelError
 from brisk.graph.files.proto import from_type_proto
 from brisk.graph.files.tensors import read_tensor
@@ -129,7 +129,7 @@ class BareModel(Source):
         else:
             with ThreadPoolExecutor(min(len(indices), self._threads)) as pool:
                 self._opened.update(zip(indices, pool.map(self._open_first, indices), strict=True))
-        if written := store.written_since(self.file.path, self.made_of):
+        if written := content.written_since(self.file.path, self.made_of):
             raise InvalidModelError(
                 f"{written} was written to while it was loaded; expected a file that is whole "
                 "before its load, or another one that is renamed into its place"

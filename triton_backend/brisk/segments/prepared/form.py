@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import brisk
-from brisk.artefacts import store
+from brisk.artefacts import content, room, store
 from brisk.artefacts.container import Container
-from brisk.errors import ArtefactError
+from brisk.errors import ArtefactError, InvalidModelError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.prepared.manifest import read_plan
 from brisk.segments.prepared.sharing import (
@@ -130,17 +130,30 @@ def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
     }
 
 
-def prepared_name(model: Path, taps: Collection[str] = ()) -> str:
+def prepared_name(digests: Mapping[str, str], taps: Collection[str] = ()) -> str:
+    """``digests``: of the model's files."""
     text = "\n".join(f"{name}: {value}" for name, value in sorted(fingerprint(taps).items()))
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-    return f"{Path(os.path.realpath(model)).stem}-{key}.segments"
+    return f"{content.digest_of_all(digests)}-{key}{room.ARTEFACT}"
 
 
 def find_prepared(
     model: Path, taps: Collection[str] = (), environment: Mapping[str, str] = os.environ
 ) -> Path | None:
-    """The file that may be the model's prepared form on this machine; None where there is none."""
-    found = store.artefact_directory(model, environment) / prepared_name(model, taps)
+    """The file that may be the model's prepared form on this machine; None where there is none.
+
+    It is found by what the model's files hold, wherever they lie. ``environment``: of whoever made
+    the file.
+    """
+    try:
+        folder = content.find_folder(model, environment)
+        if folder is None:
+            return None
+        names = content.names_of_files(folder)
+        digests = content.content_of(model, names, environment).digests
+    except (OSError, InvalidModelError):
+        return None  # who opens the model says what is wrong
+    found = folder / prepared_name(digests, taps)
     return found if found.is_file() else None
 
 
@@ -171,6 +184,8 @@ class PreparedModel(Source):
         except OSError as error:
             raise ArtefactError(f"{path}: cannot be opened: {error}") from error
         self.path = path
+        self._environment = environment
+        room.note_use(path)
         self.weight_bytes = self.container.memory.nbytes
         self._threads = threads
         self._tuning = tuning
@@ -291,15 +306,16 @@ class PreparedModel(Source):
             ) from error
 
     def _read(
-        self, content: Any, model: Path, taps: Collection[str]
+        self, record: Any, model: Path, taps: Collection[str]
     ) -> tuple[SegmentPlan, tuple[KeptSegment, ...]]:
-        found, expected = content["fingerprint"], fingerprint(taps)
+        found, expected = record["fingerprint"], fingerprint(taps)
         if found != expected:
             differing = [name for name in expected if found.get(name) != expected[name]]
             raise ArtefactError(f"{self.path}: made elsewhere, its {', '.join(differing)} differ")
-        self.made_of = store.check_identity(self.path, model, dict(content["identity"]))
-        plan = read_plan(content["plan"], self.container)
-        kept = tuple(self._segment(record) for record in content["sessions"])
+        identity = dict(record["identity"])
+        self.made_of = content.check_content(self.path, model, identity, self._environment)
+        plan = read_plan(record["plan"], self.container)
+        kept = tuple(self._segment(each) for each in record["sessions"])
         if len(kept) != len(plan.segments):
             raise ArtefactError(
                 f"{self.path}: {len(plan.segments)} segments, {len(kept)} sessions"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from brisk.artefacts import store
+from brisk.artefacts import content, room, store
 from brisk.artefacts.container import ContainerDraft
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.paths import shown
@@ -94,33 +94,48 @@ def prepare(
     cannot be prepared or changes meanwhile.
     """
     started_s = time.monotonic()
-    directory = store.writable_directory(model)
-    with store.building(directory) as is_ours:
-        if not is_ours:
-            raise UnavailableError(f"{directory}: another process prepares this model")
-        target = directory / prepared_name(model, taps)
-        _sweep(directory, target.name)
-        made = _Making(model, threads, taps, directory, disk_factor)
-        try:
-            store.publish(target, made.write)
-        except _OtherAnswersError:
-            if len(made.source.segments) == 1:
-                raise
-            made = _Making(model, threads, taps, directory, disk_factor, longest_ns=math.inf)
-            store.publish(target, made.write)
-        if store.stamps(model, made.identity) != made.source.made_of:
-            target.unlink(missing_ok=True)
-            raise InvalidModelError(f"{model} has changed while it was prepared")
-        store.note_state(target, made.identity, made.source.made_of)
+    directory = content.writable_folder(model)
+    try:
+        with store.building(directory) as is_ours:
+            if not is_ours:
+                raise UnavailableError(f"{directory}: another process prepares this model")
+            _sweep(directory)
+            made = _Making(model, threads, taps, directory, disk_factor)
+            target = directory / prepared_name(made.identity, taps)
+            made = _publish(made, target)
+    except BaseException:
+        room.tidy(directory)
+        raise
     return Preparation(target, made.source.plan, tuple(made.gains), time.monotonic() - started_s)
 
 
-def _sweep(directory: Path, name: str) -> None:
+def _publish(made: _Making, target: Path) -> _Making:
+    """What it was made by at last: in fewer segments, where more answer otherwise."""
+    content.note_names(target.parent, made.identity)
+    room.make_room(sum(stamp[0] for stamp in made.source.made_of.values()))
+    try:
+        store.publish(target, made.write)
+    except _OtherAnswersError:
+        if len(made.source.segments) == 1:
+            raise
+        made = made.in_one_segment()
+        store.publish(target, made.write)
+    try:
+        if content.stamps(made.model, made.identity) != made.source.made_of:
+            raise InvalidModelError(f"{made.model} has changed while it was prepared")
+        room.make_room(0, target)
+    except BaseException:
+        room.remove(target)
+        raise
+    return made
+
+
+def _sweep(directory: Path) -> None:
     """Remove what builders left that were killed; the caller holds the right to build."""
     for left in directory.iterdir():
         if left.name.startswith(_DRAFT):
             shutil.rmtree(left, ignore_errors=True)
-        elif left.name.startswith(f".{name}."):
+        elif left.name.startswith(".") and f"{room.ARTEFACT}." in left.name:
             with contextlib.suppress(OSError):
                 left.unlink()
 
@@ -153,10 +168,10 @@ class _Making:
         longest_ns: float | None = None,
     ) -> None:
         """``longest_ns``: as in ``cut_points``."""
-        self._model, self._threads, self._taps = model, threads, taps
-        self._directory = directory
+        self.model, self._threads, self._taps = model, threads, taps
+        self._directory, self._disk_factor = directory, disk_factor
         self.source = BareModel(model, threads, taps, longest_ns=longest_ns)
-        self.identity = store.identify(model, self.source.made_of)
+        self.identity = content.content_of(model, self.source.made_of).digests
         self._most_bytes = SPARE_BYTES + int(
             disk_factor * sum(stamp[0] for stamp in self.source.made_of.values())
         )
@@ -168,29 +183,35 @@ class _Making:
         self._structures: dict[str, int] = {}
         self.gains: list[float | None] = []
 
+    def in_one_segment(self) -> _Making:
+        """The same model, to be cut as little as can be."""
+        known = self.model, self._threads, self._taps, self._directory, self._disk_factor
+        return _Making(*known, longest_ns=math.inf)
+
     def write(self, file: BinaryIO) -> None:
         draft = ContainerDraft(file)
-        content: dict[str, Any] = {
+        record: dict[str, Any] = {
             "fingerprint": fingerprint(self._taps),
             "identity": self.identity,
+            "model": str(self.model),  # to be told; it is found by its content
             "plan": write_plan(self.source.plan, draft),
         }
-        content["sessions"] = [
+        record["sessions"] = [
             self._segment(index, draft) for index in range(len(self.source.plan.segments))
         ]
         self._compare()
-        draft.finish(content)
+        draft.finish(record)
         os.fchmod(file.fileno(), 0o400)  # it is replaced as a whole or not at all
 
     def _compare(self) -> None:
         """Raises _OtherAnswersError where the segments do not answer as the whole model."""
         if self._trial.values is None:
             return
-        whole = WholeModel(self._model, self._threads)
+        whole = WholeModel(self.model, self._threads)
         name = differing_output(whole, self._trial.inputs, self._trial.results())
         if name is not None:
             raise _OtherAnswersError(
-                f"{self._model}: in {len(self.source.segments)} segments, output '{shown(name)}' "
+                f"{self.model}: in {len(self.source.segments)} segments, output '{shown(name)}' "
                 "is not what ONNX Runtime's session of the whole model answers"
             )
 
@@ -217,7 +238,7 @@ class _Making:
             }
         if draft.size > self._most_bytes:
             raise InvalidModelError(
-                f"{self._model}: optimised, it takes more than {self._most_bytes} bytes"
+                f"{self.model}: optimised, it takes more than {self._most_bytes} bytes"
             )
         return record
 
@@ -253,7 +274,7 @@ class _Making:
     def _try(self, index: int, saved: OptimisedSegment, session: Any) -> _Tried:
         """Raises InvalidModelError where it does not answer as ``session``."""
         spec, trial = self.source.plan.segments[index], self._trial
-        label = f"{self._model}: segment {index} ({spec.words})"
+        label = f"{self.model}: segment {index} ({spec.words})"
         try:
             plain = open_saved(saved.proto, saved.weights, self._threads, packs=False)
         except Exception as error:

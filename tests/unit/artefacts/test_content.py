@@ -1,0 +1,211 @@
+"""What a model's files hold: digested once, told apart; files written to while they are read."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.artefacts import content, store
+from brisk.artefacts.content import (
+    ITSELF,
+    KNOWN,
+    check_content,
+    content_of,
+    digest_of_file,
+    find_folder,
+    forget_old_notes,
+    stamps,
+    writable_folder,
+    written_since,
+)
+from brisk.artefacts.store import is_settled
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.paths import stamp_of
+from brisk.segments.model.sources import BareModel
+from support.models.segment_models import chain
+from support.runtime.external_data import LOCATION, write_external, write_in_place
+
+
+def test_only_what_was_written_to_in_place_has_changed(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"one")
+    seen = stamps(model, [ITSELF])
+    assert written_since(model, seen) is None
+    os.link(model, tmp_path / "another name")
+    model.unlink()
+    assert written_since(model, seen) is None
+    (tmp_path / "next").write_bytes(b"two")
+    (tmp_path / "next").rename(model)
+    assert written_since(model, seen) is None
+    seen = stamps(model, [ITSELF])
+    with model.open("ab") as file:
+        file.write(b" and more")
+    assert written_since(model, seen) == model
+
+
+def test_a_model_that_is_written_to_while_it_is_loaded_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    chain(model)
+    source = BareModel(model, 1)
+    with model.open("r+b") as file:
+        file.write(file.read(1))
+        file.flush()
+        os.utime(file.fileno(), ns=(10**18, 10**18))
+    with pytest.raises(InvalidModelError, match="was written to while it was loaded"):
+        source.check()
+
+
+def test_a_session_of_weights_that_were_written_over_since_is_nobody_else_s(
+    tmp_path: Path,
+) -> None:
+    """Where nothing holds the file, the mapping shows what was written since."""
+    first, second = tmp_path / "1", tmp_path / "2"
+    for folder in (first, second):
+        folder.mkdir()
+        write_external(folder, "initialiser")
+    spoiled = BareModel(first / "model.onnx", 1, is_awaited=True)
+    spoiled.check()
+    spoiled_session = spoiled.open(0)
+    for folder in (first, second):
+        write_in_place(folder / LOCATION, 5)
+    assert spoiled.open_warm(0) is None
+    whole = BareModel(second / "model.onnx", 1, is_awaited=True)
+    whole.check()
+    own = whole.open(0)
+    kept = whole.open_warm(0) or own
+    assert kept is not spoiled_session
+    x = np.zeros((1, 4), np.float32)
+    assert kept.session.run(["y"], {"x": x})[0].tolist() == [[5.0] * 4]
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 4 << 20, (4 << 20) + 1, (9 << 20) + 7])
+def test_every_byte_of_a_file_counts(tmp_path: Path, size: int) -> None:
+    whole = np.random.default_rng(1).integers(0, 255, size, np.uint8).tobytes()
+    expected = digest_of(tmp_path, whole)
+    assert digest_of(tmp_path, whole) == expected
+    assert digest_of(tmp_path, whole + b"\0") != expected
+    for place in {0, size // 2, size - 1} if size else set():
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        assert digest_of(tmp_path, changed) != expected
+    if size > 8 << 20:  # two chunks that changed places
+        chunk = 4 << 20
+        swapped = whole[chunk : 2 * chunk] + whole[:chunk] + whole[2 * chunk :]
+        assert digest_of(tmp_path, swapped) != expected
+
+
+def digest_of(folder: Path, data: bytes | bytearray) -> str:
+    file = folder / "file"
+    file.write_bytes(data)
+    with file.open("rb") as opened:
+        return digest_of_file(opened.fileno(), len(data))
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+    """Sizes of the files that were read to digest them; the cache is empty."""
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    sizes: list[int] = []
+
+    def watched(descriptor: int, size: int) -> str:
+        sizes.append(size)
+        return digest_of_file(descriptor, size)
+
+    monkeypatch.setattr(content, "digest_of_file", watched)
+    return sizes
+
+
+def settled(path: Path) -> Path:
+    """Written long enough ago that a change shows in its times."""
+    while not is_settled(stamp_of(path.stat())):
+        time.sleep(0.01)
+    return path
+
+
+def test_a_file_is_read_once_for_as_long_as_it_stays(tmp_path: Path, read: list[int]) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"first")
+    (tmp_path / "w.bin").write_bytes(b"weights of it")
+    settled(tmp_path / "w.bin")
+    found = content_of(model, [ITSELF, "w.bin"])
+    assert content_of(model, [ITSELF, "w.bin"]) == found
+    assert read == [5, 13]
+    assert dict(check_content(model, model, found.digests)) == stamps(model, [ITSELF, "w.bin"])
+    (tmp_path / "w.bin").write_bytes(b"others, again")
+    with pytest.raises(ArtefactError, match="the model has changed since it was made"):
+        check_content(model, model, found.digests)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(ArtefactError, match=r"a file of its model is missing: .*w\.bin"):
+        check_content(model, model, found.digests)
+
+
+def test_a_file_written_just_now_is_read_again(
+    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RACY_NS", 10**12)
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"first")
+    for _ in range(2):
+        content_of(model, [ITSELF])
+    assert read == [5, 5]
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "[3, 4]", '{"a": 1}', "null"])
+def test_a_note_of_a_digest_that_is_none_counts_for_nothing(
+    tmp_path: Path, read: list[int], text: str
+) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"first")
+    settled(model)
+    found = content_of(model, [ITSELF])
+    (note,) = (tmp_path / "cache" / "artefacts" / KNOWN).iterdir()
+    note.write_text(text)
+    assert content_of(model, [ITSELF]) == found
+    assert read == [5, 5]
+
+
+def test_a_model_of_which_nothing_was_made_is_not_read(tmp_path: Path, read: list[int]) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(bytes(1 << 20))
+    assert find_folder(model) is None
+    assert read == []
+    made = writable_folder(model)
+    assert find_folder(model) == made
+    other = tmp_path / "other.onnx"
+    other.write_bytes(bytes((1 << 20) - 1) + b"\1")
+    before = len(read)
+    assert find_folder(other) is None
+    assert len(read) == before
+
+
+def test_models_are_told_apart_by_what_no_sketch_shows(tmp_path: Path, read: list[int]) -> None:
+    paths = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
+    data = bytearray(1 << 20)
+    for value, path in enumerate(paths):
+        data[(1 << 20) // 15 // 2] = value
+        path.write_bytes(data)
+    one, two = map(writable_folder, paths)
+    assert one.parent == two.parent
+    assert one != two
+
+
+def test_notes_are_forgotten_beyond_a_number(
+    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "MOST_KNOWN", 4)
+    paths = [tmp_path / f"{number}.onnx" for number in range(5)]
+    for age, path in enumerate(reversed(paths)):
+        path.write_bytes(b"%d" % age)
+        settled(path)
+        content_of(path, [ITSELF])
+    notes = tmp_path / "cache" / "artefacts" / KNOWN
+    assert len(list(notes.iterdir())) == 5
+    forget_old_notes()
+    assert len(list(notes.iterdir())) == 2
+    read.clear()
+    content_of(paths[0], [ITSELF])
+    assert read == [], "what was read last is known"

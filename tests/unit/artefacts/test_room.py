@@ -1,0 +1,197 @@
+"""What artefacts may take on disk: the least recently used make room, what is mapped stays."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from brisk.artefacts import room, store
+from brisk.artefacts.container import Container
+from brisk.artefacts.content import find_folder
+from brisk.cli.application import application
+from brisk.errors import ArtefactError, InvalidConfigurationError
+from brisk.segments.frame import run_serially
+from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.preparation import prepare
+from brisk.segments.starting import open_warm_program
+from support.models.segment_models import chain, whole
+from support.runtime.external_data import LOCATION, rename_over, write_external
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("private_cache")
+
+MIB = 1 << 20
+
+
+def prepared(folder: Path, number: int) -> Path:
+    """The form of a model of 1 MiB that differs from the others."""
+    folder.mkdir(exist_ok=True)
+    model = chain(folder / f"{number}.onnx", layers=1, width=512, seed=number)
+    return prepare(model, 1).path
+
+
+def used_at(artefact: Path, seconds: int) -> None:
+    os.utime(artefact.with_suffix(room.USED), (seconds, seconds))
+
+
+def test_a_copy_is_started_from_the_form_of_the_first(tmp_path: Path) -> None:
+    model = chain(tmp_path / "model.onnx", layers=1, width=64)
+    made = prepare(model, 1).path
+    (tmp_path / "elsewhere").mkdir()
+    copy = tmp_path / "elsewhere" / "another name.onnx"
+    copy.write_bytes(model.read_bytes())
+    assert find_prepared(copy) == made
+    PreparedModel(made, copy, 1).check()
+    model.unlink()
+    assert find_prepared(copy) == made
+    assert find_prepared(model) is None
+
+
+def test_models_that_differ_in_other_files_have_forms_of_their_own(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "same")]
+    for folder, value in zip(folders, (5, 6, 5), strict=True):
+        folder.mkdir()
+        write_external(folder, "initialiser")
+        rename_over(folder / LOCATION, value)
+    one, two, same = (folder / "model.onnx" for folder in folders)
+    assert one.read_bytes() == two.read_bytes()
+    first, second = prepare(one, 1).path, prepare(two, 1).path
+    assert first != second
+    assert first.parent == second.parent
+    assert find_prepared(same) == first
+    (folders[0] / LOCATION).unlink()
+    assert find_prepared(one) is None
+    assert find_prepared(two) == second
+
+
+def test_the_least_recently_used_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms = [prepared(tmp_path / "models", number) for number in range(3)]
+    for form in forms:
+        room.note_use(form)
+    used_at(forms[0], 300)
+    used_at(forms[1], 100)
+    used_at(forms[2], 200)
+    monkeypatch.setenv("BRISK_CACHE_MIB", "4")
+    added = prepared(tmp_path / "models", 3)
+    assert [each.exists() for each in (*forms, added)] == [True, False, True, True]
+    assert not forms[1].parent.exists()
+    assert find_folder(tmp_path / "models" / "1.onnx") is None
+    monkeypatch.setenv("BRISK_CACHE_MIB", "1")
+    with pytest.raises(OSError, match=r"may take 1 MiB \(BRISK_CACHE_MIB\)"):
+        prepared(tmp_path / "models", 1)
+    assert room.kept_artefacts() == [], "those that nobody uses went before that was clear"
+
+
+def test_what_is_mapped_stays_until_its_last_user_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = prepared(tmp_path / "models", 0)
+    model = tmp_path / "models" / "0.onnx"
+    program = open_warm_program(PreparedModel(form, model, 1))
+    monkeypatch.setenv("BRISK_CACHE_MIB", "2")
+    with pytest.raises(OSError, match="those that are in use take"):
+        prepared(tmp_path / "models", 1)
+    assert form.exists()
+    assert room.is_held(form)
+    assert not room.remove(form)
+    rows = {"x": np.random.default_rng(5).standard_normal((1, 512)).astype(np.float32)}
+    np.testing.assert_allclose(run_serially(program, rows)["y"], whole(model, rows)["y"], 1e-5)
+    del program
+    gc.collect()
+    wait_until(lambda: not room.is_held(form), "the lock's end")
+    prepared(tmp_path / "models", 1)
+    assert not form.exists()
+
+
+def test_what_another_process_maps_stays(tmp_path: Path) -> None:
+    form = prepared(tmp_path / "models", 0)
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom brisk.artefacts.container import Container\n"
+        "view = Container(Path(sys.argv[1])).view(0)\nprint('mapped', flush=True)\ninput()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(form)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as user:
+        assert user.stdout is not None
+        assert user.stdout.readline() == "mapped\n"
+        assert not room.remove(form)
+        assert form.exists()
+        user.communicate("\n")
+    assert room.remove(form)
+    assert not form.exists()
+
+
+def test_what_is_being_removed_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = prepared(tmp_path / "models", 0)
+    with room._exclusive(form) as is_ours:
+        assert is_ours
+        with pytest.raises(ArtefactError, match="it is being removed"):
+            Container(form)
+    opened = os.open(form, os.O_RDONLY)
+    assert room.hold(opened)
+    os.close(opened)
+    opened = os.open(form, os.O_RDONLY)
+    assert room.remove(form)
+    assert not room.hold(opened), "it has gone since it was opened"
+    os.close(opened)
+
+
+def test_the_limit_is_a_share_of_the_disk_unless_it_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(tmp_path / "models", 0)
+    monkeypatch.delenv("BRISK_CACHE_MIB", raising=False)
+    status = os.statvfs(store.artefacts_directory())
+    assert room.limit() == int(status.f_blocks * status.f_frsize * 0.25)
+    monkeypatch.setenv("BRISK_CACHE_MIB", "7")
+    assert room.limit() == 7 * MIB
+    for text in ("0", "-1", "1.5", "many", "٣"):
+        monkeypatch.setenv("BRISK_CACHE_MIB", text)
+        with pytest.raises(InvalidConfigurationError, match=rf"whole number .* not '{text}'"):
+            room.limit()
+
+
+def test_the_command_lists_what_is_kept_and_clears_what_nobody_uses(tmp_path: Path) -> None:
+    forms = [prepared(tmp_path / "models", number) for number in range(2)]
+    held = Container(forms[1])
+    listed = CliRunner().invoke(application, ["cache", "list"], env={"COLUMNS": "250"})
+    assert listed.exit_code == 0, listed.output
+    rows = [line for line in listed.stdout.splitlines() if ".onnx" in line]
+    assert [(" yes " in row, "/1.onnx" in row) for row in rows] == [(True, True), (False, False)]
+    assert "2 in " in listed.stdout
+    cleared = CliRunner().invoke(application, ["cache", "clear", "--unused-days", "1"])
+    assert "removed 0 of 0.0 MiB; 0 are in use" in cleared.stdout
+    wait_until(lambda: not room.is_held(forms[0]), "the end of the listing's lock")
+    cleared = CliRunner().invoke(application, ["cache", "clear"])
+    assert "removed 1 of " in cleared.stdout
+    assert "; 1 are in use" in cleared.stdout
+    assert [form.exists() for form in forms] == [False, True]
+    del held
+    wait_until(lambda: not room.is_held(forms[1]), "the lock's end")
+    CliRunner().invoke(application, ["cache", "clear"])
+    empty = CliRunner().invoke(application, ["cache", "list"])
+    assert "holds no prepared form" in empty.stdout
+
+
+def test_forms_that_are_no_longer_readable_are_listed_and_cleared(tmp_path: Path) -> None:
+    form = prepared(tmp_path / "models", 0)
+    form.unlink()
+    form.write_bytes(b"no form")
+    listed = CliRunner().invoke(application, ["cache", "list"], env={"COLUMNS": "250"})
+    assert "not usable" in listed.stdout
+    CliRunner().invoke(application, ["cache", "clear"])
+    assert room.kept_artefacts() == []

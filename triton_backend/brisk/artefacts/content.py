@@ -1,0 +1,244 @@
+"""Which model an artefact was made of: the content of its files, wherever they lie.
+
+The digests decide, and where a model lies does not: a copy, a version that was moved, a folder
+that Triton has filled from a cloud repository find what was made of the same bytes. SHA-256, as
+whoever writes a model must be able to make none that is taken for somebody else's. Reading 100 MB
+to digest them takes 50 ms, so a stamp (size, times, inode, device) that was seen together with a
+digest vouches for it until it changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, TypeVar
+
+from brisk.artefacts import store
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.ownership import make_private
+from brisk.paths import Stamp, open_file, open_inside, stamp_of
+
+ITSELF = ""
+"""Stands for the model among the names of its files, as no file's name does: other data is named
+as in the model, in the folder of its path."""
+
+_CHUNK_BYTES = 4 << 20
+"""Digested by one thread at a time; their digests are digested together."""
+
+_SKETCHED_PARTS, _SKETCHED_BYTES = 16, 4096
+
+_Found = TypeVar("_Found")
+
+
+class Content(NamedTuple):
+    """``digests`` and ``stamps`` of a model's files, by their names."""
+
+    digests: Mapping[str, str]
+    stamps: Mapping[str, Stamp]
+
+
+def content_of(
+    model: Path, names: Iterable[str], environment: Mapping[str, str] = os.environ
+) -> Content:
+    """What the files hold that the model names, itself among them.
+
+    ``environment``: whose notes are looked at and written. Raises OSError, and InvalidModelError
+    as ``open_inside``.
+    """
+
+    def look(file: BinaryIO) -> tuple[str, Stamp]:
+        return _digest(file, environment)
+
+    found = _of_each(model, names, look)
+    return Content(
+        {name: digest for name, (digest, _) in found.items()},
+        {name: stamp for name, (_, stamp) in found.items()},
+    )
+
+
+def check_content(
+    artefact: Path,
+    model: Path,
+    digests: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
+) -> Mapping[str, Stamp]:
+    """The present stamps of the files that ``artefact`` was made of.
+
+    Raises ArtefactError where it was made of others.
+    """
+    if ITSELF not in digests:
+        raise ArtefactError(f"{artefact}: made of another file")
+    try:
+        found = content_of(model, digests, environment)
+    except (OSError, InvalidModelError) as error:
+        raise ArtefactError(f"{artefact}: a file of its model is missing: {error}") from error
+    if found.digests != digests:
+        raise ArtefactError(f"{artefact}: the model has changed since it was made")
+    return found.stamps
+
+
+def stamps(model: Path, names: Iterable[str]) -> dict[str, Stamp]:
+    """The files' present states. Raises as ``content_of``."""
+    return _of_each(model, names, lambda file: stamp_of(os.fstat(file.fileno())))
+
+
+def written_since(model: Path, seen: Mapping[str, Stamp]) -> Path | None:
+    """A file of the model that was written to since it was in the state ``seen``, if any.
+
+    One that has gone or was replaced was not.
+    """
+    for name, stamp in seen.items():
+        try:
+            present = stamps(model, [name])[name]
+        except (OSError, InvalidModelError):
+            continue
+        # size and time of a change, and which file it is; links to it come and go
+        if present[3:] == stamp[3:] and present[:2] != stamp[:2]:
+            return model if name == ITSELF else model.parent / name
+    return None
+
+
+# Where a model's artefacts lie: artefacts/<sketch>/<digest of the model's file>/.
+#
+# The sketch is a digest of the size and a few parts. A model of which nothing was ever made is not
+# read to learn that: its sketch is nobody's.
+
+
+def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Of artefacts of models whose own file is equal to ``model``; None where there is none."""
+    with _opened(model, ITSELF) as file:
+        sketched = store.artefacts_directory(environment) / _sketch(file)
+        if not sketched.is_dir():
+            return None
+        folder = sketched / _digest(file, environment)[0]
+    return folder if folder.is_dir() else None
+
+
+def writable_folder(model: Path) -> Path:
+    """As ``find_folder``, made if need be.
+
+    Raises PermissionError where it cannot be written, or others can write it, too; OSError, and
+    InvalidModelError as ``open_inside``.
+    """
+    with _opened(model, ITSELF) as file:
+        sketched = store.artefacts_directory() / _sketch(file)
+        folder = sketched / _digest(file, os.environ)[0]
+    make_private(folder)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(f"{folder} cannot be written")
+    return folder
+
+
+_NAMES = "files.json"
+"""In a folder: the names of further files of the models whose own file is the same."""
+
+
+def note_names(folder: Path, names: Iterable[str]) -> None:
+    """``names``: of all files of the models that ``folder`` is of. Raises OSError."""
+    others = json.dumps(sorted(name for name in names if name != ITSELF)).encode()
+    store.publish(folder / _NAMES, lambda file: file.write(others))
+
+
+def names_of_files(folder: Path) -> tuple[str, ...]:
+    """Of all files of the models that ``folder`` is of."""
+    noted = store.read_note(folder / _NAMES)
+    if not isinstance(noted, list) or not all(isinstance(name, str) for name in noted):
+        return (ITSELF,)
+    return ITSELF, *noted
+
+
+def digest_of_all(digests: Mapping[str, str]) -> str:
+    """Of a model with all its files: 16 hexadecimal digits."""
+    text = json.dumps(sorted(digests.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _sketch(file: BinaryIO) -> str:
+    """Sixteen hexadecimal digits, which files of one content have in common."""
+    size = os.fstat(file.fileno()).st_size
+    sketch = hashlib.sha256(size.to_bytes(8, "little"))
+    for part in range(_SKETCHED_PARTS):
+        offset = max(size - _SKETCHED_BYTES, 0) * part // (_SKETCHED_PARTS - 1)
+        sketch.update(os.pread(file.fileno(), _SKETCHED_BYTES, offset))
+    return sketch.hexdigest()[:16]
+
+
+def _of_each(
+    model: Path, names: Iterable[str], look: Callable[[BinaryIO], _Found]
+) -> dict[str, _Found]:
+    found = {}
+    for name in names:
+        with _opened(model, name) as file:
+            found[name] = look(file)
+    return found
+
+
+def _opened(model: Path, name: str) -> BinaryIO:
+    if name == ITSELF:
+        return open_file(model)
+    return open_inside(model.parent, name, "file of the model")
+
+
+# Digests, remembered beside the artefacts by the state that a file was in.
+
+
+def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]:
+    """32 hexadecimal digits, and the file's state before it was read. Raises OSError."""
+    stamp = stamp_of(os.fstat(file.fileno()))
+    size, *_, inode, device = stamp
+    folder = store.artefacts_directory(environment) / KNOWN
+    note = folder / f"{device:x}-{inode:x}"
+    noted = store.read_note(note)
+    if isinstance(noted, list) and len(noted) == 2 and noted[0] == list(stamp):
+        return str(noted[1]), stamp
+    digest = digest_of_file(file.fileno(), size)
+    if store.is_settled(stamp):
+        text = json.dumps([stamp, digest]).encode()
+        with contextlib.suppress(OSError):  # nothing can be written: it is read again next time
+            make_private(folder)
+            store.publish(note, lambda file: file.write(text), survives_a_crash=False)
+    return digest, stamp
+
+
+KNOWN = "known"
+"""The folder of the notes, among the artefacts."""
+
+MOST_KNOWN = 4096
+
+
+def forget_old_notes() -> None:
+    """Keep the notes of the files that were read last."""
+    with contextlib.suppress(OSError):
+        notes = [entry.path for entry in os.scandir(store.artefacts_directory() / KNOWN)]
+        if len(notes) > MOST_KNOWN:
+            for path in sorted(notes, key=os.path.getmtime)[: -MOST_KNOWN // 2]:
+                os.unlink(path)
+
+
+def digest_of_file(descriptor: int, size: int) -> str:
+    """32 hexadecimal digits of the first ``size`` bytes: a digest of the SHA-256 of each chunk.
+
+    Two threads where there is more than one chunk and processor. Raises OSError.
+    """
+    offsets = range(0, size, _CHUNK_BYTES)
+
+    def chunk(offset: int) -> bytes:
+        left = min(_CHUNK_BYTES, size - offset)
+        found = hashlib.sha256()
+        while left and (data := os.pread(descriptor, min(left, 1 << 18), offset)):
+            found.update(data)
+            left, offset = left - len(data), offset + len(data)
+        return found.digest()
+
+    if len(offsets) > 1 and len(os.sched_getaffinity(0)) > 1:
+        with ThreadPoolExecutor(2, thread_name_prefix="brisk-digest") as pool:
+            chunks = list(pool.map(chunk, offsets))
+    else:
+        chunks = list(map(chunk, offsets))
+    whole = hashlib.sha256(size.to_bytes(8, "little") + b"".join(chunks))
+    return whole.hexdigest()[:32]

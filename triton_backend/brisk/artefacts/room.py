@@ -1,0 +1,158 @@
+"""What artefacts may take on disk: those that were used least recently make room for new ones.
+
+Who maps an artefact holds a shared lock on it. What is locked stays: to remove it would free
+nothing before its last user has gone, and the next start would have it made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from brisk.artefacts import store
+from brisk.artefacts.content import forget_old_notes
+from brisk.settings import cache_limit_bytes
+
+USED = ".used"
+"""Suffix of an empty file beside an artefact, whose time says when that was opened last."""
+
+ARTEFACT = ".segments"
+
+
+DEFAULT_SHARE = 0.25
+"""Of the file system that artefacts lie on: what they may take unless something else is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptArtefact:
+    """``size_bytes``: on disk. ``used_s``: since the epoch, when it was opened last or made."""
+
+    path: Path
+    size_bytes: int
+    used_s: float
+
+
+def kept_artefacts(environment: Mapping[str, str] = os.environ) -> list[KeptArtefact]:
+    """All of the cache directory, the one that was used least recently first."""
+    found = []
+    for path in store.artefacts_directory(environment).glob(f"*/*/*{ARTEFACT}"):
+        with contextlib.suppress(OSError):  # another process has removed it just now
+            status = path.stat()
+            found.append(KeptArtefact(path, status.st_size, _used_s(path, status)))
+    return sorted(found, key=lambda each: (each.used_s, each.path))
+
+
+def note_use(artefact: Path) -> None:
+    """It was used just now; where that cannot be written it counts as used when it was made."""
+    note = artefact.with_suffix(USED)
+    with contextlib.suppress(OSError):
+        os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.utime(note)
+
+
+def hold(descriptor: int) -> bool:
+    """Keep the open artefact from being removed for as long as the descriptor, or a copy of it, is
+    open; False where it is being removed.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: it may be removed, which breaks no mapping
+        return True
+    return os.fstat(descriptor).st_nlink > 0
+
+
+def is_held(artefact: Path) -> bool:
+    """Whether some process maps it. Raises FileNotFoundError."""
+    with _exclusive(artefact) as is_ours:
+        return not is_ours
+
+
+def remove(artefact: Path) -> bool:
+    """Remove it with what is noted of it; False where some process maps it, or it is gone."""
+    try:
+        with _exclusive(artefact) as is_ours:
+            if not is_ours:
+                return False
+            artefact.unlink()
+    except OSError:
+        return False
+    for suffix in (USED, store.VERIFIED):
+        artefact.with_suffix(suffix).unlink(missing_ok=True)
+    tidy(artefact.parent)
+    return True
+
+
+def limit(environment: Mapping[str, str] = os.environ) -> int:
+    """What all may take, in bytes: as it is set, else a share of the disk.
+
+    Raises InvalidConfigurationError, OSError where there is no such directory.
+    """
+    found = cache_limit_bytes(environment)
+    if found is None:
+        status = os.statvfs(store.artefacts_directory(environment))
+        found = int(status.f_blocks * status.f_frsize * DEFAULT_SHARE)
+    return found
+
+
+def make_room(needed_bytes: int, own: Path | None = None) -> None:
+    """Let there be room for an artefact of so many bytes, of 0 for what there is already.
+
+    ``own``: which stays, whoever uses it. Raises OSError where it finds none: what other processes
+    map takes too much.
+    """
+    limit_bytes = limit()
+    kept = kept_artefacts()
+    total_bytes = sum(each.size_bytes for each in kept) + needed_bytes
+    for each in kept:
+        if total_bytes <= limit_bytes:
+            break
+        if each.path != own and remove(each.path):
+            total_bytes -= each.size_bytes
+    forget_old_notes()
+    if total_bytes > limit_bytes:
+        raise OSError(
+            errno.ENOSPC,
+            f"artefacts may take {limit_bytes >> 20} MiB (BRISK_CACHE_MIB): with this one those "
+            f"that are in use take {-(-total_bytes // 2**20)}",
+        )
+
+
+@contextlib.contextmanager
+def _exclusive(artefact: Path) -> Iterator[bool]:
+    """Whether nobody else maps it, and nobody will, meanwhile. Raises OSError."""
+    descriptor = os.open(artefact, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _used_s(artefact: Path, status: os.stat_result) -> float:
+    try:
+        return artefact.with_suffix(USED).stat().st_mtime
+    except OSError:
+        return status.st_mtime
+
+
+def tidy(folder: Path) -> None:
+    """Remove a folder of artefacts and the one above it, as far as there is none in them."""
+    with contextlib.suppress(OSError):
+        if not any(folder.glob(f"*{ARTEFACT}")):
+            with store.building(folder) as is_ours:
+                if is_ours:
+                    for left in folder.iterdir():
+                        left.unlink()
+                    folder.rmdir()
+                    folder.parent.rmdir()

@@ -1,0 +1,65 @@
+"""``brisk cache``: what is kept of models on disk, and its removal."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+cache = typer.Typer(
+    name="cache",
+    help="What is kept of models for their next start: list it, clear it.",
+    no_args_is_help=True,
+)
+
+_DAY_S = 86400.0
+
+
+@cache.command("list")
+def show() -> None:
+    """The prepared forms of this cache directory, the one that was used last first."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from brisk.artefacts import room, store
+    from brisk.artefacts.container import Container
+    from brisk.errors import ArtefactError
+
+    kept = room.kept_artefacts()
+    table = Table("MiB", "last used", "in use", "made from")
+    for each in reversed(kept):
+        try:
+            is_held = room.is_held(each.path)
+            made_from = str(Container(each.path).content["model"])
+        except FileNotFoundError:
+            continue
+        except (ArtefactError, OSError, KeyError, TypeError) as error:
+            made_from = f"not usable: {error}"
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
+        size = f"{each.size_bytes / 2**20:.1f}"
+        table.add_row(size, used, "yes" if is_held else "", made_from)
+    directory = store.artefacts_directory()
+    if not kept:
+        print(f"{directory} holds no prepared form")
+        return
+    Console().print(table)
+    total = sum(each.size_bytes for each in kept) / 2**20
+    print(f"{len(kept)} in {directory}: {total:.1f} of {room.limit() / 2**20:.0f} MiB")
+
+
+@cache.command()
+def clear(
+    unused_days: Annotated[
+        float,
+        typer.Option(min=0.0, help="Only those that were not used for so many days; 0: all."),
+    ] = 0.0,
+) -> None:
+    """Remove prepared forms that nobody uses; models start from their own files then."""
+    from brisk.artefacts import room
+
+    before_s = time.time() - unused_days * _DAY_S
+    chosen = [each for each in room.kept_artefacts() if each.used_s <= before_s]
+    removed = [each for each in chosen if room.remove(each.path)]
+    freed = sum(each.size_bytes for each in removed) / 2**20
+    print(f"removed {len(removed)} of {freed:.1f} MiB; {len(chosen) - len(removed)} are in use")
