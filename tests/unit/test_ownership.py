@@ -14,7 +14,7 @@ from brisk.artefacts import store
 from brisk.artefacts.container import KEY_BYTES, make_key, read_key
 from brisk.errors import InvalidConfigurationError
 from brisk.fork_server import build
-from brisk.fork_server.build import LAUNCHER, place_launcher
+from brisk.fork_server.build import LAUNCHER, place_launchers
 from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD, add_seal
 from brisk.ownership import check_directory, make_private, open_own
 from brisk.protocol.runtime_paths import runtime_place
@@ -123,7 +123,7 @@ def test_a_cached_executable_that_is_not_ours_is_compiled_anew(
 ) -> None:
     backend = tmp_path / "backend"
     backend.mkdir()
-    if not place_launcher(backend):
+    if not place_launchers([backend]):
         pytest.skip("there is no C++ compiler")
     wanted = {name: (backend / name).read_bytes() for name in (LAUNCHER, PRELOAD, SERVER_PRELOAD)}
     for file in (tmp_path / "cache" / "native").iterdir():
@@ -132,10 +132,10 @@ def test_a_cached_executable_that_is_not_ours_is_compiled_anew(
             file.write_bytes(b"#!/bin/sh\n")
         else:
             file.chmod(0o777)
-    assert place_launcher(backend)
+    assert place_launchers([backend])
     assert {name: (backend / name).read_bytes() for name in wanted} == wanted
     (tmp_path / "cache" / "native").chmod(0o777)
-    assert not place_launcher(backend), "its folder is everybody's"
+    assert not place_launchers([backend]), "its folder is everybody's"
     assert list(backend.iterdir()) == []
 
 
@@ -152,7 +152,7 @@ def test_executables_made_ahead_are_looked_at_too(
             add_seal(share / name)
             (share / name).chmod(0o666)
     monkeypatch.setattr(build.sys, "prefix", str(tmp_path))
-    assert not place_launcher(backend)
+    assert not place_launchers([backend])
     assert list(backend.iterdir()) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -31,10 +32,12 @@ def await_artefact(directory: Path) -> Path:
     raise AssertionError(f"no artefact of {directory.name} after {BUILD_TIMEOUT_S:.0f} s")
 
 
-def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
+def test_a_served_model_gets_its_artefact_from_which_the_next_load_and_a_copy_start(
     tmp_path: Path, start_server: StartServer
 ) -> None:
-    directory = write_entry(tmp_path / "repository", "doubled", doubled())
+    model = doubled()
+    model.doc_string = str(tmp_path)  # of which nothing was ever made
+    directory = write_entry(tmp_path / "repository", "doubled", model)
     server = start_server(
         tmp_path / "repository",
         ("--model-control-mode=explicit", "--load-model=doubled"),
@@ -50,15 +53,18 @@ def test_a_served_model_gets_its_artefact_and_the_next_load_starts_from_it(
         log = tmp_path / "tritonserver-1.log"
         wait_until(lambda: "successfully unloaded 'doubled'" in log.read_text(), "its unload")
         control.load_model("doubled")
-        control.close()
         after = client.infer("doubled", {"x": values})
+        shutil.copytree(directory, tmp_path / "downloaded" / "doubled")
+        (tmp_path / "downloaded" / "doubled").rename(tmp_path / "repository" / "copied")
+        control.load_model("copied")
+        control.close()
+        copied = client.infer("copied", {"x": values})
     assert artefact.is_file()
     assert not (directory / "1" / ".brisk").exists()
-    assert {name: array.tolist() for name, array in after.items()} == {
-        name: array.tolist() for name, array in before.items()
-    }
+    for answer in (after, copied):
+        assert answer["y"].tolist() == before["y"].tolist()
     assert log.read_text().count("ONNX Runtime from the model, runnable") == 1
-    assert log.read_text().count("ONNX Runtime from its artefact, runnable") == 1
+    assert log.read_text().count("ONNX Runtime from its artefact, runnable") == 2
 
 
 def test_a_lazy_entry_is_ready_at_once_and_loaded_by_its_first_request(

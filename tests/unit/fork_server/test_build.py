@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brisk.fork_server import build
-from brisk.fork_server.build import LAUNCHER, place_launcher
+from brisk.fork_server.build import LAUNCHER, place_launchers
 from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD
 
 
@@ -19,7 +19,7 @@ def test_without_a_compiler_stubs_start_as_triton_starts_them(
     for name in (LAUNCHER, PRELOAD, SERVER_PRELOAD):
         (tmp_path / name).write_text("of another Brisk")
     monkeypatch.setenv("CXX", "/absent")
-    assert not place_launcher(tmp_path)
+    assert not place_launchers([tmp_path])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -29,7 +29,7 @@ def test_a_compiler_that_fails_is_no_reason_to_fail(
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("CXX", "/bin/false")
     (tmp_path / "backend").mkdir()
-    assert not place_launcher(tmp_path / "backend")
+    assert not place_launchers([tmp_path / "backend"])
 
 
 def test_files_made_ahead_are_taken_where_there_is_no_compiler(
@@ -43,7 +43,7 @@ def test_files_made_ahead_are_taken_where_there_is_no_compiler(
         pytest.skip("there is no C++ compiler")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("CXX", "/absent")
-    assert place_launcher(backend)
+    assert place_launchers([backend])
     for name in (LAUNCHER, PRELOAD, SERVER_PRELOAD):
         assert (backend / name).read_bytes() == (share / name).read_bytes()
         assert (backend / name).stat().st_mode & 0o777 == 0o755

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import brisk
-from brisk.fork_server.build import LAUNCHER, place_launcher
+from brisk.fork_server.build import LAUNCHER, place_launchers
 from brisk.fork_server.start import SOCKET_VARIABLE
 from brisk.protocol.stub_process import birth_of
 from support.waiting import wait_until
@@ -63,7 +63,7 @@ def backend(tmp_path: Path) -> Path:
     stub = tmp_path / "python" / LAUNCHER
     stub.write_text(STUB)
     stub.chmod(0o755)
-    if not place_launcher(tmp_path / "brisk"):
+    if not place_launchers([tmp_path / "brisk"]):
         pytest.skip("there is no C++ compiler")
     return tmp_path / "brisk"
 

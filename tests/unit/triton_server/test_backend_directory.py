@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.fork_server.build import LAUNCHER, place_launcher
+from brisk.fork_server.build import LAUNCHER, place_launchers
 from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD
 from brisk.triton.backend_directory import (
     STUB_FILES,
@@ -62,7 +62,7 @@ def test_several_processes_may_assemble_one_directory_at_once(tmp_path: Path) ->
     assert {result.result() for result in results} == {tmp_path}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["brisk", "onnxruntime", "python"]
     placed = sorted(path.name for path in (tmp_path / "brisk").iterdir())
-    compiled = [LAUNCHER, PRELOAD, SERVER_PRELOAD] if place_launcher(tmp_path / "brisk") else []
+    compiled = [LAUNCHER, PRELOAD, SERVER_PRELOAD] if place_launchers([tmp_path / "brisk"]) else []
     assert placed == sorted(["__pycache__", "brisk", *STUB_FILES, *compiled])
 
 

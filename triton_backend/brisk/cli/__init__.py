@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
-from brisk.cli.application import application
 from brisk.errors import BriskError
 
 _EXTRAS = {
@@ -23,7 +22,16 @@ _EXTRAS = {
 def main() -> None:
     """Entry point: a deliberate error is one red line (and its details) and exit status 1."""
     try:
-        application()
+        if sys.argv[1:2] == [
+            "serve"
+        ]:  # without what the others need, for which servers would wait
+            from brisk.cli.commands.serve import serve
+
+            serve(sys.argv[2:])
+        else:
+            from brisk.cli.application import application
+
+            application()
     except BriskError as error:
         _end_with(str(error))
     except ModuleNotFoundError as error:

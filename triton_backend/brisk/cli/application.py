@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import brisk
-from brisk.cli.commands import cache, caches, demo, deploy, look, measure, serve, status, trace
+from brisk.cli.commands import cache, caches, demo, deploy, look, measure, status, trace
 
 application = typer.Typer(
     name="brisk",
@@ -19,10 +19,15 @@ application = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-_PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True}
-
 _SERVE, _LOOK, _MEASURE, _LEARN = "Serve", "Look", "Measure", "Learn"
 """The panels of `brisk --help`, in the order in which they are shown."""
+
+
+def serve(context: typer.Context) -> None:
+    """Serve model repositories with Brisk."""
+    from brisk.cli.commands.serve import serve as become_a_server
+
+    become_a_server(context.args)
 
 
 def _add(panel: str, function: Callable[..., None], example: str, **settings: Any) -> None:
@@ -31,7 +36,7 @@ def _add(panel: str, function: Callable[..., None], example: str, **settings: An
     application.command(rich_help_panel=panel, epilog=example, **settings)(function)
 
 
-_add(_SERVE, serve.serve, "brisk serve --repository models", context_settings=_PASS_THROUGH)
+_add(_SERVE, serve, "brisk serve --repository models", context_settings=measure.CONTEXT)
 _add(_SERVE, deploy.install, "brisk install --backend-directory /opt/tritonserver/backends")
 _add(_SERVE, deploy.config, "brisk config models/detector")
 _add(_SERVE, deploy.prepare, "brisk prepare models/detector")

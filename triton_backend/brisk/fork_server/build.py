@@ -10,10 +10,8 @@ import contextlib
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 
 from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD, add_seal, has_seal
@@ -42,20 +40,22 @@ class CompilerError(Exception):
     """What was to be compiled is not; the message says why and what would help."""
 
 
-def place_launcher(backend: Path) -> bool:
-    """Put the three files into a backend's folder; False where that is impossible.
+def place_launchers(backends: Sequence[Path]) -> bool:
+    """Put the three files into each backend's folder; False where that is impossible.
 
-    Then stubs start as without Brisk: the folder has none of the files.
+    Then stubs start as without Brisk: the folders have none of the files.
     """
     try:
         made = _prebuilt() or _compiled_together()
     except (CompilerError, OSError):
-        for name in _MADE_OF:
-            with contextlib.suppress(FileNotFoundError):
-                (backend / name).unlink()
+        for backend in backends:
+            for name in _MADE_OF:
+                with contextlib.suppress(FileNotFoundError):
+                    (backend / name).unlink()
         return False
-    for name in reversed(_MADE_OF):  # the launcher, which uses another one, last
-        _replace(made[name], backend / name)
+    for backend in backends:
+        for name in reversed(_MADE_OF):  # the launcher, which uses another one, last
+            _replace(made[name], backend / name)
     return True
 
 
@@ -68,20 +68,36 @@ def _prebuilt() -> dict[str, bytes] | None:
 
 
 def _compiled_together() -> dict[str, bytes]:
-    """Each file by its name; the first time takes a second of each processor."""
-    with ThreadPoolExecutor() as threads:
-        return dict(zip(_MADE_OF, threads.map(_compiled, _MADE_OF), strict=True))
+    """Each file by its name; the first time takes a second of each processor.
 
-
-def _compiled(name: str) -> bytes:
-    """The compiled file, which the user's cache keeps. Raises CompilerError or OSError."""
+    Raises CompilerError or OSError.
+    """
     compiler = find_compiler()
     if compiler is None:
         raise CompilerError(f"no C++ compiler ({', '.join(_wanted_compilers())}) is installed")
+    kept = {name: _kept_place(name, compiler) for name in _MADE_OF}
+    with contextlib.suppress(CompilerError, OSError):
+        return {name: _read(file) for name, file in kept.items()}
+    from concurrent.futures import ThreadPoolExecutor  # late, as what compiles: a start waits
+
+    with ThreadPoolExecutor() as threads:
+        made = threads.map(lambda name: _compiled(name, compiler, kept[name]), _MADE_OF)
+        return dict(zip(_MADE_OF, made, strict=True))
+
+
+def _kept_place(name: str, compiler: str) -> Path:
+    """Where the user's cache keeps the compiled file."""
     source, options = _MADE_OF[name]
     code = (_SOURCES / source).read_bytes()
     digest = hashlib.sha256(f"{compiler}{_COMMON}{options}".encode() + code).hexdigest()[:24]
-    made = cache_directory() / "native" / f"{digest}-{name}"
+    return cache_directory() / "native" / f"{digest}-{name}"
+
+
+def _compiled(name: str, compiler: str, made: Path) -> bytes:
+    """Compiled into ``made``, unless it is there. Raises CompilerError or OSError."""
+    import tempfile
+
+    source, options = _MADE_OF[name]
     with contextlib.suppress(CompilerError, OSError):  # then it is made, anew perhaps
         return _read(made)
     make_private(made.parent)
@@ -116,6 +132,8 @@ def _wanted_compilers() -> tuple[str, ...]:
 
 
 def _compile(compiler: str, source: Path, options: tuple[str, ...], draft: Path) -> None:
+    import subprocess
+
     command = [compiler, *_COMMON, "-o", str(draft), str(source), *options]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
@@ -129,6 +147,8 @@ def _replace(made: bytes, target: Path) -> None:
     """In one step: a server may be starting stubs by what was there."""
     if target.is_file() and target.read_bytes() == made:
         return
+    import tempfile
+
     with tempfile.TemporaryDirectory(dir=target.parent) as drafts:
         draft = Path(drafts) / target.name
         draft.write_bytes(made)

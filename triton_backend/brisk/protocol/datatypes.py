@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable
-from typing import NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from brisk.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 
 class Datatype(NamedTuple):
-    """``name`` as on the wire; ``element_name`` as in a program (``float32`` …).
-
-    ``numpy``: element type in shared memory; BF16 travels as uint16 bit patterns because numpy
-    has no such type. ``item_bytes`` is 0 for BYTES, whose elements vary.
-    """
+    """``name`` as on the wire; ``element_name`` as in a program (``float32`` …)."""
 
     name: str
     element_name: str
-    numpy: np.dtype
+
+    @property
+    def numpy(self) -> np.dtype:
+        """Of an element in shared memory; BF16 travels as uint16 bit patterns because numpy has no
+        such type.
+        """
+        return _numpy_types()[self.name]
 
     @property
     def item_bytes(self) -> int:
+        """0 for BYTES, whose elements vary."""
         return 0 if self.numpy.hasobject else self.numpy.itemsize
 
 
+@functools.cache
+def _numpy_types() -> dict[str, np.dtype]:
+    import numpy as np  # late: who starts a server knows datatypes by name alone
+
+    others = {"BF16": "uint16", "BYTES": "O"}
+    return {
+        name: np.dtype(others.get(name, datatype.element_name))
+        for name, datatype in DATATYPES.items()
+    }
+
+
 DATATYPES = {
-    name: Datatype(name, element, np.dtype({"BF16": "uint16", "BYTES": "O"}.get(name, element)))
+    name: Datatype(name, element)
     for name, element in (
         *(("BOOL", "bool"), ("UINT8", "uint8"), ("UINT16", "uint16"), ("UINT32", "uint32")),
         *(("UINT64", "uint64"), ("INT8", "int8"), ("INT16", "int16"), ("INT32", "int32")),

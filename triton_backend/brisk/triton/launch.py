@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -236,8 +235,10 @@ def _group_lives(group: int) -> bool:
 
 
 def _answers_ok(url: str) -> bool:
+    from urllib.request import urlopen  # late: who becomes a server asks none
+
     try:
-        with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as answer:
+        with urlopen(url, timeout=_PROBE_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
     except OSError:  # an HTTP status of refusal is one, too
         return False

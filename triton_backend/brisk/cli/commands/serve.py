@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from brisk.errors import InvalidConfigurationError
 from brisk.ownership import make_private
@@ -26,49 +25,66 @@ _AWAY = {"_BRISK_STUB_AWAY": "1"}
 (``fork_server/source/launcher.cpp``): no path that they are given is relative."""
 
 
-def serve(
-    context: typer.Context,
-    repository: Annotated[
-        list[Path] | None,
-        typer.Option(help="Model repository; may be given several times.", metavar="DIR"),
-    ] = None,
-    tritonserver: Annotated[
-        Path | None,
-        typer.Option(
-            help="A Triton to use instead of $TRITONSERVER or the embedded one: the executable "
-            "or its installation directory.",
-            metavar="PATH",
-        ),
-    ] = None,
-    as_onnxruntime: Annotated[
-        bool,
-        typer.Option(
-            help="Serve entries written for the ONNX Runtime backend with Brisk, too.",
-        ),
-    ] = True,
-    complete_entries: Annotated[
-        bool,
-        typer.Option(
-            help="Complete entries before Triton starts, which takes a stub for each. The "
-            "repositories stay as they are. With `--model-control-mode poll` or `explicit` Triton "
-            "completes them in any case.",
-        ),
-    ] = True,
-) -> None:
-    """Serve model repositories with Brisk.
+DESCRIPTION = """\
+Serve model repositories with Brisk.
 
-    Every other option is given to **tritonserver** as it is, for example `--http-port 9000`,
-    `--model-control-mode explicit`, `--log-verbose 1`. Services listen on the loopback address
-    unless `--http-address` and `--grpc-address` say otherwise (metrics follow HTTP's).
+Every other option is given to tritonserver as it is, for example --http-port 9000,
+--model-control-mode explicit, --log-verbose 1. Services listen on the loopback address
+unless --http-address and --grpc-address say otherwise (metrics follow HTTP's).
 
-    This process becomes the server, so signals and the exit status are the server's own. Shared
-    memory that earlier ones left when they were killed is removed first.
+This process becomes the server, so signals and the exit status are the server's own. Shared
+memory that earlier ones left when they were killed is removed first.
 
-    The runtime starts beside the server where a repository has an entry of Brisk's. Where no entry
-    needs more than Brisk's own completion, and Triton reads its repositories once, it reads a view
-    of them in which all are complete and runs with `--disable-auto-complete-config`.
-    """
-    from brisk.triton.backend_directory import names_of_ours
+The runtime starts beside the server where a repository has an entry of Brisk's. Where no entry
+needs more than Brisk's own completion, and Triton reads its repositories once, it reads a view
+of them in which all are complete and runs with --disable-auto-complete-config.
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    """argparse's: a server waits for its command, and the other one takes 200 ms to import."""
+    parser = argparse.ArgumentParser(
+        "brisk serve",
+        description=DESCRIPTION,
+        epilog="Example: brisk serve --repository models",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--repository",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="Model repository; may be given several times.",
+    )
+    parser.add_argument(
+        "--tritonserver",
+        type=Path,
+        metavar="PATH",
+        help="A Triton to use instead of $TRITONSERVER or the embedded one: the executable or its "
+        "installation directory.",
+    )
+    parser.add_argument(
+        "--as-onnxruntime",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Serve entries written for the ONNX Runtime backend with Brisk, too.",
+    )
+    parser.add_argument(
+        "--complete-entries",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="Complete entries before Triton starts, which takes a stub for each. Repositories "
+        "stay as they are. With --model-control-mode poll or explicit Triton completes them in "
+        "any case.",
+    )
+    return parser
+
+
+def serve(words: Sequence[str]) -> None:
+    """``words``: behind ``brisk serve``. Becomes the server."""
+    own, others = _parser().parse_known_args(words)
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
     from brisk.triton.options import option
@@ -76,32 +92,34 @@ def serve(
     from brisk.triton.server_preload import is_preloaded, preloading
 
     options: Sequence[str] = [
-        *context.args,
-        *(f"--model-repository={path.absolute()}" for path in repository or ()),
+        *others,
+        *(f"--model-repository={path.absolute()}" for path in own.repository),
     ]
     if option(options, "model-repository") is None and option(options, "model-store") is None:
         raise InvalidConfigurationError("no model repository; give one with --repository DIR")
-    for path in repository or ():
+    for path in own.repository:
         if not path.is_dir():
             raise InvalidConfigurationError(f"model repository '{path}' is no directory")
-    installation = locate_server(tritonserver)
+    installation = locate_server(own.tritonserver)
     environment = {**server_environment(installation), **_AWAY}
     for name in ("BRISK_RUNTIME_DIR", "BRISK_CACHE_DIR"):
         if directory_set := environment.get(name):
             environment[name] = os.path.abspath(directory_set)
-    names: tuple[str, ...] = ("brisk", "onnxruntime") if as_onnxruntime else ("brisk",)
+    names: tuple[str, ...] = ("brisk", "onnxruntime") if own.as_onnxruntime else ("brisk",)
     chosen = option(options, "backend-directory")
     if chosen is None:
         _start_runtimes(options, names, environment)  # before all else: it takes longest
         directory = _assembled(installation, names)
         options = [*options, f"--backend-directory={directory}"]
     else:
+        from brisk.triton.backend_directory import names_of_ours
+
         directory = Path(chosen)
         names = names_of_ours(directory)
     _tidy()
     environment = preloading(environment, directory / names[0]) if names else environment
     takes_any_name = is_preloaded(environment)
-    if complete_entries:
+    if own.complete_entries:
         options, added = _completed(options, names, takes_any_name=takes_any_name)
         environment.update(added)
     if not takes_any_name:
@@ -122,7 +140,7 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
 
     kept = default_directory(installation, names)
     try:
-        return assemble(kept, installation, names=names)
+        return assemble(kept, installation, names=names, compiles=False)
     except OSError as error:
         cause = error
     print(
@@ -133,7 +151,7 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
     place = runtime_directory() / "backends" / kept.name
     try:
         make_private(runtime_directory())
-        return assemble(place, installation, names=names)
+        return assemble(place, installation, names=names, compiles=False)
     except OSError as error:
         raise InvalidConfigurationError(
             f"backends can be put neither into '{kept}' ({cause}) nor into '{place}' ({error}); "
@@ -148,21 +166,23 @@ def _start_runtimes(
 
     Nothing that goes wrong here keeps a server from starting: the stub will meet it again.
     """
-    from brisk.view.plan import expected_devices, local_repositories
 
-    devices = expected_devices(local_repositories(options) or (), served)
+    def start() -> None:  # what it imports it does beside us
+        from brisk.view.plan import expected_devices, local_repositories
 
-    def start() -> None:
-        from brisk.protocol.runtime_paths import runtime_place
-        from brisk.stub.runtime_client.runtime_process import start_if_absent
+        if devices := expected_devices(local_repositories(options) or (), served):
+            from brisk.protocol.runtime_paths import runtime_place
+            from brisk.stub.runtime_client.runtime_process import start_if_absent
 
-        os.environ.clear()
-        os.environ.update(environment)
-        for device in devices:
-            start_if_absent(runtime_place(device))
+            os.environ.clear()
+            os.environ.update(environment)
+            for device in devices:
+                start_if_absent(runtime_place(device))
+        from brisk.triton.backend_directory import compile_files, package_folder
 
-    if devices:
-        _start_apart(start)
+        compile_files(package_folder())
+
+    _start_apart(start)
 
 
 def _start_apart(work: Callable[[], None]) -> None:
