@@ -101,7 +101,7 @@ def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[st
         taken, _ = in_rounds(
             entries,
             rounds,
-            lambda engine: _load(repository, threads, entries[engine], engine in _OURS, inputs),
+            lambda engine: _load(repository, threads, entries[engine], engine, inputs),
             uncounted=1,  # fills the page cache with libraries and models
         )
     return [_row(files, taken, engine) for engine in entries]
@@ -138,15 +138,15 @@ def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[st
 
 
 def _load(
-    repository: Path, threads: int, name: str, is_ours: bool, inputs: Mapping[str, np.ndarray]
+    repository: Path, threads: int, name: str, engine: str, inputs: Mapping[str, np.ndarray]
 ) -> _Start:
     """Start a server, load and ask one entry. Raises UnknownPartsError.
 
     A worker of Brisk is observed meanwhile: some ten spans, a microsecond each.
     """
-    if is_ours:
+    if engine in _OURS:
         with (
-            _resident_server(repository, threads) as server,
+            _resident_server(repository, threads, uses_prepared=engine == BRISK) as server,
             Observer(server.place, Role.FOREGROUND) as observer,
         ):
             begin_recording(observer)
@@ -162,9 +162,11 @@ def _load(
 
 
 @contextlib.contextmanager
-def _resident_server(repository: Path, threads: int) -> Iterator[BenchmarkServer]:
-    """One that has another entry of Brisk already."""
-    variables = {**thread_variables(threads), "BRISK_ARTEFACTS": "use"}
+def _resident_server(
+    repository: Path, threads: int, *, uses_prepared: bool = True
+) -> Iterator[BenchmarkServer]:
+    """One that has another entry of Brisk already. Both of a model find what is prepared of it."""
+    variables = {**thread_variables(threads), "BRISK_ARTEFACTS": "use" if uses_prepared else "off"}
     options = [WITHOUT_COMPLETION, "--model-control-mode=explicit", f"--load-model={_RESIDENT}"]
     with benchmark_server(repository, variables, options) as server:
         yield server
