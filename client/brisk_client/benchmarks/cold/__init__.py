@@ -91,6 +91,7 @@ NOTES = (
     "process with its imports, and the ways of request and answer; parse: the model is read, if "
     "that is apart from load; load: sessions are made while the load call or the first request "
     "waits for them; run: the first request is computed; beside: lanes make sessions meanwhile",
+    "served, answer_2 to answer_20: from the load call to that answer of a closed loop",
 )
 
 

@@ -57,6 +57,13 @@ PREPARED_MODEL, PREPARE_S = "resnet50", 10.0
 SERVED = {"torch": 8.0, "onnxruntime": 3.0}
 """A Python-backend model's time through Triton over Brisk's, at least."""
 
+LATER_OVER_PEER = {
+    BRISK: {1: 0.18, 2: 0.25, 5: 0.38, 10: 0.52, 20: 0.68},
+    UNPREPARED: {1: 0.40, 2: 0.40, 5: 0.52, 10: 0.60, 20: 0.70},
+}
+"""From the load call to that answer of a closed loop through Triton, over the Python backend's
+with ONNX Runtime, at most, in the median over models."""
+
 
 def speedup(measured: Measured, engine: str, base: str) -> float:
     """``base``'s first answer over ``engine``'s, the median over rounds."""
@@ -210,6 +217,23 @@ def _mean(text: str, found: Mapping[str, float], limit: float) -> list[Check]:
     return [check_limit(text, statistics.geometric_mean(found.values()), ">=", limit, 3)]
 
 
+def _later(served: Rows) -> list[Check]:
+    """Of the first answers and those behind them; none of rows that were measured without."""
+    checks = []
+    for engine, aims in LATER_OVER_PEER.items():
+        for answer, aim in aims.items():
+            column = "first_ms" if answer == 1 else f"answer_{answer}_ms"
+            rows = [row for row in served if f"answer_{max(aims)}_ms" in row]
+            ours, theirs = (
+                {row["model"]: float(row[column]) for row in rows if row["engine"] == name}
+                for name in (engine, BASE)
+            )
+            if ratios := [ours[model] / theirs[model] for model in ours if model in theirs]:
+                text = f"through Triton: load to answer {answer}, {engine} over Python with {BASE}"
+                checks.append(check_limit(text, statistics.median(ratios), "<=", aim, 3))
+    return checks
+
+
 def _served(rows: Rows) -> list[Check]:
     served = [row for row in rows if row["part"] == "served"]
     limits = [(row, SERVED[row["engine"]]) for row in served if row["engine"] in SERVED]
@@ -219,7 +243,7 @@ def _served(rows: Rows) -> list[Check]:
         ]
         if peers:
             limits.append((min(peers, key=lambda row: float(row["over_brisk"])), PEER))
-    return [
+    soonest = [
         check_limit(
             f"{row['model']} through Triton: Python backend with {row['engine']} over {BRISK}",
             row["over_brisk"],
@@ -229,3 +253,4 @@ def _served(rows: Rows) -> list[Check]:
         )
         for row, limit in limits
     ]
+    return [*soonest, *_later(served)]

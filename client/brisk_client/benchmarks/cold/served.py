@@ -1,4 +1,4 @@
-"""Cold starts through real Tritons: from the repository's load call to the first answer.
+"""Cold starts through real Tritons: from the repository's load call to the first answers.
 
 Servers have an entry of Brisk with an artefact, one without, and models of the plain Python
 backend that use ONNX Runtime (as it is, and prepared) and torch (weights mapped from a file). Each
@@ -63,8 +63,11 @@ from brisk_client.inference import InferenceClient, Transport
 
 _OURS = (BRISK, UNPREPARED)
 _RESIDENT = "resident"
-_SETTLING_S = 1.0
+_SETTLING_S = 4.0
 """Behind a server's start, in which its fork server and workers get ready."""
+
+LATER = (2, 5, 10, 20)
+"""Answers of a closed loop, counted from the load, whose times are told beside the first's."""
 
 _STAMPS = "stamps.json"
 """Of a Python model, in its entry's folder."""
@@ -72,16 +75,19 @@ _STAMPS = "stamps.json"
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """CLOCK_MONOTONIC: the load call, its return, the first answer and the second."""
+    """CLOCK_MONOTONIC: the load call, its return, and each answer."""
 
     begin_ns: int
     ready_ns: int
-    first_ns: int
-    second_ns: int
+    answers_ns: tuple[int, ...]
 
     @property
-    def first_s(self) -> float:
-        return (self.first_ns - self.begin_ns) / 1e9
+    def first_ns(self) -> int:
+        return self.answers_ns[0]
+
+    def until_s(self, answer: int) -> float:
+        """From the load call to an answer; the first one is 1."""
+        return (self.answers_ns[answer - 1] - self.begin_ns) / 1e9
 
 
 _Start: TypeAlias = "tuple[_Times, Parts]"
@@ -181,17 +187,18 @@ def _time(server: BenchmarkServer, name: str, inputs: Mapping[str, np.ndarray]) 
         begin_ns = time.monotonic_ns()
         control.load_model(name)
         ready_ns = time.monotonic_ns()
-        client.infer(name, inputs)
-        first_ns = time.monotonic_ns()
-        client.infer(name, inputs)
-        return _Times(begin_ns, ready_ns, first_ns, time.monotonic_ns())
+        answers_ns = []
+        for _ in range(LATER[-1]):
+            client.infer(name, inputs)
+            answers_ns.append(time.monotonic_ns())
+        return _Times(begin_ns, ready_ns, tuple(answers_ns))
 
 
 def _row(files: ModelFiles, taken: Mapping[str, Sequence[_Start]], engine: str) -> dict[str, Any]:
     rounds = [times for times, _ in taken[engine]]
     ours = [times for times, _ in taken[BRISK]]
-    first = summarise([times.first_s for times in rounds])
-    pairs = [(peer.first_s, own.first_s) for peer, own in zip(rounds, ours, strict=True)]
+    first = summarise([times.until_s(1) for times in rounds])
+    pairs = [(peer.until_s(1), own.until_s(1)) for peer, own in zip(rounds, ours, strict=True)]
     return {
         "part": "served",
         "model": files.name,
@@ -201,7 +208,11 @@ def _row(files: ModelFiles, taken: Mapping[str, Sequence[_Start]], engine: str) 
         "first_ms": first.median * 1e3,
         "spread_ms": first.spread * 1e3,
         **part_columns([parts for _, parts in taken[engine]]),
-        "second_ms": statistics.median(each.second_ns - each.first_ns for each in rounds) / 1e6,
+        "second_ms": statistics.median(each.until_s(2) - each.until_s(1) for each in rounds) * 1e3,
+        **{
+            f"answer_{answer}_ms": statistics.median(each.until_s(answer) for each in rounds) * 1e3
+            for answer in LATER
+        },
         "over_brisk": median_ratio(pairs),
         "samples": len(rounds),
     }

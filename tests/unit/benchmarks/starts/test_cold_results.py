@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brisk_client.benchmarks.cold.measure import EngineSamples
-from brisk_client.benchmarks.cold.results import rows_of, speedup
+from brisk_client.benchmarks.cold.results import all_checks, rows_of, speedup
 from brisk_client.benchmarks.cold.zygote import ColdSample
 
 
@@ -55,3 +55,19 @@ def test_inferences_are_compared_with_warm_ones_of_their_own_sample() -> None:
     (row,) = rows_of("process", "m", {"brisk": _samples([0.12, 0.2, 0.13])})
     assert row["first_over_warm"] == pytest.approx(1.3)
     assert (row["second_over_warm"], row["third_over_warm"]) == (1.05, 1.0)
+
+
+def _served(engine: str, times_ms: list[float] | None) -> dict[str, object]:
+    row = {"part": "served", "model": "m", "batch": 1, "engine": engine, "first_ms": 100.0}
+    later = zip((2, 5, 10, 20), times_ms or (), strict=False)
+    return {**row, "over_brisk": 5.0, **{f"answer_{answer}_ms": ms for answer, ms in later}}
+
+
+def test_later_answers_have_aims_where_they_were_measured() -> None:
+    peer = _served("onnxruntime", [200.0, 500.0, 1000.0, 2000.0])
+    ours = _served("brisk", [50.0, 190.0, 530.0, 1360.0])
+    later = [check for check in all_checks([ours, peer]) if "load to answer" in check.name]
+    assert [check.value for check in later] == pytest.approx([1.0, 0.25, 0.38, 0.53, 0.68])
+    assert [check.ok for check in later] == [False, True, True, False, True]
+    before = [_served("brisk", None), _served("onnxruntime", None)]
+    assert not [check for check in all_checks(before) if "load to answer" in check.name]
