@@ -10,7 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def hold(descriptor: int) -> bool:
 
 
 def is_held(artefact: Path) -> bool:
-    """Whether some process maps it. Raises FileNotFoundError."""
+    """Whether some process maps it. Raises FileNotFoundError, OSError where nobody can tell."""
     with _exclusive(artefact) as is_ours:
         return not is_ours
 
@@ -84,7 +84,8 @@ def remove(artefact: Path) -> bool:
     except OSError:
         return False
     for suffix in (USED, store.VERIFIED):
-        artefact.with_suffix(suffix).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            artefact.with_suffix(suffix).unlink()
     tidy(artefact.parent)
     return True
 
@@ -101,27 +102,51 @@ def limit(environment: Mapping[str, str] = os.environ) -> int:
     return found
 
 
-def make_room(needed_bytes: int, own: Path | None = None) -> None:
-    """Let there be room for an artefact of so many bytes, of 0 for what there is already.
-
-    ``own``: which stays, whoever uses it. Raises OSError where it finds none: what other processes
-    map takes too much.
+def check_room(needed_bytes: int) -> None:
+    """That room can be made for an artefact of so many bytes. Raises OSError where what other
+    processes map takes too much.
     """
-    limit_bytes = limit()
-    kept = kept_artefacts()
-    total_bytes = sum(each.size_bytes for each in kept) + needed_bytes
+    _check(needed_bytes, kept_artefacts(), limit())
+
+
+def make_room(own: Path) -> None:
+    """Let all take no more than they may, without ``own``, which has been made just now.
+
+    Raises OSError as ``check_room``; nothing is removed then.
+    """
+    kept, limit_bytes = kept_artefacts(), limit()
+    _check(0, kept, limit_bytes, own)
+    total_bytes = sum(each.size_bytes for each in kept)
     for each in kept:
         if total_bytes <= limit_bytes:
             break
         if each.path != own and remove(each.path):
             total_bytes -= each.size_bytes
     forget_old_notes()
-    if total_bytes > limit_bytes:
+
+
+def _check(
+    needed_bytes: int, kept: Sequence[KeptArtefact], limit_bytes: int, own: Path | None = None
+) -> None:
+    if needed_bytes + sum(each.size_bytes for each in kept) <= limit_bytes:
+        return
+    held = (each for each in kept if each.path == own or _stays(each.path))
+    least_bytes = needed_bytes + sum(each.size_bytes for each in held)
+    if least_bytes > limit_bytes:
         raise OSError(
             errno.ENOSPC,
             f"artefacts may take {limit_bytes >> 20} MiB (BRISK_CACHE_MIB): with this one those "
-            f"that are in use take {-(-total_bytes // 2**20)}",
+            f"that are in use take {-(-least_bytes // 2**20)}",
         )
+
+
+def _stays(artefact: Path) -> bool:
+    try:
+        return is_held(artefact)
+    except FileNotFoundError:
+        return False
+    except OSError:  # a file system where nobody can tell
+        return True
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ def show() -> None:
     kept = room.kept_artefacts()
     table = Table("MiB", "last used", "in use", "made from")
     for each in reversed(kept):
+        is_held = False
         try:
             is_held = room.is_held(each.path)
             made_from = str(Container(each.path).content["model"])

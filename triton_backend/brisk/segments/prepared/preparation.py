@@ -112,7 +112,7 @@ def prepare(
 def _publish(made: _Making, target: Path) -> _Making:
     """What it was made by at last: in fewer segments, where more answer otherwise."""
     content.note_names(target.parent, made.identity)
-    room.make_room(sum(stamp[0] for stamp in made.source.made_of.values()))
+    room.check_room(sum(stamp[0] for stamp in made.source.made_of.values()))
     try:
         store.publish(target, made.write)
     except _OtherAnswersError:
@@ -123,7 +123,7 @@ def _publish(made: _Making, target: Path) -> _Making:
     try:
         if content.stamps(made.model, made.identity) != made.source.made_of:
             raise InvalidModelError(f"{made.model} has changed while it was prepared")
-        room.make_room(0, target)
+        room.make_room(target)
     except BaseException:
         room.remove(target)
         raise
