@@ -18,9 +18,8 @@ from brisk.protocol.datatypes import DATATYPES, deserialize_strings, serialize_s
 from brisk.protocol.records import TensorForm
 from brisk.stub.dlpack import bits_of, capsule_of
 
-_NAMES = {
-    datatype.numpy: name for name, datatype in DATATYPES.items() if name not in ("BF16", "BYTES")
-}
+_ELEMENTS = {name: datatype.numpy for name, datatype in DATATYPES.items()}
+_NAMES = {kind: name for name, kind in _ELEMENTS.items() if name not in ("BF16", "BYTES")}
 
 
 class InputData(NamedTuple):
@@ -76,7 +75,7 @@ def make_output(form: TensorForm, memory: memoryview, one: tuple[int, ...]) -> A
         array = np.empty(count, object)
         array[:] = deserialize_strings(memory, count)
         return pb_utils.Tensor(name, array.reshape(shape))
-    array = np.frombuffer(memory, DATATYPES[datatype].numpy).reshape(shape)
+    array = np.frombuffer(memory, _ELEMENTS[datatype]).reshape(shape)
     if datatype == "BF16":
         return pb_utils.Tensor.from_dlpack(name, capsule_of(array))
     return pb_utils.Tensor(name, array)
