@@ -130,7 +130,7 @@ def test_a_builder_that_finds_another_one_at_it_comes_again(
 ) -> None:
     model = chain(tmp_path / "model.onnx", layers=2)
     told: list[bool] = []
-    with store.building(writable_folder(model)) as is_ours:
+    with store.locked(writable_folder(model)) as is_ours:
         assert is_ours
         SegmentPreparer(1, delay_s=0.1).build_later(model, (), lambda: True, told.append)
         with pytest.raises(AssertionError):

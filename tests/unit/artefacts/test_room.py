@@ -137,7 +137,7 @@ def test_what_is_being_removed_is_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     form = prepared(tmp_path / "models", 0)
-    with room._exclusive(form) as is_ours:
+    with store.locked(form) as is_ours:
         assert is_ours
         with pytest.raises(ArtefactError, match="it is being removed"):
             Container(form)

@@ -99,7 +99,7 @@ def test_what_a_killed_builder_left_is_removed_by_the_next(model: Path) -> None:
 
 
 def test_who_comes_second_leaves_it_to_the_first(model: Path) -> None:
-    with store.building(writable_folder(model)) as is_ours:
+    with store.locked(writable_folder(model)) as is_ours:
         assert is_ours
         with pytest.raises(UnavailableError, match="another process prepares"):
             prepare(model, THREADS)

@@ -144,12 +144,14 @@ def note_names(folder: Path, names: Iterable[str]) -> None:
     store.publish(folder / _NAMES, lambda file: file.write(others))
 
 
-def names_of_files(folder: Path) -> tuple[str, ...]:
-    """Of all files of the models that ``folder`` is of."""
+def digests_in(
+    folder: Path, model: Path, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Of all files of ``model``, whose folder this is. Raises as ``content_of``."""
     noted = store.read_note(folder / _NAMES)
     if not isinstance(noted, list) or not all(isinstance(name, str) for name in noted):
-        return (ITSELF,)
-    return ITSELF, *noted
+        noted = []
+    return {ITSELF: folder.name, **content_of(model, noted, environment).digests}
 
 
 def digest_of_all(digests: Mapping[str, str]) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,6 @@ USED = ".used"
 """Suffix of an empty file beside an artefact, whose time says when that was opened last."""
 
 ARTEFACT = ".segments"
-
 
 DEFAULT_SHARE = 0.25
 """Of the file system that artefacts lie on: what they may take unless something else is set."""
@@ -70,14 +69,14 @@ def hold(descriptor: int) -> bool:
 
 def is_held(artefact: Path) -> bool:
     """Whether some process maps it. Raises FileNotFoundError, OSError where nobody can tell."""
-    with _exclusive(artefact) as is_ours:
+    with store.locked(artefact) as is_ours:
         return not is_ours
 
 
 def remove(artefact: Path) -> bool:
     """Remove it with what is noted of it; False where some process maps it, or it is gone."""
     try:
-        with _exclusive(artefact) as is_ours:
+        with store.locked(artefact) as is_ours:
             if not is_ours:
                 return False
             artefact.unlink()
@@ -149,21 +148,6 @@ def _stays(artefact: Path) -> bool:
         return True
 
 
-@contextlib.contextmanager
-def _exclusive(artefact: Path) -> Iterator[bool]:
-    """Whether nobody else maps it, and nobody will, meanwhile. Raises OSError."""
-    descriptor = os.open(artefact, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-    finally:
-        os.close(descriptor)
-
-
 def _used_s(artefact: Path, status: os.stat_result) -> float:
     try:
         return artefact.with_suffix(USED).stat().st_mtime
@@ -175,7 +159,7 @@ def tidy(folder: Path) -> None:
     """Remove a folder of artefacts and the one above it, as far as there is none in them."""
     with contextlib.suppress(OSError):
         if not any(folder.glob(f"*{ARTEFACT}")):
-            with store.building(folder) as is_ours:
+            with store.locked(folder) as is_ours:
                 if is_ours:
                     for left in folder.iterdir():
                         left.unlink()

@@ -71,9 +71,12 @@ def publish(
 
 
 @contextlib.contextmanager
-def building(directory: Path) -> Iterator[bool]:
-    """False where another process builds an artefact there now; else hold the right to."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def locked(path: Path) -> Iterator[bool]:
+    """False where somebody else has a lock on the file or folder; else nobody gets one meanwhile.
+
+    Of an artefact: nobody maps it. Of a folder of them: nobody else builds there. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -149,8 +149,7 @@ def find_prepared(
         folder = content.find_folder(model, environment)
         if folder is None:
             return None
-        names = content.names_of_files(folder)
-        digests = content.content_of(model, names, environment).digests
+        digests = content.digests_in(folder, model, environment)
     except (OSError, InvalidModelError):
         return None  # who opens the model says what is wrong
     found = folder / prepared_name(digests, taps)

@@ -96,7 +96,7 @@ def prepare(
     started_s = time.monotonic()
     directory = content.writable_folder(model)
     try:
-        with store.building(directory) as is_ours:
+        with store.locked(directory) as is_ours:
             if not is_ours:
                 raise UnavailableError(f"{directory}: another process prepares this model")
             _sweep(directory)
