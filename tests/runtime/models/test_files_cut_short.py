@@ -50,5 +50,5 @@ def test_a_model_whose_file_is_spoiled_behind_its_load_answers_as_before(
         script = f"path = {str(path)!r}; {harm}"
         subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
         for _ in range(5):
-            np.testing.assert_allclose(infer(connection, ROWS), ROWS @ weights, rtol=1e-3)
+            np.testing.assert_allclose(infer(connection, ROWS), ROWS @ weights, 1e-3, 1e-4)
         assert worker_of(place) == worker

@@ -102,7 +102,7 @@ def test_a_realtime_request_interrupts_a_long_model_between_its_segments(
         assert not answer.has_come
         np.testing.assert_array_equal(submit(urgent, small, "realtime")[1].output(), -small)
         assert not answer.has_come
-        np.testing.assert_allclose(answer.output(), expected, rtol=1e-4)
+        np.testing.assert_allclose(answer.output(), expected, 1e-4, 1e-6)
 
 
 def test_requests_of_a_model_are_joined(onnxruntime_place: RuntimePaths, tmp_path: Path) -> None:

@@ -104,12 +104,39 @@ def test_what_is_mapped_stays_until_its_last_user_has_gone(
     assert room.is_held(form)
     assert not room.remove(form)
     rows = {"x": np.random.default_rng(5).standard_normal((1, 512)).astype(np.float32)}
-    np.testing.assert_allclose(run_serially(program, rows)["y"], whole(model, rows)["y"], 1e-5)
+    answer = run_serially(program, rows)["y"]
+    np.testing.assert_allclose(answer, whole(model, rows)["y"], 1e-5, 1e-5)
     del program
     gc.collect()
     wait_until(lambda: not room.is_held(form), "the lock's end")
     prepared(tmp_path / "models", 1)
     assert not form.exists()
+
+
+def test_all_are_counted_only_where_they_may_be_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = []
+    monkeypatch.setattr(
+        room, "kept_artefacts", lambda kept=room.kept_artefacts: [counted.append(1), kept()][1]
+    )
+    monkeypatch.setenv("BRISK_CACHE_MIB", "4")
+    tally = store.artefacts_directory() / "taken"
+    forms = [prepared(tmp_path / "models", number) for number in range(3)]
+    assert len(counted) == 2, "before there was a tally"
+    assert int(tally.read_text()) == sum(form.stat().st_size for form in forms)
+    for form in forms[:2]:
+        assert room.remove(form)
+    added = [prepared(tmp_path / "models", number) for number in range(3, 5)]
+    assert len(counted) == 4, "what was removed does not make the others go"
+    assert all(form.exists() for form in (forms[2], *added))
+    assert int(tally.read_text()) == sum(form.stat().st_size for form in (forms[2], *added))
+    for text in (b"", b"many", b"-7", b"\xff" * 100, b"9" * 5000):
+        tally.write_bytes(text)
+        with pytest.raises(OSError, match=r"may take 4 MiB \(BRISK_CACHE_MIB\): .* take 5$"):
+            room.make_room((4 << 20) + 1)
+        room.make_room(0)
+        assert int(tally.read_bytes()) == sum(form.stat().st_size for form in (forms[2], *added))
 
 
 def test_what_another_process_maps_stays(tmp_path: Path) -> None:

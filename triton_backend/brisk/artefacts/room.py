@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from brisk.artefacts import store
 from brisk.artefacts.content import forget_old_notes
@@ -25,6 +26,8 @@ ARTEFACT = ".segments"
 
 DEFAULT_SHARE = 0.25
 """Of the file system that artefacts lie on: what they may take unless something else is set."""
+
+_DIGITS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,31 +108,61 @@ def check_room(needed_bytes: int) -> None:
     """That room can be made for an artefact of so many bytes. Raises OSError where what other
     processes map takes too much.
     """
-    _check(needed_bytes, kept_artefacts(), limit())
+    limit_bytes = limit()
+    with contextlib.suppress(OSError), _tally().open("rb") as tally:
+        if _read(tally, limit_bytes) + needed_bytes <= limit_bytes:
+            return
+    _check(needed_bytes, kept_artefacts(), limit_bytes)
 
 
-def make_room(own: Path) -> None:
-    """Let all take no more than they may, without ``own``, which has been made just now.
+def make_room(needed_bytes: int) -> None:
+    """Let all take no more than they may with one of so many bytes that is about to be published.
 
     Raises OSError as ``check_room``; nothing is removed then.
     """
-    kept, limit_bytes = kept_artefacts(), limit()
-    _check(0, kept, limit_bytes, own)
-    total_bytes = sum(each.size_bytes for each in kept)
-    for each in kept:
-        if total_bytes <= limit_bytes:
-            break
-        if each.path != own and remove(each.path):
-            total_bytes -= each.size_bytes
+    limit_bytes = limit()
+    with open(os.open(_tally(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as tally:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(tally, fcntl.LOCK_EX)
+        total_bytes = _read(tally, limit_bytes) + needed_bytes
+        if total_bytes > limit_bytes:
+            total_bytes = _count_and_remove(needed_bytes, limit_bytes)
+        tally.seek(0)
+        tally.write(b"%0*d" % (_DIGITS, total_bytes))
+        tally.truncate()
     forget_old_notes()
 
 
-def _check(
-    needed_bytes: int, kept: Sequence[KeptArtefact], limit_bytes: int, own: Path | None = None
-) -> None:
+def _tally() -> Path:
+    """The file with the sum of what all artefacts take, or more: what was removed since they were
+    counted, and what was not published in the end, is in it. So they are counted, which takes
+    longer the more there are, only where they may be too many.
+    """
+    return store.artefacts_directory() / "taken"
+
+
+def _read(tally: BinaryIO, limit_bytes: int) -> int:
+    """What stands there; more than the limit where that is no number."""
+    text = tally.read(_DIGITS)
+    return int(text) if text.isdigit() else limit_bytes + 1
+
+
+def _count_and_remove(needed_bytes: int, limit_bytes: int) -> int:
+    kept = kept_artefacts()
+    _check(needed_bytes, kept, limit_bytes)
+    total_bytes = needed_bytes + sum(each.size_bytes for each in kept)
+    for each in kept:
+        if total_bytes <= limit_bytes:
+            break
+        if remove(each.path):
+            total_bytes -= each.size_bytes
+    return total_bytes
+
+
+def _check(needed_bytes: int, kept: Sequence[KeptArtefact], limit_bytes: int) -> None:
     if needed_bytes + sum(each.size_bytes for each in kept) <= limit_bytes:
         return
-    held = (each for each in kept if each.path == own or _stays(each.path))
+    held = (each for each in kept if _stays(each.path))
     least_bytes = needed_bytes + sum(each.size_bytes for each in held)
     if least_bytes > limit_bytes:
         raise OSError(

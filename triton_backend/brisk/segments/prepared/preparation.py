@@ -123,7 +123,6 @@ def _publish(made: _Making, target: Path) -> _Making:
     try:
         if content.stamps(made.model, made.identity) != made.source.made_of:
             raise InvalidModelError(f"{made.model} has changed while it was prepared")
-        room.make_room(target)
     except BaseException:
         room.remove(target)
         raise
@@ -202,6 +201,7 @@ class _Making:
         self._compare()
         draft.finish(record)
         os.fchmod(file.fileno(), 0o400)  # it is replaced as a whole or not at all
+        room.make_room(file.seek(0, os.SEEK_END))
 
     def _compare(self) -> None:
         """Raises _OtherAnswersError where the segments do not answer as the whole model."""
