@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, make_model, write_entry
 from support.server.running import StartServer, running_server
-from support.server.scraping import scrape, value, wait_for
+from support.server.scraping import Series, scrape, value, wait_for
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
@@ -45,6 +45,19 @@ PICKING = (
     'input [ { name: "x" data_type: TYPE_INT64 dims: [ 1 ] } ] '
     f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 1, {WIDTH} ] }} ] '
 )
+COUNTING = (
+    f'backend: "brisk" {ONE_INSTANCE} '
+    f'input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {WIDTH} ] }}, '
+    '{ name: "n" data_type: TYPE_INT64 dims: [ 1 ] } ] '
+    f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
+)
+BOTH = (
+    f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
+    f'input [ {{ name: "a" data_type: TYPE_FP32 dims: [ {WIDTH} ] }}, '
+    f'{{ name: "b" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
+    f'output [ {{ name: "sub" data_type: TYPE_FP32 dims: [ {WIDTH} ] }}, '
+    f'{{ name: "add" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
+)
 
 
 def small() -> onnx.ModelProto:
@@ -64,6 +77,46 @@ def picking() -> onnx.ModelProto:
         [("x", TensorProto.INT64, ("batch", 1))],
         [("y", TensorProto.FLOAT, ("batch", 1, WIDTH))],
         [("w", WEIGHTS)],
+    )
+
+
+def counting() -> onnx.ModelProto:
+    """Adds one to ``x`` so often as ``n`` says: a request may take as long as it likes."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["goes"]),
+            helper.make_node("Add", ["sum", "one"], ["added"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("place", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("sum", TensorProto.FLOAT, [WIDTH]),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("added", TensorProto.FLOAT, [WIDTH]),
+        ],
+    )
+    return make_model(
+        [
+            helper.make_node("Squeeze", ["n"], ["times"]),
+            helper.make_node("Loop", ["times", "", "x"], ["y"], body=body),
+        ],
+        [("x", TensorProto.FLOAT, (WIDTH,)), ("n", TensorProto.INT64, (1,))],
+        [("y", TensorProto.FLOAT, (WIDTH,))],
+        [("one", np.ones(1, np.float32))],
+    )
+
+
+def both() -> onnx.ModelProto:
+    """Two inputs, two outputs."""
+    shape = ("batch", WIDTH)
+    return make_model(
+        [helper.make_node(kind, ["a", "b"], [kind.lower()]) for kind in ("Sub", "Add")],
+        [("a", TensorProto.FLOAT, shape), ("b", TensorProto.FLOAT, shape)],
+        [("sub", TensorProto.FLOAT, shape), ("add", TensorProto.FLOAT, shape)],
+        [],
     )
 
 
@@ -104,6 +157,8 @@ def server(
     write_entry(repository, "urgent", small(), SIGNATURE + ANY_CLASS)
     write_entry(repository, "joined", small(), SIGNATURE + BATCHING)
     write_entry(repository, "picking", picking(), PICKING + BATCHING)
+    write_entry(repository, "counting", counting(), COUNTING)
+    write_entry(repository, "both", both(), BOTH + BATCHING)
     log, environment = place / "tritonserver.log", environment_of(place)
     with running_server(installation, repository, backends, log, (), environment) as made:
         yield made
@@ -113,16 +168,22 @@ def computed(server: TritonServer, name: str) -> float:
     return value(scrape(server), COMPUTED, model=name)
 
 
-def heat(server: TritonServer, client: InferenceClient, name: str = "small") -> None:
-    """Ask until the model's stub computes it."""
+def heat(
+    server: TritonServer,
+    client: InferenceClient,
+    name: str = "small",
+    inputs: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Ask until the model's stub computes it. Entries with a delay want full batches."""
+    asked = {"x": rows()} if inputs is None else dict(inputs)
     if computed(server, name) > 0:
         return
     for _ in range(HOT):
-        client.infer(name, {"x": rows()})
+        client.infer(name, asked)
 
     def is_so() -> bool:
         for _ in range(20):
-            client.infer(name, {"x": rows()})
+            client.infer(name, asked)
         return computed(server, name) > 0
 
     with TIMED:
@@ -218,9 +279,14 @@ def test_a_stub_that_dies_of_its_model_does_it_once(
     assert "has died while it computed the model itself" in server.log_text()
 
 
+@pytest.mark.parametrize("is_hot", [False, True], ids=["by the worker", "by the stub"])
 def test_requests_that_come_at_once_travel_together_and_get_their_own_rows(
-    server: TritonServer,
+    server: TritonServer, client: InferenceClient, *, is_hot: bool
 ) -> None:
+    if is_hot:
+        heat(server, client, "joined", {"x": rows(8)})
+    before = wait_for(server, lambda _series: True)
+
     def ask(seed: int) -> None:
         x = rows(1 + seed % 2, seed)
         with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as own:
@@ -230,14 +296,62 @@ def test_requests_that_come_at_once_travel_together_and_get_their_own_rows(
 
     with ThreadPoolExecutor(12) as pool:
         list(pool.map(ask, range(24)))
+
+    def more(series: Series, name: str) -> float:
+        return value(series, name, model="joined") - value(before, name, model="joined")
+
+    found = wait_for(server, lambda series: more(series, "brisk_requests_total") >= 120)
+    assert more(found, "brisk_requests_total") == 120
+    assert more(found, "brisk_request_seconds_count") == 120
+    assert more(found, COMPUTED) == (120 if is_hot else 0)
+
+
+def test_joined_requests_get_the_outputs_that_they_ask_for(
+    server: TritonServer, client: InferenceClient
+) -> None:
+    heat(server, client, "both", {"a": rows(8), "b": rows(8)})
+    a, b = rows(2, 5), rows(2, 6)
+    expected_of = {"sub": a - b, "add": a + b}
+    asked = [["sub", "add"], ["add"], ["sub"], None]
+
+    def ask(number: int) -> None:
+        wanted = asked[number % 4] if number < 16 else ["add"]
+        with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as own:
+            for _ in range(5):
+                found = own.infer("both", {"a": a, "b": b}, outputs=wanted)
+                assert sorted(found) == sorted(wanted or expected_of)
+                for name, array in found.items():
+                    np.testing.assert_allclose(array, expected_of[name], rtol=1e-5, atol=1e-6)
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(ask, range(32)))
+
+
+def test_what_takes_too_long_in_its_stub_is_computed_by_the_worker_from_then_on(
+    server: TritonServer, client: InferenceClient
+) -> None:
+    x = rows()[0]
+    once = {"x": x, "n": np.array([1], np.int64)}
+    heat(server, client, "counting", once)
+    times = 400_000  # a second or two, far longer than a stub computes
+    y = client.infer("counting", {"x": x, "n": np.array([times], np.int64)})["y"]
+    np.testing.assert_allclose(y, x + times, rtol=0.1)
+    before = computed(server, "counting")
+    for _ in range(50):
+        np.testing.assert_allclose(client.infer("counting", once)["y"], x + 1, rtol=1e-5)
     found = wait_for(
-        server, lambda series: value(series, "brisk_requests_total", model="joined") >= 120
+        server, lambda series: value(series, "brisk_requests_total", model="counting") > HOT + 50
     )
-    assert value(found, "brisk_requests_total", model="joined") == 120
-    assert value(found, "brisk_request_seconds_count", model="joined") == 120
+    assert value(found, COMPUTED, model="counting") == before
 
 
-def test_of_requests_that_fail_together_only_the_bad_one_does(server: TritonServer) -> None:
+@pytest.mark.parametrize("is_hot", [False, True], ids=["by the worker", "by the stub"])
+def test_of_requests_that_fail_together_only_the_bad_one_does(
+    server: TritonServer, client: InferenceClient, *, is_hot: bool
+) -> None:
+    if is_hot:
+        heat(server, client, "picking", {"x": np.ones((8, 1), np.int64)})
+
     def ask(number: int) -> str:
         with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as own:
             try:

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidRequestError
-from brisk.segments.frame import ArrayRun, control, run_serially
+from brisk.segments.frame import control, run_in_one, run_serially
 from brisk.segments.model.sources import BareModel
 from brisk.segments.program import SegmentProgram
 from brisk.segments.session import onnxruntime
@@ -23,6 +23,11 @@ from brisk.segments.values import to_array, to_ort_value
 from support.models.segment_models import chain, info, save
 
 TEXTS = TensorProto.STRING
+OPTIONS = control().options(shrinks_arena=False)
+ERRORS = tuple(
+    getattr(onnxruntime().capi.onnxruntime_pybind11_state, name)
+    for name in ("InvalidArgument", "Fail")
+)
 
 
 @pytest.mark.parametrize(
@@ -66,24 +71,54 @@ def test_its_outputs_are_those_that_are_asked_for(tmp_path: Path) -> None:
         [helper.make_node("Sub", ["a", "b"], ["d"]), helper.make_node("Add", ["a", "b"], ["s"])],
         [info("d", "n", 2), info("s", "n", 2)],
     )
-    assert ArrayRun.fits(made)
+    run = run_in_one(made)
+    assert run is not None
     a, b = np.random.default_rng(0).standard_normal((2, 3, 2)).astype("f4")
     for asked in (["s"], ["s", "d"], ["d", "s"]):
-        found = ArrayRun(made)({"b": b, "a": a}, asked, control())
+        found = run(asked, {"b": b, "a": a}, OPTIONS)
         expected = run_serially(made, {"a": a, "b": b}, asked)
-        assert list(found) == asked
-        for name in asked:
-            np.testing.assert_array_equal(found[name], expected[name])
+        assert len(found) == len(asked)
+        for name, array in zip(asked, found, strict=True):
+            np.testing.assert_array_equal(array, expected[name])
 
 
-def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_by_onnxruntime(tmp_path: Path) -> None:
     made = program(tmp_path, [helper.make_node("Add", ["a", "b"], ["s"])], [info("s", "n", 2)])
+    run = run_in_one(made)
+    assert run is not None
     fits = np.ones((3, 2), "f4")
-    for b in (np.ones((3, 3), "f4"), np.ones((3, 2), "f8"), np.ones((2, 2), "f4")):
-        with pytest.raises(InvalidRequestError):
-            ArrayRun(made)({"a": fits, "b": b}, ["s"], control())
+    for inputs in (
+        {"a": fits, "b": np.ones((3, 3), "f4")},
+        {"a": fits, "b": np.ones((3, 2), "f8")},
+        {"a": fits, "b": np.ones((2, 2), "f4")},
+        {"a": fits, "b": np.ones(2, "f4")},
+        {"a": fits},
+        {"a": fits, "b": fits, "c": fits},
+    ):
+        with pytest.raises(ERRORS):
+            run(["s"], inputs, OPTIONS)
+    np.testing.assert_array_equal(run(["s"], {"a": fits, "b": fits}, OPTIONS)[0], fits + fits)
+
+
+def test_scalars_are_taken_as_entries_have_them(tmp_path: Path) -> None:
+    made = open_warm_program(
+        BareModel(
+            save(
+                tmp_path / "m.onnx",
+                [helper.make_node("Mul", ["a", "b"], ["s"])],
+                [info("a", "n", 2), info("b")],
+                [info("s", "n", 2)],
+            ),
+            1,
+        )
+    )
+    run = run_in_one(made)
+    assert run is not None
+    a = np.ones((3, 2), "f4")
+    for b in (np.full((1, 1), 3, "f4"), np.full(1, 3, "f4"), np.full((), 3, "f4")):
+        np.testing.assert_array_equal(run(["s"], {"a": a, "b": b}, OPTIONS)[0], 3 * a)
     with pytest.raises(InvalidRequestError, match="'b' is missing"):
-        ArrayRun(made)({"a": fits}, ["s"], control())
+        run(["s"], {"a": a}, OPTIONS)
 
 
 def test_strings_several_segments_and_inputs_that_are_outputs_take_the_longer_way(
@@ -95,18 +130,19 @@ def test_strings_several_segments_and_inputs_that_are_outputs_take_the_longer_wa
         [info("c", "n", 2, kind=TEXTS), info("d", "n", 2, kind=TEXTS)],
         TEXTS,
     )
-    assert not ArrayRun.fits(texts)
+    assert run_in_one(texts) is None
     several = open_warm_program(BareModel(chain(tmp_path / "chain.onnx"), 1))
     assert len(several.plan.segments) > 1
-    assert not ArrayRun.fits(several)
+    assert run_in_one(several) is None
     handed_on = program(
         tmp_path,
         [helper.make_node("Add", ["a", "b"], ["s"])],
         [info("a", "n", 2), info("s", "n", 2)],
     )
     a = np.ones((1, 2), "f4")
-    if ArrayRun.fits(handed_on):  # as ONNX Runtime makes an output of its own of the input
-        found = ArrayRun(handed_on)({"a": a, "b": a}, ["a"], control())
+    run = run_in_one(handed_on)
+    if run is not None:  # as ONNX Runtime makes an output of its own of the input
+        (found,) = run(["a"], {"a": a, "b": a}, OPTIONS)
     else:
-        found = run_serially(handed_on, {"a": a, "b": a}, ["a"])
-    np.testing.assert_array_equal(found["a"], a)
+        found = run_serially(handed_on, {"a": a, "b": a}, ["a"])["a"]
+    np.testing.assert_array_equal(found, a)

@@ -12,7 +12,6 @@ from brisk.telemetry import metrics
 from brisk.telemetry.events import KEPT, MAX_CHARACTERS, Incidents
 from brisk.telemetry.metrics import BOUNDS_NS, METRICS, Kind
 from brisk.telemetry.statistics import (
-    MOST_UNCOUNTED,
     RequestAccount,
     Statistics,
     published,
@@ -66,27 +65,19 @@ def test_what_waits_to_be_counted_is_counted_before_somebody_reads() -> None:
     statistics = Statistics()
     account = RequestAccount(statistics, "resnet", 1)
     account.succeeded("normal", 5, 1, 2)
-    for _ in range(3):
-        account.computed_here("normal", 7)
-    account.computed_here("normal", 7, requests=4)
+    account.uncounted.extend([("normal", 7, 1)] * 3)
+    account.uncounted.append(("normal", 7, 4))
     found = values(statistics.samples())
     assert found["brisk_requests_total"] == (8,)
     assert found["brisk_computed_in_stub_total"] == (7,)
-    assert found["brisk_request_seconds"][-1] == 5 + 7 * 7
-    account.computed_here("normal", 7)
+    assert found["brisk_request_seconds"][-1] == 5 + 4 * 7 + 3 * 7
+    account.uncounted.append(("normal", 7, 1))
     assert values(statistics.take_news(3))["brisk_requests_total"] == (9,)
     assert statistics.take_news(3) == []
-
-
-def test_not_more_than_some_wait_to_be_counted() -> None:
-    statistics = Statistics()
-    account = RequestAccount(statistics, "resnet", 1)
-    read: list[int] = []
-    statistics.before_reading(lambda: read.append(1))
-    for _ in range(MOST_UNCOUNTED + 1):
-        account.computed_here("normal", 7)
-    assert statistics.cells(metrics.REQUESTS, LABELS) == [MOST_UNCOUNTED + 1]
-    assert read == []
+    account.uncounted.append(("normal", 7, 1))
+    account.count()
+    assert statistics.cells(metrics.REQUESTS, LABELS) == [10]
+    assert not account.uncounted
 
 
 def test_two_threads_lose_no_count() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -148,48 +148,43 @@ def run_serially(
     return frame.results()
 
 
-class ArrayRun:
-    """Runs a program of one loaded segment by a single call: what is the same for each run is
-    found once. Outputs are copied, so it is for small ones; all types are numpy's own.
+RunAll = Callable[[Sequence[str], Mapping[str, np.ndarray], Any], Sequence[np.ndarray]]
+"""Computes the named outputs from arrays by input's name, under ``RunOptions`` of the caller."""
+
+
+def run_in_one(program: SegmentProgram) -> RunAll | None:
+    """What runs a program of one loaded segment by a single call, where there is such a thing: all
+    types are numpy's own, and the segment makes every output itself. Outputs are copied, so it is
+    for small ones. The caller keeps ``program``, and with it the memory of its weights, for as
+    long as it calls this.
+
+    It raises InvalidRequestError, or what ONNX Runtime raises, where inputs do not fit: ONNX
+    Runtime looks at names, types and shapes itself, but for scalars and inputs that may be left
+    out.
     """
+    parts = program.parts.current()
+    part = parts[0] if len(parts) == 1 else None
+    if (
+        part is None
+        or part.session.run is not None
+        or part.goes_by_arrays
+        or not set(program.outputs) <= set(part.outputs)
+    ):
+        return None
+    run: RunAll = part.session.session._sess.run
+    slots = tuple(zip(part.inputs, part.reads, strict=True))
+    if all(program.slots[name] == slot for name, slot in slots) and not any(
+        each.variable.optional or each.variable.type.shape == () for each in program.inputs
+    ):
+        return run
 
-    __slots__ = ("_bind", "_names", "_run", "_shrinks")
+    def run_bound(
+        outputs: Sequence[str], inputs: Mapping[str, np.ndarray], options: Any
+    ) -> Sequence[np.ndarray]:
+        values = program.bind_inputs(inputs)
+        return run(outputs, {name: values[slot] for name, slot in slots}, options)
 
-    def __init__(self, program: SegmentProgram) -> None:
-        """Precondition: ``fits(program)``."""
-        (part,) = program.parts.current()
-        assert part is not None
-        self._bind = program.bind_inputs
-        self._names = tuple(zip(part.inputs, part.reads, strict=True))
-        self._run = part.session.session._sess.run
-        self._shrinks = part.session.shrinks_arena
-
-    @staticmethod
-    def fits(program: SegmentProgram) -> bool:
-        """Whether all is one segment, which makes every output itself, none of them strings."""
-        parts = program.parts.current()
-        part = parts[0] if len(parts) == 1 else None
-        return (
-            part is not None
-            and part.session.run is None
-            and not part.goes_by_arrays
-            and set(program.outputs) <= set(part.outputs)
-        )
-
-    def __call__(
-        self, inputs: Mapping[str, Value], requested: Sequence[str], own: RunControl
-    ) -> dict[str, np.ndarray]:
-        """The requested outputs by name; ``own``: of the calling thread.
-
-        Raises InvalidRequestError where the inputs do not fit.
-        """
-        values = self._bind(inputs)
-        feeds = {name: values[slot] for name, slot in self._names}
-        try:
-            made = self._run(requested, feeds, own.options(shrinks_arena=self._shrinks))
-        except Exception as error:
-            raise InvalidRequestError(str(error)) from error
-        return dict(zip(requested, made))  # noqa: B905  # as many as were asked for
+    return run_bound
 
 
 _SHRINKS = "memory.enable_memory_arena_shrinkage"

@@ -5,48 +5,56 @@ and quick: then the way to the worker costs several times what the network does.
 same prepared form, so that weights are in memory once, and runs the same segments by the same
 code.
 
-What is urgent, large, late, or comes while the worker has real-time work, goes to the worker as
-ever; so does everything, for good, when one run has taken much longer than it should.
+What is urgent, large, or comes while the worker has real-time work, goes to the worker as ever; so
+does everything, for good, when one run has taken much longer than it should.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import triton_python_backend_utils as pb_utils
 
 from brisk.errors import UnavailableError
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.protocol.records import ComputedInStub, ComputeInStub, LoadModel
-from brisk.stub.joining import Group
-from brisk.stub.response import divided_responses, response_of
+from brisk.stub.config.entry import Entry, requested_outputs
+from brisk.stub.config.parameters import NORMAL, request_agreement, request_class
+from brisk.telemetry.statistics import RequestAccount
 
 if TYPE_CHECKING:
-    from brisk.segments.frame import RunControl
-    from brisk.segments.program import SegmentProgram
-    from brisk.stub.tensors import InputData
+    from brisk.segments.frame import RunAll, RunControl
+    from brisk.segments.program import Part, SegmentProgram
 
 LONGEST_NS, LONGEST_TRIED_NS = 4_000_000, 8_000_000
 """Expected of a run of all that came at once: longer ones gain nothing by being here. What is
 guessed from fewer rows may be longer: a run of twice the rows takes less than twice the time."""
 
+MOST_ROWS = 1 << 20
+
 TOO_LONG_NS = 50_000_000
 """Then a run is ended, and the worker computes the model from now on."""
 
-LOOK_S = 0.02
-"""Between two looks at the run under way."""
+LOOK_S = 0.05
+"""Between two looks at the run under way: each takes the interpreter from Triton's thread."""
 
-_QUIET_LOOKS = 50
+_QUIET_LOOKS = 20
 """Looks that found no run, until the next one wakes the guard."""
 
 TELL_NS = 1_000_000_000
 """Between two reports to the worker."""
+
+LEARNT = 15
+"""Of answers but those whose number has none of these bits set durations are not learnt: to do so
+each time costs more than all else that is done for a request."""
 
 _NO_ARRAYS = frozenset({"string", "bfloat16"})
 """Types whose tensors Triton's module does not make of arrays as they are."""
@@ -72,24 +80,152 @@ class LocalModel:
         finally:
             os.close(gate)
         self._realtime = memoryview(page).cast("q")
-        program, self._is_for_a_row = _open(model, offer)
-        self._compute = _run_of(program)
-        self._control: RunControl | None = None
+        program, is_for_a_row = _open(model, offer)
+        self._most_rows = 1 if is_for_a_row else MOST_ROWS
+        self._program = program
+        """It keeps the weights mapped."""
+        self._run = _run_of(program)
+        self._options: Any = None
         """Of the thread that runs it, once it has."""
+        self._shrinks_arena = any(each.session.shrinks_arena for each in _parts(program))
+        shapes = [each.type.shape for each in program.plan.outputs]
+        self._has_scalars = any(not shape for shape in shapes)
+        self._joins = model.batching
         self._expected_ns = {1: float(offer.row_ns)}
         """By the number of rows in binary digits: 1, 2 or 3, 4 to 7, …"""
         self._model = offer.model
         self._tell = tell
-        self._answered = 0
-        self._told_ns = time.monotonic_ns()
+        self._answered = self._told = 0
+        self._tells_at_ns = time.monotonic_ns() + TELL_NS
         self._guard = Guard()
         self.is_given_up = False
 
+    def answer(
+        self, requests: Sequence[Any], entry: Entry, account: RequestAccount
+    ) -> list[Any] | None:
+        """The responses to all that came at once, computed in this thread.
+
+        None where the worker is to compute them, or something is wrong with one of them: then they
+        go that way, and are told there. A time-out is none of what is computed at once.
+
+        As few calls as can be: in a stub, which sleeps between two requests, the processor has
+        forgotten the way, and each call costs a microsecond or two.
+        """
+        begun_ns = time.monotonic_ns()
+        if self._realtime[0] or self.is_given_up:
+            return None
+        guard = self._guard
+        try:
+            if len(requests) > 1:
+                return self._answer_joined(requests, entry, account, begun_ns)
+            (request,) = requests
+            text = request.parameters()
+            if text and text != "{}" and not _is_usual(text, entry):
+                return None
+            feeds, shape = {}, ()
+            for tensor in request.inputs():
+                array = feeds[tensor.name()] = tensor.as_numpy()
+                shape = array.shape
+            rows = shape[0] if shape else 1
+            expected_ns = self._expected_ns.get(rows.bit_length())
+            is_unusual = expected_ns is None or expected_ns > LONGEST_NS or rows > self._most_rows
+            if is_unusual and not self._takes(rows):
+                return None
+            outputs = entry.outputs
+            if len(outputs) > 1:
+                outputs = requested_outputs(request, outputs)
+            options = self._options
+            if options is None:
+                options = self._begin()
+            guard.begun_ns = begun_ns
+            if not guard.is_awake:
+                guard.wake()
+            made = self._run(outputs, feeds, options)
+            guard.begun_ns = 0
+            if self._has_scalars:
+                made = _as_configured(outputs, made, entry)
+            response = pb_utils.InferenceResponse(list(map(pb_utils.Tensor, outputs, made)))
+        except Exception:  # noqa: BLE001  # a worker is asked, and tells what is wrong
+            self._give_way()
+            return None
+        ended_ns = time.monotonic_ns()
+        account.uncounted.append((NORMAL, ended_ns - begun_ns, 1))
+        self._answered = answered = self._answered + 1
+        if expected_ns is None or not answered & LEARNT:
+            self._learn(rows, ended_ns - begun_ns)
+        if ended_ns >= self._tells_at_ns:
+            self._report(account, ended_ns)
+        return [response]
+
+    def _answer_joined(
+        self, requests: Sequence[Any], entry: Entry, account: RequestAccount, begun_ns: int
+    ) -> list[Any] | None:
+        """As ``answer``, several in one run; raises whatever is wrong."""
+        if not self._joins:
+            return None
+        columns: dict[str, list[np.ndarray]] = {}
+        for request in requests:
+            text = request.parameters()
+            if text and text != "{}" and not _is_usual(text, entry):
+                return None
+            for tensor in request.inputs():
+                name = tensor.name()
+                if name in columns:
+                    columns[name].append(tensor.as_numpy())
+                else:
+                    columns[name] = [tensor.as_numpy()]
+        outputs = entry.outputs
+        if len(outputs) > 1:
+            (outputs,) = {requested_outputs(request, outputs) for request in requests}
+        (counts,) = {tuple(map(len, column)) for column in columns.values()}
+        total = sum(counts)
+        if len(counts) < len(requests) or not self._takes(total):
+            return None
+        feeds = {name: np.concatenate(each, casting="no") for name, each in columns.items()}
+        options = self._options or self._begin()
+        self._guard.begun_ns = begun_ns
+        if not self._guard.is_awake:
+            self._guard.wake()
+        made = self._run(outputs, feeds, options)
+        self._guard.begun_ns = 0
+        for array in made:
+            if not array.shape or len(array) != total:
+                return None
+        responses, begin = [], 0
+        for rows in counts:
+            end = begin + rows
+            tensors = [
+                pb_utils.Tensor(name, array[begin:end])
+                for name, array in zip(outputs, made)  # noqa: B905  # as many as were asked for
+            ]
+            responses.append(pb_utils.InferenceResponse(tensors))
+            begin = end
+        ended_ns = time.monotonic_ns()
+        account.uncounted.append((NORMAL, ended_ns - begun_ns, len(requests)))
+        self._answered += len(requests)
+        self._learn(total, ended_ns - begun_ns)
+        if ended_ns >= self._tells_at_ns:
+            self._report(account, ended_ns)
+        return responses
+
+    def _begin(self) -> Any:
+        """Of the first run in Triton's thread: its ``RunOptions``."""
+        from brisk.segments.frame import control
+
+        own = control()
+        self._options = own.options(shrinks_arena=self._shrinks_arena)
+        self._guard.control = own
+        return self._options
+
+    def _give_way(self) -> None:
+        """A run has failed."""
+        self._guard.begun_ns = 0
+        if self._guard.has_ended_it:
+            self.is_given_up = True
+
     def _takes(self, rows: int) -> bool:
-        """Whether a run of so many rows is to be computed here now."""
-        if self.is_given_up or self._realtime[0]:
-            return False
-        if self._is_for_a_row and rows > 1:
+        """Whether a run of so many rows is to be computed here, by what others have taken."""
+        if rows > self._most_rows:
             return False
         size = max(1, rows).bit_length()
         known_ns = self._expected_ns.get(size)
@@ -107,73 +243,36 @@ class LocalModel:
         taken_ns = min(taken_ns, int(2 * known_ns))  # others may have had the processor
         self._expected_ns[size] = known_ns + 0.1 * (taken_ns - known_ns)
 
-    def answer(self, group: Group, ones: Mapping[str, tuple[int, ...]]) -> list[Any] | None:
-        """The responses; None where the worker is to compute them.
-
-        ``ones``: as in ``TritonReply``. Raises InvalidRequestError where the inputs do not fit.
-        """
-        rows = [each.rows for each in group.asked]
-        if not self._takes(sum(rows)):
-            return None
-        feeds = feeds_of([each.inputs for each in group.asked])
-        begun_ns = time.monotonic_ns()
-        outputs = self._run(feeds, group.asked[0].outputs)
-        self._learn(sum(rows), time.monotonic_ns() - begun_ns)
-        return None if outputs is None else divided_responses(outputs, rows, ones)
-
-    def answer_lone(
-        self, inputs: Sequence[Any], outputs: Sequence[str], ones: Mapping[str, tuple[int, ...]]
-    ) -> Any | None:
-        """As ``answer``, the response to one request; ``inputs``: its tensors, as Triton has them.
-
-        Raises whatever is wrong with it. As few calls as can be: in a stub, which sleeps between
-        two requests, each costs a microsecond.
-        """
-        feeds = {tensor.name(): tensor.as_numpy() for tensor in inputs}
-        shape = next(iter(feeds.values())).shape if feeds else ()
-        rows = shape[0] if shape else 0
-        if not self._takes(rows):
-            return None
-        begun_ns = time.monotonic_ns()
-        found = self._run(feeds, outputs)
-        self._learn(rows, time.monotonic_ns() - begun_ns)
-        return None if found is None else response_of(found, ones)
-
-    def _run(
-        self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str]
-    ) -> dict[str, np.ndarray] | None:
-        """The outputs by name; None where the worker is to compute it.
-
-        Raises InvalidRequestError where the inputs do not fit the model.
-        """
-        own = self._control
-        if own is None:
-            from brisk.segments.frame import control
-
-            own = self._control = control()
-        self._guard.begin(own)
-        try:
-            found = self._compute(feeds, outputs, own)
-        except Exception:
-            if self._guard.finish(own):
-                self.is_given_up = True
-                return None
-            raise
-        if self._guard.finish(own):
-            self.is_given_up = True
-        return found
-
-    def count(self, answered: int, now_ns: int) -> None:
-        """Requests that were answered here; the worker is told now and then."""
-        self._answered += answered
-        if now_ns - self._told_ns >= TELL_NS:
-            self._told_ns = now_ns
-            self._tell(ComputedInStub(self._model, self._answered))
-            self._answered = 0
+    def _report(self, account: RequestAccount, now_ns: int) -> None:
+        """Now and then: the worker is told how many were answered here, and they are counted."""
+        self._tells_at_ns = now_ns + TELL_NS
+        self._tell(ComputedInStub(self._model, self._answered - self._told))
+        self._told = self._answered
+        account.count()
 
     def close(self) -> None:
         self.is_given_up = True
         self._guard.close()
+
+
+def _is_usual(text: str, entry: Entry) -> bool:
+    """Whether nothing that a request says in its parameters concerns how it is computed.
+
+    Raises InvalidRequestError for what they must not say.
+    """
+    parameters = json.loads(text)
+    is_normal = request_class(parameters, entry.parameters) == NORMAL
+    return is_normal and request_agreement(parameters) is None
+
+
+def _as_configured(
+    outputs: Sequence[str], made: Sequence[np.ndarray], entry: Entry
+) -> list[np.ndarray]:
+    """Values without sizes in the shapes that the entry has for them."""
+    return [
+        array if array.shape else array.reshape(entry.ones.get(name, ()))
+        for name, array in zip(outputs, made, strict=True)
+    ]
 
 
 def _open(model: LoadModel, offer: ComputeInStub) -> tuple[SegmentProgram, bool]:
@@ -196,43 +295,38 @@ def _open(model: LoadModel, offer: ComputeInStub) -> tuple[SegmentProgram, bool]
     return open_warm_program(source, source.open_for_a_row), True
 
 
-def _run_of(
-    program: SegmentProgram,
-) -> Callable[[Mapping[str, np.ndarray], Sequence[str], RunControl], dict[str, np.ndarray]]:
-    """What runs all of it in the calling thread, whose control is the last argument."""
-    from brisk.segments.frame import ArrayRun, run_serially
+def _parts(program: SegmentProgram) -> list[Part]:
+    return [part for part in program.parts.current() if part is not None]
 
-    if ArrayRun.fits(program):
-        return ArrayRun(program)
-    return lambda feeds, outputs, _own: run_serially(program, feeds, outputs)
+
+def _run_of(program: SegmentProgram) -> RunAll:
+    """What runs all of it in the calling thread."""
+    from brisk.segments.frame import run_in_one, run_serially
+
+    return run_in_one(program) or (
+        lambda outputs, feeds, _options: list(run_serially(program, feeds, outputs).values())
+    )
 
 
 class Guard:
-    """A thread that ends a run which takes too long; it sleeps while there is none."""
+    """A thread that ends a run which takes too long; it sleeps while there is none.
+
+    The thread that runs sets ``begun_ns`` before a run and 0 behind it, and calls ``wake`` where
+    ``is_awake`` is not set. ``control``: of that thread.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._current: RunControl | None = None
-        self._begun_ns = 0
-        self._has_ended = False
+        self.begun_ns = 0
+        self.control: RunControl | None = None
+        self.is_awake = False
+        self.has_ended_it = False
         self._busy = threading.Event()
         self._closing = False
         threading.Thread(target=self._watch, name="brisk-guard", daemon=True).start()
 
-    def begin(self, control: RunControl) -> None:
-        self._begun_ns = time.monotonic_ns()
-        self._current = control
-        if not self._busy.is_set():
-            self._busy.set()
-
-    def finish(self, control: RunControl) -> bool:
-        """The run is over; whether it took too long."""
-        with self._lock:
-            self._current = None
-            has_ended, self._has_ended = self._has_ended, False
-        if has_ended:
-            control.renew()
-        return has_ended
+    def wake(self) -> None:
+        self.is_awake = True
+        self._busy.set()
 
     def close(self) -> None:
         self._closing = True
@@ -240,31 +334,20 @@ class Guard:
 
     def _watch(self) -> None:
         quiet = 0
-        while self._busy.wait() and not self._closing:
+        while self._busy.wait() and not (self._closing or self.has_ended_it):
             time.sleep(LOOK_S)
-            if self._current is None:
-                quiet += 1
-                if quiet == _QUIET_LOOKS:
-                    quiet = 0
-                    self._busy.clear()
-                    if self._current is not None or self._closing:
-                        self._busy.set()  # it was set before the line above
-                continue
-            quiet = 0
-            with self._lock:
-                control = self._current
-                is_long = time.monotonic_ns() - self._begun_ns >= TOO_LONG_NS
-                if control is not None and is_long and not self._has_ended:
-                    self._has_ended = True
+            begun_ns, control = self.begun_ns, self.control
+            if begun_ns and control is not None:
+                quiet = 0
+                if time.monotonic_ns() - begun_ns >= TOO_LONG_NS:
+                    # it may end just now: then the next one fails, and is computed elsewhere
+                    self.has_ended_it = True
                     control.end()
-
-
-def feeds_of(inputs: Sequence[Sequence[InputData]]) -> dict[str, np.ndarray]:
-    """By name, the rows of requests one behind the other; ``inputs``: each request's."""
-    first = inputs[0]
-    if len(inputs) == 1:
-        return {each.form.name: each.content for each in first}
-    return {
-        tensor.form.name: np.concatenate([each[place].content for each in inputs])
-        for place, tensor in enumerate(first)
-    }
+                continue
+            quiet += 1
+            if quiet == _QUIET_LOOKS:
+                quiet = 0
+                self._busy.clear()
+                self.is_awake = False
+                if self.begun_ns or self._closing:
+                    self.wake()  # it was set before the line above

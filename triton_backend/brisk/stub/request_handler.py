@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from brisk.errors import BriskError, InvalidRequestError
 from brisk.protocol.records import SequenceStep, TensorForm
 from brisk.protocol.runtime_paths import ROLE_OF_CLASS
-from brisk.stub.config.entry import Entry
+from brisk.stub.config.entry import Entry, requested_outputs
 from brisk.stub.config.parameters import (
-    NORMAL,
     REALTIME,
     request_agreement,
     request_class,
@@ -30,7 +29,6 @@ from brisk.telemetry import STATISTICS
 from brisk.telemetry.statistics import RequestAccount
 
 if TYPE_CHECKING:
-    from brisk.stub.local_model import LocalModel
     from brisk.stub.sequence_steps import Steps
 
 
@@ -79,10 +77,10 @@ class RequestHandler:
         to come (see ``Promptness``): these are the result.
         """
         local = self._connection.local
-        if local is not None and len(requests) == 1 and self._steps is None:
-            response = self._answer_lone(requests[0], local)
-            if response is not None:
-                return [response]
+        if local is not None:
+            found = local.answer(requests, self._entry, self._counted.account)
+            if found is not None:
+                return found
         if self._may_be_held and self._connection.pending >= MOST_PENDING:
             self._hold_back()
         arrived_ns = time.monotonic_ns()
@@ -91,8 +89,6 @@ class RequestHandler:
             requests = _without_fillers(requests, self._steps)
         groups = self._grouped(requests, arrived_ns)
         responses: list[Any] = [None] * count
-        if local is not None:
-            groups = [one for one in groups if not self._compute(one, local, responses)]
         may_wait = bool(groups) and len(requests) == count
         if may_wait and promptness.wants(
             len(groups), self._connection.pending, arrived_ns, joins=self._joins
@@ -125,49 +121,6 @@ class RequestHandler:
                 continue
             for place, response in zip(group.places, found, strict=True):
                 responses[place] = response
-
-    def _answer_lone(self, request: Any, local: LocalModel) -> Any | None:
-        """The response to a request without parameters, computed in this thread; None where it is
-        not to be, or something is wrong with it: then it goes the way of all.
-
-        A time-out is none of something that is computed at once, and nobody follows its spans.
-        """
-        begun_ns = time.monotonic_ns()
-        try:
-            if request_parameters(request):
-                return None
-            outputs = self._entry.outputs
-            if len(outputs) > 1:
-                outputs = self._outputs_of(request)
-            found = local.answer_lone(request.inputs(), outputs, self._entry.ones)
-        except Exception:  # noqa: BLE001  # it is tried again, and told then
-            return None
-        if found is not None:
-            self._count_computed(1, begun_ns, local)
-        return found
-
-    def _count_computed(self, requests: int, begun_ns: int, local: LocalModel) -> None:
-        ended_ns = time.monotonic_ns()
-        self._counted.account.computed_here(NORMAL, ended_ns - begun_ns, requests)
-        local.count(requests, ended_ns)
-
-    def _compute(self, group: Group, local: LocalModel, responses: list[Any]) -> bool:
-        """Answer a group in this thread; False where the worker is to do it."""
-        if group.error is not None or group.asked[0].job_class != NORMAL:
-            return False
-        begun_ns = time.monotonic_ns()
-        try:
-            found = local.answer(group, self._entry.ones)
-        except Exception as error:  # noqa: BLE001  # nothing may escape; a worker answers instead
-            if not isinstance(error, BriskError):  # it says what is wrong, and with which of them
-                self._log("warning", f"computed by a worker: {type(error).__name__}: {error}")
-            return False
-        if found is None:
-            return False
-        for place, response in zip(group.places, found, strict=True):
-            responses[place] = response
-        self._count_computed(len(found), begun_ns, local)
-        return True
 
     def _stop_joining(self) -> None:
         """Learned caches answer rows early, and a row is not to wait for the others."""
@@ -221,16 +174,9 @@ class RequestHandler:
             request_deadline_ns(arrived_ns, request.timeout()),
             trace_context(request),
             inputs,
-            self._outputs_of(request),
+            requested_outputs(request, entry.outputs),
             shape[0] if shape else 0,
         )
-
-    def _outputs_of(self, request: Any) -> tuple[str, ...]:
-        """Those that it asks for, in the entry's order."""
-        wanted, outputs = request.requested_output_names(), self._entry.outputs
-        if len(wanted) == len(outputs):  # Triton hands on each once, and none but the entry's
-            return outputs
-        return tuple(name for name in outputs if name in wanted)
 
     def _take(self, group: Group, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
         """Send a group on, or answer why not; its reply, and its number, 0 where not sent."""

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
@@ -226,39 +225,6 @@ def _apologise(sender: Any, error: Exception) -> None:
         sender.send(failed_response(error), flags=_FINAL)
     except Exception as second:  # noqa: BLE001  # the receiver's thread must go on
         pb_utils.Logger.log_error(f"brisk: a response could not be sent: {error}; {second}")
-
-
-def response_of(outputs: Mapping[str, np.ndarray], ones: Mapping[str, tuple[int, ...]]) -> Any:
-    """The response to one request; ``ones``: as in ``TritonReply``."""
-    return pb_utils.InferenceResponse(
-        [
-            pb_utils.Tensor(name, array if array.shape else array.reshape(ones.get(name, ())))
-            for name, array in outputs.items()
-        ]
-    )
-
-
-def divided_responses(
-    outputs: Mapping[str, np.ndarray],
-    rows: Sequence[int],
-    ones: Mapping[str, tuple[int, ...]],
-) -> list[Any] | None:
-    """A response for each request of so many rows; None where an output has not their rows.
-
-    ``ones``: as in ``TritonReply``.
-    """
-    if len(rows) == 1:
-        return [response_of(outputs, ones)]
-    total = sum(rows)
-    if any(not array.shape or len(array) != total for array in outputs.values()):
-        return None
-    responses, begin = [], 0
-    for count in rows:
-        end = begin + count
-        tensors = [pb_utils.Tensor(name, array[begin:end]) for name, array in outputs.items()]
-        responses.append(pb_utils.InferenceResponse(tensors))
-        begin = end
-    return responses
 
 
 def send_nothing(request: Any) -> None:

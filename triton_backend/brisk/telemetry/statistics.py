@@ -131,9 +131,6 @@ STATISTICS = Statistics()
 """This process's own. A forked worker starts with what its supervisor counted: nothing."""
 
 
-MOST_UNCOUNTED = 1000
-"""Answers that wait to be counted."""
-
 _OF_AN_ANSWER = (
     metrics.REQUESTS,
     metrics.REQUEST_SECONDS,
@@ -150,9 +147,11 @@ class RequestAccount:
         self._model = (model, str(version))
         self._cells: dict[str, tuple[list[int], ...]] = {}
         """By class, where its requests and their durations are counted."""
-        self._here: deque[tuple[str, int, int]] = deque()
-        """Of those that were computed here, class, duration and how many, yet to be counted."""
-        statistics.before_reading(self._count_here)
+        self.uncounted: deque[tuple[str, int, int]] = deque()
+        """Of requests that this process has computed itself, without a queue: class, duration in
+        ns and how many. They are counted when somebody reads, and by whoever appends, now and
+        then: to count each costs more than all else that is done beside its run."""
+        statistics.before_reading(self.count)
 
     def succeeded(
         self, job_class: str, took_ns: int, queue_ns: int, execution_ns: int, requests: int = 1
@@ -169,21 +168,12 @@ class RequestAccount:
         durations_ns = (took_ns, queue_ns, execution_ns)
         self._statistics.add(cells[0], requests, cells[1:], durations_ns)
 
-    def computed_here(self, job_class: str, took_ns: int, requests: int = 1) -> None:
-        """As ``succeeded``, of so many that this process has computed itself, without a queue.
-
-        They are counted when somebody asks, or when they have become many: to count each costs
-        more than all else that is done beside its run.
-        """
-        self._here.append((job_class, took_ns, requests))
-        if len(self._here) > MOST_UNCOUNTED:
-            self._count_here()
-
-    def _count_here(self) -> None:
-        here = self._here
-        while here:
+    def count(self) -> None:
+        """Count those of ``uncounted``."""
+        waiting = self.uncounted
+        while waiting:
             try:
-                job_class, took_ns, requests = here.popleft()
+                job_class, took_ns, requests = waiting.popleft()
             except IndexError:
                 break  # another thread counts them, too
             self.succeeded(job_class, took_ns, 0, took_ns, requests)
