@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,7 +31,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 WIDTH = 16
 WEIGHTS = np.random.default_rng(0).standard_normal((WIDTH, WIDTH)).astype(np.float32)
-HOT = 1100
+HOT = 250
 """Requests behind which a stub is offered its model."""
 
 COMPUTED = "brisk_computed_in_stub_total"
@@ -155,6 +157,7 @@ def server(
     write_entry(repository, "small", small(), SIGNATURE)
     write_entry(repository, "batched", small(), SIGNATURE + "dynamic_batching { } ")
     write_entry(repository, "urgent", small(), SIGNATURE + ANY_CLASS)
+    write_entry(repository, "awaited", small(), SIGNATURE + ANY_CLASS + "dynamic_batching { } ")
     write_entry(repository, "joined", small(), SIGNATURE + BATCHING)
     write_entry(repository, "picking", picking(), PICKING + BATCHING)
     write_entry(repository, "counting", counting(), COUNTING)
@@ -304,6 +307,25 @@ def test_requests_that_come_at_once_travel_together_and_get_their_own_rows(
     assert more(found, "brisk_requests_total") == 120
     assert more(found, "brisk_request_seconds_count") == 120
     assert more(found, COMPUTED) == (120 if is_hot else 0)
+
+
+def test_execute_waits_for_short_runs_so_that_triton_joins_what_comes_meanwhile(
+    server: TritonServer,
+) -> None:
+    def ask(seed: int) -> None:
+        with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as own:
+            for _ in range(50):
+                y = own.infer("awaited", {"x": rows(1, seed)})["y"]
+                np.testing.assert_allclose(y, expected(rows(1, seed)), rtol=1e-4, atol=1e-5)
+
+    with ThreadPoolExecutor(12) as pool:
+        list(pool.map(ask, range(24)))
+    statistics = f"http://{server.endpoints.http}/v2/models/awaited/stats"
+    with urllib.request.urlopen(statistics, timeout=10) as page:
+        (found,) = json.load(page)["model_stats"]
+    assert int(found["inference_count"]) == 24 * 50
+    assert int(found["execution_count"]) < 0.7 * 24 * 50
+    assert computed(server, "awaited") == 0
 
 
 def test_joined_requests_get_the_outputs_that_they_ask_for(

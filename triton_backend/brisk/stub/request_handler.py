@@ -23,7 +23,13 @@ from brisk.stub.config.parameters import (
 )
 from brisk.stub.joining import Group, ReadRequest, joined
 from brisk.stub.response import CancellationWatcher, Counted, TritonReply, send_nothing
-from brisk.stub.runtime_client.client import EYES_OPEN_NS, WAIT_NS, Promptness, RuntimeClient
+from brisk.stub.runtime_client.client import (
+    EYES_OPEN_NS,
+    QUICK_NS,
+    WAIT_NS,
+    Promptness,
+    RuntimeClient,
+)
 from brisk.stub.tensors import read_inputs
 from brisk.telemetry import STATISTICS
 from brisk.telemetry.statistics import RequestAccount
@@ -90,8 +96,11 @@ class RequestHandler:
         groups = self._grouped(requests, arrived_ns)
         responses: list[Any] = [None] * count
         may_wait = bool(groups) and len(requests) == count
-        if may_wait and promptness.wants(
-            len(groups), self._connection.pending, arrived_ns, joins=self._joins
+        if may_wait and (
+            self._is_short(groups)
+            or promptness.wants(
+                len(groups), self._connection.pending, arrived_ns, joins=self._joins
+            )
         ):
             self._await(groups, responses, arrived_ns)
         else:
@@ -99,6 +108,14 @@ class RequestHandler:
                 self._send_on(group, arrived_ns)
         promptness.returns(time.monotonic_ns())
         return None if all(each is None for each in responses) else responses
+
+    def _is_short(self, groups: Sequence[Group]) -> bool:
+        """Whether ``execute`` waits for runs that are shorter than what senders cost, so that
+        Triton joins meanwhile what comes next, as it does for a backend that computes itself.
+        """
+        if not self._joins or self._row_ns is None:
+            return False
+        return self._row_ns * sum(one.rows for each in groups for one in each.asked) < QUICK_NS
 
     def _send_on(self, group: Group, arrived_ns: int) -> None:
         """The answers come through senders."""

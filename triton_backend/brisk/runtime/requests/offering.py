@@ -29,7 +29,7 @@ from brisk.scheduling.job import JobClass
 from brisk.settings import cache_directory
 from brisk.telemetry.events import INCIDENTS, SPANS
 
-LEAST_ANSWERS = 1000
+LEAST_ANSWERS = 200
 """Of a binding to one worker, before its stub may compute: it has not died of them."""
 
 LEAST_RATE = 10
