@@ -68,6 +68,11 @@ _SERVED = (
     *("parse_ms", "load_ms", "run_ms", "beside_ms", "second_ms", "answer_2_ms", "answer_5_ms"),
     *("answer_10_ms", "answer_20_ms", "over_brisk", "samples"),
 )
+_THROUGHPUT = (
+    *("model", "batching", "transport", "clients", "load", "side", "setting", "per_s"),
+    *("least_per_s", "most_per_s", "p50_ms", "p99_ms", "tritonserver_us", "stub_us", "runtime_us"),
+    *("us", "mib"),
+)
 
 PAGES = (
     Page(
@@ -121,16 +126,22 @@ PAGES = (
     Page(
         "exits",
         "Early exits",
-        "Learned caches against the same model without, in process, sides in turns; and whether "
-        "what they promise is kept, split after split.",
-        (Part("exits-fashion", "Fashion-MNIST"), Part("exits-promise", "the promise")),
+        "Learned caches against the same model without, in process, sides in turns; whether what "
+        "they promise is kept, split after split; and caches that are trained again from a stream "
+        "of requests, against those that stay as they are.",
+        (
+            Part("exits-fashion", "Fashion-MNIST"),
+            Part("exits-promise", "the promise"),
+            Part("exits-streams", "Zipf streams"),
+            Part("exits-video", "a fixed camera"),
+        ),
     ),
     Page(
-        "exits-streams",
-        "Early exits that learn from their traffic",
-        "Learned caches that are trained again from a stream of requests, against caches that "
-        "stay as they are and against the same model without, in process, sides in turns.",
-        (Part("exits-streams", "Zipf streams"), Part("exits-video", "a fixed camera")),
+        "throughput",
+        "Throughput of small models",
+        "Answers a second of a server, and what each costs it, beside Triton's Python backend "
+        "with ONNX Runtime in `model.py`, sides in turns.",
+        (Part("throughput", columns=_THROUGHPUT, split="model"),),
     ),
     Page(
         "soak",

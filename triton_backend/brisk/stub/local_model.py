@@ -220,8 +220,10 @@ class LocalModel:
     def _give_way(self) -> None:
         """A run has failed."""
         self._guard.begun_ns = 0
-        if self._guard.has_ended_it:
+        if self._guard.has_ended_it and not self.is_given_up:
             self.is_given_up = True
+            if self._guard.control is not None:
+                self._guard.control.renew()
 
     def _takes(self, rows: int) -> bool:
         """Whether a run of so many rows is to be computed here, by what others have taken."""

@@ -43,6 +43,10 @@ MOST_PENDING, HELD_BACK_S, HELD_LOOK_S = 64, 0.05, 0.002
 they get fewer. 512 requests to each of ten models kept the processors for some seconds, before the
 most of them were computed."""
 
+IN_VAIN_NS = 100_000_000
+"""How long short runs are not awaited once one has not come in time: others are computed first,
+and an urgent request of the same instance stands behind who waits."""
+
 TOLD_AGAIN_S = 60.0
 """Between two lines of the log about that."""
 
@@ -62,6 +66,7 @@ class RequestHandler:
             account, self._promptness.learn, self._learn_run, self._stop_joining
         )
         self._row_ns: float | None = None
+        self._waits_from_ns = 0
         self._joins = entry.model.batching and entry.sequences is None
         self._watcher = CancellationWatcher(connection.cancel)
         self._tells_from_s = 0.0
@@ -97,7 +102,7 @@ class RequestHandler:
         responses: list[Any] = [None] * count
         may_wait = bool(groups) and len(requests) == count
         if may_wait and (
-            self._is_short(groups)
+            self._is_short(groups, arrived_ns)
             or promptness.wants(
                 len(groups), self._connection.pending, arrived_ns, joins=self._joins
             )
@@ -109,11 +114,11 @@ class RequestHandler:
         promptness.returns(time.monotonic_ns())
         return None if all(each is None for each in responses) else responses
 
-    def _is_short(self, groups: Sequence[Group]) -> bool:
+    def _is_short(self, groups: Sequence[Group], arrived_ns: int) -> bool:
         """Whether ``execute`` waits for runs that are shorter than what senders cost, so that
         Triton joins meanwhile what comes next, as it does for a backend that computes itself.
         """
-        if not self._joins or self._row_ns is None:
+        if not self._joins or self._row_ns is None or arrived_ns < self._waits_from_ns:
             return False
         return self._row_ns * sum(one.rows for each in groups for one in each.asked) < QUICK_NS
 
@@ -133,6 +138,7 @@ class RequestHandler:
             )
             found = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
             if found is None:
+                self._waits_from_ns = arrived_ns + IN_VAIN_NS
                 if number:
                     self._watcher.watch(number, reply)
                 continue

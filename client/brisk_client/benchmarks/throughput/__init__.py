@@ -113,7 +113,8 @@ def _case(name: str) -> Case:
     try:
         return case_of(str(sample_file(name)))
     except FileNotFoundError as error:
-        raise UnusableArgumentError(str(error)) from None
+        text = f"--model {name}: neither a file nor a sample, NAME/VERSION as {LABELS[0]}: {error}"
+        raise UnusableArgumentError(text) from None
 
 
 def main(arguments: Sequence[str]) -> int:
