@@ -153,6 +153,7 @@ def test_the_next_model_of_a_structure_starts_in_its_sessions(
     first, second = (describe(path, name=path.parent.name) for path in paths)
     expected = [whole(path, {"x": ROWS})["y"] for path in paths]
     with opened(building_place, second) as later:
+        wait_until(lambda: _is_settled(building_place, second.name), "the second one's sessions")
         with opened(building_place, first) as connection:
             wait_until(lambda: _is_settled(building_place, first.name), "the first one's sessions")
             np.testing.assert_allclose(infer(connection, ROWS), expected[0], rtol=1e-3, atol=1e-3)

@@ -26,8 +26,13 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import UnavailableError
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.protocol.records import ComputedInStub, ComputeInStub, LoadModel
-from brisk.stub.config.entry import Entry, requested_outputs
-from brisk.stub.config.parameters import NORMAL, request_agreement, request_class
+from brisk.stub.config.entry import Entry
+from brisk.stub.config.parameters import (
+    NORMAL,
+    request_agreement,
+    request_class,
+    requested_outputs,
+)
 from brisk.telemetry.statistics import RequestAccount
 
 if TYPE_CHECKING:

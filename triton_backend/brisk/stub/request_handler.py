@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from brisk.errors import BriskError, InvalidRequestError
 from brisk.protocol.records import SequenceStep, TensorForm
 from brisk.protocol.runtime_paths import ROLE_OF_CLASS
-from brisk.stub.config.entry import Entry, requested_outputs
+from brisk.stub.config.entry import Entry
 from brisk.stub.config.parameters import (
     REALTIME,
     request_agreement,
     request_class,
     request_deadline_ns,
     request_parameters,
+    requested_outputs,
     trace_context,
 )
 from brisk.stub.joining import Group, ReadRequest, joined

@@ -153,11 +153,3 @@ def _device(arguments: Mapping[str, str]) -> str:
     raise InvalidConfigurationError(
         f"instance group kind KIND_{kind} is not served; expected KIND_CPU or KIND_GPU"
     )
-
-
-def requested_outputs(request: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that a request asks for, in the order of the entry's ``outputs``."""
-    wanted = request.requested_output_names()
-    if len(wanted) == len(outputs):  # Triton hands on each once, and none but the entry's
-        return outputs
-    return tuple(name for name in outputs if name in wanted)

@@ -179,6 +179,14 @@ def request_parameters(request: Any) -> Mapping[str, Any]:
     return json.loads(text) if text and text != "{}" else {}
 
 
+def requested_outputs(request: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that a request asks for, in the order of the entry's ``outputs``."""
+    wanted = request.requested_output_names()
+    if len(wanted) == len(outputs):  # Triton hands on each once, and none but the entry's
+        return outputs
+    return tuple(name for name in outputs if name in wanted)
+
+
 def trace_context(request: Any) -> str:
     """Triton's trace context (OpenTelemetry's propagation headers as JSON); empty without one.
 
