@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from brisk.segments.frame import run_serially
@@ -37,10 +39,10 @@ HOT = 250
 COMPUTED = "brisk_computed_in_stub_total"
 ONE_INSTANCE = "instance_group [ { count: 1 kind: KIND_CPU } ] "
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 30000 } "
+WIDE = f"data_type: TYPE_FP32 dims: [ {WIDTH} ]"
 SIGNATURE = (
     f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
-    f'input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
-    f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
+    f'input [ {{ name: "x" {WIDE} }} ] output [ {{ name: "y" {WIDE} }} ] '
 )
 PICKING = (
     f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
@@ -48,17 +50,13 @@ PICKING = (
     f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ 1, {WIDTH} ] }} ] '
 )
 COUNTING = (
-    f'backend: "brisk" {ONE_INSTANCE} '
-    f'input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {WIDTH} ] }}, '
-    '{ name: "n" data_type: TYPE_INT64 dims: [ 1 ] } ] '
-    f'output [ {{ name: "y" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
+    f'backend: "brisk" {ONE_INSTANCE} output [ {{ name: "y" {WIDE} }} ] '
+    f'input [ {{ name: "x" {WIDE} }}, {{ name: "n" data_type: TYPE_INT64 dims: [ 1 ] }} ] '
 )
 BOTH = (
     f'backend: "brisk" max_batch_size: 8 {ONE_INSTANCE} '
-    f'input [ {{ name: "a" data_type: TYPE_FP32 dims: [ {WIDTH} ] }}, '
-    f'{{ name: "b" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
-    f'output [ {{ name: "sub" data_type: TYPE_FP32 dims: [ {WIDTH} ] }}, '
-    f'{{ name: "add" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ] '
+    f'input [ {{ name: "a" {WIDE} }}, {{ name: "b" {WIDE} }} ] '
+    f'output [ {{ name: "sub" {WIDE} }}, {{ name: "add" {WIDE} }} ] '
 )
 
 
@@ -160,6 +158,7 @@ def server(
     write_entry(repository, "awaited", small(), SIGNATURE + ANY_CLASS + "dynamic_batching { } ")
     write_entry(repository, "joined", small(), SIGNATURE + BATCHING)
     write_entry(repository, "picking", picking(), PICKING + BATCHING)
+    write_entry(repository, "steps", small(), SIGNATURE + "sequence_batching { direct { } } ")
     write_entry(repository, "counting", counting(), COUNTING)
     write_entry(repository, "both", both(), BOTH + BATCHING)
     log, environment = place / "tritonserver.log", environment_of(place)
@@ -265,6 +264,17 @@ def test_a_model_whose_requests_may_be_real_time_stays_in_the_worker(
     for _ in range(HOT + HOT // 2):  # the first of them before it is warm
         client.infer("urgent", {"x": rows()})
     assert computed(server, "urgent") == 0
+
+
+def test_steps_of_sequences_stay_in_the_worker(server: TritonServer) -> None:
+    asked = InferInput("x", [1, WIDTH], "FP32")
+    asked.set_data_from_numpy(rows())
+    with InferenceServerClient(server.endpoints.grpc or "") as client:
+        for number in range(6 * HOT):
+            time.sleep(0.004)  # its form is made meanwhile, and any other model offered
+            found = client.infer("steps", [asked], sequence_id=7, sequence_start=not number)
+            np.testing.assert_allclose(found.as_numpy("y"), expected(rows()), rtol=1e-4, atol=1e-5)
+    assert computed(server, "steps") == 0
 
 
 def test_a_stub_that_dies_of_its_model_does_it_once(

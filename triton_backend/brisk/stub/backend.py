@@ -73,7 +73,8 @@ class ModelInstance:
                 self._entry.model,
                 self._log,
                 self._publisher.take,
-                may_compute=self._entry.parameters.max_class != REALTIME,
+                may_compute=self._entry.parameters.max_class != REALTIME
+                and self._entry.sequences is None,
             )
             if self._entry.parameters.job_class == REALTIME:
                 set_threads(realtime_niceness())  # refused: the stub stays as urgent as others

@@ -51,6 +51,9 @@ TOO_LONG_NS = 50_000_000
 LOOK_S = 0.05
 """Between two looks at the run under way: each takes the interpreter from Triton's thread."""
 
+SUSPECT_NS = 10_000_000
+"""A run that is this old at a look is looked at again when it is TOO_LONG_NS old."""
+
 _QUIET_LOOKS = 20
 """Looks that found no run, until the next one wakes the guard."""
 
@@ -340,16 +343,19 @@ class Guard:
         self._busy.set()
 
     def _watch(self) -> None:
-        quiet = 0
+        quiet, pause_s = 0, LOOK_S
         while self._busy.wait() and not (self._closing or self.has_ended_it):
-            time.sleep(LOOK_S)
+            time.sleep(pause_s)
+            pause_s = LOOK_S
             begun_ns, control = self.begun_ns, self.control
             if begun_ns and control is not None:
-                quiet = 0
-                if time.monotonic_ns() - begun_ns >= TOO_LONG_NS:
+                quiet, age_ns = 0, time.monotonic_ns() - begun_ns
+                if age_ns >= TOO_LONG_NS:
                     # it may end just now: then the next one fails, and is computed elsewhere
                     self.has_ended_it = True
                     control.end()
+                elif age_ns >= SUSPECT_NS:
+                    pause_s = (TOO_LONG_NS - age_ns) / 1e9
                 continue
             quiet += 1
             if quiet == _QUIET_LOOKS:
