@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from brisk.fork_server.build import find_compiler
+from brisk.fork_server.start import PRELOAD
+from brisk.protocol.stub_process import STUB
 from support.models.segment_models import chain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +42,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fresh environment with the wheel, and this one's packages but for those of extras."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md"):
         source.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, source / name)
     for name in ("triton_backend", "client"):
@@ -66,12 +69,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def run(environment: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    environment: Path, folder: Path, *arguments: str, **changed: str
+) -> subprocess.CompletedProcess[str]:
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     variables |= {
         "BRISK_CACHE_DIR": str(folder / "cache"),
         "BRISK_RUNTIME_DIR": str(folder / "run"),
         "BRISK_PYTHON": str(environment / "bin" / "python"),
+        **changed,
     }
     return subprocess.run(
         [str(environment / "bin" / "brisk"), *arguments],
@@ -123,6 +129,22 @@ def test_the_backend_is_installed_from_the_wheel(environment: Path, tmp_path: Pa
     assert (tmp_path / "brisk" / "model.py").is_file()
     assert (tmp_path / "brisk" / "triton_python_backend_utils.py").is_file()
     assert (tmp_path / "brisk" / "brisk" / "stub" / "backend.py").is_file()
+
+
+@pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+def test_launchers_come_with_the_wheel(environment: Path, tmp_path: Path) -> None:
+    """A first start compiles nothing; any Python of the platform takes the wheel."""
+    compilers = tmp_path / "no-compilers"
+    compilers.mkdir()
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "libtriton_python.so").touch()
+    options = ["--backend-directory", str(tmp_path), "--copy"]
+    done = run(environment, tmp_path, "install", *options, PATH=str(compilers))
+    assert done.returncode == 0, done.stderr
+    placed = {each.name: each for each in (tmp_path / "brisk").iterdir()}
+    for name in (PRELOAD, STUB):
+        assert placed[name].read_bytes() == (environment / "share" / "brisk" / name).read_bytes()
+    assert not list((tmp_path / "cache").rglob("native/*"))
 
 
 def test_what_needs_an_extra_says_which(environment: Path, entry: Path) -> None:

@@ -132,6 +132,9 @@ WAITING = "sequential"
 SECONDS, ROUNDS = 60.0, 3
 """Of a run, as REEF's are, and runs of each side."""
 
+MOST_TIMES = 2
+"""As many rounds as are wanted there are at most, while fewer of them were quiet."""
+
 TRIAL_S = 10.0
 """Of each of Triton's settings, for each workload, before its rounds."""
 
@@ -151,11 +154,12 @@ their tails are no claim."""
 class Plan:
     """What is measured.
 
-    ``seconds``: of each run of a round. ``trial_s``: of one short run of each setting of
-    Triton's, which finds the best of them for each workload; that one and the confined one take
-    part in the rounds. ``real``: DISB's REAL.json; without it REAL is left out. ``peers``: folder
-    of Triton's C++ backend, where a setting is of it. ``settings``: none where Triton is not among
-    ``sides``. ``probed``: policies whose preemption is looked at.
+    ``rounds``: that are quiet, of ``most_rounds`` in all. ``seconds``: of each run of a round.
+    ``trial_s``: of one short run of each setting of Triton's, which finds the best of them for
+    each workload; that one and the confined one take part in the rounds. ``real``: DISB's
+    REAL.json; without it REAL is left out. ``peers``: folder of Triton's C++ backend, where a
+    setting is of it. ``settings``: none where Triton is not among ``sides``. ``probed``: policies
+    whose preemption is looked at.
     """
 
     quick: bool
@@ -166,6 +170,7 @@ class Plan:
     settings: Sequence[TritonSetting]
     networks: Sequence[str]
     rounds: int
+    most_rounds: int
     seconds: float
     trial_s: float
     interruptions: int
@@ -208,6 +213,7 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
         settings=settings if TRITON in sides else (),
         networks=chosen.networks or (("vgg", "bert") if quick else tuple(NETWORKS)),
         rounds=1 if quick else chosen.rounds,
+        most_rounds=1 if quick else MOST_TIMES * chosen.rounds,
         seconds=seconds,
         trial_s=min(seconds, chosen.trial_s),
         interruptions=min(chosen.interruptions, 20) if quick else chosen.interruptions,

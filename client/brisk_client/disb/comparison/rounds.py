@@ -96,7 +96,9 @@ def _measure(
     others += [baselines[side] for side in taking_part(trials)]
     rounds: list[Round] = []
     alone_s: list[Mapping[str, float]] = []
-    for number in range(1, plan.rounds + 1):
+    for number in range(1, plan.most_rounds + 1):
+        if len([each for each in rounds if not each.disturbance]) == plan.rounds:
+            break
         alone_s.append(_calibrate(alone, networks))
         fitted, factor = fit(workload, alone_s[-1], plan.seconds, LEAST_REQUESTS)
         stage = f"round {number}"
