@@ -24,6 +24,7 @@ from brisk_client.disb.comparison.sampling import MEAN_DIFFERENCE, P99_DIFFERENC
 from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.plan import (
     INTERRUPTIONS,
+    MOST_TIMES,
     PARTS,
     POINTS,
     POLICIES,
@@ -170,7 +171,8 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"a folder with {PEER_LIBRARY}: Triton's C++ backend is measured, too",
     )
     add("--real", type=Path, metavar="FILE", help="DISB's REAL.json")
-    add("--rounds", type=int, default=ROUNDS)
+    rounds_help = f"that are quiet; of {MOST_TIMES} times as many at most"
+    add("--rounds", type=int, default=ROUNDS, help=rounds_help)
     add("--seconds", type=float, default=SECONDS, help=RUN)
     add("--interruptions", type=int, default=INTERRUPTIONS, help="of each row")
     add("--points", type=int, default=POINTS, help="interruptions of the part equality")

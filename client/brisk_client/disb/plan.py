@@ -170,7 +170,6 @@ class Plan:
     settings: Sequence[TritonSetting]
     networks: Sequence[str]
     rounds: int
-    most_rounds: int
     seconds: float
     trial_s: float
     interruptions: int
@@ -179,6 +178,10 @@ class Plan:
     peers: Path | None
     real: Path | None
     threads: int
+
+    @property
+    def most_rounds(self) -> int:
+        return self.rounds if self.quick else MOST_TIMES * self.rounds
 
     def requests_of(self, side: str) -> int:
         """For each row of figures 12 and 13."""
@@ -213,7 +216,6 @@ def plan_of(chosen: argparse.Namespace) -> Plan:
         settings=settings if TRITON in sides else (),
         networks=chosen.networks or (("vgg", "bert") if quick else tuple(NETWORKS)),
         rounds=1 if quick else chosen.rounds,
-        most_rounds=1 if quick else MOST_TIMES * chosen.rounds,
         seconds=seconds,
         trial_s=min(seconds, chosen.trial_s),
         interruptions=min(chosen.interruptions, 20) if quick else chosen.interruptions,

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from brisk_client.benchmarks.preempt import make_parser
 from brisk_client.disb.comparison.checks import add_checks
-from brisk_client.disb.comparison.rounds import workload_rows
+from brisk_client.disb.comparison.rounds import wants_another, workload_rows
 from brisk_client.disb.comparison.sampling import (
     Round,
     WorkloadSample,
@@ -15,6 +16,7 @@ from brisk_client.disb.comparison.sampling import (
     median_ratio,
     summarise_side,
 )
+from brisk_client.disb.plan import plan_of
 from brisk_client.report import REASON, Report
 
 FEW = "too few answers (9 of 1,000)"
@@ -82,6 +84,29 @@ def test_what_a_side_is_held_against_is_the_time_alone_before_and_after() -> Non
 )
 def test_a_round_whose_runs_alone_differ_is_known(after: WorkloadSample, why: str) -> None:
     assert _round(1, _run(10.0), after).disturbance == why
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found", "expected"),
+    [
+        ([], "", True),
+        ([], "qq", True),
+        ([], "qqq", False),
+        ([], "qdd", True),
+        ([], "qddqq", False),
+        ([], "qddddd", False),
+        (["--rounds", "1"], "d", True),
+        (["--rounds", "1"], "dd", False),
+        (["--quick"], "d", False),
+    ],
+)
+def test_a_disturbed_round_is_repeated_up_to_as_many_again(
+    arguments: list[str], found: str, expected: bool
+) -> None:
+    """``found``: the rounds so far, quiet or disturbed."""
+    disturbed = _round(1, _run(10.0), _run(20.0))
+    rounds = [_quiet(1, 10.0, _run(10.0)) if each == "q" else disturbed for each in found]
+    assert wants_another(rounds, plan_of(make_parser().parse_args(arguments))) is expected
 
 
 def test_a_round_of_a_machine_that_was_not_quiet_is_in_no_figure_but_in_the_rows() -> None:

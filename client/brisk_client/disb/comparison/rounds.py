@@ -96,9 +96,8 @@ def _measure(
     others += [baselines[side] for side in taking_part(trials)]
     rounds: list[Round] = []
     alone_s: list[Mapping[str, float]] = []
-    for number in range(1, plan.most_rounds + 1):
-        if len([each for each in rounds if not each.disturbance]) == plan.rounds:
-            break
+    while wants_another(rounds, plan):
+        number = len(rounds) + 1
         alone_s.append(_calibrate(alone, networks))
         fitted, factor = fit(workload, alone_s[-1], plan.seconds, LEAST_REQUESTS)
         stage = f"round {number}"
@@ -130,11 +129,21 @@ def taking_part(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def wants_another(rounds: Sequence[Round], plan: Plan) -> bool:
+    """Until as many as the plan wants were quiet, or there are as many as it allows."""
+    return len(quiet_of(rounds)) < plan.rounds and len(rounds) < plan.most_rounds
+
+
+def quiet_of(rounds: Sequence[Round]) -> list[Round]:
+    """Those in which the machine is known to have been quiet."""
+    return [each for each in rounds if not each.disturbance]
+
+
 def workload_rows(name: str, rounds: Sequence[Round]) -> list[dict[str, Any]]:
     """A row for each side, of all quiet rounds together, or one that says why there are none; then
     one for each run of each round.
     """
-    quiet = [each for each in rounds if not each.disturbance]
+    quiet = quiet_of(rounds)
     rows: list[dict[str, Any]] = []
     if len(quiet) < LEAST_ROUNDS:
         counts = f"{len(quiet)} of {len(rounds)} rounds"
