@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.triton.options import Endpoints, endpoints, with_free_ports
+from brisk.triton.options import Endpoints, endpoints, holding_free_ports
 from brisk_client.demo import query_samples
 from brisk_client.samples.expectations import EXPECTED
 from docker.container_engines import Container, ContainerError, Engine, find_engine
@@ -49,12 +49,11 @@ def image(engine: Engine) -> str:
 
 
 @pytest.fixture
-def options() -> list[str]:
+def options() -> Iterator[list[str]]:
     """Of the server: the image's own repository, ports that are free here."""
-    return [
-        "--repository=/models",
-        *with_free_ports(["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]),
-    ]
+    given = ("--repository=/models", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1")
+    with holding_free_ports(given) as options:
+        yield list(options)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from brisk.triton.options import option, with_free_ports
+from brisk.triton.options import holding_free_ports, option
 from support.server.running import private_runtime
 
 READY_TIMEOUT_S = 60.0
@@ -49,8 +49,13 @@ class ServeCommand:
         return [os.fsdecode(word) for word in words]
 
     def get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.url}/v2/{path}", timeout=30) as answer:
-            text = answer.read()
+        """Raises HTTPError, with the server's words, where it refuses."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/v2/{path}", timeout=30) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            error.add_note(error.read().decode())
+            raise
         return json.loads(text) if text else None
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
@@ -91,12 +96,13 @@ def serving(
     environment: Mapping[str, str] | None = None,
     working_directory: Path | None = None,
 ) -> Iterator[ServeCommand]:
-    """Ready; ended behind it, with all that it has started."""
-    options = with_free_ports(
-        ["--exit-on-error=false", "--strict-readiness=false", "--exit-timeout-secs=10", *options]
-    )
+    """Ready; ended behind it, with all that it has started.
+
+    What is raised within says how the server's log ends.
+    """
+    given = ("--exit-on-error=false", "--strict-readiness=false", "--exit-timeout-secs=10")
     log = folder / "serve.log"
-    with private_runtime() as runtime:
+    with private_runtime() as runtime, holding_free_ports([*given, *options]) as options:
         own = {
             "BRISK_RUNTIME_DIR": str(runtime),
             "BRISK_CACHE_DIR": str(folder / "cache"),
@@ -121,6 +127,9 @@ def serving(
         try:
             _wait_ready(served)
             yield served
+        except Exception as error:
+            error.add_note(f"the log of brisk serve ends:\n{served.log_text[-6000:]}")
+            raise
         finally:
             process.terminate()
             try:
@@ -138,7 +147,5 @@ def _wait_ready(served: ServeCommand) -> None:
             served.get("health/ready")
             return
         if served.process.poll() is not None or time.monotonic() > deadline_s:
-            raise AssertionError(
-                f"brisk serve is not ready; its log ends:\n{served.log_text[-3000:]}"
-            )
+            raise AssertionError("brisk serve is not ready")
         time.sleep(0.05)

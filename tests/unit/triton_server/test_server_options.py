@@ -8,10 +8,10 @@ import pytest
 from brisk.triton.options import (
     Endpoints,
     endpoints,
+    holding_free_ports,
     on_loopback,
     option,
     with_default,
-    with_free_ports,
 )
 
 
@@ -44,10 +44,31 @@ def test_services_listen_on_the_loopback_address_unless_told_otherwise() -> None
 
 
 def test_free_ports_are_distinct_and_given_ones_are_kept() -> None:
-    options = with_free_ports(["--grpc-port", "7777"])
-    chosen = {option(options, f"{service}-port") for service in ("http", "grpc", "metrics")}
+    with holding_free_ports(["--grpc-port", "7777"]) as options:
+        chosen = {option(options, f"{service}-port") for service in ("http", "grpc", "metrics")}
     assert len(chosen) == 3
     assert "7777" in chosen
+
+
+def bind(port: int, *, reuse: int) -> socket.socket:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+    try:
+        bound.bind(("127.0.0.1", port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def test_a_free_port_is_for_the_server_alone_until_it_is_let_go() -> None:
+    with holding_free_ports([]) as options:
+        port = int(option(options, "http-port") or 0)
+        with pytest.raises(OSError, match="in use"):
+            bind(port, reuse=0)
+        with bind(port, reuse=1) as as_the_server_does:
+            as_the_server_does.listen()
+    bind(port, reuse=0).close()
 
 
 def test_a_default_port_that_is_taken_is_replaced_by_a_free_one() -> None:
@@ -56,8 +77,8 @@ def test_a_default_port_that_is_taken_is_replaced_by_a_free_one() -> None:
         with contextlib.suppress(OSError):  # somebody else holds it, which serves as well
             occupant.bind(("127.0.0.1", 8000))
             occupant.listen()
-        options = with_free_ports([], prefer_default=True)
-    assert option(options, "http-port") != "8000"
+        with holding_free_ports([], prefer_default=True) as options:
+            assert option(options, "http-port") != "8000"
 
 
 def test_endpoints_name_the_host_a_local_client_can_reach() -> None:

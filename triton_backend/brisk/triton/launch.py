@@ -15,7 +15,13 @@ from pathlib import Path
 
 from brisk.errors import BriskError, UnavailableError
 from brisk.triton.locate import ServerInstallation
-from brisk.triton.options import Endpoints, endpoints, on_loopback, with_default, with_free_ports
+from brisk.triton.options import (
+    Endpoints,
+    endpoints,
+    holding_free_ports,
+    on_loopback,
+    with_default,
+)
 from brisk.triton.regions import SHARED_MEMORY, own_prefix, with_prefix
 from brisk.triton.server_preload import preloading
 
@@ -73,7 +79,8 @@ def _prepend(environment: dict[str, str], name: str, directories: Sequence[Path]
 class TritonServer:
     """One running server, with HTTP; use as a context manager.
 
-    Ports that ``options`` do not give are free ones on the loopback address. The process leads
+    Ports that ``options`` do not give are free ones on the loopback address (Triton's own with
+    ``prefer_default_ports``, where these are), held until the server is stopped. The process leads
     a group of its own, so that Ctrl-C reaches only this process, which then stops it, and so
     that stubs which outlive a killed server are found. It ends with the thread that starts it,
     should that be killed. Not for use by several threads.
@@ -88,8 +95,12 @@ class TritonServer:
         log: Path,
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        prefer_default_ports: bool = False,
     ) -> None:
-        options = with_free_ports(options)
+        self._held_ports = contextlib.ExitStack()
+        options = self._held_ports.enter_context(
+            holding_free_ports(options, prefer_default=prefer_default_ports)
+        )
         self._region_prefix = f"{own_prefix()}{uuid.uuid4().hex[:8]}_"
         options = with_prefix(options, self._region_prefix)
         options = with_default(options, "model-repository", str(repository))
@@ -166,6 +177,7 @@ class TritonServer:
         time. Close clients first: a kept-alive HTTP connection holds the server back until its
         ``--exit-timeout-secs`` (30 unless given).
         """
+        self._held_ports.close()
         process, self._process = self._process, None
         if process is None:
             return None
@@ -235,12 +247,13 @@ def _group_lives(group: int) -> bool:
 
 
 def _answers_ok(url: str) -> bool:
-    from urllib.request import urlopen  # late: who becomes a server asks none
+    from http.client import HTTPException  # late: who becomes a server asks none
+    from urllib.request import urlopen
 
     try:
         with urlopen(url, timeout=_PROBE_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
-    except OSError:  # an HTTP status of refusal is one, too
+    except (OSError, HTTPException):  # an HTTP status of refusal is an OSError, too
         return False
 
 

@@ -44,29 +44,38 @@ def on_loopback(options: Sequence[str]) -> tuple[str, ...]:
     return tuple(options)
 
 
-def with_free_ports(options: Sequence[str], *, prefer_default: bool = False) -> tuple[str, ...]:
-    """Give every service without a port one that is free now.
+@contextlib.contextmanager
+def holding_free_ports(
+    options: Sequence[str], *, prefer_default: bool = False
+) -> Iterator[tuple[str, ...]]:
+    """Give every service without a port a free one, which nobody else gets meanwhile.
 
-    ``prefer_default`` keeps Triton's 8000, 8001 and 8002 where they are free. The port is
-    released before the server takes it, so another process can still be faster; the server
-    then ends with an error that names the port.
+    ``prefer_default`` keeps Triton's 8000, 8001 and 8002 where they are free. The ports are
+    bound here and not listened at: tritonserver, which sets SO_REUSEADDR as well, binds them
+    too, but the kernel gives them neither to a process that asks for any port nor to a
+    connection. (A client that polls a port before its server listens may otherwise be given
+    that same port, and be connected to itself.)
     """
     with contextlib.ExitStack() as held:
         for service, default in DEFAULT_PORTS.items():
             if option(options, f"{service}-port") is None:
                 bound = held.enter_context(_bind(default if prefer_default else 0))
                 options = with_default(options, f"{service}-port", str(bound.getsockname()[1]))
-    return tuple(options)
+        yield tuple(options)
 
 
 def _bind(port: int) -> socket.socket:
     """Not hindered by connections of an earlier server that linger: SO_REUSEADDR is set."""
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((LOOPBACK, port))
+        bound.bind((LOOPBACK, port))
     except OSError:
         if port == 0:
+            bound.close()
             raise
-        return socket.create_server((LOOPBACK, 0))
+        bound.bind((LOOPBACK, 0))
+    return bound
 
 
 def endpoints(options: Sequence[str]) -> Endpoints:

@@ -43,7 +43,6 @@ def demo(
     from brisk.triton.backend_directory import assemble
     from brisk.triton.launch import TritonServer
     from brisk.triton.locate import locate_server
-    from brisk.triton.options import with_free_ports
     from brisk_client.demo import show_samples
 
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have SIGINT ignored
@@ -56,7 +55,7 @@ def demo(
         repository.resolve(),
         backends,
         log=build.resolve() / "tritonserver.log",
-        options=with_free_ports((), prefer_default=True),
+        prefer_default_ports=True,
     )
     started_s = time.monotonic()
     try:
