@@ -6,6 +6,7 @@
 | everything else that a request waits for | the server's own |
 | loads: their lanes, and threads that stand back | ``LOADING`` |
 | runs that take so long that others go on beside them | ``LOADING`` |
+| those that do not end when they should, beside more urgent ones | ``STALLED`` |
 | training of learned caches by ``brisk caches`` | ``TRAINING`` |
 | best-effort work | ``LEAST``, or what gives it its minimum share (``stand_back``) |
 | helper processes in the background | idle processors only (``step_aside``) |
@@ -21,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,6 +34,11 @@ LOADING = 5
 """Not SCHED_IDLE, nor 19: such a thread holds the interpreter's lock now and then, and it must
 have a processor to let go of it. With both processors busy, a real-time request beside a load
 waited 0.13 to 1.4 s for the lock under SCHED_IDLE, 0.3 to 0.4 at 19, 0.024 to 0.028 at 5."""
+
+STALLED = 12
+"""Of a run that nobody knows the end of, a fifteenth of a processor that another run wants: beside
+one at ``LOADING``, which gets a quarter of it, a real-time run on both processors took 1.4 times
+as long. Its thread wants the interpreter's lock once, when it ends."""
 
 TRAINING = 10
 
@@ -131,14 +137,20 @@ class Precedence:
         """Let others go before a thread, until it ends, and before what computes with it: threads
         of ONNX Runtime that are running now, where they can come back (``rejoin``).
         """
-        _set_thread(thread, max(LOADING, self._usual))
-        if not self._is_taken:
-            return frozenset()
-        helpers = frozenset(_running_threads() - _python_threads() - self._aside)
-        for helper in helpers:
-            _set_thread(helper, max(LOADING, self._usual))
+        helpers: frozenset[int] = frozenset()
+        if self._is_taken:
+            helpers = frozenset(_running_threads() - _python_threads() - self._aside)
+        self._lower([thread, *helpers], LOADING)
         self._aside |= helpers
         return helpers
+
+    def stand_further(self, thread: int, helpers: frozenset[int]) -> None:
+        """They stand aside and do not end."""
+        self._lower([thread, *helpers], STALLED)
+
+    def _lower(self, threads: Iterable[int], niceness: int) -> None:
+        for each in threads:
+            _set_thread(each, max(niceness, self._usual))
 
     def rejoin(self, helpers: frozenset[int]) -> None:
         """What they stood aside with is over."""

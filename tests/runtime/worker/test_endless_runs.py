@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from brisk.errors import CancelledError, InvalidRequestError, UnavailableError
-from brisk.os_priority import LOADING
+from brisk.os_priority import LOADING, STALLED
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
@@ -152,6 +152,17 @@ def test_a_run_that_does_not_end_leaves_the_processors_to_others(
         np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
         aside = busiest_thread(worker_of(shared_place))
         assert os.getpriority(os.PRIO_PROCESS, aside) == max(LOADING, usual)
+
+        time.sleep(1.2)
+        np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
+        assert os.getpriority(os.PRIO_PROCESS, aside) == max(LOADING, usual)
+
+        def stands_further_back() -> bool:
+            submit(innocent, ROWS, "realtime")[1].output()
+            return os.getpriority(os.PRIO_PROCESS, aside) == max(STALLED, usual)
+
+        with TIMED:
+            wait_until(stands_further_back, "that it stands further back, beside urgent work")
         connection.cancel(number)
         with TIMED:
             wait_until(lambda: is_quiet(worker_of(shared_place)), "the end of its computing")

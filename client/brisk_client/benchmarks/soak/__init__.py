@@ -12,6 +12,7 @@ model the one client of another.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -113,7 +114,9 @@ def _report_blows(report: Report, blows: Blows) -> None:
     report.checks.append(Check(name, len(blows.faults), "0", not blows.faults))
     name = "blows that the log does not tell of"
     report.checks.append(Check(name, len(blows.untold), "0", not blows.untold))
-    report.notes += (blows.faults + blows.untold)[:10] + blows.notes
+    found = Counter(blows.faults + blows.untold)
+    report.notes += [f"{count} times: {what}" for what, count in found.most_common(20)]
+    report.notes += blows.notes
 
 
 def _report_latency(report: Report, outcome: ClientOutcome, blows: Blows) -> None:

@@ -20,7 +20,7 @@ ANY_CLASS = '\nparameters { key: "brisk_max_class" value { string_value: "realti
 """Of each entry's configuration: its requests are of all classes."""
 
 CHURNED = "churned"
-"""The entry that is loaded and unloaded."""
+"""The entry that is loaded and unloaded. Its weights are its own: nobody else holds its form."""
 
 REPLACED = "replaced"
 """The entry whose model file is replaced while it is served."""
@@ -65,17 +65,19 @@ def write_repository(directory: Path) -> Path:
         text = re.sub(r"^name:.*\n", "", config.read_text(), flags=re.MULTILINE)
         is_flooded = config.parent.name in FLOODED
         config.write_text(text if is_flooded else text + ANY_CLASS)
+    model = directory / CHURNED / "1" / "model.onnx"
+    write_other_weights(model, model, np.float32(0.9))
     _write(directory / ENDLESS, _endless(), 1)
     _write(directory / FOLDING, _folding(), 4)
     return directory
 
 
-def write_other_weights(source: Path, target: Path) -> None:
-    """The same model with every weight a tenth greater."""
+def write_other_weights(source: Path, target: Path, factor: np.float32) -> None:
+    """The same model with every weight so many times as great."""
     model = onnx.load(source)
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
-            array = np.array(numpy_helper.to_array(tensor)) * np.float32(1.1)
+            array = np.array(numpy_helper.to_array(tensor)) * factor
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     onnx.save(model, target)
 

@@ -80,8 +80,7 @@ class LongRuns:
             return False
         if following is not None and more_urgent(following, step.run.jobs[0]):
             return True
-        expected_ns = step.run.profile.run_ns or 0.0
-        return now_ns - step.began_ns > max(STALLED_NS, STALLED_RUNS * expected_ns)
+        return _is_stalled(step, now_ns)
 
     def _end_if_unwanted(self, step: Step, now_ns: int) -> None:
         """Tell a run to end that nobody waits for any more, or that takes longer than it may."""
@@ -103,11 +102,23 @@ class LongRuns:
                 run.park()  # it is not to blame
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def look_after(self) -> None:
-        """As of the run on top, of those that others do not wait for."""
-        now_ns = time.monotonic_ns()
+    def look_after(self) -> list[Step]:
+        """As of the run on top, of those that others do not wait for; those that have stalled
+        since the last look, while there is more urgent work.
+        """
+        now_ns, stalled = time.monotonic_ns(), []
         for step in self.aside:
             self._end_if_unwanted(step, now_ns)
+            if not step.is_stalled and _is_stalled(step, now_ns) and self._is_behind(step.run):
+                step.is_stalled = True
+                stalled.append(step)
+        return stalled
+
+    def _is_behind(self, run: Run) -> bool:
+        """Whether something more urgent is computed, or waits."""
+        following = self._requests.queue.peek()
+        others = [*(each.jobs[0] for each in self._runs[-1:]), *([following] if following else ())]
+        return any(more_urgent(other, run.jobs[0]) for other in others)
 
     def put_behind(self, run: Run) -> None:
         """A run whose step is over goes on behind all others."""
@@ -121,3 +132,8 @@ class LongRuns:
         if self._runs:
             self._runs[-1].resume()
             self._controller.begins(self._runs[-1], time.monotonic_ns())
+
+
+def _is_stalled(step: Step, now_ns: int) -> bool:
+    expected_ns = step.run.profile.run_ns or 0.0
+    return now_ns - step.began_ns > max(STALLED_NS, STALLED_RUNS * expected_ns)

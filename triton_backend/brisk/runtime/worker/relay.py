@@ -42,7 +42,7 @@ class Step:
     When it is over: ``is_last`` of the run's steps, or the ``error`` that it ended with.
     ``ended_ns``: when it was told to end; None where it was not. ``thread``: the number that
     the system gives the thread which computes it; ``helpers``: those of threads that stand aside
-    with it.
+    with it. ``is_stalled``: it stands aside, and does not end when it should.
     """
 
     run: Run
@@ -51,6 +51,7 @@ class Step:
     helpers: frozenset[int] = frozenset()
     control: RunControl = field(default_factory=control)
     is_aside: bool = False
+    is_stalled: bool = False
     ended_ns: int | None = None
     is_last: bool = False
     error: Exception | None = None

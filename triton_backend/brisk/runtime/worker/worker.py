@@ -292,7 +292,8 @@ class Worker:
         """Look after the steps that others do not wait for; take back those that are over."""
         while self._relay.returned:
             self._take_back(self._relay.returned.popleft())
-        self._long_runs.look_after()
+        for step in self._long_runs.look_after():
+            self._precedence.stand_further(step.thread, step.helpers)
 
     def _take_back(self, step: Step) -> None:
         """Its run is answered, or goes on behind all others."""
