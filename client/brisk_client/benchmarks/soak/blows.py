@@ -47,11 +47,18 @@ PAUSE_S = 6.0
 SETTLING_S = 2.0
 """Behind a blow, what it costs counts as its own."""
 
+SETTLED_ROUNDS = 2
+"""From then on every stub is connected to both workers, and flooded models have the sessions of
+their own that models get which are asked that often."""
+
 ENDLESS_S = 3.0
 STOPPED_S = 5.0
 PATIENCE_S = 60.0
 AT_ONCE_S = 15.0
 """A flood that is over by then has kept nobody waiting: sending it alone takes some seconds."""
+
+FORM_PATIENCE_S = 180.0
+"""Forms are made one after the other, on processors that nobody else wants."""
 
 _TELLING_S = 20.0
 """How long the log has to tell of a blow."""
@@ -60,6 +67,7 @@ _TELLING_S = 20.0
 class Blows:
     """``faults``: wrong answers and errors of the requests around each blow. ``untold``: blows of
     which the log has no line. ``begun_s``: when the first fell (``time.monotonic``).
+    ``settled_s``: since when nothing may grow any more, as far as so many blows have fallen.
     """
 
     def __init__(self, server: BenchmarkServer, repository: Path, cache: Path) -> None:
@@ -69,7 +77,7 @@ class Blows:
         self.notes: list[str] = []
         self.files_before = 0
         self.files_after = 0
-        self.begun_s = 0.0
+        self.begun_s = self.settled_s = 0.0
         self._spans: list[tuple[float, float, str]] = []
         self._server = server
         self._repository = repository
@@ -82,7 +90,7 @@ class Blows:
         """In turns, one begun every PAUSE_S or later; returns some seconds before ``seconds`` are
         over.
         """
-        self.begun_s = time.monotonic()
+        self.begun_s = self.settled_s = time.monotonic()
         end_s = self.begun_s + seconds - PAUSE_S - STOPPED_S
         blows = (
             self._churn,
@@ -105,8 +113,9 @@ class Blows:
             name = blow.__name__.strip("_").replace("_", " ")
             self._spans.append((begin_s, time.monotonic() + SETTLING_S, name))
             number += 1
-            if number == len(blows):  # by now every stub is connected to both workers
+            if number in (len(blows), SETTLED_ROUNDS * len(blows)):
                 self.files_before = self._open_files()
+                self.settled_s = time.monotonic()
         self._try(self._free)
         time.sleep(PAUSE_S)
         self.files_after = self._open_files()
@@ -165,11 +174,7 @@ class Blows:
 
     def _damage(self) -> None:
         """The prepared form of the model that comes and goes, then load it."""
-        model = self._repository / CHURNED / "1" / "model.onnx"
-        path = find_prepared(model, (), {"BRISK_CACHE_DIR": str(self._cache)})
-        if path is None:
-            self._churn()
-            return
+        path = self._prepared()
         with self._told("artefact damaged", "using the model file instead"):
             data = bytearray(path.read_bytes())
             place = self._random.randrange(len(data) - 16)
@@ -182,13 +187,27 @@ class Blows:
             self._ask(CHURNED, "normal", self._churned)
             self._unload(CHURNED)
 
+    def _prepared(self) -> Path:
+        """Its form, which is made while the model is loaded."""
+        self._load(CHURNED)
+        until_s = time.monotonic() + FORM_PATIENCE_S
+        while (path := self._find_prepared()) is None:
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"there is no prepared form after {FORM_PATIENCE_S:g} s")
+            time.sleep(0.2)
+        self._unload(CHURNED)
+        return path
+
+    def _find_prepared(self) -> Path | None:
+        model = self._repository / CHURNED / "1" / "model.onnx"
+        return find_prepared(model, (), {"BRISK_CACHE_DIR": str(self._cache)})
+
     def _fill(self) -> None:
         """Fill the cache's disk, load a model that has no form yet, make room again."""
         if self._free_bytes() > DISK_BYTES:
             self.notes[:] = ["the full disk was left out: no file system may be mounted here"]
             return
-        model = self._repository / CHURNED / "1" / "model.onnx"
-        if path := find_prepared(model, (), {"BRISK_CACHE_DIR": str(self._cache)}):
+        if path := self._find_prepared():
             shutil.rmtree(path.parent)
         with self._told("disk filled", "No space left on device"):
             with contextlib.suppress(OSError), (self._cache / "ballast").open("wb") as file:
