@@ -64,6 +64,10 @@ _TELLING_S = 20.0
 """How long the log has to tell of a blow."""
 
 
+_ROLES = ("brisk-fore", "brisk-back")
+"""What workers are called; see ``brisk.runtime.supervisor``."""
+
+
 class Blows:
     """``faults``: wrong answers and errors of the requests around each blow. ``untold``: blows of
     which the log has no line. ``begun_s``: when the first fell (``time.monotonic``).
@@ -173,9 +177,9 @@ class Blows:
             os.kill(worker, signal.SIGSTOP)
 
     def _damage(self) -> None:
-        """The prepared form of the model that comes and goes, then load it."""
+        """The prepared form of the model that comes and goes, then load it; it is made anew."""
         path = self._prepared()
-        with self._told("artefact damaged", "using the model file instead"):
+        with self._told("artefact damaged", "is damaged"):
             data = bytearray(path.read_bytes())
             place = self._random.randrange(len(data) - 16)
             data[place : place + 16] = self._random.randbytes(16)
@@ -185,18 +189,24 @@ class Blows:
             damaged.replace(path)  # what is in use stays as it is; the next who reads it sees it
             self._load(CHURNED)
             self._ask(CHURNED, "normal", self._churned)
-            self._unload(CHURNED)
+        self._await_form(lambda: path.exists() and path.read_bytes() != data)
+        self._unload(CHURNED)
 
     def _prepared(self) -> Path:
         """Its form, which is made while the model is loaded."""
         self._load(CHURNED)
-        until_s = time.monotonic() + FORM_PATIENCE_S
-        while (path := self._find_prepared()) is None:
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"there is no prepared form after {FORM_PATIENCE_S:g} s")
-            time.sleep(0.2)
+        self._await_form(lambda: self._find_prepared() is not None)
         self._unload(CHURNED)
+        path = self._find_prepared()
+        assert path is not None
         return path
+
+    def _await_form(self, is_there: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + FORM_PATIENCE_S
+        while not is_there():
+            if time.monotonic() > until_s:
+                raise TimeoutError(f"the prepared form is not there after {FORM_PATIENCE_S:g} s")
+            time.sleep(0.2)
 
     def _find_prepared(self) -> Path | None:
         model = self._repository / CHURNED / "1" / "model.onnx"
@@ -289,8 +299,14 @@ class Blows:
             triton.load_model(name)
 
     def _unload(self, name: str) -> None:
+        """Until its stub has gone, too."""
         with contextlib.closing(self._triton()) as triton:
             triton.unload_model(name)
+            until_s = time.monotonic() + PATIENCE_S
+            while _reason(triton, name) != "unloaded":
+                if time.monotonic() > until_s:
+                    raise TimeoutError(f"'{name}' is not unloaded after {PATIENCE_S:g} s")
+                time.sleep(0.05)
 
     def _triton(self) -> InferenceServerClient:
         return InferenceServerClient(
@@ -342,5 +358,7 @@ class Blows:
         return found
 
 
-_ROLES = ("brisk-fore", "brisk-back")
-"""What workers are called; see ``brisk.runtime.supervisor``."""
+def _reason(triton: InferenceServerClient, model: str) -> str:
+    """Why it is not available."""
+    index = triton.get_model_repository_index()
+    return next(str(each.get("reason", "")) for each in index if each["name"] == model)
