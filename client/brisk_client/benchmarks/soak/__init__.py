@@ -41,6 +41,9 @@ GROWTH_LIMIT = 0.05
 """Of the last quarter's mean over the first quarter's: workers that replaced others have heaps
 of their own age, so it is coarser than in `brisk bench pressure`."""
 
+LEAST_SAMPLES = 60
+"""Seconds of it, without which growth is judged from the first blow on."""
+
 FILES_LIMIT = 20
 """How many more files all processes together may have open in the end than in the beginning."""
 
@@ -102,6 +105,8 @@ def _soak(
     outcome.judge(report, "errors, lost requests among them")
     _report_latency(report, outcome, blows)
     settled = memory[round(blows.settled_s - blows.begun_s) :]
+    if len(settled) < LEAST_SAMPLES:
+        settled = memory
     report_memory(report, settled, len(settled) // 4, GROWTH_LIMIT)
     opened = blows.files_after - blows.files_before
     report.checks.append(check_limit("more open files in the end", opened, "<=", FILES_LIMIT))
