@@ -1,13 +1,14 @@
 """A real tritonserver for tests, on free loopback ports, with a runtime of its own.
 
 ``start_server(repository, options=…)`` starts one and stops it after the test;
-``sample_server`` serves all sample entries and is shared by the whole run.
+``sample_server`` serves all sample entries and is shared by the whole run. Where a test has
+failed and a server has died, its log's end is among what is reported.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,15 @@ from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation, locate_server
 from brisk_client.samples.expectations import is_current
-from support.server.running import SAMPLES, StartServer, running_server
+from support.server.running import SAMPLES, StartServer, ends_of_dead_servers, running_server
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        report.sections.extend(ends_of_dead_servers())
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,12 @@ record of an operator only ever grow at their ends.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import onnx
-import pytest
 from onnx import TensorProto, helper
+
+from support.compiled import compile_shared
 
 DOMAIN = "test.brisk"
 
@@ -81,17 +79,7 @@ def compile_library(path: Path, factor: int = 3) -> Path:
 
     Skips the test where there is no C compiler.
     """
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        pytest.skip("no C compiler (cc, gcc) is here to make a library of custom operators")
-    source, made = path.with_suffix(".c"), path.with_suffix(".new")
-    source.write_text(_SOURCE)
-    flags = ["-shared", "-fPIC", "-O1", "-w", "-std=gnu99", f"-DFACTOR={factor}"]
-    subprocess.run([compiler, *flags, "-o", str(made), str(source)], check=True, timeout=120)
-    source.unlink()
-    made.chmod(0o755)
-    os.replace(made, path)
-    return path
+    return compile_shared(path, _SOURCE, f"-DFACTOR={factor}")
 
 
 def scaled(shape: tuple[str | int, ...] = ("batch", 4)) -> onnx.ModelProto:

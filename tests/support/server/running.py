@@ -20,6 +20,15 @@ _RUNTIME_END_TIMEOUT_S = 10.0
 
 StartServer = Callable[..., TritonServer]
 
+_running: list[TritonServer] = []
+
+
+def ends_of_dead_servers() -> Iterator[tuple[str, str]]:
+    """Of each that should be running and is not: how it has ended, and its log's end."""
+    for server in _running:
+        if server.returncode is not None:
+            yield f"tritonserver ended with status {server.returncode}", server.log_tail()
+
 
 @contextlib.contextmanager
 def private_runtime() -> Iterator[Path]:
@@ -84,7 +93,11 @@ def running_server(
             options=["--exit-timeout-secs=10", *options],
             environment=variables,
         ) as server:
-            yield server
+            _running.append(server)
+            try:
+                yield server
+            finally:
+                _running.remove(server)
 
 
 def runtime_processes(server: TritonServer) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 // Python backend does to stubs, done better. Whatever is not exactly as known here is left to Triton.
 //
 // 1. Behind each auto-completion the backend sleeps for a second, so that the stub can say that it
-//    is well, and then ends it. A stub of Brisk's has nothing left to say by then: no sleep, and the
-//    backend kills it.
+//    is well, and then ends it. A stub of Brisk's has nothing left to say by then: the backend goes on
+//    as soon as the stub waits for its next command, and kills it. One that still held the lock of
+//    the memory that the two share would take the server with it.
 // 2. The backend starts stubs by a shell, and quotes nothing: a model or repository whose name has a
 //    blank, a quote or another character of the shell's would be no stub, and the load would wait for
 //    one for ever (or the name would be run). Such a stub is started without the shell.
@@ -11,6 +12,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <dirent.h>
 #include <dlfcn.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -20,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 #include <unwind.h>
 
@@ -34,6 +37,8 @@ constexpr char kStub[] = "/triton_python_backend_stub";
 constexpr char kCompletes[] = "TRITONBACKEND_ModelInitialize";  // the backend's, from a load
 constexpr char kForked[] = "brisk: waits for stub ";  // the command line of a launcher (launcher.cpp)
 constexpr char kOwnStub[] = "_BRISK_STUB=";           // in the environment of one that is not forked
+constexpr char kSwitches[] = "ctxt_switches:";        // what two lines of a thread's status end their names with
+constexpr long kSecondNs = 1000000000, kLookNs = 200000;
 
 thread_local pid_t last_child = 0;
 
@@ -73,11 +78,52 @@ std::string contents(const std::string& path) {
   return text;
 }
 
-bool is_stub_of_brisk(pid_t process) {
+// The stub of Brisk's that a child of the server is, or waits for; 0 where it is none.
+pid_t stub_of_brisk(pid_t process) {
   const std::string place = "/proc/" + std::to_string(process);
-  if (contents(place + "/cmdline").rfind(kForked, 0) == 0) return true;
+  const std::string command = contents(place + "/cmdline");
+  if (command.rfind(kForked, 0) == 0) return atoi(command.c_str() + sizeof kForked - 1);
   const std::string environment = '\0' + contents(place + "/environ");
-  return environment.find(std::string(1, '\0') + kOwnStub) != std::string::npos;
+  const bool is_own = environment.find(std::string(1, '\0') + kOwnStub) != std::string::npos;
+  return is_own ? process : 0;
+}
+
+// How often each thread has given its processor up; empty where one has not now, or one has ended.
+std::string sleepers_of(pid_t process) {
+  const std::string place = "/proc/" + std::to_string(process) + "/task";
+  std::string all;
+  DIR* threads = opendir(place.c_str());
+  if (threads == nullptr) return all;
+  bool sleep = true;
+  while (const dirent* thread = sleep ? readdir(threads) : nullptr) {
+    if (thread->d_name[0] == '.') continue;
+    const std::string status = contents(place + "/" + thread->d_name + "/status");
+    sleep = status.find("\nState:\tS") != std::string::npos;
+    all += thread->d_name;
+    for (size_t at = 0; (at = status.find(kSwitches, at)) != std::string::npos;) {
+      at += sizeof kSwitches - 1;
+      all += status.substr(at, status.find('\n', at) - at);
+    }
+  }
+  closedir(threads);
+  return sleep ? all : "";
+}
+
+void pause_for(long nanoseconds) {
+  const timespec duration = {nanoseconds / kSecondNs, nanoseconds % kSecondNs};
+  nanosleep(&duration, nullptr);
+}
+
+// Returns once no thread of the stub has run between two looks, so that none is where it holds a lock
+// of the memory that it shares with the server; after a second in any case, as the backend would.
+void wait_until_quiet(pid_t stub) {
+  std::string before;
+  for (long waited_ns = 0; waited_ns < kSecondNs; waited_ns += kLookNs) {
+    const std::string now = sleepers_of(stub);
+    if (!now.empty() && now == before) return;
+    before = now;
+    pause_for(kLookNs);
+  }
 }
 
 _Unwind_Reason_Code look_for_completion(_Unwind_Context* frame, void* found) {
@@ -166,8 +212,10 @@ pid_t fork() {
 }
 
 unsigned int sleep(unsigned int seconds) {
-  if (seconds == 1 && last_child != 0 && is_stub_of_brisk(last_child) && is_completion()) return 0;
-  return next<unsigned int (*)(unsigned int)>("sleep")(seconds);
+  const pid_t stub = seconds == 1 && last_child != 0 ? stub_of_brisk(last_child) : 0;
+  if (stub <= 0 || !is_completion()) return next<unsigned int (*)(unsigned int)>("sleep")(seconds);
+  wait_until_quiet(stub);
+  return 0;
 }
 
 // A name with blanks has more words than Triton's ten; whoever has none of that goes by the shell.

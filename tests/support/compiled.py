@@ -1,0 +1,28 @@
+"""Libraries that tests compile from a few lines of C."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def compile_shared(path: Path, source: str, *flags: str) -> Path:
+    """A shared library: a new file, in the place of an old one. Its source is gone.
+
+    Skips the test where there is no C compiler.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip(f"no C compiler (cc, gcc) is here to make {path.name}")
+    text, made = path.with_suffix(".c"), path.with_suffix(".new")
+    text.write_text(source)
+    options = ["-shared", "-fPIC", "-O1", "-w", "-std=gnu99", *flags]
+    subprocess.run([compiler, "-o", str(made), str(text), *options], check=True, timeout=120)
+    text.unlink()
+    made.chmod(0o755)
+    os.replace(made, path)
+    return path
