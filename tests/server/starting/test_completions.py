@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brisk.fork_server.build import find_compiler
-from support.compiled import compile_shared
+from support.runtime.compiled import compile_shared
 from support.server.entries import doubled, write_entry
 from support.server.serve_command import serving
 

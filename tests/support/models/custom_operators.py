@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from support.compiled import compile_shared
+from support.runtime.compiled import compile_shared
 
 DOMAIN = "test.brisk"
 
