@@ -20,6 +20,7 @@ MOST_URGENT = -20
 
 CUSTOM_OPERATORS = "BRISK_CUSTOM_OPS"
 STUB_COMPUTES = "BRISK_STUB_COMPUTES"
+SIDE_BY_SIDE = "BRISK_SIDE_BY_SIDE"
 
 CACHE_LIMIT = "BRISK_CACHE_MIB"
 
@@ -123,6 +124,16 @@ def computes_in_stubs(environment: Mapping[str, str] = os.environ) -> bool:
     """
     computed = "stubs compute hot small models themselves"
     return _is_on(environment, STUB_COMPUTES, computed, "the worker computes all")
+
+
+def runs_side_by_side(environment: Mapping[str, str] = os.environ) -> bool:
+    """``$BRISK_SIDE_BY_SIDE``: whether runs go on side by side where requests crowd; they do,
+    unless 0.
+
+    Raises InvalidConfigurationError where it is neither 0 nor 1.
+    """
+    beside = "runs go on side by side where requests crowd"
+    return _is_on(environment, SIDE_BY_SIDE, beside, "they take turns")
 
 
 def _is_on(environment: Mapping[str, str], name: str, one: str, zero: str) -> bool:

@@ -22,7 +22,7 @@ from brisk_client.benchmarks.harness.surroundings import environment
 from brisk_client.benchmarks.real_models import with_random_weights
 from support.waiting import TIMED
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 
 def write(file: Path, operator: str = "Relu", domain: str = "") -> Path:

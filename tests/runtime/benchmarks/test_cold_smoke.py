@@ -12,7 +12,7 @@ from brisk_client.benchmarks import cold
 from brisk_client.benchmarks.cold.measure import disk_seconds, drop_pages, read_pages
 from brisk_client.benchmarks.cold.networks import SMOKE, build
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 
 def test_a_tiny_model_is_measured_against_onnx_runtime(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from support.open_files import skip_without_leases
 from support.runtime.runtime_process import describe, infer, opened, worker_of
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 WIDTH = 1500
 ROWS = np.ones((1, WIDTH), np.float32)

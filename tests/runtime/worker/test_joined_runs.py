@@ -16,7 +16,7 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import SLOW_INPUT, Answer, describe, opened, submit
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 
 def lookup_model(path: Path) -> Path:

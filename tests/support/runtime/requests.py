@@ -15,7 +15,8 @@ from brisk.protocol.records import Infer, InferForm, LoadModel, Region, TensorFo
 from brisk.protocol.shared_memory import MARK_BYTES
 from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.early_exit.early_exits import SessionCaches
-from brisk.runtime.models.entry import Binding
+from brisk.runtime.models.entry import Binding, SessionEntry
+from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.session import Due, Frame, Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.worker.batch import Request
@@ -30,7 +31,11 @@ NOWHERE = Region(0, 0, MARK_BYTES)
 def a_peer(number: int = 1) -> Peer:
     """Connected to nobody, with a page of memory."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        peer = Peer(number, connection, os.getpid())
+        return with_memory(Peer(number, connection, os.getpid()))
+
+
+def with_memory(peer: Peer) -> Peer:
+    """The peer, with a page of memory that marks may lie in."""
     memory = os.memfd_create("peer", os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, mmap.PAGESIZE)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -49,6 +54,16 @@ def a_model(
         *(max_batch_size, max_batch_size > 0, 8, job_class.value),
         mark=NOWHERE,
     )
+
+
+class NotingLoader(Loader):
+    """Notes what it is asked for, and loads nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[SessionEntry] = []
+
+    def load(self, entry: SessionEntry) -> None:
+        self.asked.append(entry)
 
 
 @dataclass

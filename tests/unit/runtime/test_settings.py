@@ -46,6 +46,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_REALTIME_NICENESS", "-3")
     monkeypatch.setenv("BRISK_MAX_LOAD_S", "90")
     monkeypatch.setenv("BRISK_STUB_COMPUTES", "0")
+    monkeypatch.setenv("BRISK_SIDE_BY_SIDE", "0")
     limits = Limits(share=0.1, normal_share=0.02)
     assert read_settings() == Settings(
         3,
@@ -61,6 +62,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         0.0,
         -3,
         90.0,
+        False,
         False,
     )
 

@@ -20,7 +20,7 @@ from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.benchmarks.exits.streams import READINGS, squares_of, video_intervals
 from support.exits.cascades import Served, images, network, served
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 
 def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:

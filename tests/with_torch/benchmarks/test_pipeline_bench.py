@@ -26,7 +26,7 @@ from brisk_client.benchmarks.pipeline.scenes import (
 )
 from brisk_client.report import Report
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 HOUR_NS = 3_600_000_000_000
 

@@ -12,7 +12,12 @@ from pathlib import Path
 from brisk.errors import InvalidConfigurationError
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
-from brisk.settings import cache_limit_bytes, computes_in_stubs, realtime_niceness
+from brisk.settings import (
+    cache_limit_bytes,
+    computes_in_stubs,
+    realtime_niceness,
+    runs_side_by_side,
+)
 
 MIB = 1024 * 1024
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -50,7 +55,8 @@ class Settings:
     learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
     between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
     threads while a real-time model is served, 0: as it is. ``max_load_s``: that a model's load may
-    take. ``computes_in_stubs``: whether stubs are offered small models.
+    take. ``computes_in_stubs``: whether stubs are offered small models. ``runs_side_by_side``:
+    whether several runs compute at once where requests crowd.
     """
 
     threads: int
@@ -67,6 +73,7 @@ class Settings:
     realtime_niceness: int
     max_load_s: float
     computes_in_stubs: bool
+    runs_side_by_side: bool
 
 
 def read_settings() -> Settings:
@@ -93,6 +100,7 @@ def read_settings() -> Settings:
         realtime_niceness=realtime_niceness(),
         max_load_s=_positive("BRISK_MAX_LOAD_S", MAX_LOAD_S),
         computes_in_stubs=computes_in_stubs(),
+        runs_side_by_side=runs_side_by_side(),
     )
 
 

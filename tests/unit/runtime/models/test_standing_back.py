@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from brisk.os_priority import LOADING, Precedence, standing_back
-from brisk.runtime.models.entry import SessionEntry
-from brisk.runtime.models.loader import Loader, LoadOutcome
+from brisk.runtime.models.loader import LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.scheduling.job import JobClass
-from support.runtime.requests import ASession, a_model, a_peer
+from support.runtime.requests import ASession, NotingLoader, a_model, a_peer
 
 
 def niceness() -> int:
@@ -46,16 +45,6 @@ def test_what_the_work_raises_reaches_the_caller() -> None:
         standing_back(work)
 
 
-class _Loader(Loader):
-    """Notes what it is asked for, and loads nothing."""
-
-    def __init__(self) -> None:
-        self.asked: list[SessionEntry] = []
-
-    def load(self, entry: SessionEntry) -> None:
-        self.asked.append(entry)
-
-
 @pytest.mark.parametrize(
     ("classes", "expected"),
     [
@@ -71,7 +60,7 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
     for path in paths:
         path.parent.mkdir()
         path.write_bytes(b"model")
-    loader = _Loader()
+    loader = NotingLoader()
     table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
     served, loaded = (
         a_model(path, JobClass(kind)) for path, kind in zip(paths, classes, strict=True)

@@ -69,6 +69,18 @@ class AfterLoad:
         perform = functools.partial(self._look_after, entry, session, self._yielding.expect())
         self._tasks.put((entry, perform), None)
 
+    def make_narrow(self, entry: SessionEntry) -> None:
+        """Its requests crowd: sessions for runs side by side."""
+        self._tasks.put((entry, functools.partial(self._make_narrow, entry)), None)
+
+    def _make_narrow(self, entry: SessionEntry) -> None:
+        session = entry.session
+        if not isinstance(session, Session) or session.table.is_closed or session.narrow:
+            return
+        session.narrow = session.open_narrow()
+        if session.narrow is not None:
+            LOGGER.info(f"model '{entry.asker.name}': its requests crowd, runs go on side by side")
+
     def _do(self, task: tuple[SessionEntry, Callable[[], None]]) -> None:
         entry, perform = task
         what = f"looking after {entry.path}"

@@ -45,7 +45,7 @@ class Binding:
 
     ``lone_run``: the profile of its last run of one request, and that one's rows.
     ``is_offered``: its stub may compute it (``offering``); ``is_refused``: it never may. ``seen``:
-    ``answered`` at the last look.
+    ``answered`` at the last look; ``rate``: answers a second of late.
     """
 
     peer: Peer
@@ -60,6 +60,7 @@ class Binding:
     is_offered: bool = False
     is_refused: bool = False
     seen: int = 0
+    rate: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

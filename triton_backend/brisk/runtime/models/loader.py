@@ -78,6 +78,10 @@ class Loader:
         """A request of ``job_class`` waits for this load."""
         self._tasks.hurry(entry, job_class)
 
+    def make_narrow(self, entry: SessionEntry) -> None:
+        """Sessions of one thread, for an entry that is settled."""
+        self._after_load.make_narrow(entry)
+
     def give_memory_back(self) -> None:
         """Return freed memory to the system, after the loads asked for so far."""
         self._tasks.put(None, None)

@@ -27,6 +27,7 @@ from brisk.segments.session import OrtSession
 from brisk.segments.source import Source
 from brisk.segments.starting import (
     StartingSegments,
+    open_warm_program,
     start_lanes,
     start_segments,
     without_collections,
@@ -144,6 +145,22 @@ class SegmentSession(Session):
             if early is not None:
                 return early
         return SegmentFrame(self.starting.program, inputs, requested)
+
+    def open_narrow(self) -> SegmentProgram | None:
+        """As ``Session``: of the same prepared form, in the same forms of its weights."""
+        source, tuning = self.starting.source, self._file.tuning
+        if not isinstance(source, PreparedModel) or tuning.is_parallel:
+            return None
+        narrow = PreparedModel(source.path, self.path, 1, self.taps, tuning)
+        if [each.digest for each in narrow.kept] != [each.digest for each in source.kept]:
+            return None
+        return open_warm_program(narrow)
+
+    def start_narrow(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
+        narrow = self.narrow
+        if narrow is None or not self._fixed.isdisjoint(inputs):
+            return self.start(inputs, requested)
+        return SegmentFrame(narrow, inputs, requested)
 
     def _program_taking_optional(self) -> SegmentProgram:
         """For the rare request that gives an input which has a default. Made by the first one.

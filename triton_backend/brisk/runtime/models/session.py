@@ -22,6 +22,7 @@ from brisk.tuning import SessionTuning
 if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
     from brisk.runtime.early_exit.audits import CachedRun
+    from brisk.segments.program import SegmentProgram
 
 
 class Frame(Protocol):
@@ -53,6 +54,8 @@ class Servable(ABC):
     a run. ``table``: its parts, ``caches``: its early exits; None
     for a pipeline, whose networks have theirs. ``weight_bytes``: of the files that its weights are
     mapped from. ``has_steady_runs``: whether what a run took predicts the next one.
+    ``narrow``: the same on one thread, where several runs go on side by side; ``crowds``: how
+    often that would have been so.
     """
 
     load_ns: int
@@ -65,6 +68,8 @@ class Servable(ABC):
     """Of sessions that models of one structure share, by what came of them."""
     weight_bytes = 0
     has_steady_runs = True
+    narrow: SegmentProgram | None = None
+    crowds = 0
 
     @property
     def is_loading(self) -> bool:
@@ -94,6 +99,10 @@ class Servable(ABC):
 
         ``labels``: model and version that they are counted under.
         """
+
+    def start_narrow(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
+        """As ``start``, by ``narrow``, which must be there."""
+        return self.start(inputs, requested)
 
     def close(self) -> None:
         """Let what loads it end soon; called when nobody needs it any more."""
@@ -146,6 +155,10 @@ class Session(Servable):
         Raises BriskError where a session of it cannot be made.
         """
         return False
+
+    def open_narrow(self) -> SegmentProgram | None:
+        """What may be ``narrow``; None where it cannot be had. Raises BriskError as above."""
+        return None
 
 
 def load_session(

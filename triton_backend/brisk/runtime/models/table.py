@@ -32,6 +32,8 @@ class SessionTable:
         self._pipelines = pipelines
         self._entries: dict[str, SessionEntry] = {}
         self._bindings: dict[tuple[int, int], Binding] = {}
+        self.serves_realtime = False
+        """Whether a model whose requests are real-time by default is ready."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -55,15 +57,24 @@ class SessionTable:
         entry.ask(memory)
         entry.bindings.append(binding)
         self._bindings[peer.number, model.model] = binding
-        self._precedence.follow(self._serves_realtime())
+        self._follow()
         return binding
 
-    def _serves_realtime(self) -> bool:
-        """Whether a model whose requests are real-time by default is ready."""
-        return any(
+    def _follow(self) -> None:
+        """What is served has changed."""
+        self.serves_realtime = any(
             binding.session is not None and binding.model.job_class == JobClass.REALTIME.value
             for binding in self._bindings.values()
         )
+        self._precedence.follow(self.serves_realtime)
+
+    def ask_for_narrow(self, binding: Binding) -> bool:
+        """Its model's requests crowd. False where what computes it may still change."""
+        entry = self._entries.get(binding.key)
+        if entry is not None and entry.is_settled and entry.pipeline is None:
+            self._loader.make_narrow(entry)
+            return True
+        return False
 
     def bindings_of(self, peer: Peer) -> list[Binding]:
         return [each for each in self._bindings.values() if each.peer is peer]
@@ -98,7 +109,7 @@ class SessionTable:
                 self._forget(binding)
             else:
                 binding.session = session
-        self._precedence.follow(self._serves_realtime())
+        self._follow()
         self._pipelines.assemble()
         return waiting
 
@@ -138,7 +149,7 @@ class SessionTable:
         entry = self._entries.get(key)
         if entry is None or entry.error is not None:
             is_urgent = asker.job_class == JobClass.REALTIME.value
-            stands_back = not is_urgent and self._serves_realtime()
+            stands_back = not is_urgent and self.serves_realtime
             entry = self._entries[key] = SessionEntry(key, path, asker, stands_back)
             self._loader.load(entry)
         else:
@@ -172,7 +183,7 @@ class SessionTable:
         entry = self._entries[binding.key]
         entry.bindings.remove(binding)
         binding.session = None
-        self._precedence.follow(self._serves_realtime())
+        self._follow()
         self._drop_unless_needed(entry)
 
     def _drop_unless_needed(self, entry: SessionEntry) -> None:

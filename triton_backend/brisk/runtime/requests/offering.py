@@ -29,11 +29,16 @@ from brisk.scheduling.job import JobClass
 from brisk.settings import cache_directory
 from brisk.telemetry.events import INCIDENTS, SPANS
 
-LEAST_ANSWERS = 200
+LEAST_ANSWERS = 100
 """Of a binding to one worker, before its stub may compute: it has not died of them."""
 
-LEAST_RATE = 10
-"""Answers in the last second: a model that is asked less often is not worth a session."""
+LEAST_RATE, COLD_RATE = 3.0, 0.3
+"""Answers a second from which on a model is worth a session in its stub, and below which it is no
+more. The way to the worker costs 0.4 ms of a processor, the session 5 MB: three requests a second
+take as much of a processor as 5 MB are of the 4 GB that go with one."""
+
+RATE_OVER_S = 5.0
+"""The time constant of the moving average of a model's answers a second."""
 
 SMALL_NS = 1_000_000
 """Of a run of one request: what takes longer gains little."""
@@ -51,19 +56,25 @@ class Offering:
         self._gate = gate
         self._missing: list[tuple[Peer, LoadModel]] = []
         """Stubs that were offered a model and have gone since the last look."""
+        self._looked_ns: int | None = None
 
-    def look(self) -> None:
-        """Offer models that have become small, warm and hot; take back those that change."""
+    def look(self, now_ns: int) -> None:
+        """Offer models that have become small, warm and hot; take back those that change or
+        have become cold.
+        """
         if self._gate is None:
             return
         self._judge_missing()
+        passed_s = 0.0 if self._looked_ns is None else (now_ns - self._looked_ns) / 1e9
+        self._looked_ns = now_ns
         for entry in self._sessions.entries():
             for binding in entry.bindings:
-                rate, binding.seen = binding.answered - binding.seen, binding.answered
+                came, binding.seen = binding.answered - binding.seen, binding.answered
+                binding.rate = averaged(binding.rate, came, passed_s)
                 is_fit = not SPANS.is_on and self._is_fit(entry, binding)
-                if binding.is_offered and not is_fit:
+                if binding.is_offered and (not is_fit or binding.rate < COLD_RATE):
                     self._take_back(binding)
-                elif not binding.is_offered and is_fit and rate >= LEAST_RATE:
+                elif not binding.is_offered and is_fit and binding.rate >= LEAST_RATE:
                     self._offer(entry, binding)
 
     def _is_fit(self, entry: SessionEntry, binding: Binding) -> bool:
@@ -132,6 +143,16 @@ class Offering:
                 note = _note_of(Path(model.path))
                 make_private(note.parent)
                 note.touch()
+
+
+def averaged(rate: float, came: int, passed_s: float) -> float:
+    """The moving average of answers a second, after so many in the time that has passed since it
+    was ``rate``.
+    """
+    if passed_s <= 0:
+        return rate
+    kept = math.exp(-passed_s / RATE_OVER_S)
+    return kept * rate + (1 - kept) * came / passed_s
 
 
 def _row_ns(binding: Binding) -> float:

@@ -93,9 +93,10 @@ Leaving = tuple[Request, Mapping[str, Value], list[str]]
 class Run:
     """``rows``: of the batch dimension, each job's.
 
-    ``is_disturbed``: parked, or begun while the session was loading: its time says nothing about
-    threads. ``cached``: its runs of networks with learned caches; a pipeline adds to them as its
-    nodes end. ``computed_ns``: the time of the layers that are done.
+    ``is_disturbed``: parked, narrow, or begun while the session was loading: its time says nothing
+    about threads. ``is_narrow``: it computes on one thread, beside others. ``cached``: its runs of
+    networks with learned caches; a pipeline adds to them as its nodes end. ``computed_ns``: the
+    time of the layers that are done.
     """
 
     jobs: list[Request]
@@ -107,6 +108,7 @@ class Run:
     is_disturbed: bool
     cached: Sequence[CachedRun] = ()
     computed_ns: int = 0
+    is_narrow: bool = False
 
     @property
     def job_class(self) -> JobClass:
@@ -143,6 +145,10 @@ class Run:
         waited_ns = self.started_ns - self.jobs[0].arrival_ns
         telemetry.count(metrics.PREEMPTIONS, self.labels)
         telemetry.observe_ns(metrics.PREEMPTION_SECONDS, self.labels, waited_ns)
+
+    def share_of(self, taken_ns: int) -> int:
+        """Of a time that it has computed for, what would have been left to others."""
+        return taken_ns // self.session.threads if self.is_narrow else taken_ns
 
     @property
     def early(self) -> ExitingFrame | None:
@@ -230,10 +236,13 @@ def _row_signature(form: InferForm) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {tensor.name: (tensor.datatype, tensor.shape[1:]) for tensor in form.inputs}
 
 
-def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> Run:
+def begin_run(
+    jobs: list[Request], profiles: ProfileTable, started_ns: int, *, is_narrow: bool = False
+) -> Run:
     """Mark the jobs begun and make their frame.
 
-    Raises as ``Session.start`` does; what is wrong with a request names its model.
+    ``is_narrow``: of the session's narrow ones, which must be there. Raises as ``Session.start``
+    does; what is wrong with a request names its model.
     """
     first = jobs[0]
     session, model, form = first.binding.session, first.binding.model, first.record.form
@@ -252,7 +261,10 @@ def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> R
         agreement = NONE_EARLY  # caches know nothing of the next state
     dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
     try:
-        frame = session.start(inputs, first.outputs, agreement, dues)
+        if is_narrow:
+            frame = session.start_narrow(inputs, first.outputs)
+        else:
+            frame = session.start(inputs, first.outputs, agreement, dues)
     except InvalidRequestError as error:
         raise InvalidRequestError(f"model '{model.name}': {error}") from error
     counts = [job.rows for job in jobs]
@@ -263,8 +275,9 @@ def begin_run(jobs: list[Request], profiles: ProfileTable, started_ns: int) -> R
         started_ns,
         session,
         profiles.find(key) if session.has_steady_runs else RunProfile(),
-        is_disturbed=session.is_loading,
+        is_disturbed=is_narrow or session.is_loading,
         cached=session.cached_runs(frame, inputs, (model.name, str(model.version))),
+        is_narrow=is_narrow,
     )
 
 

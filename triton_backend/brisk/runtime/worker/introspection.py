@@ -41,7 +41,8 @@ _Told = TypeVar("_Told")
 
 @dataclass(slots=True, eq=False)
 class Observation:
-    """Answers questions about the worker. ``runs``: the worker's own list, only read here.
+    """Answers questions about the worker. ``runs``, ``aside`` and ``beside`` are the worker's own
+    lists, only read here.
 
     ``readers``: by the process number of a server, which of its stubs is told the news.
     """
@@ -54,6 +55,7 @@ class Observation:
     requests: RequestTable
     runs: Sequence[Run]
     aside: Sequence[Step]
+    beside: Sequence[Run]
     started_ns: int = field(default_factory=time.monotonic_ns)
     readers: dict[int, Peer] = field(default_factory=dict)
 
@@ -115,7 +117,7 @@ class Observation:
                     running_ns=now_ns - run.started_ns,
                     layers_done=run.frame.position,
                 )
-                for run in (*(step.run for step in self.aside), *self.runs)
+                for run in (*(step.run for step in self.aside), *self.beside, *self.runs)
             ),
             incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )

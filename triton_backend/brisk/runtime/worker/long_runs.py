@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Sequence
 
 from brisk import telemetry
 from brisk.errors import UnavailableError
+from brisk.os_priority import Precedence
 from brisk.runtime.log import LOGGER
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.table import RequestTable
@@ -37,12 +39,20 @@ class LongRuns:
     """``aside``: steps that take long, which others do not wait for."""
 
     def __init__(
-        self, requests: RequestTable, runs: list[Run], controller: PreemptionController
+        self,
+        requests: RequestTable,
+        runs: list[Run],
+        beside: list[Run],
+        controller: PreemptionController,
+        precedence: Precedence,
     ) -> None:
-        """``runs``: the worker's; the last one computes, those before it are parked."""
+        """``runs``: the worker's; the last one computes, those before it are parked. ``beside``:
+        those of its companions."""
         self._requests = requests
         self._runs = runs
+        self._beside = beside
         self._controller = controller
+        self._precedence = precedence
         self.aside: list[Step] = []
         self._tells_from_ns: dict[str, int] = {}
         """When the log tells of a long run of a model again, by its name."""
@@ -71,7 +81,13 @@ class LongRuns:
         self._runs.remove(run)
         self._controller.pauses()
         self.resume_top()
+        step.helpers = self._precedence.stand_aside(step.thread)
         return True
+
+    def take_back(self, step: Step) -> None:
+        """It stood aside, and is over."""
+        self.aside.remove(step)
+        self._precedence.rejoin(step.helpers)
 
     def _keeps_others_waiting(self, step: Step, now_ns: int, *, is_load_waiting: bool) -> bool:
         """Whether something waits that should not wait for the step's end."""
@@ -97,22 +113,23 @@ class LongRuns:
     def end_worker(self, why: str, blamed: Run | None = None) -> None:
         """Nothing else ends what it computes. Other runs are computed by the next worker."""
         LOGGER.error(f"{why}: this worker ends, and the next one gets what else it was to compute")
-        for run in self._runs:
+        for run in (*self._runs, *self._beside):
             if run is not blamed:
                 run.park()  # it is not to blame
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def look_after(self) -> list[Step]:
-        """As of the run on top, of those that others do not wait for; those that have stalled
-        since the last look, while there is more urgent work.
+    def look_after(self, beside: Sequence[Step]) -> None:
+        """As of the run on top, of those that others do not wait for, and of companions' steps.
+        Those that have stalled stand further back while there is more urgent work.
         """
-        now_ns, stalled = time.monotonic_ns(), []
+        now_ns = time.monotonic_ns()
+        for step in list(beside):
+            self._end_if_unwanted(step, now_ns)
         for step in self.aside:
             self._end_if_unwanted(step, now_ns)
             if not step.is_stalled and _is_stalled(step, now_ns) and self._is_behind(step.run):
                 step.is_stalled = True
-                stalled.append(step)
-        return stalled
+                self._precedence.stand_further(step.thread, step.helpers)
 
     def _is_behind(self, run: Run) -> bool:
         """Whether something more urgent is computed, or waits."""

@@ -86,7 +86,8 @@ class Relay:
         self._may_hand_over = may_hand_over
         self._take_turn = take_turn
         self._attend = attend
-        self._baton = threading.Lock()
+        self.baton = threading.Lock()
+        """For others than the leader and those that follow it: theirs while they hold it."""
         self._current: Step | None = None
         self._is_busy = threading.Event()
         self._has_ended = threading.Event()
@@ -97,7 +98,7 @@ class Relay:
 
     def lead(self) -> None:
         """Until a turn says that it was the last one, whichever thread takes it."""
-        self._baton.acquire()
+        self.baton.acquire()
         self._leader = threading.get_native_id()
         self.threads = {self._leader}
         if self._may_hand_over:
@@ -111,26 +112,26 @@ class Relay:
         self._current = step
         if not self._is_busy.is_set():
             self._is_busy.set()
-        self._baton.release()
+        self.baton.release()
 
     def finish(self, step: Step) -> None:
         """Raises Superseded where another thread leads meanwhile."""
-        self._baton.acquire()
+        self.baton.acquire()
         if step.ended_ns is not None:
             step.control.renew()
         if step.is_aside:
             self.returned.append(step)
-            self._baton.release()
+            self.baton.release()
             raise Superseded
         self._current = None
 
     def rest(self, wait: Callable[[], None]) -> None:
         """The leader, which computes nothing: others may have the baton while it waits."""
-        self._baton.release()
+        self.baton.release()
         try:
             wait()
         finally:
-            self._baton.acquire()
+            self.baton.acquire()
 
     def _add_follower(self) -> None:
         """Precondition: the caller has the baton."""
@@ -176,7 +177,7 @@ class Relay:
                 continue
             quiet = 0
             is_long = time.monotonic_ns() - step.began_ns >= LONG_NS
-            if is_long and self._baton.acquire(blocking=False):
+            if is_long and self.baton.acquire(blocking=False):
                 if self._current is step and self._attend(step):
                     step.is_aside = True
                     self._current = None
@@ -186,5 +187,5 @@ class Relay:
                     if not self._followers:
                         self._add_follower()
                     return True
-                self._baton.release()
+                self.baton.release()
         return False

@@ -35,6 +35,7 @@ from brisk.runtime.worker.device import LayerQueue
 from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.long_runs import LongRuns
 from brisk.runtime.worker.relay import Relay, Step
+from brisk.runtime.worker.side_by_side import SideBySide
 from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.profile import ProfileTable
 
@@ -79,23 +80,30 @@ class Worker:
         self._runs: list[Run] = []
         """The last one computes. Those before it are parked at their layer boundaries; when they
         resume, nothing is computed again."""
-        self._long_runs = LongRuns(self._requests, self._runs, controller)
+        self._beside: list[Run] = []
+        """Those of companions (``SideBySide``)."""
         self._is_held = False
         """The run on top waits for the gate."""
         # on a GPU a step only issues work, by a thread that torch was told of
         self._relay = Relay(self._take_turn, self._attend, may_hand_over=device == "cpu")
         goes_first = is_foreground and controller.policy.stands_back
         niceness = settings.realtime_niceness if goes_first else 0
-        self._precedence = Precedence(niceness, LOGGER.warning, lambda: self._relay.threads)
-        self._sessions = SessionTable(self._loader, self._pipelines, self._precedence)
+        precedence = Precedence(niceness, LOGGER.warning, lambda: self._relay.threads)
+        lists = self._runs, self._beside
+        self._long_runs = LongRuns(self._requests, *lists, controller, precedence)
+        self._sessions = SessionTable(self._loader, self._pipelines, precedence)
         observation = Observation(
             *(role, device, settings.threads, connections),
-            *(self._sessions, self._requests, self._runs, self._long_runs.aside),
+            *(self._sessions, self._requests, self._runs, self._long_runs.aside, self._beside),
         )
-        may_offer = settings.computes_in_stubs and goes_first and device == "cpu"
-        self._offering = Offering(
-            connections, self._sessions, controller.gate if may_offer else None
+        is_first = goes_first and device == "cpu"
+        processors = settings.threads if is_first and settings.runs_side_by_side else 1
+        self._side = SideBySide(
+            *(processors, self._relay, self._requests, profiles, self._sessions),
+            *(*lists, self._begin_beside, self._conclude),
         )
+        gate = controller.gate if is_first and settings.computes_in_stubs else None
+        self._offering = Offering(connections, self._sessions, gate)
         self._dispatcher = Dispatcher(
             *(connections, self._sessions, self._requests, observation, self._offering)
         )
@@ -123,19 +131,20 @@ class Worker:
     def step(self) -> None:
         """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
         self._hear()
-        if self._long_runs.aside:
+        if self._long_runs.aside or self._beside:
             self._attend_aside()
         self._try_pipelines()
         self._requests.expire()
         self._choose()
-        self._loader.yielding.attend(self._runs)
+        self._loader.yielding.attend(self._runs or self._beside)
         self._run_top()
-        self._loader.yielding.attend(self._runs)
+        self._loader.yielding.attend(self._runs or self._beside)
         self._look_around()
 
     def _hear(self) -> None:
         """Take in what peers, audits and the load lane have sent."""
-        if self._long_runs.aside and not self._runs and not len(self._requests.queue):
+        goes_on = self._long_runs.aside or self._beside
+        if goes_on and not self._runs and not len(self._requests.queue):
             self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._listen(self._patience_s())
         self._is_held = False
@@ -151,7 +160,7 @@ class Worker:
     def _patience_s(self) -> float:
         if self._is_held:
             return RECHECK_S
-        if self._long_runs.aside:
+        if self._long_runs.aside or self._beside:
             return 0.0
         if self._loader.lone.is_wanted:
             return 0.0 if self._runs else RECHECK_S
@@ -174,10 +183,12 @@ class Worker:
         policy says so.
         """
         if self._loader.lone.is_wanted:
-            if not self._runs:
+            if not self._runs and not self._beside:
                 self._loader.lone.grant()
             return
-        queue = self._requests.queue
+        queue, side = self._requests.queue, self._side
+        if len(queue) > 1 and not self._runs:
+            side.share_out(time.monotonic_ns())
         is_owed = self._controller.owes_normal(time.monotonic_ns())
         only = JobClass.NORMAL if is_owed and queue.peek(JobClass.NORMAL) else None
         following = queue.peek(only)
@@ -188,19 +199,32 @@ class Worker:
         )
         if not takes_place:
             return
-        jobs = take_batch(queue, self._profiles, only)
-        now_ns = time.monotonic_ns()
-        try:
-            with self._queues[jobs[0].job_class].issuing():
-                run = begin_run(jobs, self._profiles, now_ns)
-        except Exception as error:  # noqa: BLE001  # the worker must outlive any request
-            self._fail(jobs, error)
+        if following.job_class is JobClass.REALTIME:
+            side.note_urgent(time.monotonic_ns())
+        is_narrow = bool(self._beside) and side.takes(following)
+        run = self._begin(only, is_narrow=is_narrow)
+        if run is None:
             return
         if self._runs:
             self._runs[-1].park()
             run.count_preemption()
         self._runs.append(run)
         self._controller.begins(run, time.monotonic_ns())
+
+    def _begin(self, only: JobClass | None, *, is_narrow: bool) -> Run | None:
+        """Of the next job, of a class or of all; None where it has failed at once."""
+        jobs = take_batch(self._requests.queue, self._profiles, only)
+        now_ns = time.monotonic_ns()
+        try:
+            with self._queues[jobs[0].job_class].issuing():
+                return begin_run(jobs, self._profiles, now_ns, is_narrow=is_narrow)
+        except Exception as error:  # noqa: BLE001  # the worker must outlive any request
+            self._fail(jobs, error)
+        return None
+
+    def _begin_beside(self) -> Run | None:
+        is_held = self._loader.lone.is_wanted
+        return None if is_held else self._begin(JobClass.NORMAL, is_narrow=True)
 
     def _run_top(self) -> None:
         """A quantum of the run on top; when it is over, the one before it goes on."""
@@ -209,7 +233,7 @@ class Worker:
         run, began_ns = self._runs[-1], time.monotonic_ns()
         is_over = self._advance(run)
         taken_ns = time.monotonic_ns() - began_ns
-        self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
+        self._requests.queue.charge(run.job_class, run.jobs[0].model, run.share_of(taken_ns))
         if not is_over:
             return
         self._runs.pop()
@@ -283,25 +307,20 @@ class Worker:
         self._requests.expire()
         self._attend_aside()
         is_load_waiting = self._loader.lone.is_wanted or bool(self._pipelines.tried)
-        if not self._long_runs.attend(step, is_load_waiting=is_load_waiting):
-            return False
-        step.helpers = self._precedence.stand_aside(step.thread)
-        return True
+        return self._long_runs.attend(step, is_load_waiting=is_load_waiting)
 
     def _attend_aside(self) -> None:
         """Look after the steps that others do not wait for; take back those that are over."""
         while self._relay.returned:
-            self._take_back(self._relay.returned.popleft())
-        for step in self._long_runs.look_after():
-            self._precedence.stand_further(step.thread, step.helpers)
+            step = self._relay.returned.popleft()
+            self._long_runs.take_back(step)
+            self._conclude(step)
+        self._long_runs.look_after(self._side.steps)
 
-    def _take_back(self, step: Step) -> None:
-        """Its run is answered, or goes on behind all others."""
-        run = step.run
-        self._long_runs.aside.remove(step)
-        self._precedence.rejoin(step.helpers)
-        taken_ns = time.monotonic_ns() - step.began_ns
-        self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
+    def _conclude(self, step: Step) -> None:
+        """The step is over: its run is answered, or goes on behind all others."""
+        run, taken_ns = step.run, time.monotonic_ns() - step.began_ns
+        self._requests.queue.charge(run.job_class, run.jobs[0].model, run.share_of(taken_ns))
         if not run.live:
             return
         try:
@@ -375,5 +394,6 @@ class Worker:
                 f"{endless.what} has gone on for {ABANDONED_S:g} s although nobody waits for it"
             )
         retire_orphans(self._connections, now_ns)
-        self._offering.look()
+        self._offering.look(now_ns)
+        self._side.look(now_ns)
         self._sessions.forget_idle_sequences(now_ns)

@@ -1,0 +1,132 @@
+"""Which models stubs are offered, and when they are taken back, as time passes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from brisk.os_priority import Precedence
+from brisk.protocol.channel import Receiver
+from brisk.protocol.records import ComputeInStub, ComputeNoMore, Record
+from brisk.protocol.runtime_paths import new_socket
+from brisk.runtime.early_exit.early_exits import SessionCaches
+from brisk.runtime.models.entry import Binding, LoadState
+from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.models.table import SessionTable
+from brisk.runtime.pipelines.loading import PipelineLoads
+from brisk.runtime.preemption.gate import Gate
+from brisk.runtime.requests.connections import Connections
+from brisk.runtime.requests.offering import (
+    COLD_RATE,
+    LEAST_ANSWERS,
+    LEAST_RATE,
+    Offering,
+    averaged,
+)
+from brisk.scheduling.profile import RunProfile
+from support.runtime.requests import ASession, NotingLoader, a_model, with_memory
+
+ADDRESS = f"\0brisk-offering-{os.getpid()}"
+
+
+@dataclass
+class _Prepared(ASession):
+    """It runs from a prepared form, without learned caches."""
+
+    prepared: Path | None = Path("form")
+    caches: SessionCaches | None = field(default_factory=SessionCaches)
+
+
+class Stub:
+    """Of one small model, and the worker that it is connected to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._listener = new_socket()
+        self._listener.bind(ADDRESS)
+        self._listener.listen(1)
+        self._connections = Connections([self._listener])
+        self._socket = new_socket()
+        self._socket.connect(ADDRESS)
+        assert list(self._connections.poll(1.0)) == []
+        (peer,) = self._connections.peers.values()
+        loader = NotingLoader()
+        table = SessionTable(loader, PipelineLoads(loader.tell), Precedence(0, print, set))
+        path = folder / "1" / "model.onnx"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"model")
+        self.binding: Binding = table.bind(with_memory(peer), a_model(path))
+        table.settle(LoadOutcome(loader.asked[0], _Prepared(), None))
+        loader.asked[0].reach(LoadState.SETTLED)
+        profile = RunProfile()
+        profile.learn(100_000)
+        self.binding.lone_run = profile, 1
+        self._offering = Offering(self._connections, table, Gate())
+        self._now_ns = 0
+        self._offering.look(self._now_ns)
+
+    def pass_s(self, seconds: int, rate: int) -> list[Record]:
+        """What it is told while its model answers so many requests a second."""
+        for _ in range(seconds):
+            self._now_ns += 1_000_000_000
+            self.binding.answered += rate
+            self._offering.look(self._now_ns)
+        told: list[Record] = []
+        receiver = Receiver(self._socket)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                record, descriptor = receiver.receive(wait=False)
+                if descriptor is not None:
+                    os.close(descriptor)
+                told.append(record)
+        return told
+
+    def close(self) -> None:
+        self._socket.close()
+        self._connections.close()
+        self._listener.close()
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    made = Stub(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_model_is_offered_when_it_is_hot_and_taken_back_when_it_is_cold(stub: Stub) -> None:
+    (offer,) = stub.pass_s(60, round(LEAST_RATE) + 2)
+    assert isinstance(offer, ComputeInStub)
+    assert stub.pass_s(60, 1) == []  # between the two rates it stays where it is
+    (back,) = stub.pass_s(60, 0)
+    assert isinstance(back, ComputeNoMore)
+    (again,) = stub.pass_s(60, 1000)
+    assert isinstance(again, ComputeInStub)
+
+
+def test_a_model_that_is_asked_seldom_is_never_offered(stub: Stub) -> None:
+    assert stub.pass_s(2 * LEAST_ANSWERS, round(LEAST_RATE) - 1) == []
+    assert stub.binding.answered > LEAST_ANSWERS
+
+
+def test_a_model_is_not_offered_before_it_has_answered_often(stub: Stub) -> None:
+    assert stub.pass_s(1, LEAST_ANSWERS - 1) == []
+    assert stub.pass_s(1, 1) != []
+
+
+@pytest.mark.parametrize("passed_s", [0.25, 1.0, 10.0])
+def test_the_average_of_a_steady_rate_is_that_rate(passed_s: float) -> None:
+    rate = 0.0
+    for _ in range(int(60 / passed_s)):
+        rate = averaged(rate, round(8 * passed_s), passed_s)
+    assert rate == pytest.approx(8.0, rel=1e-3)
+
+
+def test_the_average_of_what_comes_no_more_falls_below_any_rate() -> None:
+    assert averaged(1000.0, 0, 60.0) < COLD_RATE
+    assert averaged(5.0, 7, 0.0) == 5.0

@@ -1,0 +1,194 @@
+"""Runs that go on side by side, each on one processor, while as many requests wait as there are.
+
+Threads of one run wait for each other behind every operator; runs on one thread each do not. So
+where requests crowd, the thread that leads gives runs to *companions* and takes one for itself,
+all of *narrow* sessions, which have one thread. Each of them takes longer than alone on all
+processors, and all together are done sooner.
+
+A companion computes without the worker's baton (``Relay``), and takes it to answer what it has
+computed and to begin the next run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from brisk.runtime.models.session import Servable
+from brisk.runtime.models.table import SessionTable
+from brisk.runtime.requests.table import RequestTable
+from brisk.runtime.worker.batch import Request, Run
+from brisk.runtime.worker.relay import Relay, Step
+from brisk.scheduling.job import JobClass
+from brisk.scheduling.profile import ProfileTable
+
+LEAST_NS = 2_000_000
+"""Of a run on all processors: a shorter one spends too much of it on changing hands."""
+
+CALM_NS = 60_000_000_000
+"""Behind a real-time request: it would wait for, or compute beside, what goes on for longer."""
+
+CROWDS, CROWDS_AGAIN = 20, 500
+"""Times that a model's requests crowd until narrow sessions of it are asked for, and until they
+are asked for again where they could not be made."""
+
+IDLE_NS = 60_000_000_000
+"""Without a crowd for so long, a model's narrow sessions go."""
+
+
+class SideBySide:
+    """All but a companion's computing is done by whoever has the baton. ``runs``: what companions
+    have; ``steps``: what they compute of it.
+    """
+
+    def __init__(
+        self,
+        processors: int,
+        relay: Relay,
+        requests: RequestTable,
+        profiles: ProfileTable,
+        sessions: SessionTable,
+        leading: list[Run],
+        runs: list[Run],
+        begin: Callable[[], Run | None],
+        conclude: Callable[[Step], None],
+    ) -> None:
+        """``processors``: of which the leader computes on one; 1: all goes in turns.
+        ``leading``: the leader's runs, of which the last one computes; ``runs``: empty. ``begin``:
+        begins the normal job whose turn is next, narrow; None where it may not, or has failed at
+        once. ``conclude``: answers what has been computed.
+        """
+        self._processors = processors
+        self._relay = relay
+        self._requests = requests
+        self._profiles = profiles
+        self._sessions = sessions
+        self._begin = begin
+        self._conclude = conclude
+        self._idle: list[SimpleQueue[Run]] = []
+        """Of each companion that waits, where it finds a run."""
+        self._companions = 0
+        self._leading = leading
+        self.runs = runs
+        self.steps: list[Step] = []
+        self._urgent_ns = -CALM_NS
+        self._crowded_ns: dict[Servable, int] = {}
+        """When requests of a session that has narrow ones crowded last."""
+
+    def note_urgent(self, now_ns: int) -> None:
+        """A real-time request is there."""
+        self._urgent_ns = now_ns
+
+    def share_out(self, now_ns: int) -> None:
+        """Give runs to companions while requests crowd. Precondition: the leader computes nothing,
+        and takes the next one for itself.
+        """
+        while len(self.runs) < self._processors - 1 and self._is_crowd(now_ns):
+            run = self._begin()
+            if run is None:
+                return
+            self.runs.append(run)
+            self._wake_one().put(run)
+
+    def _is_crowd(self, now_ns: int) -> bool:
+        """Whether a narrow run is to begin: with those under way, as many wait as there are
+        processors. Narrow sessions that are missed are asked for.
+        """
+        queue = self._requests.queue
+        if len(queue) + len(self.runs) < self._processors:
+            return False
+        if self._sessions.serves_realtime or now_ns - self._urgent_ns < CALM_NS:
+            return False
+        first = queue.peek()
+        if first is None or (session := first.binding.session) is None:
+            return False
+        if first.job_class is not JobClass.NORMAL or first.binding.model.batching:
+            return False
+        if (self._profiles.run_ns(first.profile_key) or 0.0) < LEAST_NS:
+            return False
+        if session.narrow is None:
+            session.crowds += 1
+            if session.crowds >= CROWDS:
+                is_asked = self._sessions.ask_for_narrow(first.binding)
+                session.crowds = CROWDS - CROWDS_AGAIN if is_asked else 0
+            return False
+        self._crowded_ns[session] = now_ns
+        return self.takes(first)
+
+    def takes(self, job: Request) -> bool:
+        """Whether a run of it may be narrow. Not where requests are joined instead. One that was
+        there when a worker died is alone: of two at once nobody would know which has ended it.
+        """
+        session = job.binding.session
+        return (
+            job.job_class is JobClass.NORMAL
+            and session is not None
+            and session.narrow is not None
+            and not job.binding.model.batching
+            and not (job.record.is_replay or job.is_alone or job.sequence is not None)
+            and (session.caches is None or not session.caches.were_brought)
+        )
+
+    def look(self, now_ns: int) -> None:
+        """Let go of narrow sessions that nobody has needed of late."""
+        for session, crowded_ns in list(self._crowded_ns.items()):
+            if now_ns - crowded_ns > IDLE_NS:
+                session.narrow = None
+                del self._crowded_ns[session]
+
+    # --- companions ---------------------------------------------------------------------------
+
+    def _wake_one(self) -> SimpleQueue[Run]:
+        if self._idle:
+            return self._idle.pop()
+        self._companions += 1
+        given: SimpleQueue[Run] = SimpleQueue()
+        name = f"brisk-companion-{self._companions}"
+        threading.Thread(target=self._work, args=(given,), name=name, daemon=True).start()
+        return given
+
+    def _work(self, given: SimpleQueue[Run]) -> None:
+        """Compute runs that are found there, and those behind them, for ever."""
+        try:
+            while True:
+                run: Run | None = given.get()
+                while run is not None:
+                    run = self._compute(run, given)
+        except BaseException:  # noqa: BLE001  # its requests would never be answered
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+
+    def _compute(self, run: Run, given: SimpleQueue[Run]) -> Run | None:
+        """All of a run, and its answer; the next one, None: the companion waits."""
+        step = Step(run, time.monotonic_ns(), threading.get_native_id(), is_aside=True)
+        self.steps.append(step)
+        try:
+            while not run.frame.is_finished and step.ended_ns is None:
+                run.frame.step()
+        except Exception as error:  # noqa: BLE001  # it is told to whoever asked
+            step.error = error
+        step.is_last = True
+        with self._relay.baton:
+            if step.ended_ns is not None:
+                step.control.renew()
+            self.steps.remove(step)
+            self.runs.remove(run)
+            self._conclude(step)
+            following = self._following()
+            if following is None:
+                self._idle.append(given)
+            else:
+                self.runs.append(following)
+        return following
+
+    def _following(self) -> Run | None:
+        """What a companion begins by itself, while the leader computes on one processor."""
+        first = self._requests.queue.peek()
+        leader_is_narrow = self._leading and self._leading[-1].is_narrow
+        if first is None or not leader_is_narrow or not self.takes(first):
+            return None
+        return self._begin()
