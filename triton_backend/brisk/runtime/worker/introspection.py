@@ -54,8 +54,8 @@ class Observation:
     sessions: SessionTable
     requests: RequestTable
     runs: Sequence[Run]
-    aside: Sequence[Step]
     beside: Sequence[Run]
+    aside: Sequence[Step]
     started_ns: int = field(default_factory=time.monotonic_ns)
     readers: dict[int, Peer] = field(default_factory=dict)
 

@@ -78,8 +78,7 @@ class Worker:
         self._audits = Audits(Auditor())
         self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
         self._runs: list[Run] = []
-        """The last one computes. Those before it are parked at their layer boundaries; when they
-        resume, nothing is computed again."""
+        """The last one computes; those before it are parked at their layer boundaries."""
         self._beside: list[Run] = []
         """Those of companions (``SideBySide``)."""
         self._is_held = False
@@ -94,7 +93,9 @@ class Worker:
         self._sessions = SessionTable(self._loader, self._pipelines, precedence)
         observation = Observation(
             *(role, device, settings.threads, connections),
-            *(self._sessions, self._requests, self._runs, self._long_runs.aside, self._beside),
+            *(self._sessions, self._requests, self._runs),
+            beside=self._beside,
+            aside=self._long_runs.aside,
         )
         is_first = goes_first and device == "cpu"
         processors = settings.threads if is_first and settings.runs_side_by_side else 1
