@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from brisk.errors import CancelledError
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.runtime.models.yielding import LONGEST_ALONE_S
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,
@@ -142,6 +144,32 @@ def test_runs_go_on_side_by_side_where_requests_crowd(
         with TIMED:
             wait_until(are_two, "two runs at once once more")
         kill(worker_of(two_processors))
+        crowd.end()
+
+
+def test_a_load_that_is_to_be_alone_waits_for_companions_and_is_not_kept_waiting_by_them(
+    two_processors: RuntimePaths, tmp_path: Path, quick: Path
+) -> None:
+    """One that has ended a worker: nothing may run beside it, and others wait meanwhile."""
+    with (
+        settled(two_processors, tmp_path) as connection,
+        Observer(two_processors, Role.FOREGROUND) as observer,
+    ):
+        crowd = Crowd(connection)
+
+        def are_two() -> bool:
+            crowd.go_on()
+            return at_once(observer) == 2
+
+        with TIMED:
+            wait_until(are_two, "two runs at once")
+        for _ in range(4):
+            crowd.go_on()
+            begun_s = time.monotonic()
+            with opened(two_processors, describe(quick, strikes=1)) as other:
+                np.testing.assert_array_equal(infer(other, ROW), -ROW)
+            with TIMED:
+                assert time.monotonic() - begun_s < LONGEST_ALONE_S / 3
         crowd.end()
 
 

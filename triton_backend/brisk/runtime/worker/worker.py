@@ -144,8 +144,8 @@ class Worker:
 
     def _hear(self) -> None:
         """Take in what peers, audits and the load lane have sent."""
-        goes_on = self._long_runs.aside or self._beside
-        if goes_on and not self._runs and not len(self._requests.queue):
+        goes_on = (self._long_runs.aside or self._beside) and not self._runs
+        if goes_on and (self._loader.lone.is_wanted or not len(self._requests.queue)):
             self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._listen(self._patience_s())
         self._is_held = False

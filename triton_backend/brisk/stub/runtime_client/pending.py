@@ -128,7 +128,7 @@ class ModelLoad:
         self.is_waited_for = is_waited_for
         self._arena = arena
         self._mark = arena.allocate(MARK_BYTES)
-        self._strikes = 0
+        self._strikes = model.strikes
         self._is_loading = False
         self.is_deferred = False
         """No worker has the model, or is loading it, until ``begin`` is called."""
