@@ -34,7 +34,7 @@ from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
-STEPS = 40
+STEPS = 16
 CROWD = 4
 ROW = np.ones((1, 4), np.float32)
 
@@ -56,7 +56,7 @@ def two_processors(
 
 @contextlib.contextmanager
 def settled(place: RuntimePaths, folder: Path) -> Iterator[RuntimeClient]:
-    """Of a model whose runs take some 0.1 s, prepared."""
+    """Of a model whose runs take some 50 ms, prepared."""
     (folder / "crowded").mkdir()
     description = describe(slow_model(folder / "crowded" / "crowded.onnx", STEPS))
     with opened(place, description) as connection, Observer(place, Role.FOREGROUND) as observer:
@@ -128,7 +128,7 @@ def test_runs_go_on_side_by_side_where_requests_crowd(
             wait_until(are_two, "two runs at once")
         before = crowd.answered
         with TIMED:
-            wait_until(lambda: are_two() and crowd.answered > before + 10, "ten more answers")
+            wait_until(lambda: are_two() and crowd.answered > before + 4, "four more answers")
         crowd.end()
         wait_until(lambda: at_once(observer) == 0, "the end of all runs")
         np.testing.assert_array_equal(infer(connection, SLOW_INPUT), crowd.expected)
@@ -184,7 +184,7 @@ def test_beside_a_real_time_model_runs_take_turns(
         infer(urgent, ROW)
         crowd = Crowd(connection)
         most = 0
-        while crowd.answered < 60:
+        while crowd.answered < 24:
             crowd.go_on()
             most = max(most, at_once(observer))
         crowd.end()
@@ -211,7 +211,7 @@ def test_behind_a_real_time_request_runs_take_turns(
         np.testing.assert_array_equal(submit(other, ROW, "realtime")[1].output(), -ROW)
         crowd.end()
         most, before = 0, crowd.answered
-        while crowd.answered < before + 30:
+        while crowd.answered < before + 16:
             crowd.go_on()
             most = max(most, at_once(observer))
         crowd.end()
