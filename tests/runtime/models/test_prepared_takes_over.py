@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,11 +20,10 @@ from brisk.stub.runtime_client.client import RuntimeClient
 from support.models.quantised_models import product_of
 from support.models.segment_models import chain, whole
 from support.runtime.runtime_process import (
+    building_runtime,
     describe,
-    end_processes,
     infer,
     opened,
-    quick_model,
     worker_of,
 )
 from support.waiting import wait_until
@@ -38,15 +35,8 @@ ROWS = np.random.default_rng(3).standard_normal((4, 512)).astype(np.float32)
 def building_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private_cache: None
 ) -> Iterator[RuntimePaths]:
-    """A runtime that makes prepared forms, with a small model loaded."""
-    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePaths(parent / "runtime", "cpu")
-    monkeypatch.setenv("BRISK_ARTEFACTS", "build")
-    monkeypatch.setenv("BRISK_THREADS", "1")
-    with opened(place, describe(quick_model(tmp_path / "other.onnx"))):
+    with building_runtime(tmp_path, monkeypatch, threads=1) as place:
         yield place
-    end_processes(place)
-    shutil.rmtree(parent)
 
 
 def _maps(process: int, file: Path) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,12 +18,11 @@ from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
+    building_runtime,
     describe,
-    end_processes,
     infer,
     kill,
     opened,
-    quick_model,
     slow_model,
     submit,
     worker_of,
@@ -43,15 +40,8 @@ ROW = np.ones((1, 4), np.float32)
 def two_processors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private_cache: None
 ) -> Iterator[RuntimePaths]:
-    """A runtime of two threads that makes prepared forms, with a small model loaded."""
-    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
-    place = RuntimePaths(parent / "runtime", "cpu")
-    monkeypatch.setenv("BRISK_ARTEFACTS", "build")
-    monkeypatch.setenv("BRISK_THREADS", "2")
-    with opened(place, describe(quick_model(tmp_path / "other.onnx"))):
+    with building_runtime(tmp_path, monkeypatch, threads=2) as place:
         yield place
-    end_processes(place)
-    shutil.rmtree(parent)
 
 
 @contextlib.contextmanager
@@ -74,9 +64,10 @@ class Crowd:
     """So many requests are in flight, until ``end``; every answer is compared with the one
     computed alone."""
 
-    def __init__(self, connection: RuntimeClient) -> None:
+    def __init__(self, connection: RuntimeClient, observer: Observer) -> None:
         self.expected = infer(connection, SLOW_INPUT)
         self._connection = connection
+        self._observer = observer
         self._waiting: list[tuple[int, Answer]] = []
         self.answered = 0
 
@@ -94,9 +85,30 @@ class Crowd:
         assert answer.times == 1
         self.answered += 1
 
+    def await_two(self, more: int = 0) -> None:
+        """Go on until two runs are computed at once, behind so many more answers."""
+        least = self.answered + more
+
+        def are_two() -> bool:
+            self.go_on()
+            return at_once(self._observer) == 2 and self.answered >= least
+
+        with TIMED:
+            wait_until(are_two, "two runs at once")
+
+    def most_at_once(self, answers: int) -> int:
+        """Of the runs that are computed while so many more are answered."""
+        most, until = 0, self.answered + answers
+        while self.answered < until:
+            self.go_on()
+            most = max(most, at_once(self._observer))
+        self.end()
+        return most
+
     def end(self) -> None:
         for _, answer in self._waiting:
             self._take(answer)
+        self._waiting.clear()
 
     def cancel(self) -> None:
         for number, _ in self._waiting:
@@ -118,31 +130,21 @@ def test_runs_go_on_side_by_side_where_requests_crowd(
         settled(two_processors, tmp_path) as connection,
         Observer(two_processors, Role.FOREGROUND) as observer,
     ):
-        crowd = Crowd(connection)
-
-        def are_two() -> bool:
-            crowd.go_on()
-            return at_once(observer) == 2
-
-        with TIMED:
-            wait_until(are_two, "two runs at once")
-        before = crowd.answered
-        with TIMED:
-            wait_until(lambda: are_two() and crowd.answered > before + 4, "four more answers")
+        crowd = Crowd(connection, observer)
+        crowd.await_two()
+        crowd.await_two(more=4)
         crowd.end()
         wait_until(lambda: at_once(observer) == 0, "the end of all runs")
         np.testing.assert_array_equal(infer(connection, SLOW_INPUT), crowd.expected)
 
         # one that is cancelled while it is computed ends, whoever computes it
-        with TIMED:
-            wait_until(are_two, "two runs at once again")
+        crowd.await_two()
         crowd.cancel()
         with TIMED:
             wait_until(lambda: at_once(observer) == 0, "the end of what was cancelled")
 
         # what was under way when the worker died is computed again, and answered once
-        with TIMED:
-            wait_until(are_two, "two runs at once once more")
+        crowd.await_two()
         kill(worker_of(two_processors))
         crowd.end()
 
@@ -155,14 +157,8 @@ def test_a_load_that_is_to_be_alone_waits_for_companions_and_is_not_kept_waiting
         settled(two_processors, tmp_path) as connection,
         Observer(two_processors, Role.FOREGROUND) as observer,
     ):
-        crowd = Crowd(connection)
-
-        def are_two() -> bool:
-            crowd.go_on()
-            return at_once(observer) == 2
-
-        with TIMED:
-            wait_until(are_two, "two runs at once")
+        crowd = Crowd(connection, observer)
+        crowd.await_two()
         for _ in range(4):
             crowd.go_on()
             begun_s = time.monotonic()
@@ -182,13 +178,8 @@ def test_beside_a_real_time_model_runs_take_turns(
         Observer(two_processors, Role.FOREGROUND) as observer,
     ):
         infer(urgent, ROW)
-        crowd = Crowd(connection)
-        most = 0
-        while crowd.answered < 24:
-            crowd.go_on()
-            most = max(most, at_once(observer))
-        crowd.end()
-    assert most == 1
+        crowd = Crowd(connection, observer)
+        assert crowd.most_at_once(24) == 1
 
 
 def test_behind_a_real_time_request_runs_take_turns(
@@ -200,19 +191,8 @@ def test_behind_a_real_time_request_runs_take_turns(
         opened(two_processors, describe(quick)) as other,
         Observer(two_processors, Role.FOREGROUND) as observer,
     ):
-        crowd = Crowd(connection)
-
-        def are_two() -> bool:
-            crowd.go_on()
-            return at_once(observer) == 2
-
-        with TIMED:
-            wait_until(are_two, "two runs at once")
+        crowd = Crowd(connection, observer)
+        crowd.await_two()
         np.testing.assert_array_equal(submit(other, ROW, "realtime")[1].output(), -ROW)
         crowd.end()
-        most, before = 0, crowd.answered
-        while crowd.answered < before + 16:
-            crowd.go_on()
-            most = max(most, at_once(observer))
-        crowd.end()
-    assert most == 1
+        assert crowd.most_at_once(16) == 1

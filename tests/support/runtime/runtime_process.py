@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import BriskError
@@ -248,3 +251,18 @@ def attach(connection: socket.socket, slab: int = 0) -> None:
     descriptor = memory_file()
     send_record(connection, AttachSlab(slab, 4096), descriptor)
     os.close(descriptor)
+
+
+@contextlib.contextmanager
+def building_runtime(
+    folder: Path, environment: pytest.MonkeyPatch, threads: int
+) -> Iterator[RuntimePaths]:
+    """One that makes prepared forms, with a small model loaded. ``folder``: of that."""
+    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
+    place = RuntimePaths(parent / "runtime", "cpu")
+    environment.setenv("BRISK_ARTEFACTS", "build")
+    environment.setenv("BRISK_THREADS", str(threads))
+    with opened(place, describe(quick_model(folder / "other.onnx"))):
+        yield place
+    end_processes(place)
+    shutil.rmtree(parent)

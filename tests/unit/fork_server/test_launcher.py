@@ -14,7 +14,6 @@ import pytest
 
 import brisk
 from brisk.fork_server.build import LAUNCHER, place_launchers
-from brisk.fork_server.server import FIRST_STUBS
 from brisk.fork_server.start import SOCKET_VARIABLE
 from brisk.protocol.stub_process import birth_of
 from support.waiting import wait_until
@@ -28,14 +27,12 @@ exit 5
 
 FORK_SERVER = """
 import os, socket, sys, time
-from brisk.fork_server import server as module
+from brisk.fork_server.server import ForkServer
 
 listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 listener.bind("\\0" + sys.argv[1])
 listener.listen()
-server, prepared = module.ForkServer(listener, int(sys.argv[2])), []
-if never_idle := sys.argv[5] == "never idle":
-    module.IDLE_S = 1000.0
+server = ForkServer(listener, int(sys.argv[2]))
 print("listening", flush=True)
 fork, refusals = os.fork, int(sys.argv[4])
 
@@ -49,11 +46,10 @@ def fork_unless_refused():
 os.fork = fork_unless_refused
 
 def become(arguments, launcher):
-    last = [b"prepared" if prepared else b"bare"] if never_idle else []
-    line = b" ".join([b"%d %d" % (os.getpid(), launcher), *arguments, *last])
+    line = b" ".join([b"%d %d" % (os.getpid(), launcher), *arguments])
     os.write(1, line + b"\\n")  # at once: stubs of two launchers write to one pipe
 
-if server.serve(become, lambda: prepared.append(True)):
+if server.serve(become):
     time.sleep(float(sys.argv[3]))
     os._exit(7)
 """
@@ -102,11 +98,11 @@ def said_alone(
 
 @contextlib.contextmanager
 def fork_server(
-    backend: Path, server: int, stub_lives_s: float, refusals: int = 0, idle: str = "at times"
+    backend: Path, server: int, stub_lives_s: float, refusals: int = 0
 ) -> Iterator[subprocess.Popen[str]]:
     socket = said_alone(backend, server)[2]
     numbers = map(str, (server, stub_lives_s, refusals))
-    arguments = [sys.executable, "-c", FORK_SERVER, socket, *numbers, idle]
+    arguments = [sys.executable, "-c", FORK_SERVER, socket, *numbers]
     with subprocess.Popen(
         arguments,
         stdout=subprocess.PIPE,
@@ -188,18 +184,6 @@ def test_a_forked_stub_has_the_command_line_and_its_end_is_the_launcher_s(backen
     assert arguments == expected
     assert launcher == asked.pid
     assert stub not in (asked.pid, process.pid)
-
-
-def test_what_many_stubs_share_is_imported_behind_the_first_also_where_launchers_always_wait(
-    backend: Path,
-) -> None:
-    with fork_server(backend, os.getpid(), 0.0, idle="never idle") as process:
-        found = []
-        for _ in range(FIRST_STUBS + 2):
-            with start(backend, os.getpid()) as asked:
-                found.append(introduced(process)[2][-1])
-                assert asked.wait() == 7
-    assert found == ["bare"] * FIRST_STUBS + ["prepared"] * 2
 
 
 def test_a_launcher_is_not_taken_for_a_stub(backend: Path) -> None:

@@ -41,10 +41,6 @@ _TIMEOUT_S = 10.0
 IDLE_S = 0.02
 """Without a launcher for so long, the next one is not at the door."""
 
-FIRST_STUBS = 6
-"""Behind so many a server has many entries: those that follow share what is imported then, though
-they wait for it, 60 ms once."""
-
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that a terminal or an init sends to all processes: the server ends with tritonserver."""
 
@@ -67,7 +63,6 @@ class ForkServer:
         self._listener = listener
         self._server_ended = os.pidfd_open(server)
         self._stubs: dict[int, _Stub] = {}
-        self._forked = 0
         self._ignored: set[int] = set()
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
@@ -76,8 +71,7 @@ class ForkServer:
     def serve(self, become: Become, when_idle: Callable[[], None] = lambda: None) -> bool:
         """True in a new stub, after ``become``; False when tritonserver has ended.
 
-        ``when_idle``: called once, as soon as no launcher waits, or behind FIRST_STUBS of them.
-        Raises what it does.
+        ``when_idle``: called once, as soon as no launcher waits. Raises what it does.
         """
         for number in _PASSED_ON:
             if signal.signal(number, signal.SIG_IGN) is signal.SIG_IGN:
@@ -87,7 +81,7 @@ class ForkServer:
         was_idle = False
         while True:
             ready = self._poll.poll(None if was_idle else IDLE_S * 1e3)
-            if not was_idle and (not ready or self._forked >= FIRST_STUBS):
+            if not ready:
                 was_idle = True
                 when_idle()
                 gc.collect()
@@ -120,7 +114,6 @@ class ForkServer:
             self._leave()
             _introduce(launcher, pid, become)
             return True
-        self._forked += 1
         stub = _Stub(child, os.pidfd_open(child), launcher)
         self._stubs[stub.ended] = self._stubs[launcher.fileno()] = stub
         self._poll.register(stub.ended, select.POLLIN)

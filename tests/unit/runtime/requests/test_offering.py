@@ -102,7 +102,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
 def test_a_model_is_offered_when_it_is_hot_and_taken_back_when_it_is_cold(stub: Stub) -> None:
     (offer,) = stub.pass_s(60, round(LEAST_RATE) + 2)
     assert isinstance(offer, ComputeInStub)
-    assert stub.pass_s(60, 1) == []  # between the two rates it stays where it is
+    assert stub.pass_s(60, round(COLD_RATE) + 1) == []  # between the two it stays where it is
     (back,) = stub.pass_s(60, 0)
     assert isinstance(back, ComputeNoMore)
     (again,) = stub.pass_s(60, 1000)

@@ -109,20 +109,16 @@ std::string sleepers_of(pid_t process) {
   return sleep ? all : "";
 }
 
-void pause_for(long nanoseconds) {
-  const timespec duration = {nanoseconds / kSecondNs, nanoseconds % kSecondNs};
-  nanosleep(&duration, nullptr);
-}
-
 // Returns once no thread of the stub has run between two looks, so that none is where it holds a lock
 // of the memory that it shares with the server; after a second in any case, as the backend would.
 void wait_until_quiet(pid_t stub) {
+  const timespec pause = {0, kLookNs};
   std::string before;
   for (long waited_ns = 0; waited_ns < kSecondNs; waited_ns += kLookNs) {
     const std::string now = sleepers_of(stub);
     if (!now.empty() && now == before) return;
     before = now;
-    pause_for(kLookNs);
+    nanosleep(&pause, nullptr);
   }
 }
 

@@ -29,13 +29,12 @@ from brisk.scheduling.job import JobClass
 from brisk.settings import cache_directory
 from brisk.telemetry.events import INCIDENTS, SPANS
 
-LEAST_ANSWERS = 100
+LEAST_ANSWERS = 200
 """Of a binding to one worker, before its stub may compute: it has not died of them."""
 
-LEAST_RATE, COLD_RATE = 3.0, 0.3
+LEAST_RATE, COLD_RATE = 10.0, 1.0
 """Answers a second from which on a model is worth a session in its stub, and below which it is no
-more. The way to the worker costs 0.4 ms of a processor, the session 5 MB: three requests a second
-take as much of a processor as 5 MB are of the 4 GB that go with one."""
+more."""
 
 RATE_OVER_S = 5.0
 """The time constant of the moving average of a model's answers a second."""

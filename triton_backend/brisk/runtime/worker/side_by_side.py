@@ -17,9 +17,11 @@ import threading
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from weakref import WeakKeyDictionary
 
 from brisk.runtime.models.session import Servable
 from brisk.runtime.models.table import SessionTable
+from brisk.runtime.models.yielding import LoneLoad
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.worker.batch import Request, Run
 from brisk.runtime.worker.relay import Relay, Step
@@ -52,6 +54,7 @@ class SideBySide:
         requests: RequestTable,
         profiles: ProfileTable,
         sessions: SessionTable,
+        lone: LoneLoad,
         leading: list[Run],
         runs: list[Run],
         begin: Callable[[], Run | None],
@@ -59,24 +62,24 @@ class SideBySide:
     ) -> None:
         """``processors``: of which the leader computes on one; 1: all goes in turns.
         ``leading``: the leader's runs, of which the last one computes; ``runs``: empty. ``begin``:
-        begins the normal job whose turn is next, narrow; None where it may not, or has failed at
-        once. ``conclude``: answers what has been computed.
+        begins the normal job whose turn is next, narrow; None where it has failed at once.
+        ``conclude``: answers what has been computed.
         """
         self._processors = processors
         self._relay = relay
         self._requests = requests
         self._profiles = profiles
         self._sessions = sessions
+        self._lone = lone
         self._begin = begin
         self._conclude = conclude
         self._idle: list[SimpleQueue[Run]] = []
         """Of each companion that waits, where it finds a run."""
-        self._companions = 0
         self._leading = leading
         self.runs = runs
         self.steps: list[Step] = []
         self._urgent_ns = -CALM_NS
-        self._crowded_ns: dict[Servable, int] = {}
+        self._crowded_ns: WeakKeyDictionary[Servable, int] = WeakKeyDictionary()
         """When requests of a session that has narrow ones crowded last."""
 
     def note_urgent(self, now_ns: int) -> None:
@@ -133,11 +136,20 @@ class SideBySide:
             and (session.caches is None or not session.caches.were_brought)
         )
 
+    def may_begin(self) -> bool:
+        """Whether something waits that may begin beside what goes on."""
+        first = self._requests.queue.peek()
+        return not (first is None or self._lone.is_wanted or self.holds(first))
+
+    def holds(self, job: Request) -> bool:
+        """Whether a run of it has to wait for companions, to be alone (``takes``)."""
+        return bool(self.runs) and job.record.is_replay
+
     def look(self, now_ns: int) -> None:
         """Let go of narrow sessions that nobody has needed of late."""
         for session, crowded_ns in list(self._crowded_ns.items()):
             if now_ns - crowded_ns > IDLE_NS:
-                session.narrow = None
+                session.narrow, session.crowds = None, 0
                 del self._crowded_ns[session]
 
     # --- companions ---------------------------------------------------------------------------
@@ -145,10 +157,10 @@ class SideBySide:
     def _wake_one(self) -> SimpleQueue[Run]:
         if self._idle:
             return self._idle.pop()
-        self._companions += 1
         given: SimpleQueue[Run] = SimpleQueue()
-        name = f"brisk-companion-{self._companions}"
-        threading.Thread(target=self._work, args=(given,), name=name, daemon=True).start()
+        threading.Thread(
+            target=self._work, args=(given,), name="brisk-companion", daemon=True
+        ).start()
         return given
 
     def _work(self, given: SimpleQueue[Run]) -> None:
@@ -189,6 +201,6 @@ class SideBySide:
         """What a companion begins by itself, while the leader computes on one processor."""
         first = self._requests.queue.peek()
         leader_is_narrow = self._leading and self._leading[-1].is_narrow
-        if first is None or not leader_is_narrow or not self.takes(first):
+        if first is None or self._lone.is_wanted or not (leader_is_narrow and self.takes(first)):
             return None
         return self._begin()

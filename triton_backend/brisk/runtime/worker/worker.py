@@ -101,7 +101,9 @@ class Worker:
         processors = settings.threads if is_first and settings.runs_side_by_side else 1
         self._side = SideBySide(
             *(processors, self._relay, self._requests, profiles, self._sessions),
-            *(*lists, self._begin_beside, self._conclude),
+            *(self._loader.lone, *lists),
+            lambda: self._begin(JobClass.NORMAL, is_narrow=True),
+            self._conclude,
         )
         gate = controller.gate if is_first and settings.computes_in_stubs else None
         self._offering = Offering(connections, self._sessions, gate)
@@ -145,7 +147,7 @@ class Worker:
     def _hear(self) -> None:
         """Take in what peers, audits and the load lane have sent."""
         goes_on = (self._long_runs.aside or self._beside) and not self._runs
-        if goes_on and (self._loader.lone.is_wanted or not len(self._requests.queue)):
+        if goes_on and not self._side.may_begin():
             self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._listen(self._patience_s())
         self._is_held = False
@@ -198,7 +200,7 @@ class Worker:
         takes_place = not self._runs or self._controller.policy.takes_place(
             following, self._runs[-1].jobs[0], normal_is_owed=is_owed
         )
-        if not takes_place:
+        if not takes_place or (not self._runs and side.holds(following)):
             return
         if following.job_class is JobClass.REALTIME:
             side.note_urgent(time.monotonic_ns())
@@ -222,10 +224,6 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(jobs, error)
         return None
-
-    def _begin_beside(self) -> Run | None:
-        is_held = self._loader.lone.is_wanted
-        return None if is_held else self._begin(JobClass.NORMAL, is_narrow=True)
 
     def _run_top(self) -> None:
         """A quantum of the run on top; when it is over, the one before it goes on."""
