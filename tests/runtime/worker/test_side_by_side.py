@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,28 +35,38 @@ CROWD = 4
 ROW = np.ones((1, 4), np.float32)
 
 
+@pytest.fixture(scope="module")
+def two_processors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuntimePaths]:
+    """A runtime of two threads that makes prepared forms."""
+    folder = tmp_path_factory.mktemp("two")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("BRISK_CACHE_DIR", str(folder / "cache"))
+        environment.setenv("BRISK_SAMPLED_SHARE", "0")
+        with building_runtime(folder, environment, threads=2) as place:
+            yield place
+
+
+@pytest.fixture(scope="module")
+def connection(
+    two_processors: RuntimePaths, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RuntimeClient]:
+    """Of a model whose runs take some 50 ms, and which is prepared once it is settled."""
+    path = tmp_path_factory.mktemp("crowded") / "crowded.onnx"
+    with opened(two_processors, describe(slow_model(path, STEPS))) as made:
+        yield made
+
+
 @pytest.fixture
-def two_processors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, private_cache: None
-) -> Iterator[RuntimePaths]:
-    with building_runtime(tmp_path, monkeypatch, threads=2) as place:
-        yield place
-
-
-@contextlib.contextmanager
-def settled(place: RuntimePaths, folder: Path) -> Iterator[RuntimeClient]:
-    """Of a model whose runs take some 50 ms, prepared."""
-    (folder / "crowded").mkdir()
-    description = describe(slow_model(folder / "crowded" / "crowded.onnx", STEPS))
-    with opened(place, description) as connection, Observer(place, Role.FOREGROUND) as observer:
+def crowd(connection: RuntimeClient, two_processors: RuntimePaths) -> Iterator[Crowd]:
+    with Observer(two_processors, Role.FOREGROUND) as observer:
 
         def is_settled() -> bool:
             models = observer.status().models
-            return any(each.name == description.name and each.is_settled for each in models)
+            return any(each.name == "crowded" and each.is_settled for each in models)
 
         with TIMED:
             wait_until(is_settled, "the prepared form")
-        yield connection
+        yield Crowd(connection, observer)
 
 
 class Crowd:
@@ -105,6 +114,10 @@ class Crowd:
         self.end()
         return most
 
+    def await_none(self) -> None:
+        with TIMED:
+            wait_until(lambda: at_once(self._observer) == 0, "the end of all runs")
+
     def end(self) -> None:
         for _, answer in self._waiting:
             self._take(answer)
@@ -123,76 +136,57 @@ def at_once(observer: Observer) -> int:
     return sum(not run.is_parked for run in observer.status().runs)
 
 
-def test_runs_go_on_side_by_side_where_requests_crowd(
-    two_processors: RuntimePaths, tmp_path: Path
-) -> None:
-    with (
-        settled(two_processors, tmp_path) as connection,
-        Observer(two_processors, Role.FOREGROUND) as observer,
-    ):
-        crowd = Crowd(connection, observer)
-        crowd.await_two()
-        crowd.await_two(more=4)
-        crowd.end()
-        wait_until(lambda: at_once(observer) == 0, "the end of all runs")
-        np.testing.assert_array_equal(infer(connection, SLOW_INPUT), crowd.expected)
+def test_runs_go_on_side_by_side_where_requests_crowd(crowd: Crowd) -> None:
+    crowd.await_two()
+    crowd.await_two(more=4)
+    crowd.end()
+    crowd.await_none()
 
-        # one that is cancelled while it is computed ends, whoever computes it
-        crowd.await_two()
-        crowd.cancel()
-        with TIMED:
-            wait_until(lambda: at_once(observer) == 0, "the end of what was cancelled")
 
-        # what was under way when the worker died is computed again, and answered once
-        crowd.await_two()
-        kill(worker_of(two_processors))
-        crowd.end()
+def test_a_run_that_is_cancelled_ends_whoever_computes_it(crowd: Crowd) -> None:
+    crowd.await_two()
+    crowd.cancel()
+    crowd.await_none()
 
 
 def test_a_load_that_is_to_be_alone_waits_for_companions_and_is_not_kept_waiting_by_them(
-    two_processors: RuntimePaths, tmp_path: Path, quick: Path
+    crowd: Crowd, two_processors: RuntimePaths, quick: Path
 ) -> None:
     """One that has ended a worker: nothing may run beside it, and others wait meanwhile."""
-    with (
-        settled(two_processors, tmp_path) as connection,
-        Observer(two_processors, Role.FOREGROUND) as observer,
-    ):
-        crowd = Crowd(connection, observer)
-        crowd.await_two()
-        for _ in range(4):
-            crowd.go_on()
-            begun_s = time.monotonic()
-            with opened(two_processors, describe(quick, strikes=1)) as other:
-                np.testing.assert_array_equal(infer(other, ROW), -ROW)
-            with TIMED:
-                assert time.monotonic() - begun_s < LONGEST_ALONE_S / 3
-        crowd.end()
+    crowd.await_two()
+    for _ in range(4):
+        crowd.go_on()
+        begun_s = time.monotonic()
+        with opened(two_processors, describe(quick, strikes=1)) as other:
+            np.testing.assert_array_equal(infer(other, ROW), -ROW)
+        with TIMED:
+            assert time.monotonic() - begun_s < LONGEST_ALONE_S / 3
+    crowd.end()
+
+
+def test_what_was_under_way_when_the_worker_died_is_computed_again_and_answered_once(
+    crowd: Crowd, two_processors: RuntimePaths
+) -> None:
+    crowd.await_two()
+    kill(worker_of(two_processors))
+    crowd.end()
 
 
 def test_beside_a_real_time_model_runs_take_turns(
-    two_processors: RuntimePaths, tmp_path: Path, quick: Path
+    crowd: Crowd, two_processors: RuntimePaths, quick: Path
 ) -> None:
-    with (
-        settled(two_processors, tmp_path) as connection,
-        opened(two_processors, describe(quick, job_class="realtime")) as urgent,
-        Observer(two_processors, Role.FOREGROUND) as observer,
-    ):
-        infer(urgent, ROW)
-        crowd = Crowd(connection, observer)
+    crowd.await_two()
+    crowd.end()
+    with opened(two_processors, describe(quick, job_class="realtime")):
         assert crowd.most_at_once(24) == 1
 
 
 def test_behind_a_real_time_request_runs_take_turns(
-    two_processors: RuntimePaths, tmp_path: Path, quick: Path
+    crowd: Crowd, two_processors: RuntimePaths, quick: Path
 ) -> None:
-    """Of a model whose requests are normal unless they say otherwise."""
-    with (
-        settled(two_processors, tmp_path) as connection,
-        opened(two_processors, describe(quick)) as other,
-        Observer(two_processors, Role.FOREGROUND) as observer,
-    ):
-        crowd = Crowd(connection, observer)
-        crowd.await_two()
+    """Of a model whose requests are normal unless they say otherwise; the last test here."""
+    crowd.await_two()
+    crowd.end()
+    with opened(two_processors, describe(quick)) as other:
         np.testing.assert_array_equal(submit(other, ROW, "realtime")[1].output(), -ROW)
-        crowd.end()
         assert crowd.most_at_once(16) == 1

@@ -200,7 +200,7 @@ class Worker:
         takes_place = not self._runs or self._controller.policy.takes_place(
             following, self._runs[-1].jobs[0], normal_is_owed=is_owed
         )
-        if not takes_place or (not self._runs and side.holds(following)):
+        if not takes_place or (self._beside and not self._runs and side.holds(following)):
             return
         if following.job_class is JobClass.REALTIME:
             side.note_urgent(time.monotonic_ns())
