@@ -6,7 +6,8 @@
 | everything else that a request waits for | the server's own |
 | loads: their lanes, and threads that stand back | ``LOADING`` |
 | runs that take so long that others go on beside them | ``LOADING`` |
-| those that do not end when they should, beside more urgent ones | ``STALLED`` |
+| those that do not end when they should, beside more urgent ones | idle processors only |
+| ONNX Runtime's threads that compute with them | ``STALLED`` |
 | training of learned caches by ``brisk caches`` | ``TRAINING`` |
 | best-effort work | ``LEAST``, or what gives it its minimum share (``stand_back``) |
 | helper processes in the background | idle processors only (``step_aside``) |
@@ -36,9 +37,8 @@ have a processor to let go of it. With both processors busy, a real-time request
 waited 0.13 to 1.4 s for the lock under SCHED_IDLE, 0.3 to 0.4 at 19, 0.024 to 0.028 at 5."""
 
 STALLED = 12
-"""Of a run that nobody knows the end of, a fifteenth of a processor that another run wants: beside
-one at ``LOADING``, which gets a quarter of it, a real-time run on both processors took 1.4 times
-as long. Its thread wants the interpreter's lock once, when it ends."""
+"""Of what computes with a run that nobody knows the end of, and of that run itself where
+SCHED_IDLE is refused: a fifteenth of a processor that another run wants."""
 
 TRAINING = 10
 
@@ -145,8 +145,15 @@ class Precedence:
         return helpers
 
     def stand_further(self, thread: int, helpers: frozenset[int]) -> None:
-        """They stand aside and do not end."""
+        """They stand aside and do not end: the thread gets what processors others leave.
+
+        At niceness 12, and at 19, the kernel still lets it go on for a moment whenever one of a
+        real-time run's threads wakes up: beside it such a run's p99 doubled, here it stays. Its
+        thread wants the interpreter's lock once, when it ends.
+        """
         self._lower([thread, *helpers], STALLED)
+        with contextlib.suppress(OSError):  # it has ended, or the system refuses it
+            os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
     def _lower(self, threads: Iterable[int], niceness: int) -> None:
         for each in threads:
@@ -172,6 +179,14 @@ def _running_threads() -> set[int]:
             if state == "R":
                 running.add(int(entry.name))
     return running
+
+
+def computed_ns(thread: int) -> int:
+    """Processor time of a thread of this process; 0 where it has ended or nobody counts it."""
+    try:
+        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _set_thread(thread: int, niceness: int) -> None:

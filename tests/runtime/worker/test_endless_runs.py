@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -157,12 +159,8 @@ def test_a_run_that_does_not_end_leaves_the_processors_to_others(
         np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
         assert os.getpriority(os.PRIO_PROCESS, aside) == max(LOADING, usual)
 
-        def stands_further_back() -> bool:
-            submit(innocent, ROWS, "realtime")[1].output()
-            return os.getpriority(os.PRIO_PROCESS, aside) == max(STALLED, usual)
-
-        with TIMED:
-            wait_until(stands_further_back, "that it stands further back, beside urgent work")
+        stand_further_back(innocent, aside)
+        assert os.getpriority(os.PRIO_PROCESS, aside) == max(STALLED, usual)
         connection.cancel(number)
         with TIMED:
             wait_until(lambda: is_quiet(worker_of(shared_place)), "the end of its computing")
@@ -171,6 +169,46 @@ def test_a_run_that_does_not_end_leaves_the_processors_to_others(
         assert leader != aside
         assert os.getpriority(os.PRIO_PROCESS, leader) == usual
         connection.cancel(number)
+
+
+def stand_further_back(urgent: RuntimeClient, aside: int) -> None:
+    """By real-time requests beside it, until the thread gets idle processors only."""
+
+    def does() -> bool:
+        submit(urgent, ROWS, "realtime")[1].output()
+        return os.sched_getscheduler(aside) == os.SCHED_IDLE
+
+    with TIMED:
+        wait_until(does, "that it stands further back, beside urgent work")
+
+
+def test_a_run_that_gets_idle_processors_only_ends_without_its_worker(
+    shared_place: RuntimePaths, endless: Path, quick: Path
+) -> None:
+    """It needs a processor to find out that it is to end, and there is none for some seconds."""
+    with (
+        opened(shared_place, describe(quick)) as innocent,
+        opened(shared_place, describe(endless)) as connection,
+    ):
+        worker = worker_of(shared_place)
+        number, _ = begin(connection)
+        np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
+        stand_further_back(innocent, busiest_thread(worker))
+        busy = [
+            subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            for _ in range(12 * len(os.sched_getaffinity(0)))
+        ]
+        try:
+            connection.cancel(number)
+            time.sleep(3.0)
+        finally:
+            for process in busy:
+                process.kill()
+                process.wait()
+        with TIMED:
+            wait_until(lambda: is_quiet(worker), "the end of its computing")
+        assert worker_of(shared_place) == worker
+        np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
 
 
 def test_runs_that_do_not_end_make_room_for_each_other(

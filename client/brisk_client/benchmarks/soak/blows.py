@@ -72,6 +72,7 @@ class Blows:
     """``faults``: wrong answers and errors of the requests around each blow. ``untold``: blows of
     which the log has no line. ``begun_s``: when the first fell (``time.monotonic``).
     ``settled_s``: since when nothing may grow any more, as far as so many blows have fallen.
+    ``files``: how many all processes had open, behind each blow since then.
     """
 
     def __init__(self, server: BenchmarkServer, repository: Path, cache: Path) -> None:
@@ -79,8 +80,7 @@ class Blows:
         self.faults: list[str] = []
         self.untold: list[str] = []
         self.notes: list[str] = []
-        self.files_before = 0
-        self.files_after = 0
+        self.files: list[int] = []
         self.begun_s = self.settled_s = 0.0
         self._spans: list[tuple[float, float, str]] = []
         self._server = server
@@ -117,12 +117,11 @@ class Blows:
             name = blow.__name__.strip("_").replace("_", " ")
             self._spans.append((begin_s, time.monotonic() + SETTLING_S, name))
             number += 1
+            self.files.append(self._open_files())
             if number in (len(blows), SETTLED_ROUNDS * len(blows)):
-                self.files_before = self._open_files()
+                self.files.clear()
                 self.settled_s = time.monotonic()
         self._try(self._free)
-        time.sleep(PAUSE_S)
-        self.files_after = self._open_files()
 
     def is_outside(self, begin_s: float, end_s: float) -> bool:
         """Whether such a time is one between blows."""

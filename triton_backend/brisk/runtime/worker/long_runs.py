@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from brisk import telemetry
 from brisk.errors import UnavailableError
-from brisk.os_priority import Precedence
+from brisk.os_priority import Precedence, computed_ns
 from brisk.runtime.log import LOGGER
 from brisk.runtime.preemption.controller import PreemptionController
 from brisk.runtime.requests.table import RequestTable
@@ -29,7 +29,10 @@ MOST_ASIDE = 4
 """Runs that go on beside others at a time; then the first of them has to make room."""
 
 LAST_RESORT_NS = 1_000_000_000
-"""From telling a run to end to ending the worker."""
+"""From telling a run to end to ending the worker. Of a run that has only idle processors, its own
+time on them counts, or PATIENCE_NS: it has to run to find out."""
+
+PATIENCE_NS = 10_000_000_000
 
 TOLD_AGAIN_NS = 60_000_000_000
 """Between two lines of the log about long runs of a model."""
@@ -105,10 +108,10 @@ class LongRuns:
         if run.live:
             return
         step.end(now_ns)
-        if step.ended_ns is None or now_ns - step.ended_ns <= LAST_RESORT_NS:
+        if step.ended_ns is None or not _has_had_its_time(step, now_ns - step.ended_ns):
             return
         text = f"a run of model '{run.model_name}' does not end, although it was told to"
-        self.end_worker(f"{text} {LAST_RESORT_NS / 1e9:g} s ago", run)
+        self.end_worker(f"{text} {(now_ns - step.ended_ns) / 1e9:.0f} s ago", run)
 
     def end_worker(self, why: str, blamed: Run | None = None) -> None:
         """Nothing else ends what it computes. Other runs are computed by the next worker."""
@@ -149,6 +152,13 @@ class LongRuns:
         if self._runs:
             self._runs[-1].resume()
             self._controller.begins(self._runs[-1], time.monotonic_ns())
+
+
+def _has_had_its_time(step: Step, waited_ns: int) -> bool:
+    """To end, since it was told to so long ago."""
+    if step.is_stalled and waited_ns <= PATIENCE_NS:
+        return computed_ns(step.thread) - step.computed_ns > LAST_RESORT_NS
+    return waited_ns > LAST_RESORT_NS
 
 
 def _is_stalled(step: Step, now_ns: int) -> bool:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from brisk.os_priority import computed_ns
 from brisk.runtime.worker.batch import Run
 from brisk.segments.frame import RunControl, control
 
@@ -40,9 +41,10 @@ class Step:
     """A step of ``run`` that is computed. ``is_aside``: another thread leads meanwhile.
 
     When it is over: ``is_last`` of the run's steps, or the ``error`` that it ended with.
-    ``ended_ns``: when it was told to end; None where it was not. ``thread``: the number that
-    the system gives the thread which computes it; ``helpers``: those of threads that stand aside
-    with it. ``is_stalled``: it stands aside, and does not end when it should.
+    ``ended_ns``: when it was told to end, None where it was not; ``computed_ns``: the processor
+    time of its thread then. ``thread``: the number that the system gives the thread which computes
+    it; ``helpers``: those of threads that stand aside with it. ``is_stalled``: it stands aside,
+    and does not end when it should.
     """
 
     run: Run
@@ -53,6 +55,7 @@ class Step:
     is_aside: bool = False
     is_stalled: bool = False
     ended_ns: int | None = None
+    computed_ns: int = 0
     is_last: bool = False
     error: Exception | None = None
 
@@ -60,6 +63,7 @@ class Step:
         """Precondition: it is under way, and the caller holds the baton."""
         if self.ended_ns is None:
             self.ended_ns = now_ns
+            self.computed_ns = computed_ns(self.thread)
             self.control.end()
 
 
