@@ -19,7 +19,7 @@ from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliv
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
 from brisk_client.disb import equality, pairs, preemption
-from brisk_client.disb.comparison.rounds import LEAST_ROUNDS, compare
+from brisk_client.disb.comparison.rounds import LAP_S, LEAST_ROUNDS, compare
 from brisk_client.disb.comparison.sampling import MEAN_DIFFERENCE, P99_DIFFERENCE
 from brisk_client.disb.networks import NETWORKS
 from brisk_client.disb.plan import (
@@ -41,8 +41,9 @@ from brisk_client.workload.requests import ANSWER_TIMEOUT_S
 
 NOTES = ("no p99 is told of fewer than 1,000 requests, no p99.9 of fewer than 10,000",)
 WORKLOAD_NOTES = (
-    "every round begins and ends with the real-time clients alone (RT-only before, after), the "
-    "other sides between them forwards and backwards in turns; where the two differ by more than "
+    f"the runs of a round go on in laps of some {LAP_S:g} s; each begins and ends with the "
+    "real-time clients alone (RT-only before, after), the other sides between them forwards and "
+    "backwards in turns; where those before and those after differ by more than "
     f"{MEAN_DIFFERENCE:.0%} in mean or {P99_DIFFERENCE:.0%} in p99 the machine was not quiet, and "
     "the round's rows (stage round) are kept but no figure comes of them; of fewer than "
     f"{LEAST_ROUNDS} quiet rounds no figure comes at all, and the workload's checks say so",

@@ -110,6 +110,27 @@ def fit(
     return coordinate(fitted, each_s), factor
 
 
+def laps(workload: Workload, lap_s: float) -> list[Workload]:
+    """The workload in parts of equal length, about ``lap_s`` each, to be run one by one.
+
+    Each has arrivals of its own: the part's of a trace, others from another seed.
+    """
+    count = max(1, round(workload.duration_s / lap_s))
+    part_s = workload.duration_s / count
+    return [
+        replace(
+            workload,
+            duration_s=part_s,
+            seed=workload.seed + number,
+            tasks=tuple(
+                replace(task, load=_cut(task.load, number * part_s, part_s))
+                for task in workload.tasks
+            ),
+        )
+        for number in range(count)
+    ]
+
+
 def realtime_only(workload: Workload) -> Workload:
     tasks = tuple(task for task in workload.tasks if task.job_class == "realtime")
     return replace(workload, tasks=tasks)
@@ -130,6 +151,13 @@ def _frequency_hz(load: Load, duration_s: float) -> float:
     if isinstance(load, (Periodic, Poisson)):
         return load.frequency_hz
     return len(load.arrivals_s) / duration_s if isinstance(load, Trace) else 0.0
+
+
+def _cut(load: Load, begin_s: float, duration_s: float) -> Load:
+    if not isinstance(load, Trace):
+        return load
+    moved = (arrival_s - begin_s for arrival_s in load.arrivals_s)
+    return Trace(tuple(arrival_s for arrival_s in moved if 0 <= arrival_s < duration_s))
 
 
 def _slowed(load: Load, factor: float, duration_s: float) -> Load:

@@ -12,10 +12,11 @@ from brisk_client.disb.workloads import (
     demand,
     due_before_the_next,
     fit,
+    laps,
     read_real,
     realtime_only,
 )
-from brisk_client.workload.description import Periodic, Poisson, Trace
+from brisk_client.workload.description import Periodic, Poisson, Task, Trace, Workload
 from brisk_client.workload.parsing import read_workload
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "disb"
@@ -81,6 +82,27 @@ def test_a_trace_is_stretched_and_cut() -> None:
     workload = Workload(10.0, (Task("t", "vgg", Trace((0.0, 1.0, 4.0))),))
     slowed = slow_down(workload, 2.0, 5.0)
     assert slowed.tasks[0].load == Trace((0.0, 2.0))
+
+
+def test_laps_of_a_workload_have_each_arrival_of_a_trace_once_and_others_anew() -> None:
+    arrivals = tuple(number * 0.7 for number in range(30))
+    tasks = (
+        Task("trace", "vgg", Trace(arrivals)),
+        Task("random", "vgg", Poisson(9.0)),
+        Task("frames", "vgg", Periodic(9.0, phase_s=0.05)),
+    )
+    found = laps(Workload(21.0, tasks, seed=3), 5.0)
+    assert [lap.duration_s for lap in found] == [5.25] * 4
+    assert len({lap.seed for lap in found}) == 4
+    at_s: list[float] = []
+    for number, lap in enumerate(found):
+        assert lap.tasks[1:] == tasks[1:]
+        load = lap.task("trace").load
+        assert isinstance(load, Trace)
+        at_s += [number * 5.25 + arrival_s for arrival_s in load.arrivals_s]
+        assert all(0 <= arrival_s < 5.25 for arrival_s in load.arrivals_s)
+    assert at_s == pytest.approx(list(arrivals))
+    assert len(laps(Workload(2.0, tasks), 5.0)) == 1
 
 
 def test_real_time_clients_alone_are_those_of_the_workload() -> None:

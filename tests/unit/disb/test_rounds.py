@@ -13,6 +13,7 @@ from brisk_client.disb.comparison.sampling import (
     Round,
     WorkloadSample,
     describe,
+    joined,
     median_ratio,
     summarise_side,
 )
@@ -47,6 +48,13 @@ def _quiet(number: int, ms: float, preemptive: WorkloadSample) -> Round:
 
 def _report(rows: list[dict[str, Any]]) -> Report:
     return Report("preempt", {}, {}, rows, [])
+
+
+def test_a_run_of_laps_has_all_their_requests_and_their_mean_pace() -> None:
+    run = joined([_run(10.0, 4.0, 2, dropped=1), _run(20.0, 6.0, 1, failed=2, busy=0.25)])
+    assert run.latency_ms == [10.0, 10.0, 20.0]
+    assert (run.per_s, run.best_effort_per_s, run.dropped, run.failed) == (5.0, 2.5, 1, 2)
+    assert run.busy == pytest.approx(0.5)
 
 
 def test_ratios_of_means_are_taken_within_a_round_and_tails_of_all_rounds() -> None:

@@ -15,6 +15,7 @@ from brisk_client.disb.comparison.sampling import (
     Round,
     WorkloadSample,
     describe,
+    joined,
     run_columns,
     sample,
     summarise_side,
@@ -24,7 +25,7 @@ from brisk_client.disb.plan import CONFINED, RT_ONLY, Plan
 from brisk_client.disb.served import REALTIME, closed_loop
 from brisk_client.disb.sides import SUFFIXES, Side, entry_name, running_sides
 from brisk_client.disb.wire import wait_until_settled
-from brisk_client.disb.workloads import fit, realtime_only
+from brisk_client.disb.workloads import fit, laps, realtime_only
 from brisk_client.report import REASON, Report
 from brisk_client.workload.description import Workload
 from brisk_client.workload.requests import UNLIMITED, request_sender
@@ -34,6 +35,9 @@ WARM_UPS = 12
 
 REHEARSAL_S = 10.0
 """Of each side before the first round, at most."""
+
+LAP_S = 5.0
+"""Of a run at a time: what slows a shared machine for half a minute shall meet all sides."""
 
 LEAST_REQUESTS = 1100
 """Of the real-time clients in each run: without a p99 nobody knows whether the machine was quiet.
@@ -65,8 +69,7 @@ def compare(report: Report, workloads: Mapping[str, Workload], plan: Plan) -> No
 def _measure(
     report: Report, running: Sequence[Side], workload: Workload, name: str, plan: Plan
 ) -> None:
-    """Rounds of all sides between two runs of the real-time clients alone, after a rehearsal that
-    does not count.
+    """Rounds of all sides, in laps, after a rehearsal that does not count.
 
     Arrivals are fitted before each round, the same for all its sides: a machine that others use
     may be half as fast a minute later, and its capacity is what the paper's share is of. In the
@@ -77,21 +80,21 @@ def _measure(
     networks = sorted({task.model for task in realtime_only(workload).tasks})
     alone = next(each for each in running if each.name == RT_ONLY)
 
-    def taken(stage: str, side: Side, fitted: Workload, warm_ups: int) -> WorkloadSample:
-        found = sample(side, fitted, warm_ups)
+    def tell(stage: str, side_name: str, found: WorkloadSample) -> WorkloadSample:
         console = Console(stderr=True, highlight=False)
-        console.print(f"{name}, {stage}, {side.name}: {describe(found)}", soft_wrap=True)
+        console.print(f"{name}, {stage}, {side_name}: {describe(found)}", soft_wrap=True)
         return found
 
     first_s = _calibrate(alone, networks)
     rehearsed, _ = fit(workload, first_s, min(plan.seconds, REHEARSAL_S))
     others = [side for side in running if not (side.is_baseline or side is alone)]
     for side in (alone, *others):
-        taken("rehearsal", side, rehearsed, WARM_UPS)
+        tell("rehearsal", side.name, sample(side, rehearsed, WARM_UPS))
     baselines = {side.name: side for side in running if side.is_baseline}
     tried, _ = fit(workload, first_s, plan.trial_s)
     trials = {
-        side.name: run_columns(taken(TRIAL, side, tried, WARM_UPS)) for side in baselines.values()
+        name: run_columns(tell(TRIAL, name, sample(side, tried, WARM_UPS)))
+        for name, side in baselines.items()
     }
     others += [baselines[side] for side in taking_part(trials)]
     rounds: list[Round] = []
@@ -100,13 +103,10 @@ def _measure(
         number = len(rounds) + 1
         alone_s.append(_calibrate(alone, networks))
         fitted, factor = fit(workload, alone_s[-1], plan.seconds, LEAST_REQUESTS)
-        stage = f"round {number}"
-        before = taken(f"{stage}, before", alone, fitted, 1)
-        order = others if number % 2 else others[::-1]
-        runs = {side.name: taken(stage, side, fitted, 1) for side in order}
-        after = taken(f"{stage}, after", alone, fitted, 1)
-        in_order = {side.name: runs[side.name] for side in others}
-        rounds.append(Round(number, round(factor, 3), fitted.duration_s, before, after, in_order))
+        before, runs, after = _laps(others, alone, laps(fitted, LAP_S))
+        rounds.append(Round(number, round(factor, 3), fitted.duration_s, before, after, runs))
+        for run_name, run in rounds[-1].runs.items():
+            tell(f"round {number}", run_name, run)
     report.notes.append(_told(name, [each.arrivals for each in rounds], alone_s))
     report.rows += workload_rows(name, rounds)
     for side_name, columns in trials.items():
@@ -117,6 +117,22 @@ def _measure(
         for each in rounds
         if each.disturbance
     ]
+
+
+def _laps(
+    others: Sequence[Side], alone: Side, parts: Sequence[Workload]
+) -> tuple[WorkloadSample, dict[str, WorkloadSample], WorkloadSample]:
+    """All sides with each part of a workload, forwards and backwards in turns, between two runs of
+    the real-time clients alone; the parts' runs of each side as one.
+    """
+    before, after = [], []
+    runs: dict[str, list[WorkloadSample]] = {side.name: [] for side in others}
+    for number, part in enumerate(parts):
+        before.append(sample(alone, part, 1))
+        for side in others[:: -1 if number % 2 else 1]:
+            runs[side.name].append(sample(side, part, 1))
+        after.append(sample(alone, part, 1))
+    return joined(before), {name: joined(found) for name, found in runs.items()}, joined(after)
 
 
 def taking_part(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:

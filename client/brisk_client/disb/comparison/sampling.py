@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from brisk_client.workload.description import Workload
 from brisk_client.workload.runner import BEST_EFFORT, run_workload
 
 MEAN_DIFFERENCE, P99_DIFFERENCE = 0.03, 0.10
-"""By how much the real-time clients alone, before and after a round's sides, may differ."""
+"""By how much the real-time clients alone, before and after the laps of a round, may differ."""
 
 BEFORE, AFTER = f"{RT_ONLY} before", f"{RT_ONLY} after"
 
@@ -76,12 +76,33 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> WorkloadSample:
     )
 
 
+def joined(laps: Sequence[WorkloadSample]) -> WorkloadSample:
+    """Equally long parts of one run as that run. Precondition: there are some."""
+
+    def mean(of: Callable[[WorkloadSample], float]) -> float:
+        return statistics.fmean(map(of, laps))
+
+    return WorkloadSample(
+        latency_ms=[each for lap in laps for each in lap.latency_ms],
+        per_s=mean(lambda lap: lap.per_s),
+        best_effort_per_s=mean(lambda lap: lap.best_effort_per_s),
+        dropped=sum(lap.dropped for lap in laps),
+        failed=sum(lap.failed for lap in laps),
+        lag_ms=[each for lap in laps for each in lap.lag_ms],
+        generator_share=mean(lambda lap: lap.generator_share),
+        busy=mean(lambda lap: lap.busy),
+        stolen=mean(lambda lap: lap.stolen),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Runs of all sides with the same arrivals, between two of the real-time clients alone.
+    """Runs of all sides with the same arrivals, in laps, each of which begins and ends with the
+    real-time clients alone.
 
-    ``arrivals``: how many times as far apart as in the paper they were. ``seconds``: of each run.
-    ``sides``: by name.
+    ``arrivals``: how many times as far apart as in the paper they were. ``seconds``: of each run,
+    all laps together. ``before``, ``after``: the laps' beginnings, and their ends. ``sides``: by
+    name.
     """
 
     number: int
