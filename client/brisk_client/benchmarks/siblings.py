@@ -2,14 +2,18 @@
 
 A real Triton serves a model; once that is warm, a second one is loaded whose weights all differ
 by some 0.1 %, as a fine-tune's do: in sessions of their structure (``shared``), in sessions of its
-own (``own``: `brisk_share: "off"`), and on a server without the first one (``alone``). All have
-prepared forms. Sides take turns; servers rest meanwhile.
+own (``own``: `brisk_share: "off"`), and on a server without the first one (``alone``), all from
+prepared forms; and without a form of its own: by that of the first one (``bare``), and by nothing
+(``bare own``). Sides take turns; servers rest meanwhile.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +25,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from tritonclient.grpc import InferenceServerClient
 
-from brisk.segments.prepared.preparation import prepare
-from brisk.segments.starting import usable_cores
+from brisk.artefacts import room
+from brisk.segments.prepared.form import find_prepared
 from brisk_client.benchmarks.density.memory import memory_of
 from brisk_client.benchmarks.engines.agreement import agree_by_name
 from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
@@ -40,15 +44,23 @@ from brisk_client.report import Check, Report, check_limit
 
 MODELS = ("resnet50", "encoder")
 FIRST, NEXT = "first", "next"
-SHARED, OWN, ALONE = "shared", "own", "alone"
-SIDES = (SHARED, OWN, ALONE)
+SHARED, OWN, ALONE, BARE, BARE_OWN = "shared", "own", "alone", "bare", "bare own"
+SIDES = (SHARED, OWN, ALONE, BARE, BARE_OWN)
+UNPREPARED = (BARE, BARE_OWN)
 
 CHANGE = 1e-3
 """Standard deviation of the factors that weights are multiplied with."""
 
 WARM_RUNS = 20
+
+_LET_GO_S = 60.0
+"""In which an unloaded model's form is no longer mapped."""
+
 AIM, WORST = 1.1, 1.2
 """Of the first answer over the model's own warm pace: median over models, and each."""
+
+BARE_AIM = 1.5
+"""The same of a model that nobody has prepared."""
 
 NOTES = (
     "load: the load call; first: the first request after it; second, third: those that follow at "
@@ -120,6 +132,11 @@ def add_checks(report: Report) -> None:
         text = f"{len(ratios)} models: first answer beside a warm sibling over warm, median"
         median = statistics.median(ratios.values())
         report.checks.append(check_limit(text, median, "<=", AIM, digits=2))
+    for row in report.rows:
+        if row["side"] == BARE:
+            text = f"{row['model']}: first answer of an unprepared sibling over warm"
+            value = row["first_over_warm"]
+            report.checks.append(check_limit(text, value, "<=", BARE_AIM, digits=2))
 
 
 def write_sibling(source: Path, target: Path, seed: int = 7) -> None:
@@ -159,25 +176,52 @@ def _measure(case: Case, rounds: int) -> Mapping[str, Starts]:
             for number in range(rounds):
                 for side in SIDES if number % 2 == 0 else SIDES[::-1]:
                     _start(servers[side], asked, found[side])
+                    if side in UNPREPARED:
+                        _remove_form(place / side)
     return found
+
+
+def _remove_form(repository: Path) -> None:
+    """Which the server has made meanwhile, of the second model."""
+    cache = {"BRISK_CACHE_DIR": str(_cache(repository))}
+    form = find_prepared(repository / NEXT / "1" / "model.onnx", (), cache)
+    until_s = time.monotonic() + _LET_GO_S
+    while form is not None and not room.remove(form):
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"{form} is still in use")
+        time.sleep(0.1)
+
+
+def _cache(repository: Path) -> Path:
+    """Of each server its own, where no form of another's model is found by its content."""
+    return repository.with_name(f"{repository.name} cache")
 
 
 @contextlib.contextmanager
 def _served(
     repository: Path, side: str, files: Mapping[str, Path], case: Case
 ) -> Iterator[BenchmarkServer]:
-    parameters = {"brisk_share": "off"} if side == OWN else {}
+    parameters = {"brisk_share": "off"} if side in (OWN, BARE_OWN) else {}
     for name, file in files.items():
         write_brisk_entry(repository, file, name, parameters)
-        prepare(repository / name / "1" / "model.onnx", usable_cores())
+        if name == FIRST or side not in UNPREPARED:
+            _prepare(repository / name / "1" / "model.onnx", _cache(repository))
     options = [WITHOUT_COMPLETION, "--model-control-mode=explicit"]
-    with benchmark_server(repository, {}, options) as server:
+    environment = {"BRISK_CACHE_DIR": str(_cache(repository))}
+    with benchmark_server(repository, environment, options) as server:
         if side != ALONE:
             _load(server, FIRST)
             _ask(server, FIRST, case, WARM_RUNS)
             wait_until_settled(server.place, FIRST, "normal")
             _ask(server, FIRST, case, WARM_RUNS)
         yield server
+
+
+def _prepare(model: Path, cache: Path) -> None:
+    """In another process, which has that cache."""
+    command = [sys.executable, "-m", "brisk.cli", "prepare", str(model)]
+    environment = {**os.environ, "BRISK_CACHE_DIR": str(cache)}
+    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def _start(server: BenchmarkServer, case: Case, into: Starts) -> None:

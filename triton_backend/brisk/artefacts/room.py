@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from brisk.artefacts import store
+from brisk.artefacts import skeletons, store
 from brisk.artefacts.content import forget_old_notes
 from brisk.settings import cache_limit_bytes
 
@@ -131,6 +131,7 @@ def make_room(needed_bytes: int) -> None:
         tally.write(b"%0*d" % (_DIGITS, total_bytes))
         tally.truncate()
     forget_old_notes()
+    skeletons.forget_unused()
 
 
 def _tally() -> Path:

@@ -84,7 +84,7 @@ LOADS = Metric(
 LOAD_SECONDS = Metric("brisk_load_seconds", "What a model's load took in the worker", MODEL_LABELS)
 STARTS = Metric(
     "brisk_cold_starts_total",
-    "Sessions whose layers are all loaded, from an artefact or from the model",
+    "Sessions whose layers are all loaded: from an artefact, a sibling's, or the model",
     ("model", "version", "origin"),
 )
 START_SECONDS = Metric(

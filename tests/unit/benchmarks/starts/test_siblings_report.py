@@ -11,6 +11,8 @@ from onnx import helper, numpy_helper
 
 from brisk_client.benchmarks.siblings import (
     ALONE,
+    BARE,
+    BARE_OWN,
     SHARED,
     Starts,
     add_checks,
@@ -36,6 +38,15 @@ def test_each_model_and_their_median_have_an_aim() -> None:
         (1.25, False),
         (1.1, True),
         (1.1, True),
+    ]
+
+
+def test_a_model_that_nobody_has_prepared_has_an_aim_of_its_own() -> None:
+    rows = [{"model": "a", "side": side, "first_over_warm": 1.6} for side in (BARE, BARE_OWN)]
+    made = Report("siblings", {}, {}, rows, [])
+    add_checks(made)
+    assert [(each.name, each.ok) for each in made.checks] == [
+        ("a: first answer of an unprepared sibling over warm", False)
     ]
 
 

@@ -168,6 +168,11 @@ def main() -> int:
         LOGGER.warning(f"no prepared form of {model}: {error}")
         return 1
     LOGGER.info(f"made {made.path} in {made.seconds:.1f} s: the next start is from it")
+    if not made.agrees:
+        LOGGER.warning(
+            f"{model}: ONNX Runtime optimises it otherwise than another model of its structure; "
+            "none of them is started by another one's form any more"
+        )
     return 0
 
 

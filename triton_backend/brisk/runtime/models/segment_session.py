@@ -22,6 +22,7 @@ from brisk.runtime.models.identity import identity_of
 from brisk.runtime.models.session import Due, Frame, Session
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.sharing import may_have_siblings
 from brisk.segments.program import SegmentProgram
 from brisk.segments.session import OrtSession
 from brisk.segments.source import Source
@@ -39,7 +40,11 @@ from brisk.settings import cache_directory
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
-    from brisk.segments.model.sources import BareModel  # with onnx: a prepared form does without
+    from brisk.segments.model.model_file import (
+        ModelFile,
+    )  # with onnx: a prepared form does without
+    from brisk.segments.model.sources import BareModel
+    from brisk.segments.prepared.siblings import Sibling
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,12 @@ class _ModelFile:
     taps: Collection[str]
     tuning: SessionTuning
 
+    @property
+    def may_have_siblings(self) -> bool:
+        tuning = self.tuning
+        is_plain = not self.taps and tuning.keeps_answers and tuning.shares_structures
+        return is_plain and may_have_siblings()
+
     def open(
         self,
         *,
@@ -58,6 +69,7 @@ class _ModelFile:
         keeps_graph: bool = False,
         takes_optional: bool = False,
         longest_ns: float | None = None,
+        read: ModelFile | None = None,
     ) -> BareModel:
         """As ``BareModel``."""
         from brisk.segments.model.sources import BareModel
@@ -68,7 +80,15 @@ class _ModelFile:
             keeps_graph=keeps_graph,
             takes_optional=takes_optional,
             longest_ns=longest_ns,
+            file=read,
         )
+
+
+_ORIGINS = {
+    "model": "the model",
+    "artefact": "its artefact",
+    "sibling": "the model and another one's artefact",
+}
 
 
 class SegmentSession(Session):
@@ -92,7 +112,7 @@ class SegmentSession(Session):
         self.taps = file.taps
         self.weight_bytes = source.weight_bytes
         self._file = file
-        kind = "the model" if source.origin == "model" else "its artefact"
+        kind = _ORIGINS[source.origin]
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
         start_lanes(starting.table, file.threads, give_way)
 
@@ -103,7 +123,7 @@ class SegmentSession(Session):
     @property
     def prepared(self) -> Path | None:  # type: ignore[override]
         source = self.starting.source
-        return source.path if isinstance(source, PreparedModel) else None
+        return source.path if isinstance(source, PreparedModel) and source.is_own else None
 
     @property
     def lookups(self) -> Mapping[str, int]:  # type: ignore[override]
@@ -149,7 +169,7 @@ class SegmentSession(Session):
     def open_narrow(self) -> SegmentProgram | None:
         """As ``Session``: of the same prepared form, in the same forms of its weights."""
         source, tuning = self.starting.source, self._file.tuning
-        if not isinstance(source, PreparedModel) or tuning.is_parallel:
+        if not isinstance(source, PreparedModel) or not source.is_own or tuning.is_parallel:
             return None
         narrow = PreparedModel(source.path, self.path, 1, self.taps, tuning)
         if [each.digest for each in narrow.kept] != [each.digest for each in source.kept]:
@@ -200,9 +220,13 @@ def load_segment_session(
         source: Source | None = None
         if reject is not None and tuning.keeps_answers:
             source = _prepared(file, reject)
+        read: ModelFile | None = None
+        if source is None and reject is not None and file.may_have_siblings:
+            read, source = _of_sibling(file, reject)
         if source is None:
             with exchange_attempt(path, most_deaths=1) as may_be_optimised:
-                bare = file.open(is_awaited=may_be_optimised, keeps_graph=not may_be_optimised)
+                is_awaited = may_be_optimised
+                bare = file.open(is_awaited=is_awaited, keeps_graph=not is_awaited, read=read)
                 bare.check()
             source = bare
         starting = start_segments(source)
@@ -220,13 +244,35 @@ def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> Mend
         return None
 
 
+def _of_sibling(
+    file: _ModelFile, reject: Callable[[ArtefactError], None]
+) -> tuple[ModelFile, MendedModel | None]:
+    """The model's file, read, and the form of another model that it can be started by, if any.
+
+    Raises InvalidModelError as ``BareModel``.
+    """
+    from brisk.segments.model.model_file import read_model_file
+    from brisk.segments.prepared.siblings import find_form, sibling_of
+
+    read = read_model_file(file.path)
+    sibling = sibling_of(read, may_have_siblings)
+    if sibling is None:
+        return read, None
+    return read, find_form(sibling, lambda path: MendedModel(path, file, reject, sibling))
+
+
 class MendedModel(PreparedModel):
     """A prepared model, of which what turns out to be damaged comes from the model's own file."""
 
     def __init__(
-        self, path: Path, file: _ModelFile, reject: Callable[[ArtefactError], None]
+        self,
+        path: Path,
+        file: _ModelFile,
+        reject: Callable[[ArtefactError], None],
+        sibling: Sibling | None = None,
     ) -> None:
-        super().__init__(path, file.path, file.threads, file.taps, file.tuning)
+        known = path, file.path, file.threads, file.taps, file.tuning
+        super().__init__(*known, sibling=sibling)
         self._file = file
         self._reject = reject
         self._lock = threading.Lock()

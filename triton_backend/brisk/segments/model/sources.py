@@ -71,6 +71,7 @@ class BareModel(Source):
         provider: Provider = CPU,
         is_awaited: bool = False,
         keeps_graph: bool = False,
+        file: ModelFile | None = None,
     ) -> None:
         """``taps``: values behind which the model is cut, so that a frame can show them.
         ``tuning``: of all its sessions. ``takes_optional``: whether requests may give inputs that
@@ -78,11 +79,11 @@ class BareModel(Source):
         ``longest_ns`` as in ``cut_points``. ``provider``: ONNX Runtime's; what it does not know is
         computed on the processor. ``is_awaited``: a request waits, so that segments start with
         warm sessions where that is the sooner. ``keeps_graph``: no segment does, whatever that
-        changes: a worker has died of it.
+        changes: a worker has died of it. ``file``: the model's, where it has been read already.
 
         Raises InvalidModelError where the file is no model that can be read.
         """
-        file = read_model_file(path)
+        file = read_model_file(path) if file is None else file
         normalise(file.proto)
         self._operators = operators_of(file.proto)
         if file.own_format is not None:

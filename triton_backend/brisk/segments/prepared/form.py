@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import brisk
 from brisk.artefacts import content, room, store
@@ -46,7 +46,10 @@ from brisk.segments.session import (
 from brisk.segments.source import SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
-SCHEMA = 9
+if TYPE_CHECKING:
+    from brisk.segments.prepared.siblings import Sibling  # with onnx
+
+SCHEMA = 10
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
 
@@ -171,9 +174,11 @@ class PreparedModel(Source):
         environment: Mapping[str, str] = os.environ,
         *,
         shares: bool = True,
+        sibling: Sibling | None = None,
     ) -> None:
         """Reads the manifest; no weight is touched. ``environment``: of whoever made the file.
         ``shares``: whether segments run in sessions of their structure (``sharing``).
+        ``sibling``: the model, where the form is that of another one of its structure.
 
         Raises ArtefactError where the file cannot be used: damaged, of another model, of other
         cuts, of another version of ONNX Runtime or processor.
@@ -189,6 +194,9 @@ class PreparedModel(Source):
         self._threads = threads
         self._tuning = tuning
         self._shares = shares and tuning.shares_structures
+        self._sibling = sibling
+        if sibling is not None:
+            self.origin, self.wants_artefact = "sibling", True
         self._structures: dict[int, OrtSession] = {}
         """Kept for other models, also when this one runs in sessions of its own."""
         self.lookups = {"found": 0, "made": 0}
@@ -198,9 +206,14 @@ class PreparedModel(Source):
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ArtefactError(f"{path}: no prepared model: {error!r}") from error
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the form is the model's, not that of a sibling."""
+        return self._sibling is None
+
     def open(self, index: int) -> OrtSession:
         """Raises ArtefactError where the segment's bytes are damaged."""
-        warm = self._warm_manner(index)
+        warm = self._warm_manner(index) if self.is_own else None
         if warm is not None and self.kept[index].needs_packing:
             return self._shared(index, warm)
         if warm is not None:
@@ -213,7 +226,7 @@ class PreparedModel(Source):
 
     def open_warm(self, index: int) -> OrtSession | None:
         manner = self._warm_manner(index)
-        if manner is None or self.kept[index].needs_packing:
+        if manner is None or self.kept[index].needs_packing or not self.is_own:
             return None
         if manner.packs and index not in self._structures:
             self._structure(index, _COLD)  # for the next model of it
@@ -268,15 +281,21 @@ class PreparedModel(Source):
         structure = None if manner.packs else self._structure(index, manner)
         kept = self.kept[index].structure
         if structure is not None and kept is not None:
-            self.container.verify_all(kept.blobs, self._threads)
+            weights = kept.weights
+            if self._sibling is None:
+                self.container.verify_all(kept.blobs, self._threads)
+            else:
+                weights = self._sibling.weights(kept, self.container)
             return with_weights(
                 structure,
                 self.plan.segments[index],
                 kept.inputs,
                 kept.outputs,
-                kept.weights,
+                weights,
                 shrinks_arena=self._tuning.shrinks_arena,
             )
+        if self._sibling is not None:
+            raise ArtefactError(f"{self.path}: segment {index} cannot be shared")
         session = shared(self._key(index, manner), lambda: self._open(index, manner))
         if manner.packs:
             for blob in self.kept[index].blobs:  # it computes on copies of most of them
@@ -311,8 +330,11 @@ class PreparedModel(Source):
         if found != expected:
             differing = [name for name in expected if found.get(name) != expected[name]]
             raise ArtefactError(f"{self.path}: made elsewhere, its {', '.join(differing)} differ")
-        identity = dict(record["identity"])
-        self.made_of = content.check_content(self.path, model, identity, self._environment)
+        if self._sibling is not None:
+            self.made_of = self._sibling.check(self.path, record)
+        else:
+            identity = dict(record["identity"])
+            self.made_of = content.check_content(self.path, model, identity, self._environment)
         plan = read_plan(record["plan"], self.container)
         kept = tuple(self._segment(each) for each in record["sessions"])
         if len(kept) != len(plan.segments):

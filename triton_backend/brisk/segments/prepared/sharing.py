@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from brisk.artefacts.skeletons import may_be_noted
 from brisk.errors import ArtefactError
 from brisk.segments.session import (
     OrtSession,
@@ -22,11 +23,18 @@ from brisk.segments.source import SegmentSpec
 from brisk.tuning import SessionTuning
 
 
+def may_have_siblings(prefix: str = "") -> bool:
+    """Whether some model's form might start another model, whose skeleton begins so
+    (``siblings``)."""
+    return may_be_noted(prefix)
+
+
 @dataclass(frozen=True, slots=True)
 class KeptStructure:
     """A segment's structure in its prepared form. ``proto``: number of the blob with its graph;
     ``digest``: of that; ``inputs``, ``outputs``: its names, in the order of the segment's;
-    ``weights`` with its names, ``blobs``: of them.
+    ``weights`` with its names, ``blobs``: of them. ``recipes``: how each follows from another
+    model's; None where it does not.
     """
 
     proto: int
@@ -35,6 +43,7 @@ class KeptStructure:
     outputs: tuple[str, ...]
     weights: tuple[Weight, ...]
     blobs: tuple[int, ...]
+    recipes: tuple[Any, ...] | None = None
 
 
 def read_structure(
@@ -54,6 +63,7 @@ def read_structure(
         tuple(map(str, record["outputs"])),
         tuple(weight_of(*each) for each in weights),
         tuple(int(blob) for _, _, _, blob in weights),
+        None if record["recipes"] is None else tuple(record["recipes"]),
     )
 
 

@@ -104,7 +104,7 @@ def _lifted(
 
     None where one of the former must be known when the session is made.
     """
-    fixed = {name for node in model.graph.node if _is_fixed(node) for name in node.input}
+    fixed = {name for node in model.graph.node if is_fixed(node) for name in node.input}
     found = {weight.name: weight for weight in weights}
     if not fixed.isdisjoint(found):
         return None
@@ -209,7 +209,8 @@ class _Names:
         return (f"d{number}" for number in self._numbers["d"])
 
 
-def _is_fixed(node: NodeProto) -> bool:
+def is_fixed(node: NodeProto) -> bool:
+    """Whether what it reads may have to be known when a session is made."""
     return node.op_type in _READ_AT_ONCE or any(part in node.op_type for part in _QUANTISED)
 
 

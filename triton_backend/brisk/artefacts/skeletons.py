@@ -1,0 +1,75 @@
+"""Notes of which forms are of models of which skeleton: all of a model but its weights' values.
+
+A note is named by the skeleton and lists forms, the latest first. It spares whoever starts a model
+that has no form of its own from looking at others, and proves nothing: a form says itself what it
+is of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path, PurePath
+
+from brisk.artefacts import store
+from brisk.ownership import make_private
+
+MOST_NOTED = 4
+"""Forms of a skeleton: one of them is enough, others may go meanwhile."""
+
+MOST_KEPT = 1024
+
+_SUFFIX = ".segments"
+
+
+def may_be_noted(prefix: str = "") -> bool:
+    """Whether there is a note of a skeleton that begins so."""
+    try:
+        with os.scandir(_folder()) as entries:
+            return any(entry.name.startswith(prefix) for entry in entries)
+    except OSError:
+        return False
+
+
+def noted_forms(skeleton: str) -> list[Path]:
+    """Some of them may have gone."""
+    noted = store.read_note(_folder() / skeleton)
+    if not isinstance(noted, list):
+        return []
+    names = [PurePath(each) for each in noted if isinstance(each, str)]
+    return [
+        store.artefacts_directory() / name
+        for name in names
+        if name.suffix == _SUFFIX and not name.is_absolute() and ".." not in name.parts
+    ]
+
+
+def note_forms(skeleton: str, forms: list[Path]) -> None:
+    """All that start models of that skeleton from now on; none: no form ever does.
+
+    Raises OSError.
+    """
+    make_private(_folder())
+    root = store.artefacts_directory()
+    text = json.dumps([str(each.relative_to(root)) for each in forms[:MOST_NOTED]])
+    store.publish(_folder() / skeleton, lambda file: file.write(text.encode()))
+
+
+def is_refused(skeleton: str) -> bool:
+    """Whether it was noted that no form starts other models of it."""
+    return store.read_note(_folder() / skeleton) == []
+
+
+def forget_unused(most: int = MOST_KEPT) -> None:
+    """Where there are more than so many notes, remove those of forms that have all gone."""
+    with contextlib.suppress(OSError):
+        notes = [entry.name for entry in os.scandir(_folder())]
+        for name in notes if len(notes) > most else ():
+            forms = noted_forms(name)
+            if forms and not any(path.is_file() for path in forms):
+                (_folder() / name).unlink()
+
+
+def _folder() -> Path:
+    return store.artefacts_directory() / "skeletons"

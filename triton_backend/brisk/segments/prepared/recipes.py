@@ -1,0 +1,345 @@
+"""How the weights of an optimised graph follow from those in its model's file.
+
+Optimising a graph is most of what a first start takes, and much of that is what happens to the
+weights: batch normalisations are folded into convolutions, filters are laid out in blocks. What
+ONNX Runtime did to the weights of one model is a recipe for each model of that structure (PASK,
+III-B: a solution is found by its pattern), which numpy follows to the same bits.
+
+A recipe is found on weights of which no two are equal and which none of the model's own special
+values, zeros and ones, can hide: on the model's, slightly changed. It holds where the changed
+model has the same structure, and where it makes of the model's own weights what ONNX Runtime made
+of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+
+from brisk.errors import InvalidModelError
+from brisk.graph.files.element_types import dtype_of_element
+from brisk.segments.model.extraction import Segment
+from brisk.segments.model.model_file import ModelFile
+from brisk.segments.prepared.saving import save_optimised
+from brisk.segments.prepared.structure import Structure, is_fixed, structure_of
+
+MOST_BYTES = 128 << 20
+"""Of a segment's weights, which are changed and optimised once more in memory."""
+
+BLOCKS = (8, 16)
+"""Channels that ONNX Runtime's convolutions take at once, by processor (NCHWc)."""
+
+_TAKEN = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
+
+_NORMALISES = "BatchNormalization"
+
+_FOLDED = threading.local()
+
+Floats = Mapping[str, np.ndarray]
+
+
+class Fold(NamedTuple):
+    """A node behind a convolution that becomes part of its weights. ``names``: of what it reads
+    besides."""
+
+    operator: str
+    names: tuple[str, ...]
+    epsilon: float = 0.0
+
+
+class Recipe(NamedTuple):
+    """``weight``: name of an initialiser; with ``folds`` that of a convolution's filters, whose
+    bias is ``bias``, empty where it has none. ``is_bias``: of such a convolution's folded bias.
+    ``layout``: empty, as it is; (size,): of a vector, with zeros to that size; (block, whole): of
+    filters, whose output channels, and where ``whole`` input channels too, lie in blocks.
+    """
+
+    weight: str
+    bias: str = ""
+    folds: tuple[Fold, ...] = ()
+    is_bias: bool = False
+    layout: tuple[int, ...] = ()
+
+    @property
+    def is_view(self) -> bool:
+        """Whether the weight is the initialiser, where it lies."""
+        return not self.folds and not self.layout
+
+    @property
+    def sources(self) -> set[str]:
+        return {self.weight, self.bias, *(name for fold in self.folds for name in fold.names)}
+
+
+def read_recipe(record: Sequence[Any] | None) -> Recipe | None:
+    """Of a manifest; None: the value does not depend on the model's weights.
+
+    Raises TypeError or ValueError where nobody has written such a record.
+    """
+    if record is None:
+        return None
+    weight, bias, folds, is_bias, layout = record
+    return Recipe(
+        str(weight),
+        str(bias),
+        tuple(Fold(str(name), tuple(map(str, of)), float(epsilon)) for name, of, epsilon in folds),
+        bool(is_bias),
+        tuple(map(int, layout)),
+    )
+
+
+def follow(recipe: Recipe, floats: Floats) -> np.ndarray:
+    """The bytes of the weight, of the model with these initialisers; a view of theirs where
+    nothing is done to them. Raises KeyError or ValueError where it is not one of that structure.
+    """
+    made = _folded(recipe, floats) if recipe.folds else floats[recipe.weight]
+    laid = np.ascontiguousarray(_laid_out(made, recipe.layout))
+    if recipe.folds and np.may_share_memory(laid, made):
+        laid = laid.copy()  # it lies where the next one is folded
+    return laid.reshape(-1).view(np.uint8)
+
+
+def _folded(recipe: Recipe, floats: Floats) -> np.ndarray:
+    """As ONNX Runtime's fusions, in its order and precision."""
+    weight = None if recipe.is_bias else floats[recipe.weight]
+    bias = floats[recipe.bias] if recipe.bias else None
+    channels = floats[recipe.weight].shape[0]
+    for fold in recipe.folds:
+        given = [floats[name] for name in fold.names]
+        if fold.operator == "Add":
+            added = _of_channels(given[0], channels)
+            bias = added if bias is None else bias + added
+            continue
+        if fold.operator == _NORMALISES:
+            scale, offset, mean, variance = given
+            factor = scale / np.sqrt(variance + scale.dtype.type(fold.epsilon))
+            bias = offset - mean * factor if bias is None else (bias - mean) * factor + offset
+        else:
+            factor = _of_channels(given[0], channels)
+            bias = None if bias is None else bias * factor
+        if weight is not None:
+            each = factor.reshape(-1, *[1] * (weight.ndim - 1))
+            weight = np.multiply(weight, each, out=_scratch(weight))
+    found = bias if recipe.is_bias else weight
+    if found is None:
+        raise ValueError("a convolution without a bias")
+    return found
+
+
+def _scratch(array: np.ndarray) -> np.ndarray:
+    """Of its shape and type, the same memory for all that a thread folds: to touch new memory
+    takes as long as the product."""
+    kept: np.ndarray | None = getattr(_FOLDED, "memory", None)
+    if kept is None or kept.size < array.nbytes:
+        kept = _FOLDED.memory = np.empty(array.nbytes, np.uint8)
+    return kept[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+def _of_channels(array: np.ndarray, channels: int) -> np.ndarray:
+    return np.broadcast_to(array.reshape(-1), (channels,))
+
+
+def _laid_out(array: np.ndarray, layout: Sequence[int]) -> np.ndarray:
+    if not layout:
+        return array
+    if len(layout) == 1:
+        padded = np.zeros(layout[0], array.dtype)
+        padded[: array.size] = array
+        return padded
+    block, is_whole = layout
+    outer, inner, *size = array.shape
+    rows, columns = _up(outer, block), _up(inner, block) if is_whole else inner
+    if (rows, columns) != (outer, inner):
+        padded = np.zeros((rows, columns, *size), array.dtype)
+        padded[:outer, :inner] = array
+        array = padded
+    if not is_whole:
+        return array.reshape(rows // block, block, columns, *size).transpose(0, 2, 3, 4, 1)
+    parts = array.reshape(rows // block, block, columns // block, block, *size)
+    return parts.transpose(0, 2, 4, 5, 3, 1)
+
+
+def _up(size: int, block: int) -> int:
+    return -(-size // block) * block
+
+
+# Finding recipes.
+
+
+def find_recipes(
+    segment: Segment, file: ModelFile, structure: Structure, threads: int, folder: Path
+) -> tuple[Recipe | None, ...] | None:
+    """For each of the structure's weights; see ``read_recipe``. None where there is not one for
+    each, so that no other model's weights can take their place.
+
+    ``folder``: for a folder in it as in ``save_optimised``; raises OSError as that.
+    """
+    floats = floats_of(segment.proto.graph, file)
+    if sum(each.nbytes for each in floats.values()) > MOST_BYTES:
+        return None
+    changed = {name: _changed(array, name) for name, array in floats.items()}
+    other = Segment(segment.spec, _with_values(segment.proto, file, changed))
+    nothing = replace(file, proto=ModelProto(), weights={}, files={})
+    apart = folder / "changed"
+    apart.mkdir()
+    try:
+        saved, _ = save_optimised(other, nothing, threads, apart)
+    except InvalidModelError:
+        return None
+    alike = structure_of(saved.proto, saved.weights, segment.spec)
+    if alike is None or alike.digest != structure.digest:
+        return None
+    book = _Book(segment.proto.graph, changed)
+    found: list[Recipe | None] = []
+    used: set[str] = set()
+    for own, weight in zip(structure.weights, alike.weights, strict=True):
+        if np.array_equal(own.data, weight.data):
+            found.append(None)
+            continue
+        recipe = book.find(weight.data, weight.kind, weight.shape)
+        if recipe is None or not np.array_equal(follow(recipe, floats), own.data):
+            return None
+        found.append(recipe)
+        used |= recipe.sources
+    return tuple(found) if used >= floats.keys() else None
+
+
+def floats_of(graph: GraphProto, file: ModelFile) -> dict[str, np.ndarray]:
+    """What models of one structure may differ in: floats of two elements and more, but for those
+    that decide more than a value.
+    """
+    fixed = {name for node in graph.node if is_fixed(node) for name in node.input}
+    found = {}
+    for tensor in graph.initializer:
+        if tensor.data_type not in _TAKEN or tensor.name in fixed or np.prod(tensor.dims) < 2:
+            continue
+        weight = file.weights.get(tensor.name)
+        if weight is None:
+            found[tensor.name] = numpy_helper.to_array(tensor)
+        else:
+            dtype = dtype_of_element(weight.kind)
+            found[tensor.name] = weight.data.view(dtype).reshape(weight.shape)
+    return found
+
+
+def _changed(array: np.ndarray, name: str) -> np.ndarray:
+    """A little, so that no two elements are equal, with the sign that it has or plus."""
+    seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
+    random = np.random.default_rng(seed).random((2, *array.shape), np.float32)
+    made = array.astype(np.float32) * (1 + random[0] / 64) + (1 + random[1]) / 4096
+    return made.astype(array.dtype)
+
+
+def _with_values(proto: ModelProto, file: ModelFile, values: Floats) -> ModelProto:
+    """The same model with all its weights in it, and these."""
+    made = ModelProto()
+    made.CopyFrom(proto)
+    for tensor in made.graph.initializer:
+        weight = file.weights.get(tensor.name)
+        if tensor.name in values:
+            raw = values[tensor.name].tobytes()
+        elif weight is not None:
+            raw = weight.data.tobytes()
+        else:
+            continue
+        kind, dims, name = tensor.data_type, list(tensor.dims), tensor.name
+        tensor.Clear()
+        tensor.name, tensor.data_type, tensor.raw_data = name, kind, raw
+        tensor.dims.extend(dims)
+    return made
+
+
+class _Book:
+    """Recipes by what comes of them, but for how it is laid out."""
+
+    def __init__(self, graph: GraphProto, floats: Floats) -> None:
+        self._recipes = {_digest(array): Recipe(name) for name, array in floats.items()}
+        self._shapes = {array.shape for array in floats.values()}
+        for recipe in _folds(graph, floats):
+            for each in (recipe, recipe._replace(is_bias=True)):
+                try:
+                    self._recipes.setdefault(_digest(_folded(each, floats)), each)
+                except ValueError:
+                    continue  # one without a bias
+
+    def find(self, data: np.ndarray, kind: int, shape: tuple[int, ...]) -> Recipe | None:
+        known = self._recipes.get(_digest(data))
+        if known is not None or kind != TensorProto.FLOAT:
+            return known
+        array = data.view(np.float32)
+        if len(shape) == 1:
+            return self._padded(array)
+        return self._blocked(array, shape) if len(shape) == 4 else None
+
+    def _padded(self, array: np.ndarray) -> Recipe | None:
+        for (size,) in (each for each in self._shapes if len(each) == 1):
+            if size < array.size < size + max(BLOCKS) and not array[size:].any():
+                known = self._recipes.get(_digest(array[:size]))
+                if known is not None:
+                    return known._replace(layout=(array.size,))
+        return None
+
+    def _blocked(self, array: np.ndarray, shape: tuple[int, ...]) -> Recipe | None:
+        rows, columns, *size = shape
+        fitting = {
+            (outer, inner)
+            for outer, inner, *rest in (each for each in self._shapes if len(each) == 4)
+            if rest == size and outer <= rows and inner <= columns
+        }
+        for block in BLOCKS:
+            for is_whole in (0, 1):
+                if rows % block or (is_whole and columns % block):
+                    continue
+                parts = (rows // block, columns // block if is_whole else columns, *size)
+                if is_whole:
+                    order = array.reshape(*parts, block, block).transpose(0, 5, 1, 4, 2, 3)
+                else:
+                    order = array.reshape(*parts, block).transpose(0, 4, 1, 2, 3)
+                plain = order.reshape(shape)
+                for outer, inner in fitting:
+                    known = self._recipes.get(_digest(plain[:outer, :inner]))
+                    if known is not None:
+                        return known._replace(layout=(block, is_whole))
+        return None
+
+
+def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
+    """For each convolution and each node behind it that could become part of its weights."""
+    readers: dict[str, list[NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for node in graph.node:
+        weight, bias = (*node.input[1:3], "", "")[:2]
+        if node.op_type != "Conv" or weight not in floats or (bias and bias not in floats):
+            continue
+        recipe, value = Recipe(weight, bias), node.output[0]
+        while len(behind := readers.get(value, [])) == 1:
+            fold = _fold(behind[0], value, floats, floats[weight].shape[0])
+            if fold is None:
+                break
+            recipe = recipe._replace(folds=(*recipe.folds, fold))
+            value = behind[0].output[0]
+            yield recipe
+
+
+def _fold(node: NodeProto, value: str, floats: Floats, channels: int) -> Fold | None:
+    others = tuple(name for name in node.input if name != value)
+    if any(name not in floats for name in others):
+        return None
+    if node.op_type == _NORMALISES and len(others) == 4:
+        given = (each.f for each in node.attribute if each.name == "epsilon")
+        return Fold(_NORMALISES, others, next(given, 1e-5))
+    if node.op_type in ("Mul", "Add") and len(others) == 1:
+        return Fold(node.op_type, others) if floats[others[0]].size == channels else None
+    return None
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return hashlib.blake2b(np.ascontiguousarray(array).data, digest_size=16).digest()

@@ -1,0 +1,176 @@
+"""A model that nobody has prepared, started by the prepared form of another one of its structure.
+
+Two versions of a model, a network and its fine-tune, differ in the values of their weights and
+nothing else. What is left without these values is their *skeleton*; forms are noted under those of
+their models, so that the next one is found without being optimised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from onnx import GraphProto, ModelProto
+
+from brisk.artefacts import content, skeletons
+from brisk.artefacts.container import Container
+from brisk.errors import ArtefactError
+from brisk.paths import Stamp
+from brisk.segments.model.extraction import normalise
+from brisk.segments.model.model_file import ModelFile, read_model_file
+from brisk.segments.prepared.form import fingerprint
+from brisk.segments.prepared.recipes import floats_of, follow, read_recipe
+from brisk.segments.prepared.sharing import KeptStructure
+from brisk.segments.session import Weight
+
+MOST_OTHER_BYTES = 1 << 20
+"""Of large weights that are part of the skeleton, whose digest a start waits for."""
+
+_Form = TypeVar("_Form")
+
+_TOLD = ("doc_string", "producer_name", "producer_version", "metadata_props", "domain")
+"""Fields of a model that nothing is computed by."""
+
+
+class Sibling:
+    """The model in ``file`` as one that another model's form may be used for."""
+
+    def __init__(self, file: ModelFile, digest: str, floats: Mapping[str, np.ndarray]) -> None:
+        self.file = file
+        self.digest = digest
+        self._floats = floats
+
+    def check(self, path: Path, record: Mapping[str, Any]) -> Mapping[str, Stamp]:
+        """``record``: the manifest of the form at ``path``. The stamps of the model's files.
+
+        Raises ArtefactError where it is the form of models of another skeleton.
+        """
+        if record.get("skeleton") != self.digest:
+            raise ArtefactError(f"{path}: made of a model of another structure")
+        return self.file.stamps
+
+    def weights(self, kept: KeptStructure, container: Container) -> tuple[Weight, ...]:
+        """Of the segment's structure, with this model's values.
+
+        Raises ArtefactError where a file has changed meanwhile, or the form is damaged.
+        """
+        if kept.recipes is None or len(kept.recipes) != len(kept.weights):
+            raise ArtefactError(f"{container.path}: no recipes of a segment's weights")
+        found = []
+        for weight, blob, record in zip(kept.weights, kept.blobs, kept.recipes, strict=True):
+            data = weight.data
+            try:
+                recipe = read_recipe(record)
+                if recipe is None:
+                    container.verify(blob)
+                else:
+                    data = follow(recipe, self._floats)
+            except (KeyError, TypeError, ValueError, IndexError) as error:
+                raise ArtefactError(
+                    f"{container.path}: the recipe of a weight does not fit: {error!r}"
+                ) from error
+            if data.size != weight.data.size:
+                raise ArtefactError(
+                    f"{container.path}: a weight has another size than its model's"
+                )
+            found.append(Weight(weight.name, data, weight.kind, weight.shape))
+        if written := content.written_since(self.file.path, self.file.stamps):
+            raise ArtefactError(f"{written} was written to while it was loaded")
+        return tuple(found)
+
+
+def sibling_of(
+    file: ModelFile, is_looked_for: Callable[[str], bool] = lambda prefix: True
+) -> Sibling | None:
+    """None for a model that can have none, and where ``is_looked_for`` says so of how its skeleton
+    begins.
+    """
+    if file.own_format is not None:
+        return None
+    normalise(file.proto)
+    graph = file.proto.graph
+    prefix = f"{len(graph.node)}-{len(graph.initializer)}-"
+    if graph.sparse_initializer or not is_looked_for(prefix):
+        return None
+    try:
+        floats = floats_of(graph, file)
+        others = (weight.data.size for name, weight in file.weights.items() if name not in floats)
+        if sum(others) > MOST_OTHER_BYTES:
+            return None
+        return Sibling(file, prefix + _skeleton(file, floats), floats)
+    except (KeyError, TypeError, ValueError):
+        return None  # whoever opens the model says what is wrong
+
+
+def find_form(sibling: Sibling, open_form: Callable[[Path], _Form]) -> _Form | None:
+    """What ``open_form`` makes of a form that the sibling can be started by; None where there is
+    none. It raises ArtefactError for one that cannot be used.
+    """
+    for path in skeletons.noted_forms(sibling.digest):
+        try:
+            return open_form(path)
+        except ArtefactError:
+            continue  # it has gone, or is damaged: whoever it is of will say so
+    return None
+
+
+def skeleton_of(model: Path) -> str:
+    """Of the model in a file; empty where it can have no siblings. Raises InvalidModelError."""
+    found = sibling_of(read_model_file(model))
+    return "" if found is None else found.digest
+
+
+def note_form(skeleton: str, path: Path) -> bool:
+    """``path``: of the form of a model of that skeleton. False where another form of it has other
+    recipes: optimising looks at values then, and no form starts another model any more.
+
+    Raises OSError.
+    """
+    if skeletons.is_refused(skeleton):
+        return True  # which was told then
+    known, recipes = [path], _recipes(path)
+    for each in skeletons.noted_forms(skeleton):
+        with contextlib.suppress(ArtefactError, OSError, KeyError, TypeError):
+            if each != path and each.is_file():
+                if _recipes(each) != recipes:
+                    skeletons.note_forms(skeleton, [])
+                    return False
+                known.append(each)
+    skeletons.note_forms(skeleton, known)
+    return True
+
+
+def _recipes(path: Path) -> list[Any]:
+    structures = [each["structure"] for each in Container(path).content["sessions"]]
+    return [(each["digest"], each["recipes"]) for each in structures]
+
+
+def _skeleton(file: ModelFile, floats: Collection[str]) -> str:
+    """A digest of all that is not the value of one of ``floats``."""
+    bare = ModelProto()
+    bare.CopyFrom(file.proto)
+    for field in _TOLD:
+        bare.ClearField(field)
+    bare.graph.ClearField("doc_string")
+    told = hashlib.blake2b(repr(sorted(fingerprint().items())).encode(), digest_size=16)
+    _clear_values(bare.graph, floats)
+    for tensor in bare.graph.initializer:
+        weight = file.weights.get(tensor.name)
+        if weight is not None and tensor.name not in floats:
+            told.update(weight.data.data)
+            tensor.ClearField("external_data")
+    told.update(bare.SerializeToString(deterministic=True))
+    return told.hexdigest()
+
+
+def _clear_values(graph: GraphProto, names: Collection[str]) -> None:
+    for tensor in graph.initializer:
+        if tensor.name in names:
+            name, kind, dims = tensor.name, tensor.data_type, list(tensor.dims)
+            tensor.Clear()
+            tensor.name, tensor.data_type = name, kind
+            tensor.dims.extend(dims)
