@@ -162,6 +162,39 @@ def test_what_differs_in_more_than_weights_is_no_sibling(
     assert load(path).origin == "model"
 
 
+@pytest.mark.parametrize("operator", ["Greater", "Unsqueeze"])
+def test_what_is_computed_from_weights_alone_is_no_recipe_s(tmp_path: Path, operator: str) -> None:
+    """Which weights are positive decides here, and a slight change leaves it as it is."""
+
+    def write(name: str, seed: int) -> Path:
+        random = np.random.default_rng(seed).standard_normal((64, 64)).astype(np.float32)
+        weight = random + np.copysign(np.float32(0.5), random)
+        values = {"w": weight, "zero": np.array(0.0, "f4"), "axes": np.array([0])}
+        nodes = [
+            helper.make_node("Greater", ["w", "zero"], ["g"]),
+            helper.make_node("Cast", ["g"], ["mask"], to=1),
+        ]
+        if operator == "Unsqueeze":
+            nodes = [helper.make_node("Unsqueeze", ["w", "axes"], ["mask"])]
+        nodes += [
+            helper.make_node("MatMul", ["x", "w"], ["p"]),
+            helper.make_node("Add", ["p", "mask"], ["s"]),
+            helper.make_node("Tanh", ["s"], ["y"]),
+        ]
+        rank = [1, 64, 64] if operator == "Unsqueeze" else [64, 64]
+        ends = [info("x", 64, 64)], [info("y", *rank)]
+        return save(tmp_path / name, nodes, *ends, values)
+
+    prepare(write("first.onnx", 1), 1)
+    path = write("next.onnx", 2)
+    session = load(path)
+    assert session.origin == ("model" if operator == "Greater" else "sibling")
+    x = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    np.testing.assert_allclose(
+        answer(session, x), whole(path, {"x": x})["y"], rtol=1e-4, atol=1e-5
+    )
+
+
 def test_a_damaged_form_starts_nobody_and_the_model_starts_from_its_own_file(
     tmp_path: Path,
 ) -> None:

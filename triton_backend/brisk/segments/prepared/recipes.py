@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,9 @@ BLOCKS = (8, 16)
 """Channels that ONNX Runtime's convolutions take at once, by processor (NCHWc)."""
 
 _TAKEN = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
+
+_RESHAPES = frozenset({"Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"})
+"""Operators that leave the values of their first input as they are."""
 
 _NORMALISES = "BatchNormalization"
 
@@ -183,6 +186,8 @@ def find_recipes(
     floats = floats_of(segment.proto.graph, file)
     if sum(each.nbytes for each in floats.values()) > MOST_BYTES:
         return None
+    if _are_computed_with(segment.proto.graph, floats):
+        return None
     changed = {name: _changed(array, name) for name, array in floats.items()}
     other = Segment(segment.spec, _with_values(segment.proto, file, changed))
     nothing = replace(file, proto=ModelProto(), weights={}, files={})
@@ -208,6 +213,26 @@ def find_recipes(
         found.append(recipe)
         used |= recipe.sources
     return tuple(found) if used >= floats.keys() else None
+
+
+def _are_computed_with(graph: GraphProto, floats: Collection[str]) -> bool:
+    """Whether something follows from ``floats`` alone, but the same values in another shape.
+
+    It would be computed once, when a session is made: a mask of the weights that are zero, or a
+    size, which a slight change leaves as it is and another model's weights do not.
+    """
+    derived = set(floats)
+    constant = derived | {tensor.name for tensor in graph.initializer}
+    for node in graph.node:  # in an order in which they can run
+        if not all(name in constant for name in node.input if name):
+            continue
+        constant.update(node.output)
+        if derived.isdisjoint(node.input):
+            continue
+        if node.op_type not in _RESHAPES or not derived.isdisjoint(node.input[1:]):
+            return True
+        derived.update(node.output)
+    return False
 
 
 def floats_of(graph: GraphProto, file: ModelFile) -> dict[str, np.ndarray]:
