@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 
 from brisk.artefacts import store
@@ -32,27 +33,27 @@ def may_be_noted(prefix: str = "") -> bool:
         return False
 
 
-def noted_forms(skeleton: str) -> list[Path]:
-    """Some of them may have gone."""
+def noted_forms(skeleton: str) -> dict[Path, str]:
+    """With what was noted of each; some of them may have gone."""
     noted = store.read_note(_folder() / skeleton)
-    if not isinstance(noted, list):
-        return []
-    names = [PurePath(each) for each in noted if isinstance(each, str)]
-    return [
-        store.artefacts_directory() / name
-        for name in names
-        if name.suffix == _SUFFIX and not name.is_absolute() and ".." not in name.parts
-    ]
+    found = {}
+    for each in noted if isinstance(noted, list) else ():
+        if not isinstance(each, list) or len(each) != 2 or not isinstance(each[0], str):
+            continue
+        name = PurePath(each[0])
+        if name.suffix == _SUFFIX and not name.is_absolute() and ".." not in name.parts:
+            found[store.artefacts_directory() / name] = str(each[1])
+    return found
 
 
-def note_forms(skeleton: str, forms: list[Path]) -> None:
-    """All that start models of that skeleton from now on; none: no form ever does.
-
-    Raises OSError.
+def note_forms(skeleton: str, forms: Mapping[Path, str]) -> None:
+    """All that start models of that skeleton from now on, with something to tell them apart by;
+    none: no form ever does. Raises OSError.
     """
     make_private(_folder())
     root = store.artefacts_directory()
-    text = json.dumps([str(each.relative_to(root)) for each in forms[:MOST_NOTED]])
+    kept = [[str(path.relative_to(root)), digest] for path, digest in forms.items()]
+    text = json.dumps(kept[:MOST_NOTED])
     store.publish(_folder() / skeleton, lambda file: file.write(text.encode()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -255,7 +256,14 @@ def test_a_note_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere.segments"
     elsewhere.write_bytes(made.read_bytes())
     note = store.artefacts_directory() / "skeletons" / skeleton_of(first)
-    note.write_text(f'["../../elsewhere.segments", "{elsewhere}", 7]')
+    others = (
+        ["../../elsewhere.segments", "x"],
+        [str(elsewhere), "x"],
+        [7, "x"],
+        "x",
+        ["y.segments"],
+    )
+    note.write_text(json.dumps(others))
     assert load(network(tmp_path / "next.onnx", 2)).origin == "model"
 
 

@@ -115,7 +115,9 @@ def prepare(
     except BaseException:
         room.tidy(directory)
         raise
-    agrees = not made.skeleton or siblings.note_form(made.skeleton, target)
+    agrees = True
+    if made.skeleton:
+        agrees = siblings.note_form(made.skeleton, target, made.structures)
     seconds = time.monotonic() - started_s
     return Preparation(target, made.source.plan, tuple(made.gains), seconds, agrees)
 
@@ -202,6 +204,7 @@ class _Making:
         self.gains: list[float | None] = []
         self._made_bytes = 0
         """Of weights that another model's start has to make, not only to show."""
+        self.structures: list[dict[str, Any]] = []
         self.skeleton = ""
         """By which other models are known that may be started by this form; empty: none may."""
 
@@ -221,7 +224,7 @@ class _Making:
         record["sessions"] = [
             self._segment(index, draft) for index in range(len(self.source.plan.segments))
         ]
-        structures = [each["structure"] for each in record["sessions"]]
+        structures = self.structures = [each["structure"] for each in record["sessions"]]
         is_plain = not self._taps and not self.source.plan.defaults
         has_all = all(each and each["recipes"] is not None for each in structures)
         if is_plain and has_all and self._made_bytes <= MOST_MADE_BYTES:

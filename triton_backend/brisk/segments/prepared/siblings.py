@@ -7,9 +7,8 @@ their models, so that the next one is found without being optimised.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -124,29 +123,22 @@ def skeleton_of(model: Path) -> str:
     return "" if found is None else found.digest
 
 
-def note_form(skeleton: str, path: Path) -> bool:
-    """``path``: of the form of a model of that skeleton. False where another form of it has other
-    recipes: optimising looks at values then, and no form starts another model any more.
+def note_form(skeleton: str, path: Path, structures: Sequence[Mapping[str, Any]]) -> bool:
+    """``path``: of the form of a model of that skeleton; ``structures``: of its segments, as in
+    its manifest. False where another form of it has other recipes: optimising looks at values
+    then, and no form starts another model any more.
 
     Raises OSError.
     """
     if skeletons.is_refused(skeleton):
         return True  # which was told then
-    known, recipes = [path], _recipes(path)
-    for each in skeletons.noted_forms(skeleton):
-        with contextlib.suppress(ArtefactError, OSError, KeyError, TypeError):
-            if each != path and each.is_file():
-                if _recipes(each) != recipes:
-                    skeletons.note_forms(skeleton, [])
-                    return False
-                known.append(each)
-    skeletons.note_forms(skeleton, known)
-    return True
-
-
-def _recipes(path: Path) -> list[Any]:
-    structures = [each["structure"] for each in Container(path).content["sessions"]]
-    return [(each["digest"], each["recipes"]) for each in structures]
+    told = repr([(each["digest"], each["recipes"]) for each in structures])
+    digest = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    noted = skeletons.noted_forms(skeleton)
+    known = {each: other for each, other in noted.items() if each != path and each.is_file()}
+    agrees = all(other == digest for other in known.values())
+    skeletons.note_forms(skeleton, {path: digest, **known} if agrees else {})
+    return agrees
 
 
 def _skeleton(file: ModelFile, floats: Collection[str]) -> str:
