@@ -28,6 +28,9 @@ from support.runtime.runtime_process import (
 )
 from support.waiting import wait_until
 
+BUILDER_S = 120.0
+"""Whoever makes the form has idle processors only, and other tests run beside."""
+
 ROWS = np.random.default_rng(3).standard_normal((4, 512)).astype(np.float32)
 
 
@@ -59,7 +62,9 @@ def test_it_takes_over_and_the_models_own_file_is_let_go_of(
         worker = worker_of(building_place)
         assert not _is_settled(building_place, description.name)
         wait_until(
-            lambda: _is_settled(building_place, description.name), "the prepared form's turn"
+            lambda: _is_settled(building_place, description.name),
+            "the prepared form's turn",
+            BUILDER_S,
         )
         made = find_prepared(model)
         assert made is not None
@@ -91,7 +96,9 @@ def test_weights_of_four_bits_answer_as_onnx_runtime_s_own_session_before_and_af
     with opened(building_place, description) as connection:
         compare(connection)
         wait_until(
-            lambda: _is_settled(building_place, description.name), "the prepared form's turn"
+            lambda: _is_settled(building_place, description.name),
+            "the prepared form's turn",
+            BUILDER_S,
         )
         assert find_prepared(path) is not None
         compare(connection)

@@ -138,6 +138,6 @@ def test_a_prepared_form_of_newer_data_does_not_take_over_from_the_older(
                     for each in observer.status().models
                 )
 
-        wait_until(is_settled, "the prepared form's turn")
+        wait_until(is_settled, "the prepared form's turn", 120.0)
         assert find_prepared(path) is not None
         assert (infer(first, X) == 1).all()
