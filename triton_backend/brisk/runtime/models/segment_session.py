@@ -40,9 +40,8 @@ from brisk.settings import cache_directory
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
-    from brisk.segments.model.model_file import (
-        ModelFile,
-    )  # with onnx: a prepared form does without
+    # with onnx, which a prepared form does without
+    from brisk.segments.model.model_file import ModelFile
     from brisk.segments.model.sources import BareModel
     from brisk.segments.prepared.siblings import Sibling
 

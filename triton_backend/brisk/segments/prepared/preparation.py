@@ -117,7 +117,8 @@ def prepare(
         raise
     agrees = True
     if made.skeleton:
-        agrees = siblings.note_form(made.skeleton, target, made.structures)
+        with contextlib.suppress(OSError):  # the form is there; other models do without it
+            agrees = siblings.note_form(made.skeleton, target, made.structures)
     seconds = time.monotonic() - started_s
     return Preparation(target, made.source.plan, tuple(made.gains), seconds, agrees)
 

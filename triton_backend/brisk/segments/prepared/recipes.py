@@ -14,7 +14,6 @@ of them.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,8 +41,6 @@ _RESHAPES = frozenset({"Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"}
 """Operators that leave the values of their first input as they are."""
 
 _NORMALISES = "BatchNormalization"
-
-_FOLDED = threading.local()
 
 Floats = Mapping[str, np.ndarray]
 
@@ -103,8 +100,6 @@ def follow(recipe: Recipe, floats: Floats) -> np.ndarray:
     """
     made = _folded(recipe, floats) if recipe.folds else floats[recipe.weight]
     laid = np.ascontiguousarray(_laid_out(made, recipe.layout))
-    if recipe.folds and np.may_share_memory(laid, made):
-        laid = laid.copy()  # it lies where the next one is folded
     return laid.reshape(-1).view(np.uint8)
 
 
@@ -127,21 +122,11 @@ def _folded(recipe: Recipe, floats: Floats) -> np.ndarray:
             factor = _of_channels(given[0], channels)
             bias = None if bias is None else bias * factor
         if weight is not None:
-            each = factor.reshape(-1, *[1] * (weight.ndim - 1))
-            weight = np.multiply(weight, each, out=_scratch(weight))
+            weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
     found = bias if recipe.is_bias else weight
     if found is None:
         raise ValueError("a convolution without a bias")
     return found
-
-
-def _scratch(array: np.ndarray) -> np.ndarray:
-    """Of its shape and type, the same memory for all that a thread folds: to touch new memory
-    takes as long as the product."""
-    kept: np.ndarray | None = getattr(_FOLDED, "memory", None)
-    if kept is None or kept.size < array.nbytes:
-        kept = _FOLDED.memory = np.empty(array.nbytes, np.uint8)
-    return kept[: array.nbytes].view(array.dtype).reshape(array.shape)
 
 
 def _of_channels(array: np.ndarray, channels: int) -> np.ndarray:
