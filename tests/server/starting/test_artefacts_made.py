@@ -33,11 +33,9 @@ def await_artefact(directory: Path) -> Path:
 
 
 def test_a_served_model_gets_its_artefact_from_which_the_next_load_and_a_copy_start(
-    tmp_path: Path, start_server: StartServer
+    tmp_path: Path, start_server: StartServer, private_cache: None
 ) -> None:
-    model = doubled()
-    model.doc_string = str(tmp_path)  # of which nothing was ever made
-    directory = write_entry(tmp_path / "repository", "doubled", model)
+    directory = write_entry(tmp_path / "repository", "doubled", doubled())
     server = start_server(
         tmp_path / "repository",
         ("--model-control-mode=explicit", "--load-model=doubled"),
