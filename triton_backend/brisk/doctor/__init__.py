@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from brisk.doctor import installation, machine
+from brisk.doctor import gpus, installation, machine
 from brisk.doctor.deployment import Deployment, Finding, Findings, Severity
 
 CHECKS: dict[str, Callable[[Deployment], Findings]] = {
     "runtime's Python": installation.interpreter,
     "runtime": installation.runtime,
+    "GPUs": gpus.gpus,
     "threads": machine.threads,
     "spinning threads": machine.spinning,
     "scheduling classes": machine.scheduling_classes,

@@ -8,7 +8,8 @@ from brisk.lean_numpy import on_demand
 def import_everything(device: str) -> None:
     """Import what loading and running models needs, and compute nothing.
 
-    For the process that workers are forked from. torch comes only where it computes: on a GPU.
+    For the process that workers are forked from. torch comes only where it computes: on a GPU. If
+    it is not installed, that is for the worker to tell those who ask.
     """
     with on_demand():
         import numpy  # noqa: F401
@@ -16,7 +17,11 @@ def import_everything(device: str) -> None:
     import brisk.runtime.worker_main
 
     if device != "cpu":
-        _import_torch()
+        try:
+            _import_torch()
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
         return
     import brisk.runtime.models.segment_session  # noqa: F401
     from brisk.segments.session import onnxruntime

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.graph.files.mapping import hold_files
 from brisk.os_priority import shorten_slices, stand_back
 from brisk.protocol.records import Refused
@@ -22,7 +22,7 @@ from brisk.runtime.preemption.memory_limit import limit_memory
 from brisk.runtime.preemption.realtime import Foreground
 from brisk.runtime.requests.connections import Arrival, Connections
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.device import import_torch, inference, open_queues
+from brisk.runtime.worker.device import inference, open_queues
 from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.profile import ProfileTable
 
@@ -40,11 +40,9 @@ def run_worker(
 ) -> None:
     """Serve the connections of ``listeners`` until nobody needs it.
 
-    Where the device is not there, every connection is told so instead.
+    Where the device is not there, or what computes on it, every connection is told so instead.
     """
     gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
-    if device != "cpu":
-        import_torch(settings.threads)
     hold_files()
     profiles = ProfileTable()
     controller: PreemptionController
@@ -61,8 +59,8 @@ def run_worker(
         controller = Foreground(gate, policy, limits, profiles)
     transport = Connections(listeners)
     try:
-        queues = open_queues(device, settings.outstanding_layers)
-    except InvalidConfigurationError as error:
+        queues = open_queues(device, settings.outstanding_layers, settings.threads)
+    except (InvalidConfigurationError, UnavailableError) as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
     worker = Worker(transport, heartbeat, device, queues, controller, profiles, settings, role)

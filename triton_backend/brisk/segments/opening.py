@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from brisk.errors import BriskError, InvalidModelError
+from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.paths import shown
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.model_file import ModelFile
@@ -65,7 +65,8 @@ def open_segment(
     """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``),
     in the first of ``forms`` that ONNX Runtime takes.
 
-    Raises InvalidModelError naming model, segment, node, operator and operator set, with ONNX
+    Raises UnavailableError where the provider does not start, so that the processor would compute
+    instead, InvalidModelError naming model, segment, node, operator and operator set, with ONNX
     Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
     """
 
@@ -94,6 +95,9 @@ def open_segment(
         model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
         providers = [provider] if provider == CPU else [provider, CPU]
         session = onnxruntime().InferenceSession(model, options, providers=providers)
+        wanted = provider if isinstance(provider, str) else provider[0]
+        if session.get_providers()[0] != wanted:
+            raise UnavailableError(f"ONNX Runtime's {wanted} did not start here")
         return OrtSession(session, tuple(held), tuning.shrinks_arena)
 
     for form in forms:

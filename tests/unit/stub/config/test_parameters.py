@@ -45,6 +45,14 @@ def test_parameters_of_others_are_listed_not_refused() -> None:
     assert parameters.foreign == ("EXECUTION_ENV_PATH", "author")
 
 
+def test_tensors_in_a_gpu_s_memory_are_refused_by_the_parameter_s_name() -> None:
+    assert parse_parameters(said(FORCE_CPU_ONLY_INPUT_TENSORS="yes")).foreign == ()
+    with pytest.raises(
+        InvalidConfigurationError, match="FORCE_CPU_ONLY_INPUT_TENSORS must be yes"
+    ):
+        parse_parameters(said(FORCE_CPU_ONLY_INPUT_TENSORS="no"))
+
+
 def test_all_problems_are_told_together() -> None:
     wrong = said(brisk_class="fast", brisk_max_queue_size="none", brisk_clas="normal")
     with pytest.raises(InvalidConfigurationError) as caught:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from brisk.errors import InvalidConfigurationError, UnavailableError
+from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.runtime.models.session import Frame
 from brisk.scheduling.job import JobClass
 
@@ -38,7 +38,7 @@ def import_torch(threads: int) -> None:
             raise
         raise UnavailableError(
             f"models on a GPU are computed by torch, which {sys.executable} does not have: "
-            "pip install 'brisk-triton[gpu]'"
+            "install 'brisk-triton[gpu]' there, or ask for KIND_CPU in the instance group"
         ) from error
 
     torch.set_num_threads(threads)
@@ -56,6 +56,19 @@ def synchronise() -> None:
     """Wait for what the calling thread has issued to a GPU, if anything."""
     if _torch is not None and _torch.cuda.is_initialized():
         _torch.cuda.current_stream().synchronize()
+
+
+def has_lost_device(error: Exception) -> bool:
+    """Whether ``error`` is one of a GPU behind which each further call of this process fails, such
+    as a kernel's illegal access. Waits for what was issued.
+    """
+    if _torch is None or isinstance(error, BriskError) or not _torch.cuda.is_initialized():
+        return False
+    try:
+        _torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 class LayerQueue:
@@ -107,14 +120,16 @@ class LayerQueue:
         return len(self._outstanding)
 
 
-def open_queues(device: str, capacity: int) -> Mapping[JobClass, LayerQueue]:
+def open_queues(device: str, capacity: int, threads: int) -> Mapping[JobClass, LayerQueue]:
     """Where the layers of each class are issued, on ``cpu`` or ``cuda:<n>``.
 
     ``capacity``: layers of other than real-time runs that may be on a GPU. Raises
-    InvalidConfigurationError where there is no such device.
+    UnavailableError where torch is not installed, InvalidConfigurationError where there is no such
+    device.
     """
     if device == "cpu":
         return dict.fromkeys(JobClass, LayerQueue(None, None))
+    import_torch(threads)
     import torch
 
     wanted = torch.device(device)

@@ -31,7 +31,7 @@ from brisk.runtime.requests.offering import Offering
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
 from brisk.runtime.worker.batch import Request, Run, begin_run, take_batch
-from brisk.runtime.worker.device import LayerQueue
+from brisk.runtime.worker.device import LayerQueue, has_lost_device
 from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.long_runs import LongRuns
 from brisk.runtime.worker.relay import Relay, Step
@@ -368,6 +368,8 @@ class Worker:
                 if job.state is JobState.RUNNING:
                     self._requests.retry(job)
             return
+        if has_lost_device(error):  # what is replayed finds another
+            self._long_runs.end_worker(f"the GPU fails ({error})", *self._runs[-1:])
         (job,) = jobs
         told = shortage(error, f"a request of model '{job.binding.model.name}'") or error
         if not isinstance(told, BriskError):

@@ -80,6 +80,9 @@ ENTRY_PARAMETERS: Mapping[str, Parser] = {
     "brisk_share": choice({"on": True, "off": False}, "on or off"),
 }
 
+INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
+"""Of Triton's Python backend, which hands tensors over in a GPU's memory where it is "no"."""
+
 ONNXRUNTIME_PARAMETERS = frozenset(
     (
         *("arena_extend_strategy", "cudnn_conv_algo_search", "cudnn_conv_use_max_workspace"),
@@ -127,11 +130,14 @@ def parse_texts(
 def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ()) -> Parameters:
     """Parse the ``parameters`` field of a model configuration; ``taken``: names read by others.
 
-    Raises InvalidConfigurationError naming every wrong or unknown ``brisk_*`` key.
+    Raises InvalidConfigurationError naming every wrong or unknown ``brisk_*`` key, and what of the
+    Python backend's own cannot be had.
     """
     texts = read_texts(parameters)
     others = [name for name in texts if name not in ENTRY_PARAMETERS and name not in taken]
     unknown = [_unknown(name) for name in others if name.lower().startswith("brisk_")]
+    if texts.get(INPUTS_ON_CPU, "yes").lower() == "no":
+        unknown.append(f"{INPUTS_ON_CPU} must be yes: tensors in a GPU's memory are not taken")
     values = parse_texts(texts, ENTRY_PARAMETERS, unknown)
     job_class = values.get(CLASS, "normal")
     max_class = values.get(MAX_CLASS, job_class)
@@ -147,7 +153,9 @@ def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ())
         values.get("brisk_max_queue_size", DEFAULT_MAX_QUEUE_SIZE),
         values.get("brisk_max_run", DEFAULT_MAX_RUN_NS),
         values.get("brisk_load", False),
-        foreign=tuple(name for name in others if name not in ONNXRUNTIME_PARAMETERS),
+        foreign=tuple(
+            name for name in others if name not in (*ONNXRUNTIME_PARAMETERS, INPUTS_ON_CPU)
+        ),
         ignored_onnxruntime=tuple(name for name in others if name in ONNXRUNTIME_PARAMETERS),
     )
 

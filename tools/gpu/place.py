@@ -1,0 +1,276 @@
+"""Where the probe's parts run: a device, ONNX Runtime on it, and streams of ours.
+
+With a stand-in for the driver (``fake_driver.c``) the same calls are made on a processor: device
+memory is the process's own then, and sessions compute there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from brisk.gpu.driver import LIBRARY, Context, DeviceMemory, Driver, Event, Module, Stream
+from brisk.gpu.graphs import Executable, Graph, capturing
+
+KERNELS = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry spin(.param .u64 duration_ns) {
+    .reg .u64 %now, %until, %duration;
+    .reg .pred %early;
+    ld.param.u64 %duration, [duration_ns];
+    mov.u64 %now, %globaltimer;
+    add.u64 %until, %now, %duration;
+AGAIN:
+    mov.u64 %now, %globaltimer;
+    setp.lt.u64 %early, %now, %until;
+    @%early bra AGAIN;
+    ret;
+}
+.visible .entry mark(.param .u64 address) {
+    .reg .u64 %at;
+    .reg .u32 %one;
+    ld.param.u64 %at, [address];
+    mov.u32 %one, 1;
+    st.volatile.global.u32 [%at], %one;
+    membar.sys;
+    ret;
+}
+"""
+
+OPEN_SIZE = 128
+"""Of an input, other than its rows, that the model leaves open."""
+
+MOST_S = 0.6
+"""That one figure's repetitions take."""
+
+
+class Place:
+    """A device. ``library``: the driver's stand-in; without it the device is cuda:0."""
+
+    def __init__(self, library: str | None) -> None:
+        self.is_dry = library is not None
+        self.device = "cpu" if self.is_dry else "cuda"
+        self.library = library
+        self.context = Context(Driver(library or LIBRARY))
+        self._kernels: Module | None = None
+
+    @property
+    def driver(self) -> Driver:
+        return self.context.driver
+
+    @property
+    def kernels(self) -> Module:
+        if self._kernels is None:
+            self._kernels = self.context.module(KERNELS)
+        return self._kernels
+
+    def spin(self, stream: Stream, ms: float, blocks: int = 1) -> None:
+        self.kernels.launch("spin", stream, blocks, 32, [ctypes.c_uint64(int(ms * 1e6))])
+
+    def mark(self, stream: Stream, address: int) -> None:
+        self.kernels.launch("mark", stream, 1, 1, [ctypes.c_uint64(address)])
+
+    def session(self, path: Path, stream: Stream | None, **options: str) -> Any:
+        """ONNX Runtime's, all of it on the device. ``options``: of the CUDA provider."""
+        ort = import_onnxruntime()
+        chosen = ort.SessionOptions()
+        chosen.log_severity_level = 3
+        if self.is_dry:
+            return ort.InferenceSession(str(path), chosen, providers=["CPUExecutionProvider"])
+        told = {
+            "device_id": "0",
+            "arena_extend_strategy": "kSameAsRequested",
+            "cudnn_conv_algo_search": "HEURISTIC",
+            **options,
+        }
+        if stream is not None:
+            told["user_compute_stream"] = str(stream.handle)
+        chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+        session = ort.InferenceSession(
+            str(path), chosen, providers=[("CUDAExecutionProvider", told)]
+        )
+        if session.get_providers()[0] != "CUDAExecutionProvider":
+            raise RuntimeError(f"ONNX Runtime fell back to {session.get_providers()}")
+        return session
+
+
+def import_onnxruntime() -> Any:
+    """With CUDA's libraries found where packages of their own hold them."""
+    import onnxruntime
+
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.suppress(Exception):  # they may be found without
+            onnxruntime.preload_dlls()
+    return onnxruntime
+
+
+class BoundRun:
+    """A session's runs on the same memory of the device, for one number of rows."""
+
+    def __init__(self, place: Place, session: Any, stream: Stream, rows: int = 1) -> None:
+        self.place, self.session, self.stream = place, session, stream
+        self.memory: list[DeviceMemory] = []
+        self._answers: dict[str, tuple[DeviceMemory, np.ndarray]] = {}
+        self._binding = session.io_binding()
+        self._options = import_onnxruntime().RunOptions()
+        self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        for name, array in inputs_of(session, rows).items():
+            memory = self._allocate(array.nbytes)
+            stream.to_device(memory, array.ctypes.data, array.nbytes)
+            stream.synchronise()
+            self._bind("bind_input", name, array, memory)
+        for output in session.get_outputs():
+            self._binding.bind_output(output.name, place.device)
+        session.run_with_iobinding(self._binding)
+        made = self._binding.get_outputs()
+        for output, value in zip(session.get_outputs(), made, strict=True):
+            array = np.empty(value.shape(), _dtype(output.type))
+            self._answers[output.name] = (self._allocate(array.nbytes), array)
+        self._binding.clear_binding_outputs()
+        for name, (memory, array) in self._answers.items():
+            self._bind("bind_output", name, array, memory)
+
+    def close(self) -> None:
+        for memory in self.memory:
+            memory.close()
+
+    def issue(self) -> None:
+        """One run; returns when it is issued, if ONNX Runtime does not wait."""
+        self.session.run_with_iobinding(self._binding, self._options)
+
+    def poison(self) -> None:
+        """Overwrite the answers, so that a run that writes none is seen."""
+        for memory, array in self._answers.values():
+            array.view(np.uint8).fill(0xFF)
+            self.stream.to_device(memory, array.ctypes.data, array.nbytes)
+        self.stream.synchronise()
+
+    def answers(self) -> dict[str, np.ndarray]:
+        for memory, array in self._answers.values():
+            self.stream.to_host(array.ctypes.data, memory, array.nbytes)
+        self.stream.synchronise()
+        return {name: array.copy() for name, (_, array) in self._answers.items()}
+
+    def capture(self) -> Graph:
+        """Of one run, behind two that make all that is made once."""
+        for _ in range(2):
+            self.issue()
+        self.stream.synchronise()
+        with capturing(self.place.driver, self.stream) as found:
+            self.issue()
+        return found[0]
+
+    def _allocate(self, size: int) -> DeviceMemory:
+        self.memory.append(self.place.context.allocate(max(size, 1)))
+        return self.memory[-1]
+
+    def _bind(self, what: str, name: str, array: np.ndarray, memory: DeviceMemory) -> None:
+        getattr(self._binding, what)(
+            name, self.place.device, 0, array.dtype, array.shape, memory.handle
+        )
+
+
+def inputs_of(session: Any, rows: int) -> dict[str, np.ndarray]:
+    """Seeded; integers are 0 or 1, which no table is too small for."""
+    random = np.random.default_rng(0)
+    found = {}
+    for given in session.get_inputs():
+        shape = [each if isinstance(each, int) and each > 0 else OPEN_SIZE for each in given.shape]
+        if shape and not isinstance(given.shape[0], int):
+            shape[0] = rows
+        dtype = _dtype(given.type)
+        array = (
+            random.standard_normal(shape) if dtype.kind == "f" else random.integers(0, 2, shape)
+        )
+        found[given.name] = np.ascontiguousarray(array.astype(dtype))
+    return found
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    """Of ONNX Runtime's name, such as tensor(float)."""
+    inner = name.removeprefix("tensor(").removesuffix(")")
+    return np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))
+
+
+def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
+    """Bit for bit."""
+    return all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def difference(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
+    """The largest, relative to the largest value."""
+    return max(
+        float(np.abs(one[name].astype(np.float64) - other[name]).max())
+        / max(float(np.abs(other[name]).max()), 1e-30)
+        for name in one
+    )
+
+
+class Timer:
+    """Times what a stream is given, on the device and to who waits for it."""
+
+    def __init__(self, place: Place, stream: Stream) -> None:
+        self.stream = stream
+        self._first, self._last = place.context.event(), place.context.event()
+
+    def medians(self, issue: Callable[[], object], least: int = 10) -> dict[str, float]:
+        """ms on the device, ms until it is done, ms of the call; each a median."""
+        for _ in range(3):
+            issue()
+        self.stream.synchronise()
+        rows: list[tuple[float, float, float]] = []
+        until_s = time.perf_counter() + MOST_S
+        while len(rows) < least or (time.perf_counter() < until_s and len(rows) < 300):
+            rows.append(self._once(issue))
+        device, waited, called = (statistics.median(column) for column in zip(*rows, strict=True))
+        return {"device_ms": device, "waited_ms": waited, "called_ms": called}
+
+    def device_us(self, issue: Callable[[], object]) -> float:
+        """The least of three, which is what the device takes where nothing disturbs it."""
+        return min(self._once(issue)[0] for _ in range(3)) * 1e3
+
+    def _once(self, issue: Callable[[], object]) -> tuple[float, float, float]:
+        begun = time.perf_counter()
+        self._first.record(self.stream)
+        issue()
+        issued = time.perf_counter()
+        self._last.record(self.stream)
+        self.stream.synchronise()
+        ended = time.perf_counter()
+        return (
+            self._last.ms_since(self._first),
+            (ended - begun) * 1e3,
+            (issued - begun) * 1e3,
+        )
+
+
+def node_times_us(place: Place, graph: Graph, timer: Timer) -> list[float]:
+    """Each node as a graph of its own, less what an empty launch takes is not known: with it."""
+    found = []
+    for index in range(len(graph.nodes)):
+        alone = graph.executable(index, index + 1)
+        alone.upload(timer.stream)
+        found.append(timer.device_us(lambda made=alone: made.launch(timer.stream)))  # type: ignore[misc]
+        alone.close()
+    return found
+
+
+def launch_all(parts: Sequence[Executable], stream: Stream) -> None:
+    for part in parts:
+        part.launch(stream)
+
+
+def event_of(place: Place, stream: Stream) -> Event:
+    """One that the stream has been told to pass."""
+    made = place.context.event()
+    made.record(stream)
+    return made

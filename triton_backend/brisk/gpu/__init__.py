@@ -1,0 +1,1 @@
+"""NVIDIA GPUs: the driver called directly; runs captured as graphs and launched in chunks."""
