@@ -12,6 +12,7 @@ import pytest
 from onnx import helper
 
 from brisk.artefacts import skeletons, store
+from brisk.cli.views.segments import segments_text
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.runtime.models.segment_session import SegmentSession, load_segment_session
 from brisk.segments.frame import run_serially
@@ -20,6 +21,7 @@ from brisk.segments.prepared import form, preparation, siblings
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.recipes import Fold, Recipe, follow
 from brisk.segments.prepared.siblings import skeleton_of
+from brisk.segments.starting import usable_cores
 from support.models.segment_models import chain, info, save, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")
@@ -48,12 +50,13 @@ def network(
     is_new: bool = False,
     most: float = 6.0,
     width: int = 24,
+    unsqueezes: bool = False,
     doc: str = "",
 ) -> Path:
     """Convolutions with and without a bias, a normalisation, a scale, a depthwise one, a product.
 
     ``seed``: of all weights; ``is_new``: biases are all 0 and scales all 1, as before training;
-    ``most``: what a node bounds values by.
+    ``most``: what a node bounds values by; ``unsqueezes``: the scale is a vector in the file.
     """
     rng = np.random.default_rng(seed)
 
@@ -64,14 +67,15 @@ def network(
         value = np.full(size, usual, np.float32)
         return value if is_new else value + normal(size) / 4
 
-    weights = {
+    weights: dict[str, np.ndarray] = {
         "w1": normal(width, 3, 3, 3),
         "w2": normal(width, width, 1, 1),
         "b2": vector(width, 0),
         "w3": normal(width, 1, 3, 3),
         "w4": normal(20, width, 3, 3),
         "b4": vector(20, 0),
-        "scale4": vector(20, 1).reshape(20, 1, 1),
+        "s4": vector(20, 1),
+        "axes": np.array([1, 2]),
         "w5": normal(20, 33),
         "b5": vector(33, 0),
         "least": np.array(-6.0, np.float32),
@@ -80,13 +84,13 @@ def network(
     for layer in "123":
         weights |= {f"{part}{layer}": vector(width, usual) for part, usual in _NORMALISATION}
 
-    def normalised(layer: str) -> list[object]:
+    def normalised(layer: str) -> list[onnx.NodeProto]:
         names = [f"{part}{layer}" for part, _ in _NORMALISATION]
         made = helper.make_node("BatchNormalization", [f"c{layer}", *names], [f"n{layer}"])
         return [made, helper.make_node("Clip", [f"n{layer}", "least", "most"], [f"r{layer}"])]
 
     pads = {"pads": [1, 1, 1, 1]}
-    nodes = [
+    nodes: list[onnx.NodeProto] = [
         helper.make_node("Conv", ["x", "w1"], ["c1"], **pads),
         *normalised("1"),
         helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"]),
@@ -94,13 +98,18 @@ def network(
         helper.make_node("Conv", ["r2", "w3"], ["c3"], group=width, **pads),
         *normalised("3"),
         helper.make_node("Conv", ["r3", "w4", "b4"], ["c4"]),
+        helper.make_node("Unsqueeze", ["s4", "axes"], ["scale4"]),
         helper.make_node("Mul", ["c4", "scale4"], ["m4"]),
         helper.make_node("GlobalAveragePool", ["m4"], ["p"]),
         helper.make_node("Flatten", ["p"], ["f"]),
         helper.make_node("Gemm", ["f", "w5", "b5"], ["y"]),
     ]
+    if not unsqueezes:
+        nodes = [node for node in nodes if node.op_type != "Unsqueeze"]
+        weights["scale4"] = weights.pop("s4").reshape(20, 1, 1)
+        del weights["axes"]
     ends = [info("x", 1, 3, 20, 20)], [info("y", 1, 33)]
-    save(path, nodes, *ends, weights)  # type: ignore[arg-type]
+    save(path, nodes, *ends, weights)
     return path
 
 
@@ -117,10 +126,11 @@ def answer(session: SegmentSession, x: np.ndarray) -> np.ndarray:
     return run_serially(session.starting.program, {"x": x})["y"]
 
 
-def test_the_next_version_answers_as_its_own_form_would(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unsqueezes", [False, True])
+def test_the_next_version_answers_as_its_own_form_would(tmp_path: Path, unsqueezes: bool) -> None:
     """The first one as it is before training, where many weights are equal; all bits count."""
-    prepare(network(tmp_path / "first.onnx", 1, is_new=True), 1)
-    path = network(tmp_path / "next.onnx", 2)
+    prepare(network(tmp_path / "first.onnx", 1, is_new=True, unsqueezes=unsqueezes), 1)
+    path = network(tmp_path / "next.onnx", 2, unsqueezes=unsqueezes)
     session = load(path)
     assert (session.origin, session.prepared, session.wants_artefact) == ("sibling", None, True)
     found = answer(session, IMAGE)
@@ -134,6 +144,20 @@ def test_the_next_version_answers_as_its_own_form_would(tmp_path: Path) -> None:
     assert answer(session, IMAGE).tobytes() == found.tobytes()
 
 
+def test_explain_says_by_whose_form_a_model_starts(tmp_path: Path) -> None:
+    def told(path: Path) -> str:
+        return "\n".join(segments_text(path, None, every=False))
+
+    path = network(tmp_path / "first.onnx", 1)
+    assert "it starts from its file" in told(path)
+    made = prepare(path, usable_cores()).path
+    assert "other models of its structure start by it" in told(path)
+    following = network(tmp_path / "next.onnx", 2)
+    assert f"it starts by that of a model like it ({made})" in told(following)
+    prepare(following, usable_cores())
+    assert "fits; other models of its structure start by it" in told(following)
+
+
 def test_a_model_of_several_segments_with_weights_in_place(
     tmp_path: Path, short_segments: None
 ) -> None:
@@ -141,7 +165,7 @@ def test_a_model_of_several_segments_with_weights_in_place(
     path = chain(tmp_path / "next.onnx", seed=2)
     session = load(path)
     assert session.origin == "sibling"
-    assert len(session.starting.program.plan.segments) > 1
+    assert session.shared_layers == len(session.starting.program.plan.segments) > 1
     rows = np.random.default_rng(0).standard_normal((3, 512)).astype(np.float32)
     found = answer(session, rows)
     prepare(path, 1)

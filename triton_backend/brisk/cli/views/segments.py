@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, TensorProto, TypeProto, helper
 
+from brisk.artefacts.skeletons import noted_forms
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
 from brisk.exits.files.artefact import digest_of, read_cascade
@@ -22,6 +23,7 @@ from brisk.graph.program import ValueType, Variable
 from brisk.paths import shown
 from brisk.segments.model import cutting
 from brisk.segments.model.graph_names import is_in_order, types_of
+from brisk.segments.model.model_file import read_model_file
 from brisk.segments.model.node_times import UNKNOWN_BATCH, UNKNOWN_SIZE, predicted_times_ns
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import (
@@ -30,6 +32,7 @@ from brisk.segments.prepared.form import (
     PreparedModel,
     find_prepared,
 )
+from brisk.segments.prepared.siblings import find_form, sibling_of
 from brisk.segments.session import onnxruntime
 from brisk.segments.source import SegmentPlan
 from brisk.segments.starting import usable_cores
@@ -170,17 +173,27 @@ def _prepared(
     file: Path, threads: int, taps: Sequence[str], tuning: SessionTuning
 ) -> tuple[PreparedModel | None, str]:
     """The prepared form where the load uses it, and what there is to say of it."""
+
+    def open_form(path: Path) -> PreparedModel:
+        return PreparedModel(path, file, threads, taps, tuning, sibling=sibling)
+
     if not tuning.keeps_answers:
         return None, "not used: the entry wants its sessions otherwise"
     path = find_prepared(file, taps)
+    sibling = sibling_of(read_model_file(file)) if not taps and tuning.shares_structures else None
     if path is None:
-        return None, "none here; it starts from its file, and is optimised when there is time"
+        other = None if sibling is None else find_form(sibling, open_form)
+        start = "from its file" if other is None else f"by that of a model like it ({other.path})"
+        return None, f"none here; it starts {start}, and is optimised when there is time"
     try:
         prepared = PreparedModel(path, file, threads, taps, tuning)
         prepared.check()
     except ArtefactError as error:
         return None, f"not used: {error}"
-    return prepared, f"{path} ({path.stat().st_size / 1e6:.1f} MB) fits"
+    text = f"{path} ({path.stat().st_size / 1e6:.1f} MB) fits"
+    if sibling is not None and path in noted_forms(sibling.digest):
+        text += "; other models of its structure start by it"
+    return prepared, text
 
 
 def packing_words(kept: KeptSegment) -> str:

@@ -130,6 +130,11 @@ class SegmentSession(Session):
         return source.lookups if isinstance(source, PreparedModel) else {}
 
     @property
+    def shared_layers(self) -> int:
+        parts = self.table.current()
+        return sum(part is not None and part.session.run is not None for part in parts)
+
+    @property
     def wants_artefact(self) -> bool:
         return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 

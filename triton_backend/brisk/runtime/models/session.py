@@ -72,6 +72,11 @@ class Servable(ABC):
     crowds = 0
 
     @property
+    def shared_layers(self) -> int:
+        """Of its parts, those that run in a session which models of their structure share."""
+        return 0
+
+    @property
     def is_loading(self) -> bool:
         """Whether lanes still load parts of it."""
         return self.table is not None and self.table.is_loading

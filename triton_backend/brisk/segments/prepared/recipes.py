@@ -322,16 +322,22 @@ class _Book:
 def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
     """For each convolution and each node behind it that could become part of its weights."""
     readers: dict[str, list[NodeProto]] = {}
+    origins = {name: name for name in floats}
+    """Of values that are one of ``floats``, in its own shape or another one."""
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
+        if node.op_type in _RESHAPES and node.input[0] in origins:
+            origins[node.output[0]] = origins[node.input[0]]
     for node in graph.node:
         weight, bias = (*node.input[1:3], "", "")[:2]
+        bias = origins.get(bias, bias)
         if node.op_type != "Conv" or weight not in floats or (bias and bias not in floats):
             continue
         recipe, value = Recipe(weight, bias), node.output[0]
         while len(behind := readers.get(value, [])) == 1:
-            fold = _fold(behind[0], value, floats, floats[weight].shape[0])
+            others = tuple(origins.get(name, name) for name in behind[0].input if name != value)
+            fold = _fold(behind[0], others, floats, floats[weight].shape[0])
             if fold is None:
                 break
             recipe = recipe._replace(folds=(*recipe.folds, fold))
@@ -339,8 +345,8 @@ def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
             yield recipe
 
 
-def _fold(node: NodeProto, value: str, floats: Floats, channels: int) -> Fold | None:
-    others = tuple(name for name in node.input if name != value)
+def _fold(node: NodeProto, others: tuple[str, ...], floats: Floats, channels: int) -> Fold | None:
+    """``others``: of what the node reads besides, the names."""
     if any(name not in floats for name in others):
         return None
     if node.op_type == _NORMALISES and len(others) == 4:
