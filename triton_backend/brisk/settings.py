@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from brisk.errors import InvalidConfigurationError
@@ -24,8 +24,41 @@ SIDE_BY_SIDE = "BRISK_SIDE_BY_SIDE"
 
 CACHE_LIMIT = "BRISK_CACHE_MIB"
 
+OF_THE_RUNTIME = (
+    *("BRISK_THREADS", "BRISK_IDLE_EXIT_S", "BRISK_POLICY", "BRISK_BESTEFFORT_SHARE"),
+    *("BRISK_NORMAL_SHARE", "BRISK_OUTSTANDING_LAYERS", "BRISK_MAX_WAITING"),
+    *("BRISK_BACKGROUND_MIB", "BRISK_ARTEFACTS", "BRISK_SAMPLED_SHARE", "BRISK_SAMPLES_MIB"),
+    *("BRISK_ADAPTATION_S", "BRISK_MAX_LOAD_S", "BRISK_CACHE_DIR", CACHE_LIMIT),
+    *(REALTIME_NICENESS, CUSTOM_OPERATORS, STUB_COMPUTES, SIDE_BY_SIDE),
+)
+"""Variables that a runtime reads when it starts: all servers that use one have them alike."""
+
+VARIABLES = frozenset(
+    (
+        *OF_THE_RUNTIME,
+        *("BRISK_RUNTIME_DIR", "BRISK_PYTHON", "BRISK_METRICS_INTERVAL_S", "BRISK_FORK_STUBS"),
+    )
+)
+
 DEFAULT_INTERVAL_S, LARGEST_INTERVAL_S = 5.0, 3600.0
 """Between two publications of metrics."""
+
+
+def runtime_settings(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """What is set of a runtime's variables, each as ``NAME=value``."""
+    return tuple(f"{name}={environment[name]}" for name in OF_THE_RUNTIME if environment.get(name))
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """A line for each variable that looks like one of Brisk's and is none."""
+    own = "BRISK_"
+    names = {name for name in environment if name.startswith(own)} - VARIABLES
+    for name in sorted(names):
+        if not name.startswith(f"{own}TEST_"):
+            import difflib
+
+            (nearest,) = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.0)
+            yield f"there is no setting {name}, did you mean {nearest}?"
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:

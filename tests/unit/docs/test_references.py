@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from brisk.settings import VARIABLES
 from brisk.stub.config import parameters
 from brisk.telemetry.metrics import METRICS, Metric
 from brisk.telemetry.statistics import published_names
@@ -34,6 +35,11 @@ def test_every_environment_variable_of_the_code_is_documented_and_no_other() -> 
     told = {name for text in (README, *PAGES.values()) for name in _VARIABLE.findall(text)}
     assert used - told == set(), "not in docs/configuration.md"
     assert told - used - ONLY_FOR_TESTS == set(), "documented, but not in the code"
+
+
+def test_the_variables_that_are_known_are_those_of_the_page() -> None:
+    rows = re.findall(r"^\| `(BRISK_[A-Z_]+)` \|", PAGES["configuration.md"], re.MULTILINE)
+    assert set(rows) == VARIABLES
 
 
 def test_every_parameter_of_an_entry_has_its_line() -> None:

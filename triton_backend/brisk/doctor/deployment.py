@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from brisk.errors import BriskError
+from brisk.observer import Observer
 from brisk.protocol.entry_files import users_path
+from brisk.protocol.runtime_paths import Role, runtime_place
+from brisk.protocol.status import Status
 from brisk.triton.options import option
 
 
@@ -71,6 +75,16 @@ class Deployment:
     device: str
     shared_memory: Path
     cgroup: Path
+
+
+def running(deployment: Deployment) -> Status | None:
+    """What the runtime tells of itself; None where none runs, or is of another version."""
+    place = runtime_place(deployment.device, deployment.environment)
+    try:
+        with Observer(place, Role.FOREGROUND) as observer:
+            return observer.status()
+    except (BriskError, OSError):
+        return None
 
 
 def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:

@@ -6,7 +6,15 @@ import os
 import signal
 from pathlib import Path
 
-from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
+from brisk.doctor.deployment import (
+    Deployment,
+    Findings,
+    advice,
+    good,
+    problem,
+    running,
+    unknown,
+)
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
@@ -26,6 +34,8 @@ def threads(deployment: Deployment) -> Findings:
     cores = len(os.sched_getaffinity(deployment.server or 0))
     text = deployment.environment.get("BRISK_THREADS", "")
     count = int(text) if text.isdecimal() else cores
+    if (status := running(deployment)) is not None:
+        count = status.threads  # what runs, whatever is set by now
     found = f"{count} threads on {cores} usable cores"
     findings = good(found)
     if count > cores:

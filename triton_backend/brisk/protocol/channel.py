@@ -21,6 +21,7 @@ from brisk.protocol.records import (
     Welcome,
 )
 from brisk.protocol.shared_memory import SlabChange, close_descriptors
+from brisk.settings import runtime_settings
 
 _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
@@ -116,7 +117,8 @@ def greet(connection: socket.socket, server: int = 0) -> Welcome:
     anything else, OSError and EOFError as the socket does.
     """
     check_peer(connection)
-    send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), server))
+    settings = runtime_settings() if server else ()
+    send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), server, settings))
     answer, _ = Receiver(connection).receive()
     if isinstance(answer, Refused):
         raise named_error(answer.code, answer.message)

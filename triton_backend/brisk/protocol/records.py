@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 17
+PROTOCOL_VERSION = 18
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -18,12 +18,15 @@ DEFAULT_MAX_RUN_NS = 600_000_000_000
 
 
 class Hello(NamedTuple):
-    """A stub's first record. ``parent``: the process number of its server."""
+    """A stub's first record. ``parent``: the process number of its server; 0 and no ``settings``
+    from who only looks. ``settings``: what its server's environment says to a runtime.
+    """
 
     protocol: int
     version: str
     pid: int
     parent: int
+    settings: tuple[str, ...] = ()
 
 
 class Welcome(NamedTuple):
@@ -243,10 +246,14 @@ class ComputeNoMore(NamedTuple):
 
 
 class ComputedInStub(NamedTuple):
-    """How many requests of ``model`` the stub has answered itself since it said so last."""
+    """How many requests of ``model`` the stub has answered itself since it said so last.
+
+    ``durations``: of their runs, how many in each class (``metrics.BOUNDS_NS``).
+    """
 
     model: int
     answered: int
+    durations: tuple[int, ...] = ()
 
 
 class Log(NamedTuple):

@@ -25,6 +25,7 @@ from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything
 from brisk.runtime.settings import Settings, read_settings
 from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, listen, supervise
+from brisk.settings import unknown_variables
 
 
 def main() -> int:
@@ -35,6 +36,8 @@ def main() -> int:
     chosen = parser.parse_args()
     device = chosen.device
     start_logging()
+    for line in unknown_variables():
+        LOGGER.warning(line)
     leave_process_group()
     if chosen.niceness is not None:
         with contextlib.suppress(PermissionError):  # only going below needs one

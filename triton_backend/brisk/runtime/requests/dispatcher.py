@@ -7,6 +7,7 @@ thread.
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 
 from brisk import __version__, telemetry
@@ -14,6 +15,7 @@ from brisk.errors import (
     BriskError,
     CancelledError,
     InternalError,
+    InvalidConfigurationError,
     InvalidRequestError,
     ModelNotLoadedError,
     ProtocolError,
@@ -31,6 +33,7 @@ from brisk.runtime.requests.offering import Offering
 from brisk.runtime.requests.table import CANCELLED, RequestTable, load_failed
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass
+from brisk.settings import runtime_settings
 from brisk.telemetry import metrics
 from brisk.telemetry.events import INCIDENTS, SPANS
 
@@ -138,11 +141,32 @@ class Dispatcher:
             )
             self.transport.send(peer, records.Refused(ProtocolError.code, message))
             raise ProtocolError(message)
+        if hello.parent and hello.settings != (own := runtime_settings()):
+            self._greet_another(peer, hello, own)
+            return
         if hello.pid == peer.pid:  # else it lives in another process namespace than ours
             peer.parent = hello.parent
             peer.server_birth = birth_of(hello.parent)
         peer.is_welcome = True
         self.transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
+
+    def _greet_another(self, peer: Peer, hello: records.Hello, own: tuple[str, ...]) -> None:
+        """A stub of a server whose settings are not this runtime's: it is refused while others
+        use the runtime, and has one of its own else, when this one has ended.
+        """
+        others = self.transport.peers.values()
+        if not any(other.is_welcome and other.parent for other in others):
+            LOGGER.info("the runtime ends: a server with other settings needs it")
+            self.transport.drop(peer, None)
+            os.kill(os.getppid(), signal.SIGTERM)
+            return
+        here, there = (" ".join(sorted(each)) or "none" for each in (own, hello.settings))
+        text = (
+            f"the runtime (process {os.getppid()}) was started with the settings {here}, and this "
+            f"server has {there}: give it a BRISK_RUNTIME_DIR of its own, or the same settings"
+        )
+        self.transport.send(peer, records.Refused(InvalidConfigurationError.code, text))
+        raise ProtocolError(text)
 
     def _load(self, peer: Peer, model: records.LoadModel) -> None:
         if model.job_class not in _CLASSES:

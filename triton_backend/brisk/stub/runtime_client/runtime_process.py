@@ -75,8 +75,10 @@ def start_if_absent(place: RuntimePaths) -> None:
             del _starting[place]
             if status != 0:
                 raise InvalidConfigurationError(
-                    f"the runtime of {place.device} ended with status {status} while it started; "
-                    "its own words are in the server's log"
+                    f"the runtime of {place.device} ended with status {status} while it started "
+                    f"with {runtime_python()}; its own words are in the server's log. Where a "
+                    "package is missing there: pip install 'brisk-triton', or BRISK_PYTHON=<a "
+                    "Python that has it> for the server"
                 )
         place.prepare()
         try:

@@ -1,0 +1,87 @@
+"""A server whose settings are not those of the runtime that is there."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk import __version__
+from brisk.doctor.machine import threads
+from brisk.protocol.channel import Receiver, send_record
+from brisk.protocol.records import PROTOCOL_VERSION, Hello, Record, Refused, Welcome
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.settings import runtime_settings, unknown_variables
+from support.deployments import deployment
+from support.runtime.runtime_process import describe, infer, opened, processes_of, supervisor_of
+from support.waiting import wait_until
+
+ROW = np.ones((1, 4), np.float32)
+
+
+@contextmanager
+def stub(place: RuntimePaths, *settings: str) -> Iterator[socket.socket]:
+    """Of a server that has these."""
+    connection = place.connect(5, Role.FOREGROUND)
+    with connection:
+        own = Hello(PROTOCOL_VERSION, __version__, os.getpid(), os.getppid(), settings)
+        send_record(connection, own)
+        yield connection
+
+
+def answer(connection: socket.socket) -> Record:
+    return Receiver(connection).receive()[0]
+
+
+def test_the_same_settings_are_welcome(place: RuntimePaths, quick: Path) -> None:
+    with opened(place, describe(quick)), stub(place, *runtime_settings()) as connection:
+        assert isinstance(answer(connection), Welcome)
+
+
+def test_a_runtime_that_nobody_uses_makes_way(place: RuntimePaths, quick: Path) -> None:
+    with opened(place, describe(quick)):
+        before = supervisor_of(place)
+    with stub(place, "BRISK_THREADS=7") as connection, pytest.raises((EOFError, OSError)):
+        answer(connection)
+    wait_until(lambda: before not in processes_of(place), "the end of the runtime")
+    with opened(place, describe(quick)) as following:
+        np.testing.assert_array_equal(infer(following, ROW), -ROW)
+        assert supervisor_of(place) != before
+
+
+def test_beside_another_server_both_sides_are_named_and_that_one_goes_on(
+    place: RuntimePaths, quick: Path
+) -> None:
+    with (
+        opened(place, describe(quick)) as busy,
+        stub(place, *runtime_settings()) as present,
+        stub(place, "BRISK_THREADS=7") as other,
+    ):
+        assert isinstance(answer(present), Welcome)
+        refused = answer(other)
+        assert isinstance(refused, Refused)
+        assert "BRISK_THREADS=1" in refused.message
+        assert "this server has BRISK_THREADS=7" in refused.message
+        assert "BRISK_RUNTIME_DIR" in refused.message
+        np.testing.assert_array_equal(infer(busy, ROW), -ROW)
+
+
+def test_doctor_tells_the_threads_of_the_runtime_that_is_there(
+    place: RuntimePaths, quick: Path, tmp_path: Path
+) -> None:
+    settings = {"BRISK_RUNTIME_DIR": str(place.base), "BRISK_THREADS": "77"}
+    with opened(place, describe(quick)):
+        found, *_ = threads(deployment(tmp_path, environment=settings))
+    assert found.found.startswith("1 threads on")
+
+
+def test_a_setting_that_is_none_is_told_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRISK_THREAD", "2")
+    monkeypatch.setenv("BRISK_TEST_SOMETHING", "2")
+    lines = list(unknown_variables())
+    assert lines == ["there is no setting BRISK_THREAD, did you mean BRISK_THREADS?"]
