@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from http.client import HTTPConnection, HTTPException
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,25 @@ EXAMPLE_SIZE = 64
 class Transport(str, Enum):
     HTTP = "HTTP"
     GRPC = "gRPC"
+
+
+def transport_of(url: str, timeout_s: float = 10.0) -> Transport:
+    """What ``HOST:PORT`` speaks: HTTP where a question by it is answered so, else gRPC.
+
+    Raises OSError where nothing listens, ValueError where that is no address.
+    """
+    host, separator, port = url.rpartition(":")
+    if not separator or not port.isdecimal():
+        raise ValueError("expected HOST:PORT")
+    connection = HTTPConnection(host.strip("[]"), int(port), timeout=timeout_s)
+    with contextlib.closing(connection):
+        connection.connect()
+        try:
+            connection.request("GET", "/v2/health/live")
+            connection.getresponse()
+        except (HTTPException, ConnectionError):
+            return Transport.GRPC
+    return Transport.HTTP
 
 
 class InferenceClient:
@@ -61,20 +83,33 @@ class InferenceClient:
         )
         return {name: result.as_numpy(name) for name in self._output_names(result)}
 
-    def example_inputs(self, model: str) -> dict[str, np.ndarray]:
-        """Arrays that fit ``model``: 1 for a first size that is free, EXAMPLE_SIZE for others.
+    def example_inputs(
+        self,
+        model: str,
+        shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        given: Mapping[str, np.ndarray] = MappingProxyType({}),
+    ) -> dict[str, np.ndarray]:
+        """Arrays that fit ``model``: the ``given`` ones, else made up in these ``shapes``, else
+        with 1 for a first size that is free and EXAMPLE_SIZE for others.
 
-        Raises ValueError for an input of a type that numpy does not have.
+        Raises ValueError for an input of a type that numpy does not have, and for a name that is
+        none of the model's inputs.
         """
         if self.transport is Transport.HTTP:
             metadata = self._client.get_model_metadata(model)
         else:
             metadata = self._client.get_model_metadata(model, as_json=True)
+        names = [described["name"] for described in metadata["inputs"]]
+        if unknown := sorted({*shapes, *given} - set(names)):
+            raise ValueError(f"'{model}' has no input '{unknown[0]}'; it has: {', '.join(names)}")
         random = np.random.default_rng(0)
         inputs = {}
         for described in metadata["inputs"]:
+            if described["name"] in given:
+                inputs[described["name"]] = given[described["name"]]
+                continue
             sizes = [int(size) for size in described["shape"]]
-            shape = [
+            shape = shapes.get(described["name"]) or [
                 size if size > 0 else EXAMPLE_SIZE if position else 1
                 for position, size in enumerate(sizes)
             ]

@@ -60,17 +60,24 @@ def test_a_clients_trace_goes_on_in_the_worker(server: TritonServer) -> None:
         assert (trace in span.details) == (span.request == requests[0])
 
 
-def test_a_request_through_the_server_is_traced_with_tritons_context(
-    server: TritonServer, tmp_path: Path
-) -> None:
-    command = [sys.executable, "-m", "brisk.cli", "trace", "deep", "--class", "realtime"]
-    done = subprocess.run(
-        [*command, "--url", str(server.endpoints.http), "--output", str(tmp_path / "trace.json")],
+def trace(server: TritonServer, model: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "brisk.cli", "trace", model, *options]
+    return subprocess.run(
+        command,
         env={**os.environ, "BRISK_RUNTIME_DIR": str(runtime_directory(server))},
         capture_output=True,
         text=True,
         timeout=120,
     )
+
+
+@pytest.mark.parametrize("port", ["http", "grpc"])
+def test_a_request_through_the_server_is_traced_with_tritons_context(
+    server: TritonServer, tmp_path: Path, port: str
+) -> None:
+    options = ["--url", str(getattr(server.endpoints, port)), "--shape", "x=2,64"]
+    options += ["--class", "realtime", "--output", str(tmp_path / "trace.json")]
+    done = trace(server, "deep", *options)
     assert done.returncode == 0, done.stderr
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     layers = [each for each in events if each.get("cat") == "layers"]
@@ -82,3 +89,18 @@ def test_a_request_through_the_server_is_traced_with_tritons_context(
     assert asked["ts"] <= request["ts"]
     assert request["ts"] + request["dur"] <= asked["ts"] + asked["dur"]
     assert (tmp_path / "trace.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_the_server_refuses_is_told_in_one_line(server: TritonServer, tmp_path: Path) -> None:
+    url = ("--url", str(server.endpoints.grpc))
+    np.savez(tmp_path / "wrong.npz", x=np.ones((1, 7), np.float32))
+    for model, options, text in (
+        ("absent", (), "the server answers: "),
+        ("deep", ("--shape", "y=1,64"), "'deep' has no input 'y'; it has: x"),
+        ("deep", ("--data", str(tmp_path / "wrong.npz")), "the server answers: "),
+        ("deep", ("--data", str(tmp_path / "absent.npz")), "absent.npz"),
+    ):
+        done = trace(server, model, *url, *options)
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert text in line, line

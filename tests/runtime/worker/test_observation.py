@@ -59,6 +59,7 @@ def test_the_state_of_models_and_runs_is_told(
         models = {model.name: model for model in status.models}
         assert (models["quick"].uses, models["slow"].uses) == (2, 1)
         assert (models["quick"].answered, models["slow"].answered) == (2, 0)
+        assert (sum(models["quick"].durations), sum(models["slow"].durations)) == (2, 0)
         assert models["quick"].is_ready
         assert models["quick"].layers > 0
         assert 0 <= models["quick"].loaded_layers <= models["quick"].layers
@@ -236,7 +237,7 @@ def test_rates_are_of_the_time_between_two_looks(place: RuntimePaths, quick: Pat
             infer(connection, ROW)
         now = look(observer)
     page = io.StringIO()
-    Console(width=160, file=page).print(render([now], [before], None))
+    Console(width=160, file=page).print(render([now], {before.worker: before}, None, 160))
     lines = page.getvalue().splitlines()
     (line,) = (line for line in lines if line.strip().startswith("quick/1"))
     (head,) = (line for line in lines if line.strip().startswith("model"))

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tritonclient.utils import InferenceServerException
 
 import brisk
+import brisk.cli.application as application_module
 from brisk.cli import main
 from brisk.triton.locate import LIBRARY
 from support.models.identity_models import FLOAT_BATCH, write_model
@@ -41,6 +43,7 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         "explain",
         "prepare",
         "status",
+        "check",
         "doctor",
         "trace",
         "bench",
@@ -69,6 +72,61 @@ def test_looking_at_help_loads_neither_torch_nor_onnx() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert answer.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("raised", "text"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "absent.npz"), "'absent.npz': No such"),
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (TimeoutError("timed out"), "timed out"),
+        (InferenceServerException("unknown model 'x'"), "the server answers: unknown model 'x'"),
+    ],
+)
+def test_errors_of_files_networks_and_servers_are_one_line(
+    raised: Exception, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise raised
+
+    monkeypatch.setattr(application_module, "application", fail)
+    answer = run("status")
+    assert answer.returncode == 1
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert text in line
+
+
+def test_a_fault_of_brisk_keeps_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(application_module, "application", fail)
+    with pytest.raises(KeyError, match="a fault"):
+        run("status")
+
+
+def test_who_reads_the_first_lines_alone_is_told_of_no_error() -> None:
+    command = f"{sys.executable} -m brisk.cli --help | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_tracing_without_a_server_or_an_address_names_it() -> None:
+    for url, text in (
+        ("127.0.0.1:1", "no server answers at '127.0.0.1:1': "),
+        ("nowhere", "'nowhere': expected HOST:PORT"),
+    ):
+        answer = run("trace", "net", "--url", url)
+        assert answer.returncode == 1
+        (line,) = answer.stderr.splitlines()
+        assert text in line
+
+
+def test_a_shape_for_a_trace_that_is_none_is_named() -> None:
+    answer = run("trace", "net", "--shape", "x=one")
+    assert answer.returncode == 1
+    assert "x:shape=one" in answer.stderr
 
 
 def test_serving_nothing_is_an_error_in_one_line_with_the_next_step() -> None:
@@ -122,6 +180,19 @@ def test_explain_shows_what_a_model_is_served_as(tmp_path: Path) -> None:
     assert "input x: float32[batch, 3, height]" in answer.stdout
     assert "output y: float32[batch, 3, height]" in answer.stdout
     assert "1 segment: it is small" in answer.stdout
+
+
+def test_explain_of_a_repository_tells_of_all_its_models(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_model(tmp_path / name, {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    (tmp_path / "no_model").mkdir()
+    answer = run("explain", tmp_path)
+    assert answer.returncode == 0, answer.stderr
+    for name in ("one", "two"):
+        assert f"{tmp_path / name / '1' / 'model.onnx'}: computed by" in answer.stdout
+    answer = run("explain", tmp_path / "no_model")
+    assert answer.returncode == 1
+    assert "has no version: expected a file like" in answer.stderr
 
 
 def test_explain_for_a_gpu_lists_the_layers_of_torch(tmp_path: Path) -> None:

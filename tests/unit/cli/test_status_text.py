@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from brisk.cli.views.status import ProcessUse, StatusSnapshot, quantile_s, render
+from brisk.cli.views.status import _COLUMNS, ProcessUse, StatusSnapshot, quantile_s, render
 from brisk.protocol.records import Sample
 from brisk.protocol.status import Incident, ModelStatus, RunStatus, Status
 from brisk.telemetry.metrics import BOUNDS_NS
@@ -22,6 +22,7 @@ def model(
     loaded: int = 54,
     is_settled: bool = True,
     answered: int = 40,
+    shared_layers: int = 0,
 ) -> ModelStatus:
     return ModelStatus(
         *(name, 1, is_ready, 2, 3, answered, "/m"),
@@ -31,6 +32,7 @@ def model(
         job_class="realtime",
         weight_bytes=2**20,
         failed=6,
+        shared_layers=shared_layers,
     )
 
 
@@ -60,10 +62,14 @@ def snapshot(
 
 
 def shown(
-    now: StatusSnapshot, before: StatusSnapshot | None = None, height: int | None = None
+    now: StatusSnapshot,
+    before: StatusSnapshot | None = None,
+    height: int | None = None,
+    width: int = 200,
 ) -> list[str]:
     page = io.StringIO()
-    Console(file=page, width=200).print(render([now], [before], height))
+    known = {} if before is None else {before.worker: before}
+    Console(file=page, width=width).print(render([now], known, height, width))
     return [line.strip() for line in page.getvalue().splitlines()]
 
 
@@ -79,6 +85,7 @@ def row(lines: Sequence[str], name: str) -> list[str]:
         (model("net", is_settled=False), "warming up"),
         (model("net", loaded=12), "ready, 12 of 54"),
         (model("net", is_ready=False, layers=0, loaded=0), "loading"),
+        (model("net", shared_layers=53), "ready, 53 shared"),
     ],
 )
 def test_a_model_has_one_row_with_its_state(status: ModelStatus, state: str) -> None:
@@ -98,11 +105,11 @@ def test_rates_quantiles_and_starts_are_the_workers_own() -> None:
     classes = [0] * (len(BOUNDS_NS) + 1)
     classes[3] = 100
     samples = [
-        Sample("brisk_execution_seconds", ("net", "1", "realtime"), (*classes, 5)),
         Sample("brisk_cold_starts_total", ("net", "1", "model"), (2,)),
         Sample("brisk_cold_starts_total", ("net", "1", "artefact"), (1,)),
     ]
-    now = snapshot(model("net", answered=60), at_s=3.0, samples=samples)
+    busy = model("net", answered=60)._replace(durations=tuple(classes))
+    now = snapshot(busy, at_s=3.0, samples=samples)
     cells = row(shown(now, snapshot(model("net"))), "net")
     assert cells[cells.index("3") + 1] == "10.0"
     assert cells[-2:] == ["3", "6"]
@@ -111,16 +118,17 @@ def test_rates_quantiles_and_starts_are_the_workers_own() -> None:
 
 def test_a_quantile_lies_within_its_class_and_none_is_made_up() -> None:
     classes = [0] * (len(BOUNDS_NS) + 1)
-    assert quantile_s((*classes, 0), 0.5) is None
+    assert quantile_s(classes, 0.5) is None
+    assert quantile_s((), 0.5) is None
     classes[2] = 10
     classes[5] = 1
-    middle, last = quantile_s((*classes, 0), 0.5), quantile_s((*classes, 0), 0.99)
+    middle, last = quantile_s(classes, 0.5), quantile_s(classes, 0.99)
     assert middle is not None
     assert last is not None
     assert BOUNDS_NS[1] / 1e9 < middle <= BOUNDS_NS[2] / 1e9
     assert BOUNDS_NS[4] / 1e9 < last <= BOUNDS_NS[5] / 1e9
     slow = [0] * len(BOUNDS_NS) + [4]
-    assert quantile_s((*slow, 0), 0.5) == BOUNDS_NS[-1] / 1e9
+    assert quantile_s(slow, 0.5) == BOUNDS_NS[-1] / 1e9
 
 
 def test_busy_models_come_first_and_those_without_room_are_counted() -> None:
@@ -131,6 +139,24 @@ def test_busy_models_come_first_and_those_without_room_are_counted() -> None:
     assert f"… and {20 - len(names)} more" in lines
     assert len(lines) <= 15
     assert len([line for line in shown(snapshot(*models)) if line.startswith("net")]) == 20
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_columns_give_way_and_no_header_is_cut(width: int) -> None:
+    classes = [0] * (len(BOUNDS_NS) + 1)
+    classes[3] = 100
+    busy = model("a_model_of_a_team", shared_layers=53)._replace(durations=tuple(classes))
+    lines = shown(snapshot(busy), width=width)
+    (heads,) = (line for line in lines if "p99" in line)
+    assert set(heads.split()) <= {*" ".join(_COLUMNS).split()}
+    assert any("a_model_of_a_team/1" in line for line in lines)
+
+
+def test_a_worker_that_is_new_has_no_rate_of_the_one_before() -> None:
+    other = snapshot(model("net", answered=10), at_s=1.0)
+    other = other._replace(status=other.status._replace(pid=8))
+    cells = row(shown(snapshot(model("net", answered=60), at_s=3.0), other), "net")
+    assert "25.0" not in cells
 
 
 def test_recent_errors_are_shown() -> None:

@@ -11,7 +11,8 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
 from brisk.segments.model.sources import BareModel
-from support.models.segment_models import info, save
+from brisk.segments.prepared.preparation import prepare
+from support.models.segment_models import by_segments, info, save, source_of, whole
 
 node = helper.make_node
 FIRST = node("Neg", ["x"], ["a"], name="first")
@@ -244,3 +245,34 @@ def test_nodes_in_another_order_are_one_segment(
     twice += [node("MatMul", ["b", "e"], ["a"]), node("MatMul", ["a", "e"], ["y"])]
     save(path, twice, *shape, {"e": np.eye(2, dtype=np.float32)})
     assert "Duplicate definition" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("ir_version", "is_listed"), [(3, True), (4, True), (4, False), (8, True), (8, False)]
+)
+@pytest.mark.parametrize("large", [1, 4096])
+def test_an_initialiser_that_nothing_reads_is_no_reason_to_refuse(
+    tmp_path: Path, private_cache: None, ir_version: int, is_listed: bool, large: int
+) -> None:
+    """Small ones lie in the graph, large ones are read in place. Before version 4 of the format
+    initialisers are listed as inputs."""
+    weights = {"unread": np.ones(large, np.float32), "read": np.ones(4, np.float32)}
+    listed = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, array.shape)
+        for name, array in weights.items()
+    ]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "read"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        "old",
+        [info("x", "n", 4), *(listed if is_listed else ())],
+        [info("y", "n", 4)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    path = tmp_path / "model.onnx"
+    opsets = [helper.make_opsetid("", 8)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=ir_version), path)
+    BareModel(path, 1).check()
+    rows = np.random.default_rng(3).standard_normal((5, 4)).astype(np.float32)
+    expected = whole(path, {"x": rows})["y"]
+    np.testing.assert_array_equal(by_segments(source_of(path), {"x": rows})["y"], expected)
+    prepare(path, 1)

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
+from brisk.cli.commands.caches import NOTHING_WRITTEN
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
 from brisk.exits.exploration import trial
 from brisk.exits.exploration.trial import Trial, run_trial
@@ -192,22 +193,26 @@ def test_caches_that_would_slow_the_model_down_are_not_written(
     own_cache(tmp_path, monkeypatch)
     entry = put(tmp_path, slow_network(layers=1))
     made = train(entry)
-    assert made.exit_code == 0, made.output
+    assert made.exit_code == NOTHING_WRITTEN, made.output
     assert "no caches were written: " in made.stdout
     assert not caches_file(entry / "1" / "model.onnx").exists()
 
 
 def test_a_memory_budget_that_nothing_fits_is_said(small_entry: Path) -> None:
     made = train(small_entry, "--memory-budget", "100")
-    assert made.exit_code == 0, made.output
+    assert made.exit_code == NOTHING_WRITTEN, made.output
     assert "no caches were written: " in made.stdout
     assert "larger than the memory budget" in made.stdout
 
 
 def test_an_accuracy_that_the_data_cannot_prove_is_said(small_entry: Path) -> None:
-    made = train(small_entry, "--accuracy", "0.999")
-    assert made.exit_code == 0, made.output
-    assert "cannot be proved with confidence 95% on 200 held-out samples" in made.stdout
+    """Before anything is trained: with confidence c, n right answers prove (1 - c)^(1/n)."""
+    answer = train(small_entry, "--accuracy", "0.999")
+    assert isinstance(answer.exception, InvalidRequestError)
+    text = str(answer.exception)
+    assert "is proved by 2995 held-out samples and more" in text
+    assert "of these 1000 200 are held out, which prove 98.5% at best" in text
+    assert "give some 14975" in text
 
 
 @pytest.mark.parametrize(

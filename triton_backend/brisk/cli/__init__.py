@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -20,7 +21,9 @@ _EXTRAS = {
 
 
 def main() -> None:
-    """Entry point: a deliberate error is one red line (and its details) and exit status 1."""
+    """Entry point: an error of Brisk's own, of a server, of a file or of the network is one red
+    line (and its details) and exit status 1. Any other one is a fault of Brisk, with its trace.
+    """
     try:
         if sys.argv[1:2] == [
             "serve"
@@ -34,6 +37,12 @@ def main() -> None:
             application()
     except BriskError as error:
         _end_with(str(error))
+    except BrokenPipeError:  # who reads has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        where = "" if error.filename is None else f"'{error.filename}': "
+        _end_with(f"{where}{error.strerror or error}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
@@ -42,6 +51,18 @@ def main() -> None:
             f"this needs the package '{package}', which {sys.executable} does not have: "
             f"pip install 'brisk-triton[{_EXTRAS[package]}]'"
         )
+    except Exception as error:
+        if (text := _server_text(error)) is None:
+            raise
+        _end_with(text)
+
+
+def _server_text(error: Exception) -> str | None:
+    """What a server has answered, or that none has; None where the error is another one."""
+    client = sys.modules.get("tritonclient.utils")  # an error of it needs it
+    if client is None or not isinstance(error, client.InferenceServerException):
+        return None
+    return f"the server answers: {error.message() or error}"
 
 
 def _end_with(text: str) -> NoReturn:

@@ -27,7 +27,8 @@ class ModelStatus(NamedTuple):
     layers just now; a pipeline has no layers of its own. ``is_settled``: no kernel of it will be
     exchanged for a better one any more. ``job_class``: its entry's. ``weight_bytes``: of the files
     that its weights are mapped from. ``failed``: requests of its present users answered with an
-    error.
+    error. ``shared_layers``: those that run in a session of their structure. ``durations``: of
+    the runs of those answered well, how many requests in each class (``metrics.BOUNDS_NS``).
     """
 
     name: str
@@ -47,6 +48,8 @@ class ModelStatus(NamedTuple):
     job_class: str = "normal"
     weight_bytes: int = 0
     failed: int = 0
+    shared_layers: int = 0
+    durations: tuple[int, ...] = ()
 
 
 class RunStatus(NamedTuple):

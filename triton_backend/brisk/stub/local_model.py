@@ -256,9 +256,10 @@ class LocalModel:
     def _report(self, account: RequestAccount, now_ns: int) -> None:
         """Now and then: the worker is told how many were answered here, and they are counted."""
         self._tells_at_ns = now_ns + TELL_NS
-        self._tell(ComputedInStub(self._model, self._answered - self._told))
-        self._told = self._answered
         account.count()
+        durations = account.take_durations()
+        self._tell(ComputedInStub(self._model, self._answered - self._told, durations))
+        self._told = self._answered
 
     def close(self) -> None:
         self.is_given_up = True

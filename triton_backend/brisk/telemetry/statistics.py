@@ -151,6 +151,8 @@ class RequestAccount:
         """Of requests that this process has computed itself, without a queue: class, duration in
         ns and how many. They are counted when somebody reads, and by whoever appends, now and
         then: to count each costs more than all else that is done beside its run."""
+        self._durations = [0] * (len(BOUNDS_NS) + 1)
+        """Of those that were counted, how many in each class, since somebody took them."""
         statistics.before_reading(self.count)
 
     def succeeded(
@@ -177,7 +179,15 @@ class RequestAccount:
             except IndexError:
                 break  # another thread counts them, too
             self.succeeded(job_class, took_ns, 0, took_ns, requests)
+            self._durations[bisect_left(BOUNDS_NS, took_ns)] += requests
             self._statistics.count(metrics.COMPUTED_IN_STUB, self._model, requests)
+
+    def take_durations(self) -> tuple[int, ...]:
+        """Of the requests that this process has computed itself and counted since the last call,
+        how many took as long as each class of a histogram says.
+        """
+        taken, self._durations = self._durations, [0] * (len(BOUNDS_NS) + 1)
+        return tuple(taken)
 
     def failed(self, job_class: str, error: Exception) -> None:
         kind = error.code if isinstance(error, BriskError) else InternalError.code

@@ -183,6 +183,13 @@ def _has_library(directory: Path, files: set[str]) -> bool:
     return any(name.startswith("libtriton_") and name.endswith(".so") for name in names)
 
 
+def loaded_versions(directory: Path, config: Any) -> Sequence[int]:
+    """Those of the entry in ``directory`` that its ``version_policy`` loads; none where it has
+    none."""
+    versions = _versions(directory)
+    return _loaded(config, versions) if versions else versions
+
+
 def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
     """The versions that ``version_policy`` loads; the newest where that is none."""
     policy = config.version_policy

@@ -11,17 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from brisk.cli.commands.models import ModelArgument, VersionOption, model_file
-from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
 
 if TYPE_CHECKING:
     from brisk.exits.cascade import Cascade
-    from brisk.exits.data.samples import Samples
+    from brisk.exits.data.samples import Division, Samples
+    from brisk.exits.guarantee.calibration import Promise
 
 caches = typer.Typer(
     name="caches",
     help="Learned caches, which answer easy inputs early: train them, show them.",
     no_args_is_help=True,
 )
+
+NOTHING_WRITTEN = 3
+"""Exit status."""
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
@@ -86,7 +90,8 @@ def train(
 ) -> None:
     """Explore, compose and calibrate caches; write `model.caches` beside `model.onnx`.
 
-    An interrupted training goes on where it was. Without gain or proof nothing is written.
+    An interrupted training goes on where it was. Without gain or proof nothing is written, and the
+    exit status is 3.
     """
     from rich.console import Console
 
@@ -133,6 +138,8 @@ def train(
     form = ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
     samples = read_samples(data, graph, form)
     more = None if fit_data is None else read_samples(fit_data, graph, form)
+    division = divide(samples, seed, more)
+    _check_proof(division, settings.promise)
     folder = _work_folder(file, samples, more, seed)
     console = Console(soft_wrap=True, highlight=False)
     with bars(console) as drawn:
@@ -147,10 +154,11 @@ def train(
         reference = reference_file(file)
         reference.unlink(missing_ok=True)
         if keep_data:
-            division = divide(samples, seed, more)
             write_reference(reference, found.cascade.model_digest, samples, division, more)
             console.print(f"written: {reference}", markup=False)
     shutil.rmtree(folder)
+    if found.cascade is None:
+        raise typer.Exit(NOTHING_WRITTEN)
 
 
 @caches.command()
@@ -225,6 +233,22 @@ def _read(file: Path, path: Path) -> Cascade:
         return read_cascade(path, digest_of(file))
     except (DamagedFileError, OSError) as error:
         raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
+
+
+def _check_proof(division: Division, promise: Promise) -> None:
+    """Raises InvalidRequestError where no training can prove the promise on so few inputs."""
+    held_out, needed = len(division.calibrate), promise.fewest_inputs
+    if held_out >= needed:
+        return
+    parts = (division.fit, division.select, division.tune, division.calibrate)
+    samples = sum(map(len, parts))
+    most = (1 - promise.confidence) ** (1 / held_out)
+    raise InvalidRequestError(
+        f"accuracy {promise.accuracy:.2%} with confidence {promise.confidence:.0%} is proved by "
+        f"{needed} held-out samples and more; of these {samples} {held_out} are held out, which "
+        f"prove {most:.1%} at best: give some {-(-samples * needed // held_out)}, better several "
+        "times as many, or a lower --accuracy"
+    )
 
 
 def _check(name: str, value: float | None, fits: bool, expected: str) -> None:

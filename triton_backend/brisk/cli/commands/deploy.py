@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from brisk.cli.commands.models import ModelArgument, version_files
+from brisk.cli.commands.models import ModelArgument, entries_in, version_files
 from brisk.errors import InvalidConfigurationError
 
 
@@ -115,10 +115,15 @@ def prepare(
     """Optimise each segment of a model here, measure what packing its weights gains, and keep it.
 
     A start of the model then maps what is kept instead of reading ONNX. The runtime prepares
-    models by itself, in the background; this is for images and for the first start of all.
+    models by itself, in the background; this is for images and for the first start of all. Of a
+    repository, all models.
     """
-    for file in version_files(model).values() if model.is_dir() else [model.resolve()]:
-        _prepare(file, threads or len(os.sched_getaffinity(0)), disk)
+    from brisk.pipelines import is_pipeline
+
+    for entry in entries_in(model):
+        for file in version_files(entry).values() if entry.is_dir() else [entry.resolve()]:
+            if entry == model or not is_pipeline(file):
+                _prepare(file, threads or len(os.sched_getaffinity(0)), disk)
 
 
 def _prepare(file: Path, cores: int, disk: float | None) -> None:

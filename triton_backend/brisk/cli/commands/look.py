@@ -1,22 +1,37 @@
-"""``brisk explain`` and ``brisk doctor``: what a model is served as, what a deployment lacks."""
+"""``brisk explain``, ``check`` and ``doctor``: what a model is served as, what a repository and a
+deployment lack."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brisk.cli.commands.models import DeviceOption, ModelArgument, VersionOption, model_file
+from brisk.cli.commands.models import (
+    DeviceOption,
+    ModelArgument,
+    VersionOption,
+    entries_in,
+    model_file,
+)
 from brisk.errors import InvalidConfigurationError
 
 if TYPE_CHECKING:
     from brisk.doctor.deployment import Finding
 
-_STYLES = {"good": "green", "advice": "yellow", "problem": "bold red", "unknown": "dim"}
+_STYLES = {
+    "good": "green",
+    "advice": "yellow",
+    "problem": "bold red",
+    "unknown": "dim",
+    "warning": "yellow",
+    "information": "dim",
+}
 
 
 def explain(
@@ -30,29 +45,66 @@ def explain(
     """Print what a model is served as: in segments by ONNX Runtime, or in layers by torch.
 
     A summary first, then a line for each segment: its nodes, its predicted time, what crosses its
-    end and how its weights are kept.
+    end and how its weights are kept. Of a repository, all models.
     """
     from rich.console import Console
 
-    from brisk.pipelines import is_pipeline
-
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
+    console = Console(soft_wrap=True, highlight=False)
+    for entry in entries_in(model):
+        for line in _explained(entry, version, device, every=every):
+            console.print(line, markup=False)
+
+
+def _explained(model: Path, version: int | None, device: str, *, every: bool) -> Iterator[str]:
+    from brisk.pipelines import is_pipeline
+
     file = model_file(model, version)
     if is_pipeline(file):
         from brisk.cli.views.entries import pipeline_text
 
-        lines = pipeline_text(file)
-    else:
-        from brisk.cli.views.segments import layers_text, segments_text
+        return pipeline_text(file)
+    from brisk.cli.views.segments import layers_text, segments_text
 
-        if device == "cpu":
-            lines = segments_text(file, model if model.is_dir() else None, every=every)
-        else:
-            lines = layers_text(file, device, every=every)
+    if device == "cpu":
+        return segments_text(file, model if model.is_dir() else None, every=every)
+    return layers_text(file, device, every=every)
+
+
+def check(
+    repository: Annotated[
+        Path,
+        typer.Argument(help="A model repository.", metavar="REPOSITORY", show_default=False),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
+) -> None:
+    """Look at a model repository without a server: what a load would refuse, what has no effect.
+
+    Each entry's configuration is completed, compared with its model, and the model given to ONNX
+    Runtime, as a load does. Exit status 1 where an entry would not be served.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from brisk.cli.views.checking import PROBLEM, check_repository
+
+    remarks = []
     console = Console(soft_wrap=True, highlight=False)
-    for line in lines:
-        console.print(line, markup=False)
+    for remark in check_repository(repository):
+        remarks.append(remark)
+        if not as_json:
+            version = "" if remark.version is None else f"/{remark.version}"
+            head = (f"{remark.severity:<12}", _STYLES[remark.severity])
+            name = remark.entry or str(repository)
+            console.print(Text.assemble(head, f"{name}{version}: {remark.text}"))
+    problems = sum(remark.severity == PROBLEM for remark in remarks)
+    if as_json:
+        print(json.dumps([remark._asdict() for remark in remarks], indent=1))
+    elif not problems:
+        console.print(f"nothing in '{repository}' would be refused", markup=False)
+    if problems:
+        raise typer.Exit(1)
 
 
 def doctor(

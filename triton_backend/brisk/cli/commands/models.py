@@ -46,6 +46,26 @@ def version_files(model_directory: Path) -> dict[int, Path]:
     return dict(sorted(files.items()))
 
 
+def entries_in(model: Path) -> list[Path]:
+    """``model`` itself, or where it is a repository its entries that have a model.
+
+    Raises InvalidModelError where there is none.
+    """
+    if not model.is_dir() or _has_version(model):
+        return [model]
+    entries = sorted(path for path in model.iterdir() if path.is_dir() and _has_version(path))
+    if not entries:
+        version_files(model)  # says what is expected
+    return entries
+
+
+def _has_version(directory: Path) -> bool:
+    names = (PIPELINE_FILE, MODEL_FILE)
+    return any(
+        path.parent.name.isdecimal() for name in names for path in directory.glob(f"*/{name}")
+    )
+
+
 def model_file(model: Path, version: int | None = None) -> Path:
     """The file of ``version``, the newest for None, or ``model`` itself if it is no folder.
 

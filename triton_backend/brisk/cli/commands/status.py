@@ -13,8 +13,9 @@ import typer
 
 from brisk.cli.commands.models import DeviceOption
 from brisk.cli.views.status import ProcessUse, StatusSnapshot, render
+from brisk.errors import BriskError
 from brisk.observer import Observer, observe_all
-from brisk.protocol.runtime_paths import runtime_place
+from brisk.protocol.runtime_paths import RuntimePaths, runtime_place
 
 PIPE_COLUMNS = 160
 """Where the output is no terminal and so has no width: no name of a column or model is cut."""
@@ -37,15 +38,18 @@ def status(
     worker began. `--json` has all counters, too. `$BRISK_RUNTIME_DIR` must be that of the server;
     nothing is started where no runtime is.
     """
-    with contextlib.ExitStack() as open_observers:
-        observers = [
-            open_observers.enter_context(observer)
-            for observer in observe_all(runtime_place(device))
-        ]
-        if as_json:
-            print(json.dumps([_plain(look(observer)) for observer in observers], indent=1))
-            return
-        _show(observers, 0.0 if once else interval)
+    place = runtime_place(device)
+    found = look_at_all(place)
+    if as_json:
+        print(json.dumps([_plain(snapshot) for snapshot in found], indent=1))
+        return
+    _show(place, found, 0.0 if once else interval)
+
+
+def look_at_all(place: RuntimePaths) -> list[StatusSnapshot]:
+    """The states of all workers that are there now. Raises UnavailableError where none is."""
+    with contextlib.ExitStack() as opened:
+        return [look(opened.enter_context(observer)) for observer in observe_all(place)]
 
 
 def look(observer: Observer) -> StatusSnapshot:
@@ -74,23 +78,25 @@ def _plain(value: Any) -> Any:
     return [_plain(element) for element in value] if isinstance(value, tuple) else value
 
 
-def _show(observers: list[Observer], interval_s: float) -> None:
-    """Once where ``interval_s`` is 0."""
+def _show(place: RuntimePaths, found: list[StatusSnapshot], interval_s: float) -> None:
+    """Once where ``interval_s`` is 0; else workers come and go."""
     from rich.console import Console
     from rich.live import Live
 
     console = Console(highlight=False)
-    before = [look(observer) for observer in observers]
-    nothing = [None] * len(before)
     if not console.is_terminal:
         console.width = PIPE_COLUMNS
     if not interval_s or not console.is_terminal:
-        console.print(render(before, nothing, None))
+        console.print(render(found, {}, None, console.width))
         return
-    shown = render(before, nothing, console.height)
+    shown = render(found, {}, console.height, console.width)
     with contextlib.suppress(KeyboardInterrupt), Live(shown, console=console) as live:
         while True:
+            before = {snapshot.worker: snapshot for snapshot in found}
             time.sleep(interval_s)
-            now = [look(observer) for observer in observers]
-            live.update(render(now, before, console.height))
-            before = now
+            try:
+                found = look_at_all(place)
+            except BriskError as error:
+                live.update(f"{error}; looking again")
+                continue
+            live.update(render(found, before, console.height, console.width))

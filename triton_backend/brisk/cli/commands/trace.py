@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from brisk.cli.commands.models import DeviceOption, model_file
-from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.errors import InvalidConfigurationError, InvalidModelError, UnavailableError
 from brisk.observer import Observer, observe_all
 from brisk.protocol.channel import check_peer
 from brisk.protocol.records import LoadModel, Span, TensorForm
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from brisk.stub.runtime_client.client import RuntimeClient
+    from brisk_client.benchmarks.engines.model_inputs import GivenInputs
     from brisk_client.inference import InferenceClient
 
 CLIENT = "client"
@@ -51,7 +52,8 @@ def trace(
         ),
     ],
     url: Annotated[
-        str, typer.Option(help="HTTP address of a running server.", metavar="HOST:PORT")
+        str,
+        typer.Option(help="HTTP or gRPC address of a running server.", metavar="HOST:PORT"),
     ] = "",
     device: DeviceOption = "cpu",
     job_class: Annotated[
@@ -61,6 +63,16 @@ def trace(
             help="realtime, normal or besteffort; with --url up to the entry's brisk_max_class.",
         ),
     ] = "normal",
+    data: Annotated[
+        Path | None, typer.Option(help="The request's inputs by name, .npz; else made up.")
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of an input that is made up, where its sizes are open; may be given again.",
+            metavar="NAME=1,3,224,224",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="The trace; the picture lies beside it, as .png.")
     ] = None,
@@ -74,10 +86,14 @@ def trace(
     The file is for https://ui.perfetto.dev. Recording slows a traced request by some microseconds
     a layer.
     """
+    from brisk_client.benchmarks.engines.model_inputs import read_given
+
+    texts = [f"{name}:shape={sizes}" for name, _, sizes in (s.partition("=") for s in shape or ())]
+    given = read_given([*([] if data is None else [str(data)]), *texts])
     if url:
-        processes = _through_server(model, url, device, job_class)
+        processes = _through_server(model, url, device, job_class, given)
     else:
-        processes = _cold_start(Path(model), device, job_class)
+        processes = _cold_start(Path(model), device, job_class, given)
     stem = Path(model).resolve().name if not url else model
     file = output or Path(f"{stem}.trace.json")
     write_perfetto(processes, file)
@@ -98,26 +114,37 @@ def _span(name: str) -> Iterator[None]:
     SPANS.add(CLIENT, name, begin_ns, time.monotonic_ns())
 
 
-def _through_server(model: str, url: str, device: str, job_class: str) -> list[ProcessSpans]:
+def _through_server(
+    model: str, url: str, device: str, job_class: str, given: GivenInputs
+) -> list[ProcessSpans]:
     """The first request only starts what has not run yet; the second one is traced."""
-    from brisk_client.inference import InferenceClient, Transport
+    from brisk_client.inference import InferenceClient, transport_of
 
     place = runtime_place(device)
-    with InferenceClient(url, Transport.HTTP) as client, contextlib.ExitStack() as open_observers:
-        _ask(client, model, job_class)
+    try:
+        transport = transport_of(url)
+    except (OSError, ValueError) as error:
+        raise UnavailableError(f"no server answers at '{url}': {error}") from error
+    with InferenceClient(url, transport) as client, contextlib.ExitStack() as open_observers:
+        try:
+            inputs = client.example_inputs(model, given.shapes, given.arrays)
+        except ValueError as error:
+            raise InvalidConfigurationError(f"{error}; give it with --data FILE.npz") from error
+        _ask(client, model, job_class, inputs)
         observers = [open_observers.enter_context(each) for each in observe_all(place)]
         _begin(observers)
-        _ask(client, model, job_class)
+        _ask(client, model, job_class, inputs)
         return _collect(observers)
 
 
-def _ask(client: InferenceClient, model: str, job_class: str) -> None:
-    inputs = client.example_inputs(model)
+def _ask(
+    client: InferenceClient, model: str, job_class: str, inputs: Mapping[str, np.ndarray]
+) -> None:
     with _span(f"ask {model} over {client.transport.value}"):
         client.infer(model, inputs, parameters={"brisk_class": job_class})
 
 
-def _cold_start(path: Path, device: str, job_class: str) -> list[ProcessSpans]:
+def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> list[ProcessSpans]:
     """In a runtime of this command's own, asked through the same code as in Triton's stub."""
     from brisk.stub.runtime_client.client import RuntimeClient
     from brisk_client.benchmarks.engines.model_inputs import make_inputs
@@ -125,7 +152,7 @@ def _cold_start(path: Path, device: str, job_class: str) -> list[ProcessSpans]:
     if not path.exists():
         raise InvalidModelError(f"there is no model at '{path}'")
     file = model_file(path).resolve()
-    inputs = make_inputs(file)
+    inputs = make_inputs(file, given)
     if job_class == "besteffort":
         raise InvalidConfigurationError("a cold start is traced in the foreground only")
     name = file.parent.parent.name or file.stem

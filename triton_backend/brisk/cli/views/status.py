@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -37,18 +37,27 @@ class StatusSnapshot(NamedTuple):
     at_s: float
     use: ProcessUse | None = None
 
+    @property
+    def worker(self) -> tuple[str, int]:
+        """Role and process: that of another look, if it is of the same worker."""
+        return self.status.role, self.status.pid
+
 
 def render(
-    now: Sequence[StatusSnapshot], before: Sequence[StatusSnapshot | None], height: int | None
+    now: Sequence[StatusSnapshot],
+    before: Mapping[tuple[str, int], StatusSnapshot],
+    height: int | None,
+    width: int,
 ) -> Group:
-    """Of all workers of a runtime; rates where there is an earlier look.
+    """Of all workers of a runtime; rates where ``before``, by worker, has an earlier look.
 
     ``height``: lines of the terminal; models that it cannot show are counted in one line.
+    ``width``: its columns; those of the table give way by worth.
     """
     from rich.console import Group
     from rich.text import Text
 
-    looks = list(zip(now, before, strict=True))
+    looks = [(each, before.get(each.worker)) for each in now]
     heads = [Text(worker_line(*pair), style="bold") for pair in looks]
     rows = [cells for _, cells in sorted(row for pair in looks for row in model_rows(*pair))]
     hidden = sum(each.status.model_count - len(each.status.models) for each in now)
@@ -59,7 +68,7 @@ def render(
     if height is not None:
         others = len(heads) + len(incidents) + sum(4 + len(model.exits) for model in exits)
         room = max(3, height - others - 5)
-    parts: list[RenderableType] = [_models(rows, hidden, room)]
+    parts: list[RenderableType] = [_models(rows, hidden, room, width)]
     if exits:
         parts.append(exits_table(exits))
     for incident in incidents:
@@ -95,14 +104,10 @@ def model_rows(
     Empty where nothing was counted yet. Answers a second: since the look before. Times: from the
     first segment of a run to its last, of all runs, by the histogram's classes.
     """
-    runs: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(BOUNDS_NS) + 2))
     starts: dict[tuple[str, ...], int] = defaultdict(int)
     for sample in now.samples:
-        key = sample.labels[:2]
-        if sample.metric == metrics.EXECUTION_SECONDS.name:
-            runs[key] = [old + new for old, new in zip(runs[key], sample.values, strict=True)]
-        elif sample.metric == metrics.STARTS.name:
-            starts[key] += sample.values[0]
+        if sample.metric == metrics.STARTS.name:
+            starts[sample.labels[:2]] += sample.values[0]
     earlier = {}
     if before is not None and now.at_s > before.at_s:
         earlier = {(each.name, each.version): each.answered for each in before.status.models}
@@ -112,7 +117,7 @@ def model_rows(
         per_s = None
         if before is not None and known is not None:
             per_s = max(0, model.answered - known) / (now.at_s - before.at_s)
-        times_s = (quantile_s(runs[key], share) for share in (0.5, 0.99))
+        times_s = (quantile_s(model.durations, share) for share in (0.5, 0.99))
         early = sum(exit_.answered for exit_ in model.exits)
         yield (
             (-(per_s or 0.0), -model.answered, model.name),
@@ -131,10 +136,9 @@ def model_rows(
         )
 
 
-def quantile_s(histogram: Sequence[int], share: float) -> float | None:
-    """In a histogram's ``values``: classes, then the sum. Linear within a class, as Prometheus'
-    ``histogram_quantile``; None where nothing was counted."""
-    *classes, _ = histogram
+def quantile_s(classes: Sequence[int], share: float) -> float | None:
+    """Of a histogram, linear within a class, as Prometheus' ``histogram_quantile``; None where
+    nothing was counted."""
     rank = share * sum(classes)
     if not rank:
         return None
@@ -147,12 +151,30 @@ def quantile_s(histogram: Sequence[int], share: float) -> float | None:
     return (lowest + into * (BOUNDS_NS[place] - lowest)) / 1e9
 
 
-def _models(rows: Sequence[tuple[str, ...]], hidden: int, room: int) -> Table:
-    columns = ("model", "class", "state", "memory", "queued", "per s", "p50", "p99", "early")
-    table = _table(*columns, "starts", "errors")
+_COLUMNS = (
+    *("model", "class", "state", "memory", "queued", "per s", "p50", "p99", "early"),
+    *("starts", "errors"),
+)
+_BETWEEN = 2
+"""Blanks between columns, as the table has them."""
+
+_FIRST_TO_GO = ("starts", "memory", "early", "class", "queued", "state", "errors", "p50")
+
+
+def _models(rows: Sequence[tuple[str, ...]], hidden: int, room: int, width: int) -> Table:
     shown = rows if len(rows) <= room else rows[: room - 1]
+    widths = {
+        name: max(map(len, (name, *(cells[place] for cells in shown))))
+        for place, name in enumerate(_COLUMNS)
+    }
+    kept = set(_COLUMNS)
+    for name in _FIRST_TO_GO:
+        if sum(widths[each] + _BETWEEN for each in kept) + _BETWEEN > width:
+            kept.remove(name)
+    table = _table(*(name for name in _COLUMNS if name in kept))
     for cells in shown:
-        table.add_row(*cells)
+        named = zip(_COLUMNS, cells, strict=True)
+        table.add_row(*(cell for name, cell in named if name in kept))
     hidden += len(rows) - len(shown)
     if hidden:
         table.add_row(f"… and {hidden} more")
@@ -161,13 +183,14 @@ def _models(rows: Sequence[tuple[str, ...]], hidden: int, room: int) -> Table:
 
 def _state(model: ModelStatus) -> str:
     """A ready model's segments may still load: in lanes, and by the requests that need them; then
-    those that a start passed over are exchanged for faster ones."""
+    those that a start passed over are exchanged for faster ones. Some stay in sessions that they
+    share with models of their structure."""
     state = "ready" if model.is_ready else "loading"
-    if model.is_ready and not model.is_settled and model.loaded_layers == model.layers:
-        return "warming up"
-    if model.loaded_layers == model.layers:
-        return state
-    return f"{state}, {model.loaded_layers} of {model.layers}"
+    if model.loaded_layers != model.layers:
+        return f"{state}, {model.loaded_layers} of {model.layers}"
+    if model.is_ready and not model.is_settled:
+        state = "warming up"
+    return f"{state}, {model.shared_layers} shared" if model.shared_layers else state
 
 
 def exits_table(models: Sequence[ModelStatus]) -> Table:

@@ -138,6 +138,11 @@ class Promise:
                 margins.append(proved - self.accuracy)
         return min(margins)
 
+    @property
+    def fewest_inputs(self) -> int:
+        """Held-out inputs that prove it where all of them are answered, and rightly."""
+        return math.ceil(math.log(1 - self.confidence) / math.log(self.accuracy))
+
 
 @dataclass(frozen=True, slots=True)
 class Calibration:

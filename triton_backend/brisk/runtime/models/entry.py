@@ -15,6 +15,7 @@ from brisk.runtime.models.session import Servable
 from brisk.runtime.requests.connections import Peer
 from brisk.runtime.requests.sequences import Sequences
 from brisk.scheduling.profile import RunProfile
+from brisk.telemetry.metrics import BOUNDS_NS
 
 
 class LoadState(IntEnum):
@@ -43,6 +44,7 @@ class Binding:
     ``answered``, ``failed``: how many of its requests the worker answered well, or with an error.
     ``sequences``: None where the model has no states.
 
+    ``durations``: of the runs of those answered well, how many in each class of the metrics'.
     ``lone_run``: the profile of its last run of one request, and that one's rows.
     ``is_offered``: its stub may compute it (``offering``); ``is_refused``: it never may. ``seen``:
     ``answered`` at the last look; ``rate``: answers a second of late.
@@ -61,6 +63,7 @@ class Binding:
     is_refused: bool = False
     seen: int = 0
     rate: float = 0.0
+    durations: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_NS) + 1))
 
 
 @dataclass(slots=True, eq=False)

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import math
 import os
+from operator import add
 from pathlib import Path
 
 from brisk.errors import InvalidModelError
@@ -116,6 +117,8 @@ class Offering:
         binding = self._sessions.find(peer, record.model)
         if binding is not None:
             binding.answered += record.answered
+            if len(record.durations) == len(binding.durations):
+                binding.durations = [*map(add, binding.durations, record.durations)]
 
     def gone(self, peer: Peer) -> None:
         """A connection has ended, without a word where its stub may have died of its model."""

@@ -6,6 +6,7 @@ Used by the worker's main thread.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 from brisk import telemetry
@@ -31,6 +32,7 @@ from brisk.scheduling.queue import ReadyQueue, retry_hint
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 from brisk.telemetry.events import INCIDENTS, SPANS
+from brisk.telemetry.metrics import BOUNDS_NS
 
 MAX_MESSAGE_CHARACTERS = 4096
 MAX_EXITS_CHARACTERS = 1000
@@ -201,6 +203,8 @@ class RequestTable:
                 peer.arena.free(region)
             raise InternalError(f"the answer cannot be sent: {error}") from error
         job.binding.answered += job.record.requests
+        place = bisect_left(BOUNDS_NS, finished_ns - started_ns)
+        job.binding.durations[place] += job.record.requests
         self._end(job, answered_ns)
         if region is not None:
             peer.held[number] = region

@@ -146,6 +146,8 @@ class Observation:
             model.job_class,
             session.weight_bytes if session else 0,
             sum(binding.failed for binding in bindings),
+            session.shared_layers if session else 0,
+            tuple(map(sum, zip(*(binding.durations for binding in bindings), strict=True))),
         )
 
     def _measure(self) -> None:

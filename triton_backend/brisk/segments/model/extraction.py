@@ -21,6 +21,7 @@ from brisk.segments.model.graph_names import (
     NodeNames,
     constants_of,
     names_of,
+    reads_of,
     value_types,
 )
 from brisk.segments.source import SegmentSpec
@@ -143,7 +144,8 @@ def normalise(model: ModelProto) -> None:
     """What never changes becomes an initialiser, so that every segment that reads it has it.
 
     Constant nodes are hoisted. Before version 4 of the format initialisers are listed as inputs,
-    which they are not.
+    which they are not; ONNX Runtime takes one that nothing reads, either, for an input of that
+    name.
     """
     graph = model.graph
     constant = []
@@ -163,6 +165,15 @@ def normalise(model: ModelProto) -> None:
         inputs = [info for info in graph.input if info.name not in constants]
         del graph.input[:]
         graph.input.extend(inputs)
+        _drop_unread(graph)
+
+
+def _drop_unread(graph: GraphProto) -> None:
+    read = {name for node in graph.node for name in reads_of(node)}
+    read |= {info.name for info in graph.output}
+    for position in reversed(range(len(graph.initializer))):
+        if graph.initializer[position].name not in read:
+            del graph.initializer[position]
 
 
 def _drop_earlier(graph: GraphProto) -> None:

@@ -1,0 +1,141 @@
+"""``brisk check`` on repositories that are as they should be, and on bad ones."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import json_format, text_format
+
+from brisk.cli import main
+from brisk.view.entry_text import SCHEMA
+from support.server.contradictions import CONTRADICTIONS, config, saved
+
+
+def check(*arguments: str | Path) -> tuple[int, str, str]:
+    output, errors = io.StringIO(), io.StringIO()
+    status: object = 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        patch.setattr(sys, "argv", ["brisk", "check", *map(str, arguments)])
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code or 0
+    assert isinstance(status, int)
+    return status, output.getvalue(), errors.getvalue()
+
+
+def remarks(repository: Path) -> tuple[int, list[dict[str, Any]]]:
+    status, output, _ = check(repository, "--json")
+    return status, json.loads(output)
+
+
+def write(repository: Path, name: str, said: dict[str, Any] | str | None) -> Path:
+    entry = repository / name
+    (entry / "1").mkdir(parents=True)
+    saved(entry / "1")
+    if isinstance(said, dict):
+        message = json_format.ParseDict({"backend": "brisk", **said}, SCHEMA.ModelConfig())
+        said = text_format.MessageToString(message)
+    if said is not None:
+        (entry / "config.pbtxt").write_text(said)
+    return entry
+
+
+def test_a_repository_that_is_served_as_it_is_has_no_remarks(tmp_path: Path) -> None:
+    write(tmp_path, "whole", config())
+    write(tmp_path, "completed", 'backend: "brisk"')
+    write(tmp_path, "bare", None)
+    status, output, errors = check(tmp_path)
+    assert (status, errors) == (0, "")
+    assert output == f"nothing in '{tmp_path}' would be refused\n"
+    assert remarks(tmp_path) == (0, [])
+
+
+def test_every_contradiction_between_entry_and_model_is_found(tmp_path: Path) -> None:
+    for number, (said, _) in enumerate(CONTRADICTIONS.values()):
+        write(tmp_path, f"entry{number:02}", said)
+    status, found = remarks(tmp_path)
+    assert status == 1
+    assert [each["entry"] for each in found] == [
+        f"entry{n:02}" for n in range(len(CONTRADICTIONS))
+    ]
+    for each, (_, words) in zip(found, CONTRADICTIONS.values(), strict=True):
+        assert (each["version"], each["severity"]) == (1, "problem")
+        assert re.search(words, each["text"]), each["text"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('parameters [ { key: "brisk_clas" value: { string_value: "normal" } } ]', "brisk_class"),
+        ('parameters [ { key: "BRISK_CLASS" value: { string_value: "normal" } } ]', "brisk_class"),
+        ('parameters [ { key: "brisk_class" value: { string_value: "fast" } } ]', "realtime"),
+        ('parameters [ { key: "brisk_max_run" value: { string_value: "-1" } } ]', "seconds"),
+        ("max_batchsize: 8", "max_batchsize"),
+        ("input [", "config.pbtxt"),
+        ("model_transaction_policy { decoupled: true }", "decoupled"),
+    ],
+)
+def test_what_is_misspelt_or_cannot_be_had_is_named(tmp_path: Path, text: str, words: str) -> None:
+    write(tmp_path, "entry", f'backend: "brisk"\n{text}')
+    status, found = remarks(tmp_path)
+    assert status == 1
+    assert any(each["severity"] == "problem" and words in each["text"] for each in found), found
+
+
+def test_what_has_no_effect_is_a_warning_and_no_failure(tmp_path: Path) -> None:
+    write(tmp_path, "entry", 'backend: "brisk"\noptimization { priority: PRIORITY_MAX }')
+    status, (found,) = remarks(tmp_path)
+    assert (status, found["severity"], found["version"]) == (0, "warning", 1)
+    assert found["text"].startswith("optimization.priority has no effect")
+
+
+def test_a_model_that_onnx_runtime_does_not_take_is_a_problem(tmp_path: Path) -> None:
+    entry = write(tmp_path, "entry", None)
+    (entry / "1" / "model.onnx").write_bytes(b"no model")
+    status, (found,) = remarks(tmp_path)
+    assert (status, found["severity"]) == (1, "problem")
+    assert "model.onnx" in found["text"]
+
+
+def test_each_version_that_would_be_loaded_is_looked_at(tmp_path: Path) -> None:
+    said = config(version_policy={"all": {}})
+    entry = write(tmp_path, "entry", said)
+    (entry / "2").mkdir()
+    (entry / "2" / "model.onnx").write_bytes(b"no model")
+    status, (found,) = remarks(tmp_path)
+    assert (status, found["version"]) == (1, 2)
+
+
+def test_entries_of_other_backends_are_left_alone(tmp_path: Path) -> None:
+    entry = tmp_path / "other"
+    (entry / "1").mkdir(parents=True)
+    (entry / "1" / "model.py").touch()
+    (entry / "config.pbtxt").write_text('backend: "python"')
+    status, (found,) = remarks(tmp_path)
+    assert (status, found["severity"]) == (0, "information")
+
+
+def test_folders_that_are_no_repository_are_told_with_what_is_expected(tmp_path: Path) -> None:
+    status, _, errors = check(tmp_path / "absent")
+    assert status == 1
+    assert "absent' is no directory" in errors
+    status, (found,) = remarks(tmp_path)
+    assert (status, "my_model/1/model.onnx" in found["text"]) == (1, True)
+    saved(tmp_path)
+    status, (found,) = remarks(tmp_path)
+    assert (status, "'model.onnx' lies in the repository itself" in found["text"]) == (1, True)
+    (tmp_path / "empty").mkdir()
+    status, (_, found) = remarks(tmp_path)
+    assert (found["entry"], "it has no version" in found["text"]) == ("empty", True)

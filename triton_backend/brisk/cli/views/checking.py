@@ -1,0 +1,149 @@
+"""A model repository looked at without a server: what ``brisk check`` finds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from google.protobuf import text_format
+
+from brisk.errors import BriskError, InvalidConfigurationError
+from brisk.pipelines import is_pipeline, read_pipeline
+from brisk.protocol.entry_files import MODEL_FILE, REFUSED
+from brisk.segments.model.sources import BareModel
+from brisk.stub.config.agreement import check_tensors
+from brisk.stub.config.entry import Entry, read_entry
+from brisk.triton.server_preload import is_plain
+from brisk.view.entry_text import SCHEMA, entry_text, listed, loaded_versions, read_config
+
+SERVED = ("brisk", "onnxruntime")
+"""Backends whose entries are Brisk's own, or could be."""
+
+PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
+
+
+class Remark(NamedTuple):
+    """``severity``: a problem is refused at load, a warning has no effect or not the one meant.
+    ``version`` None: all of the entry, ``entry`` empty: the repository.
+    """
+
+    entry: str
+    version: int | None
+    severity: str
+    text: str
+
+
+def check_repository(repository: Path) -> Iterator[Remark]:
+    """Nothing for an entry that is served as it is written.
+
+    Raises InvalidConfigurationError where that is no directory.
+    """
+    if not repository.is_dir():
+        raise InvalidConfigurationError(f"'{repository}' is no directory")
+    inside = listed(repository)
+    flat = sorted(path.name for path in inside if path.suffix == ".onnx")
+    expected = f"expected a directory for each model, with files like my_model/1/{MODEL_FILE}"
+    if flat:
+        yield Remark("", None, PROBLEM, f"'{flat[0]}' lies in the repository itself; {expected}")
+    entries = sorted(path for path in inside if path.is_dir())
+    if not entries and not flat:
+        yield Remark("", None, PROBLEM, f"there is no model in it; {expected}")
+    for entry in entries:
+        yield from _check_entry(entry)
+
+
+def _check_entry(directory: Path) -> Iterator[Remark]:
+    def of_all(severity: str, text: str) -> Remark:
+        return Remark(directory.name, None, severity, text)
+
+    try:
+        written, config = read_config(directory)
+    except InvalidConfigurationError as error:
+        yield of_all(PROBLEM, str(error))
+        return
+    if (unknown := _unknown_field(written)) is not None:
+        yield of_all(PROBLEM, f"config.pbtxt: {unknown}")
+    if not is_plain(directory):
+        yield of_all(
+            WARNING,
+            "its path has characters that mean something to a shell: `brisk serve` serves it "
+            "where there is a C++ compiler, another server never",
+        )
+    versions = loaded_versions(directory, config)
+    if not versions:
+        yield of_all(PROBLEM, f"it has no version; expected a file like 1/{MODEL_FILE}")
+        return
+    text, lost = entry_text(directory, SERVED)
+    if text is None:
+        yield of_all(INFORMATION, f"it is not for Brisk: {lost or 'another backend serves it'}")
+        return
+    if lost is not None:
+        yield of_all(WARNING, f"it relies on Triton's completion: {lost}")
+    fields = _fields(text)
+    refused = fields.get("parameters", {}).pop(REFUSED, None)
+    if refused is not None:
+        yield of_all(PROBLEM, refused["string_value"])
+        return
+    for version in versions:
+        yield from _check_version(directory, version, fields)
+
+
+def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Iterator[Remark]:
+    def of_it(severity: str, text: str) -> Remark:
+        return Remark(directory.name, version, severity, text)
+
+    groups = config.get("instance_group", ())
+    kind = next((group["kind"] for group in groups if "kind" in group), "KIND_CPU")
+    try:
+        entry = read_entry(
+            {
+                "model_config": json.dumps(config),
+                "model_name": directory.name,
+                "model_version": str(version),
+                "model_repository": str(directory),
+                "model_instance_kind": kind.removeprefix("KIND_"),
+            }
+        )
+        check_tensors(config, Path(entry.model.path))
+        _open(entry)
+    except BriskError as error:
+        yield of_it(PROBLEM, str(error))
+        return
+    for notice in entry.notices:
+        yield of_it(WARNING if notice.level == WARNING else INFORMATION, str(notice))
+    for names, text in (
+        (entry.parameters.ignored_onnxruntime, "of the ONNX Runtime backend have no meaning"),
+        (entry.parameters.foreign, "are unknown to Brisk and ignored"),
+    ):
+        if names:
+            yield of_it(INFORMATION, f"parameters {', '.join(names)} {text}")
+
+
+def _open(entry: Entry) -> None:
+    """As a load would, but for its weights' best form. Raises BriskError."""
+    path = Path(entry.model.path)
+    if is_pipeline(path):
+        read_pipeline(path)
+    elif entry.device == "cpu":
+        BareModel(path, 1, tuning=entry.model.tuning).check()
+
+
+def _fields(text: str) -> dict[str, Any]:
+    """In the form in which Triton hands a configuration to a stub."""
+    from google.protobuf import json_format
+
+    config = SCHEMA.ModelConfig()
+    text_format.Parse(text, config, allow_unknown_field=True)
+    fields: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    return fields
+
+
+def _unknown_field(written: str | None) -> str | None:
+    """What Triton says of a field that it does not have; None where it knows them all."""
+    try:
+        text_format.Parse(written or "", SCHEMA.ModelConfig())
+    except text_format.ParseError as error:
+        return str(error)
+    return None
