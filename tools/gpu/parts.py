@@ -241,7 +241,8 @@ def cold(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
         for first, second in (("resnet50", "encoder"), ("encoder", "resnet50")):
             command = [sys.executable, __file__, search, first, second, str(models)]
             command += [place.library] if place.library else []
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            found = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=found)
             line = (done.stdout.strip().splitlines() or ["{}"])[-1]
             if done.returncode:
                 yield {"search": search, "first": first, "error": done.stderr[-500:]}

@@ -132,6 +132,15 @@ def test_the_code_of_other_architectures_is_zeroed_in_place(
     assert pruned == whole.replace(b"eighty!!" * 4, bytes(32)).replace(b"hhx", b"hh\0")
 
 
+def test_kernels_for_language_models_are_zeroed_too(bundle: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "library.so"
+    kernels = b"_Z9conv2dPf", b"_Z10fused_MoePf", b"_Z9flash_fwdv", b"a moe that is no name"
+    file.write_bytes(library(*(image(90, name) for name in kernels)))
+    assert bundle.prune(file, 90) == (len(kernels[0] + kernels[3]), len(kernels[1] + kernels[2]))
+    pruned = file.read_bytes()
+    assert [name in pruned for name in kernels] == [True, False, False, True]
+
+
 def test_a_library_without_code_of_that_architecture_keeps_nothing(
     bundle: ModuleType, tmp_path: Path
 ) -> None:

@@ -21,7 +21,6 @@ from brisk.protocol.records import (
     Welcome,
 )
 from brisk.protocol.shared_memory import SlabChange, close_descriptors
-from brisk.settings import runtime_settings
 
 _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
@@ -110,14 +109,16 @@ def send_changes(connection: socket.socket, changes: Sequence[SlabChange]) -> No
         close_descriptors(changes)
 
 
-def greet(connection: socket.socket, server: int = 0) -> Welcome:
-    """Begin a connection to a worker; ``server``: the process number of a stub's tritonserver.
+def greet(
+    connection: socket.socket, server: int = 0, settings: tuple[str, ...] | None = None
+) -> Welcome:
+    """Begin a connection to a worker; ``server``: the process number of a stub's tritonserver,
+    ``settings`` as in ``Hello``.
 
     Raises what the worker refuses us for, ProtocolError where it runs as another user or answers
     anything else, OSError and EOFError as the socket does.
     """
     check_peer(connection)
-    settings = runtime_settings() if server else ()
     send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), server, settings))
     answer, _ = Receiver(connection).receive()
     if isinstance(answer, Refused):

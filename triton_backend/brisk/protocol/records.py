@@ -18,15 +18,15 @@ DEFAULT_MAX_RUN_NS = 600_000_000_000
 
 
 class Hello(NamedTuple):
-    """A stub's first record. ``parent``: the process number of its server; 0 and no ``settings``
-    from who only looks. ``settings``: what its server's environment says to a runtime.
+    """A stub's first record. ``parent``: the process number of its server, 0 from who only looks.
+    ``settings``: what its environment says to a runtime; None where that was said before.
     """
 
     protocol: int
     version: str
     pid: int
     parent: int
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...] | None = None
 
 
 class Welcome(NamedTuple):

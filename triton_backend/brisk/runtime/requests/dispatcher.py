@@ -42,11 +42,16 @@ _CLASSES = frozenset(job_class.value for job_class in JobClass)
 
 @dataclass(slots=True, eq=False)
 class Dispatcher:
+    """``compares_settings``: whether it is for this worker to say that a server's settings are
+    not the runtime's; one of several, which does not know who uses the others, cannot.
+    """
+
     transport: Connections
     sessions: SessionTable
     requests: RequestTable
     observation: Observation
     offering: Offering
+    compares_settings: bool = True
 
     def take(self, event: Arrival | Departure) -> None:
         peer = event.peer
@@ -141,8 +146,8 @@ class Dispatcher:
             )
             self.transport.send(peer, records.Refused(ProtocolError.code, message))
             raise ProtocolError(message)
-        if hello.parent and hello.settings != (own := runtime_settings()):
-            self._greet_another(peer, hello, own)
+        if self.compares_settings and hello.settings not in (None, own := runtime_settings()):
+            self._greet_another(peer, hello.settings or (), own)
             return
         if hello.pid == peer.pid:  # else it lives in another process namespace than ours
             peer.parent = hello.parent
@@ -150,20 +155,24 @@ class Dispatcher:
         peer.is_welcome = True
         self.transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 
-    def _greet_another(self, peer: Peer, hello: records.Hello, own: tuple[str, ...]) -> None:
+    def _greet_another(self, peer: Peer, there: tuple[str, ...], own: tuple[str, ...]) -> None:
         """A stub of a server whose settings are not this runtime's: it is refused while others
         use the runtime, and has one of its own else, when this one has ended.
         """
+
+        def in_words(settings: tuple[str, ...]) -> str:
+            return " ".join(settings) or "none"
+
         others = self.transport.peers.values()
         if not any(other.is_welcome and other.parent for other in others):
             LOGGER.info("the runtime ends: a server with other settings needs it")
             self.transport.drop(peer, None)
             os.kill(os.getppid(), signal.SIGTERM)
             return
-        here, there = (" ".join(sorted(each)) or "none" for each in (own, hello.settings))
         text = (
-            f"the runtime (process {os.getppid()}) was started with the settings {here}, and this "
-            f"server has {there}: give it a BRISK_RUNTIME_DIR of its own, or the same settings"
+            f"the runtime (process {os.getppid()}) was started with the settings {in_words(own)}, "
+            f"and this server has {in_words(there)}: give it a BRISK_RUNTIME_DIR of its own, or "
+            "the same settings"
         )
         self.transport.send(peer, records.Refused(InvalidConfigurationError.code, text))
         raise ProtocolError(text)

@@ -107,9 +107,8 @@ class Worker:
         )
         gate = controller.gate if is_first and settings.computes_in_stubs else None
         self._offering = Offering(connections, self._sessions, gate)
-        self._dispatcher = Dispatcher(
-            *(connections, self._sessions, self._requests, observation, self._offering)
-        )
+        parts = connections, self._sessions, self._requests, observation, self._offering
+        self._dispatcher = Dispatcher(*parts, compares_settings=is_foreground)
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = self._looked_around_ns = self._beaten_ns = time.monotonic_ns()
         self._beaten_peers = 0

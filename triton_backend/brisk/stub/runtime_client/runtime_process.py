@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.os_priority import process_niceness
 from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
-from brisk.settings import runtime_python
+from brisk.settings import runtime_python, runtime_settings
 
 if TYPE_CHECKING:  # a stub that finds its runtime does without
     import subprocess
@@ -45,6 +45,9 @@ _lock = threading.Lock()
 
 _starting: dict[RuntimePaths, subprocess.Popen[bytes]] = {}
 """Runtimes that this process has started and that have not answered yet."""
+
+_greeted: set[RuntimePaths] = set()
+"""Places of runtimes that have welcomed this process."""
 
 _running: list[subprocess.Popen[bytes]] = []
 """Those that have; polled so that none stays behind as a zombie."""
@@ -114,7 +117,7 @@ def open_connection(
             start_if_absent(place)
         else:
             try:
-                _greet(connection, role, deadline_s)
+                _greet(connection, place, role, deadline_s)
             except (OSError, EOFError):  # it ended as we came: the next one will do
                 connection.close()
             except BaseException:
@@ -132,12 +135,15 @@ def open_connection(
     )
 
 
-def _greet(connection: socket.socket, role: Role, deadline_s: float) -> None:
+def _greet(connection: socket.socket, place: RuntimePaths, role: Role, deadline_s: float) -> None:
+    """The first time with this process's settings, which its runtime is to have."""
     from brisk.protocol.channel import greet
     from brisk.protocol.stub_process import server_of_stub
 
     connection.settimeout(max(0.1, deadline_s - time.monotonic()))
-    greet(connection, server_of_stub())
+    settings = None if place in _greeted else runtime_settings()
+    greet(connection, server_of_stub(), settings)
+    _greeted.add(place)
     connection.settimeout(None)
     if role is Role.FOREGROUND:
         limit = struct.pack("ll", _SEND_TIMEOUT_S, 0)  # and microseconds
