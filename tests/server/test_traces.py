@@ -20,7 +20,7 @@ from brisk.triton.locate import ServerInstallation
 from support.server.entries import ANY_CLASS, deep, write_entry
 from support.server.running import running_server, runtime_directory
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from brisk_client.workload.runner import run_workload
 from support.server.entries import ANY_CLASS, deep, doubled, write_entry
 from support.server.running import running_server
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = pytest.mark.server
 
 CONFIG = (
     'backend: "brisk" max_batch_size: 64 '
