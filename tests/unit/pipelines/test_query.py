@@ -65,6 +65,15 @@ def test_a_variant_that_usually_answers_early_is_planned_so_where_a_whole_run_is
     assert query.begin(54 * MS).variant.name == "36 ms", "it was not early this time"
 
 
+def test_a_variant_that_is_never_early_leaves_the_others_time_for_whole_runs() -> None:
+    """It fits with what the one behind it usually takes, and not with that one's whole run."""
+    hoped = NetworkVariant("9 ms", 0.9, 9 * MS, usual_ns=0)
+    nodes = (node("slow", (0.51, 50), (0.5, 1)), replace(TRAFFIC[1], variants=(hoped,)))
+    for left_ms, expected in ((59, "50 ms"), (55, "1 ms")):
+        query = Query(nodes, left_ms * MS, 0, POLICIES["exact"], Replanning.INCREMENTAL)
+        assert query.begin(0).variant.name == expected
+
+
 @given(queries(), strategies.integers(0, 300), strategies.data())
 def test_hopes_that_fail_break_no_objective_that_whole_runs_kept(
     nodes: Nodes, objective_ms: int, data: strategies.DataObject

@@ -189,6 +189,6 @@ class Query:
         choice = plan[node.name]
         whole = next(each for each in node.variants if each.name == choice.variant.name)
         least_ns = whole.full_ns + sum(each.fastest.full_ns for each in behind)
-        if not whole.may_be_early or least_ns <= left_ns:
+        if least_ns <= left_ns:  # a late one too: others behind it are hoped for
             return {**plan, node.name: Choice(whole, choice.budget_ns)}
         return self._policy(self.left, left_ns)
