@@ -220,6 +220,7 @@ class Timer:
 
     def __init__(self, place: Place, stream: Stream) -> None:
         self.stream = stream
+        self._most_s = 0.02 if place.is_dry else MOST_S
         self._first, self._last = place.context.event(), place.context.event()
 
     def medians(self, issue: Callable[[], object], least: int = 10) -> dict[str, float]:
@@ -228,7 +229,7 @@ class Timer:
             issue()
         self.stream.synchronise()
         rows: list[tuple[float, float, float]] = []
-        until_s = time.perf_counter() + MOST_S
+        until_s = time.perf_counter() + self._most_s
         while len(rows) < least or (time.perf_counter() < until_s and len(rows) < 300):
             rows.append(self._once(issue))
         device, waited, called = (statistics.median(column) for column in zip(*rows, strict=True))
