@@ -22,8 +22,8 @@
 
 typedef struct thing {
     int kind; /* one of the letters below, 0 once it is closed */
-    struct thing *next, *of, *like; /* of: a node's graph; like: what a clone's node was made of */
-    int priority, is_capturing, type, copies;
+    struct thing *next, *of; /* of: a node's graph */
+    int priority, is_capturing, type, is_of_host;
     double at_ms;
     uint64_t spin_ns;
     void *to;
@@ -121,6 +121,12 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
         if (each->kind == 'C') { each->kind = 0; return OK; }
     return INVALID;
 }
+int cuCtxGetCurrent(void **context) {
+    *context = NULL;
+    for (thing *each = things; each; each = each->next)
+        if (each->kind == 'C') *context = each;
+    return OK;
+}
 int cuCtxSetCurrent(void *context) { return is(context, 'C') ? OK : INVALID; }
 int cuCtxGetStreamPriorityRange(int *least, int *most) { *least = 0; *most = -5; return OK; }
 int cuCtxSynchronize(void) { MAY_FAIL return OK; }
@@ -154,12 +160,18 @@ int cuMemHostUnregister(void *memory) {
     return 713;
 }
 
+int cuMemHostGetDevicePointer_v2(void **found, void *memory, unsigned flags) {
+    for (thing *each = things; each; each = each->next)
+        if (each->kind == 'R' && each->to == memory) { *found = memory; return OK; }
+    return INVALID;
+}
+
 static int copy(void *to, const void *from, size_t size, void *stream) {
     return issue(stream, (thing){.type = 1, .to = to, .from = from, .size = size});
 }
 int cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t size, void *stream) {
     MAY_FAIL
-    return copy(to, from, size, stream);
+    return issue(stream, (thing){.type = 1, .to = to, .from = from, .size = size, .is_of_host = 1});
 }
 int cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t size, void *stream) {
     MAY_FAIL
@@ -289,7 +301,6 @@ static thing *clone(thing *graph, int kind) {
         *node = *nodes[i];
         node->next = next;
         node->of = made;
-        node->like = nodes[i];
     }
     free(nodes);
     return made;
@@ -299,18 +310,73 @@ static int end_graph(void *graph, int kind) {
         if (each->kind == 'N' && each->of == graph) each->kind = 0;
     return end(graph, kind);
 }
-int cuGraphClone(void **made, void *graph) {
+int cuGraphCreate(void **made, unsigned flags) {
     MAY_FAIL
-    if (!is(graph, 'G')) return HANDLE;
-    *made = clone(graph, 'G');
+    *made = make('G');
     return OK;
 }
-int cuGraphNodeFindInClone(void **found, void *node, void *graph) {
-    for (thing *each = things; each; each = each->next)
-        if (each->kind == 'N' && each->of == graph && each->like == node) { *found = each; return OK; }
-    return INVALID;
+/* A kernel's parameters are its node, and so is what a fill's are. */
+int cuGraphKernelNodeGetParams_v2(void *node, void **found) {
+    thing *n = is(node, 'N');
+    if (!n || n->type != 0) return INVALID;
+    *found = n;
+    return OK;
 }
-int cuGraphDestroyNode(void *node) { return end(node, 'N'); }
+static int add(void **made, void *graph, void **before, size_t count, thing what) {
+    if (!is(graph, 'G')) return HANDLE;
+    for (size_t i = 0; i < count; i++) {
+        thing *b = is(before[i], 'N');
+        if (!b || b->of != graph) return INVALID;
+    }
+    thing *node = *made = make('N'), *next = node->next;
+    *node = what;
+    node->kind = 'N';
+    node->next = next;
+    node->of = graph;
+    return OK;
+}
+int cuGraphAddKernelNode_v2(void **made, void *graph, void **before, size_t count, void **what) {
+    MAY_FAIL
+    thing *like = is(*what, 'N');
+    if (!like) return INVALID;
+    int result = add(made, graph, before, count, *like);
+    if (!result) ((thing *)*made)->priority = 0;
+    return result;
+}
+int cuGraphKernelNodeCopyAttributes(void *to, void *from) {
+    if (!is(to, 'N') || !is(from, 'N')) return HANDLE;
+    ((thing *)to)->priority = ((thing *)from)->priority;
+    return OK;
+}
+typedef struct {
+    size_t x, y, z, level;
+    unsigned type;
+    const void *host;
+    void *device, *array, *reserved;
+    size_t pitch, height;
+} place;
+typedef struct { place from, to; size_t width, height, depth; } copy3d;
+int cuGraphMemcpyNodeGetParams(void *node, copy3d *found) {
+    thing *n = is(node, 'N');
+    if (!n || n->type != 1) return INVALID;
+    memset(found, 0, sizeof *found);
+    found->from.type = n->is_of_host ? 1 : 2;
+    found->from.host = n->is_of_host ? n->from : NULL;
+    found->from.device = n->is_of_host ? NULL : (void *)n->from;
+    found->to.type = 2;
+    found->to.device = n->to;
+    found->width = n->size;
+    found->height = found->depth = 1;
+    return OK;
+}
+int cuGraphAddMemcpyNode(void **made, void *graph, void **before, size_t count, const copy3d *what,
+                         void *context) {
+    if (!is(context, 'C') || what->height != 1 || what->depth != 1) return INVALID;
+    const void *from = what->from.type == 1 ? what->from.host : what->from.device;
+    return add(made, graph, before, count,
+               (thing){.type = 1, .to = what->to.device, .from = from, .size = what->width,
+                       .is_of_host = what->from.type == 1});
+}
 int cuGraphDestroy(void *graph) { return end_graph(graph, 'G'); }
 int cuGraphInstantiateWithFlags(void **made, void *graph, unsigned long long flags) {
     MAY_FAIL

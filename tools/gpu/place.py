@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import io
+import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +22,7 @@ import numpy as np
 
 from brisk.gpu.driver import LIBRARY, Context, DeviceMemory, Driver, Event, Module, Stream
 from brisk.gpu.graphs import Executable, Graph, capturing
+from brisk.gpu.libraries import give_workspaces, load_libraries
 
 KERNELS = b"""
 .version 7.0
@@ -49,7 +54,7 @@ AGAIN:
 OPEN_SIZE = 128
 """Of an input, other than its rows, that the model leaves open."""
 
-MOST_S = 0.6
+MOST_S = 0.4
 """That one figure's repetitions take."""
 
 
@@ -77,6 +82,7 @@ class Place:
         self.kernels.launch("spin", stream, blocks, 32, [ctypes.c_uint64(int(ms * 1e6))])
 
     def mark(self, stream: Stream, address: int) -> None:
+        """``address``: on the device."""
         self.kernels.launch("mark", stream, 1, 1, [ctypes.c_uint64(address)])
 
     def session(self, path: Path, stream: Stream | None, **options: str) -> Any:
@@ -94,7 +100,6 @@ class Place:
         }
         if stream is not None:
             told["user_compute_stream"] = str(stream.handle)
-        chosen.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         session = ort.InferenceSession(
             str(path), chosen, providers=[("CUDAExecutionProvider", told)]
         )
@@ -103,13 +108,16 @@ class Place:
         return session
 
 
+@functools.cache
 def import_onnxruntime() -> Any:
     """With CUDA's libraries found where packages of their own hold them."""
     import onnxruntime
 
+    if shim := os.environ.get("BRISK_PROBE_WORKSPACE", ""):
+        give_workspaces(Path(shim), load_libraries())
     if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.suppress(Exception):  # they may be found without
-            onnxruntime.preload_dlls()
+        with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
+            onnxruntime.preload_dlls()  # what fails may be found without
     return onnxruntime
 
 
@@ -117,17 +125,17 @@ class BoundRun:
     """A session's runs on the same memory of the device, for one number of rows."""
 
     def __init__(self, place: Place, session: Any, stream: Stream, rows: int = 1) -> None:
-        self.place, self.session, self.stream = place, session, stream
+        self.place, self.session, self.stream, self._rows = place, session, stream, rows
         self.memory: list[DeviceMemory] = []
         self._answers: dict[str, tuple[DeviceMemory, np.ndarray]] = {}
         self._binding = session.io_binding()
         self._options = import_onnxruntime().RunOptions()
         self._options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        self._given: dict[str, tuple[DeviceMemory, np.ndarray]] = {}
         for name, array in inputs_of(session, rows).items():
-            memory = self._allocate(array.nbytes)
-            stream.to_device(memory, array.ctypes.data, array.nbytes)
-            stream.synchronise()
-            self._bind("bind_input", name, array, memory)
+            self._given[name] = self._allocate(array.nbytes), array
+            self._bind("bind_input", name, array, self._given[name][0])
+        self.set_inputs(0)
         for output in session.get_outputs():
             self._binding.bind_output(output.name, place.device)
         session.run_with_iobinding(self._binding)
@@ -142,6 +150,12 @@ class BoundRun:
     def close(self) -> None:
         for memory in self.memory:
             memory.close()
+
+    def set_inputs(self, seed: int) -> None:
+        """Others of the same shapes."""
+        for name, array in inputs_of(self.session, self._rows, seed).items():
+            self.stream.to_device(self._given[name][0], array.ctypes.data, array.nbytes)
+            self.stream.synchronise()
 
     def issue(self) -> None:
         """One run; returns when it is issued, if ONNX Runtime does not wait."""
@@ -179,9 +193,9 @@ class BoundRun:
         )
 
 
-def inputs_of(session: Any, rows: int) -> dict[str, np.ndarray]:
+def inputs_of(session: Any, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Seeded; integers are 0 or 1, which no table is too small for."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     found = {}
     for given in session.get_inputs():
         shape = [each if isinstance(each, int) and each > 0 else OPEN_SIZE for each in given.shape]
@@ -254,15 +268,36 @@ class Timer:
         )
 
 
-def node_times_us(place: Place, graph: Graph, timer: Timer) -> list[float]:
-    """Each node as a graph of its own, less what an empty launch takes is not known: with it."""
-    found = []
-    for index in range(len(graph.nodes)):
-        alone = graph.executable(index, index + 1)
-        alone.upload(timer.stream)
-        found.append(timer.device_us(lambda made=alone: made.launch(timer.stream)))  # type: ignore[misc]
-        alone.close()
-    return found
+def node_times_us(
+    place: Place, graph: Graph, timer: Timer, sources: Mapping[int, int] | None = None
+) -> list[float]:
+    """Each node as a graph of its own, less what a launch takes: so much that they add up to what
+    all of them take together.
+
+    In the order in which they run: alone, a kernel may wait for ever for what another one writes.
+    """
+    stream = timer.stream
+    alone = [graph.executable(index, index + 1, sources) for index in range(len(graph.nodes))]
+    events = [place.context.event() for _ in range(len(alone) + 1)]
+    for each in alone:
+        each.upload(stream)
+    passes = []
+    for _ in range(3):
+        for event, made in zip(events, alone, strict=False):
+            event.record(stream)
+            made.launch(stream)
+        events[-1].record(stream)
+        stream.synchronise()
+        passes.append([b.ms_since(a) * 1e3 for a, b in itertools.pairwise(events)])
+    for one in (*alone, *events):
+        one.close()
+    found = [statistics.median(column) for column in zip(*passes, strict=True)]
+    whole = graph.executable(sources=sources)
+    whole.upload(stream)
+    whole_us = timer.device_us(lambda: whole.launch(stream))
+    whole.close()
+    launch_us = max((sum(found) - whole_us) / len(found), 0.0)
+    return [max(each - launch_us, 0.1) for each in found]
 
 
 def launch_all(parts: Sequence[Executable], stream: Stream) -> None:

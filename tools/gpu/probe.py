@@ -11,7 +11,9 @@ nothing. Models are built in DIR where they are not there.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -62,13 +64,14 @@ def outcome(chosen: argparse.Namespace, name: str, models: Path, limit_s: float)
         write(chosen.out, {"part": name, "error": "no time was left"})
         return False
     command = [sys.executable, __file__, "--part", name, "--models", str(models)]
+    command += ["--seconds", str(limit_s - 1)]
     for option in ("dry", "out"):
         if getattr(chosen, option):
             command += [f"--{option}", str(getattr(chosen, option))]
     begun = time.monotonic()
     try:
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=limit_s)
-        error = "" if done.returncode == 0 else f"status {done.returncode}: {done.stderr[-800:]}"
+        error = "" if done.returncode == 0 else f"status {done.returncode}: {done.stderr[-1500:]}"
     except subprocess.TimeoutExpired:
         error = f"took more than {limit_s:.0f} s"
     took = {"part": name, "took_s": round(time.monotonic() - begun, 1)}
@@ -80,11 +83,13 @@ def run_part(chosen: argparse.Namespace) -> int:
     from parts import PARTS
     from place import Place
 
+    faulthandler.dump_traceback_later(chosen.seconds, exit=True)
     ask, _ = PARTS[chosen.part]
     answers = ask(Place(chosen.dry), chosen.models)
     for answer in (answers,) if isinstance(answers, Mapping) else answers:
         write(chosen.out, {"part": chosen.part, **answer})
-    return 0
+    sys.stdout.flush()
+    os._exit(0)  # what is left is the device's to give back
 
 
 def write(out: Path | None, row: Mapping[str, Any]) -> None:

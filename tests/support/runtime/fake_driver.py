@@ -7,8 +7,12 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+
+from brisk.gpu.driver import Context, DeviceMemory, Stream
 
 SOURCE = Path(__file__).resolve().parents[3] / "tools" / "gpu" / "fake_driver.c"
 
@@ -23,3 +27,76 @@ def fake_driver() -> str:
     command = [compiler, "-shared", "-fPIC", "-O1", "-w", "-o", str(library), str(SOURCE)]
     subprocess.run(command, check=True)
     return str(library)
+
+
+CAPTURED = 3
+"""Which run of a session is captured: the first finds the shapes, the second the answer."""
+
+
+class CopyingSession:
+    """Computes ``y = x`` on a device by copies, as a session of ONNX Runtime is run: what it
+    issues can be captured, and seen to have been done or not.
+
+    ``steps``: copies that a run issues, each from one scratch place to the next. ``refuses``:
+    what a run says to being captured.
+    """
+
+    def __init__(
+        self, context: Context, stream: Stream, steps: int = 5, refuses: str | None = None
+    ) -> None:
+        self.context, self.stream, self.steps, self.refuses = context, stream, steps, refuses
+        self.runs = 0
+        self.is_wrong_when_captured = False
+
+    def io_binding(self) -> CopyingBinding:
+        return CopyingBinding()
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name="y", type="tensor(float)")]
+
+    def run_with_iobinding(self, binding: CopyingBinding, options: object) -> None:
+        self.runs += 1
+        if self.refuses and self.runs == CAPTURED:
+            raise RuntimeError(self.refuses)
+        source, shape = binding.inputs["x"]
+        size = 4 * int(np.prod(shape))
+        target = binding.outputs["y"]
+        if target is None:
+            binding.made = self.context.allocate(size), shape
+            target = binding.made[0].handle
+        copy = self.context.driver.call
+        places = [source, *(self.context.allocate(size).handle for _ in range(self.steps - 1))]
+        if self.is_wrong_when_captured and self.runs == CAPTURED:
+            places[0] = places[-1]
+        for one, other in zip(places, [*places[1:], target], strict=True):
+            copy("cuMemcpyDtoDAsync_v2", other, one, size, self.stream.handle)
+
+
+class CopyingBinding:
+    def __init__(self) -> None:
+        self.inputs: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self.outputs: dict[str, int | None] = {}
+        self.made: tuple[DeviceMemory, tuple[int, ...]] | None = None
+
+    def bind_input(
+        self, name: str, device: str, ordinal: int, dtype: object, shape: tuple[int, ...], at: int
+    ) -> None:
+        self.inputs[name] = at, shape
+
+    def bind_output(
+        self,
+        name: str,
+        device: str,
+        ordinal: int = 0,
+        dtype: object = None,
+        shape: tuple[int, ...] = (),
+        at: int | None = None,
+    ) -> None:
+        self.outputs[name] = at
+
+    def clear_binding_outputs(self) -> None:
+        self.outputs.clear()
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        assert self.made is not None
+        return [SimpleNamespace(shape=lambda: list(self.made[1]))]

@@ -1,6 +1,7 @@
-"""Compiling the launcher of stubs, what makes a stub a fork server, and what the server loads.
+"""Compiling the launcher of stubs, what makes a stub a fork server, what the server loads, and
+what the runtime of a GPU does.
 
-``python -m brisk.fork_server.build DIRECTORY`` puts all three there, for machines without a
+``python -m brisk.fork_server.build DIRECTORY`` puts all of them there, for machines without a
 compiler: into ``share/brisk`` of their Python's prefix, say.
 """
 
@@ -22,15 +23,23 @@ from brisk.settings import cache_directory
 LAUNCHER = STUB
 """Where a backend's folder has a file of this name, Triton starts it for the backend's stubs."""
 
+WORKSPACE = "brisk_workspace.so"
+"""What the runtime of a GPU loads (``brisk.gpu.libraries``)."""
+
 _SOURCES = Path(__file__).resolve().parent / "source"
+_BUILT = Path(sys.prefix) / "share" / "brisk"
 _COMMON = ("-std=c++17", "-O2")
 _MADE_OF = {
     LAUNCHER: ("launcher.cpp", ("-static",)),
     PRELOAD: ("preload.cpp", ("-fPIC", "-shared", "-ldl")),
     SERVER_PRELOAD: ("server.cpp", ("-fPIC", "-shared", "-fvisibility-inlines-hidden", "-ldl")),
+    WORKSPACE: ("workspace.cpp", ("-fPIC", "-shared", "-ldl")),
 }
 """Each with its source and options. A program that is linked statically runs beside any C library,
 not only that of the compiling machine."""
+
+_PLACED = LAUNCHER, PRELOAD, SERVER_PRELOAD
+"""In folders of backends."""
 
 _TIMEOUT_S = 600.0
 _COMPILERS = ("c++", "g++", "clang++")
@@ -46,43 +55,58 @@ def place_launchers(backends: Sequence[Path]) -> bool:
     Then stubs start as without Brisk: the folders have none of the files.
     """
     try:
-        made = _prebuilt() or _compiled_together()
+        made = _prebuilt() or _compiled_together(_PLACED)
     except (CompilerError, OSError):
         for backend in backends:
-            for name in _MADE_OF:
+            for name in _PLACED:
                 with contextlib.suppress(FileNotFoundError):
                     (backend / name).unlink()
         return False
     for backend in backends:
-        for name in reversed(_MADE_OF):  # the launcher, which uses another one, last
+        for name in reversed(_PLACED):  # the launcher, which uses another one, last
             _replace(made[name], backend / name)
     return True
 
 
+def workspace_library() -> Path:
+    """``WORKSPACE``, built or to be found. Raises CompilerError or OSError."""
+    built = _BUILT / WORKSPACE
+    if not built.is_file():
+        _compiled_together((WORKSPACE,))
+        built = _kept_place(WORKSPACE, _compiler())
+    _read(built)
+    return built
+
+
 def _prebuilt() -> dict[str, bytes] | None:
-    folder = Path(sys.prefix) / "share" / "brisk"
-    files = {name: folder / name for name in _MADE_OF}
+    files = {name: _BUILT / name for name in _PLACED}
     if not all(file.is_file() for file in files.values()):
         return None
     return {name: _read(file) for name, file in files.items()}
 
 
-def _compiled_together() -> dict[str, bytes]:
+def _compiled_together(names: Sequence[str]) -> dict[str, bytes]:
     """Each file by its name; the first time takes a second of each processor.
 
     Raises CompilerError or OSError.
     """
-    compiler = find_compiler()
-    if compiler is None:
-        raise CompilerError(f"no C++ compiler ({', '.join(_wanted_compilers())}) is installed")
-    kept = {name: _kept_place(name, compiler) for name in _MADE_OF}
+    compiler = _compiler()
+    kept = {name: _kept_place(name, compiler) for name in names}
     with contextlib.suppress(CompilerError, OSError):
         return {name: _read(file) for name, file in kept.items()}
     from concurrent.futures import ThreadPoolExecutor  # late, as what compiles: a start waits
 
     with ThreadPoolExecutor() as threads:
-        made = threads.map(lambda name: _compiled(name, compiler, kept[name]), _MADE_OF)
-        return dict(zip(_MADE_OF, made, strict=True))
+        made = threads.map(lambda name: _compiled(name, compiler, kept[name]), names)
+        return dict(zip(names, made, strict=True))
+
+
+def _compiler() -> str:
+    """Raises CompilerError."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise CompilerError(f"no C++ compiler ({', '.join(_wanted_compilers())}) is installed")
+    return compiler
 
 
 def _kept_place(name: str, compiler: str) -> Path:
@@ -160,7 +184,7 @@ def main() -> int:
     """Exit status 1, and the reason, where it is impossible."""
     (directory,) = sys.argv[1:]
     try:
-        for name, made in _compiled_together().items():
+        for name, made in _compiled_together(tuple(_MADE_OF)).items():
             _replace(made, Path(directory, name))
     except (CompilerError, OSError) as error:
         print(f"stubs will start as Triton starts them: {error}", file=sys.stderr)

@@ -22,6 +22,8 @@ LIBRARY = "libcuda.so.1"
 
 NOT_READY = 600
 
+_OUT_OF_MEMORY = 2
+
 _STICKY = frozenset({214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
 """Errors behind which each further call of the process fails: of the memory, of a kernel that read
 what it may not, trapped or did not end. (700 to 719 holds others: 712, memory that is registered
@@ -45,6 +47,7 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuDevicePrimaryCtxRetain": (_POINTER, c_int),
     "cuDevicePrimaryCtxRelease_v2": (c_int,),
     "cuCtxSetCurrent": (_POINTER,),
+    "cuCtxGetCurrent": (_POINTER,),
     "cuCtxGetStreamPriorityRange": (_POINTER, _POINTER),
     "cuCtxSynchronize": (),
     "cuMemGetInfo_v2": (_POINTER, _POINTER),
@@ -54,6 +57,8 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuMemFreeHost": (_POINTER,),
     "cuMemHostRegister_v2": (_POINTER, c_size_t, c_uint),
     "cuMemHostUnregister": (_POINTER,),
+    "cuMemHostGetDevicePointer_v2": (_POINTER, _POINTER, c_uint),
+    "cuPointerGetAttribute": (_POINTER, c_int, _POINTER),
     "cuMemcpyHtoDAsync_v2": (_POINTER, _POINTER, c_size_t, _POINTER),
     "cuMemcpyDtoHAsync_v2": (_POINTER, _POINTER, c_size_t, _POINTER),
     "cuMemcpyDtoDAsync_v2": (_POINTER, _POINTER, c_size_t, _POINTER),
@@ -77,9 +82,15 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuGraphGetNodes": (_POINTER, _POINTER, _POINTER),
     "cuGraphGetEdges_v2": (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER),
     "cuGraphNodeGetType": (_POINTER, _POINTER),
-    "cuGraphClone": (_POINTER, _POINTER),
-    "cuGraphNodeFindInClone": (_POINTER, _POINTER, _POINTER),
-    "cuGraphDestroyNode": (_POINTER,),
+    "cuGraphCreate": (_POINTER, c_uint),
+    "cuGraphKernelNodeGetParams_v2": (_POINTER, _POINTER),
+    "cuGraphAddKernelNode_v2": (_POINTER, _POINTER, _POINTER, c_size_t, _POINTER),
+    "cuGraphKernelNodeCopyAttributes": (_POINTER, _POINTER),
+    "cuGraphMemcpyNodeGetParams": (_POINTER, _POINTER),
+    "cuGraphAddMemcpyNode": (_POINTER, _POINTER, _POINTER, c_size_t, _POINTER, _POINTER),
+    "cuGraphMemsetNodeGetParams": (_POINTER, _POINTER),
+    "cuGraphAddMemsetNode": (_POINTER, _POINTER, _POINTER, c_size_t, _POINTER, _POINTER),
+    "cuGraphAddEmptyNode": (_POINTER, _POINTER, _POINTER, c_size_t),
     "cuGraphDestroy": (_POINTER,),
     "cuGraphInstantiateWithFlags": (_POINTER, _POINTER, ctypes.c_ulonglong),
     "cuGraphKernelNodeGetAttribute": (_POINTER, c_int, _POINTER),
@@ -108,6 +119,7 @@ class CudaError(InternalError):
         super().__init__(f"{function} of NVIDIA's driver failed: {name} ({number})")
         self.number = number
         self.is_sticky = number in _STICKY
+        self.is_out_of_memory = number == _OUT_OF_MEMORY
 
 
 class Driver:
@@ -256,6 +268,10 @@ class Context:
         """Raises CudaError (2, out of memory) where there is no room."""
         return DeviceMemory(self.driver, self.driver.handle("cuMemAlloc_v2", size_bytes))
 
+    def pinned(self, size_bytes: int) -> HostMemory:
+        """Memory of the process that the device reads and writes by itself, at full speed."""
+        return HostMemory(self.driver, self.driver.handle("cuMemHostAlloc", size_bytes, 0))
+
     @contextlib.contextmanager
     def registered(self, address: int, size_bytes: int) -> Iterator[None]:
         """While entered, the device reads and writes these pages of the process by itself."""
@@ -343,6 +359,12 @@ class DeviceMemory(_Made):
     """``handle`` is its address on the device."""
 
     _DESTROY = "cuMemFree_v2"
+
+
+class HostMemory(_Made):
+    """``handle`` is its address."""
+
+    _DESTROY = "cuMemFreeHost"
 
 
 class Module(_Made):

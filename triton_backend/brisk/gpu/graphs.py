@@ -5,17 +5,20 @@ copies and their order. Launched, it is the run again, on the same memory, witho
 on the processor that issuing it took. A graph cannot be stopped, so one that may be preempted is
 made into several, *chunks* of consecutive nodes: what is given up is what was not launched.
 
-A chunk is a clone of the graph without all other nodes, so nothing has to be known of a kernel's
-parameters.
+A chunk is a graph of its own, into which its nodes are copied with what they were captured with:
+nothing has to be known of a kernel's arguments. Nodes of other kinds than ``COPIED`` cannot be, so
+a graph that has one runs as a whole or not at all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_int, c_size_t, c_void_p
 from enum import IntEnum
+from typing import Any
 
 from brisk.errors import InternalError
 from brisk.gpu.driver import CudaError, Driver, Stream
@@ -28,6 +31,62 @@ _PRIORITY = 8
 
 _ATTRIBUTE_BYTES = 64
 
+_PARAMETER_BYTES = 256
+"""Room for the parameters of a node; those of a kernel and a fill are not looked at."""
+
+_MEMORY_TYPE = 2
+"""CU_POINTER_ATTRIBUTE_MEMORY_TYPE."""
+
+
+class MemoryKind(IntEnum):
+    """CUmemorytype."""
+
+    HOST = 1
+    DEVICE = 2
+    ARRAY = 3
+    UNIFIED = 4
+
+
+class _Place(ctypes.Structure):
+    """One end of a copy."""
+
+    x_bytes: int
+    y: int
+    z: int
+    kind: int
+    host: int | None
+    device: int
+    _fields_ = (
+        ("x_bytes", c_size_t),
+        ("y", c_size_t),
+        ("z", c_size_t),
+        ("level", c_size_t),
+        ("kind", ctypes.c_uint),
+        ("host", c_void_p),
+        ("device", ctypes.c_uint64),
+        ("array", c_void_p),
+        ("reserved", c_void_p),
+        ("pitch", c_size_t),
+        ("height", c_size_t),
+    )
+
+
+class Copy(ctypes.Structure):
+    """CUDA_MEMCPY3D."""
+
+    source: _Place
+    target: _Place
+    width_bytes: int
+    height: int
+    depth: int
+    _fields_ = (
+        ("source", _Place),
+        ("target", _Place),
+        ("width_bytes", c_size_t),
+        ("height", c_size_t),
+        ("depth", c_size_t),
+    )
+
 
 class NodeKind(IntEnum):
     """CUgraphNodeType."""
@@ -38,6 +97,12 @@ class NodeKind(IntEnum):
     HOST = 3
     GRAPH = 4
     EMPTY = 5
+    ALLOCATE = 10
+    FREE = 11
+
+
+COPIED = frozenset({NodeKind.KERNEL, NodeKind.COPY, NodeKind.FILL, NodeKind.EMPTY})
+"""Nodes that another graph can have, too."""
 
 
 class Graph:
@@ -46,6 +111,8 @@ class Graph:
     def __init__(self, driver: Driver, handle: int) -> None:
         self.driver = driver
         self._handle = handle
+        self._context = driver.handle("cuCtxGetCurrent")
+        self._before: defaultdict[int, list[int]] = defaultdict(list)
         self.nodes = self._ordered()
         """Handles, in an order in which they can run."""
 
@@ -72,21 +139,92 @@ class Graph:
         self.driver.call("cuGraphKernelNodeGetAttribute", self.nodes[index], _PRIORITY, value)
         return int(value[0])
 
-    def executable(self, first: int = 0, end: int | None = None) -> Executable:
-        """Of the nodes from ``first`` up to ``end``; all if not given. Raises CudaError."""
+    @property
+    def can_be_cut(self) -> bool:
+        return all(self._kind(node) in COPIED for node in self.nodes)
+
+    def host_copies(self) -> dict[int, Copy]:
+        """Those that read memory of the process when they are launched, by node's number.
+
+        What that holds then is for the caller to know: ONNX Runtime uses it again.
+        """
+        found = {}
+        for index, node in enumerate(self.nodes):
+            if self._kind(node) == NodeKind.COPY:
+                copy = self._copy(node)
+                if self._is_of_host(copy.source):
+                    found[index] = copy
+        return found
+
+    def executable(
+        self, first: int = 0, end: int | None = None, sources: Mapping[int, int] | None = None
+    ) -> Executable:
+        """Of the nodes from ``first`` up to ``end``; all if not given.
+
+        ``sources``: addresses on the device that copies read instead of the process's memory, by
+        node's number. Raises CudaError, and ValueError where the graph cannot be cut.
+        """
         end = len(self.nodes) if end is None else end
         if not 0 <= first < end <= len(self.nodes):
             raise ValueError(f"nodes {first} to {end} of a graph of {len(self.nodes)}")
-        if (first, end) == (0, len(self.nodes)):
+        if (first, end) == (0, len(self.nodes)) and not sources:
             return Executable(self.driver, self._instantiate(self._handle))
-        clone = self.driver.handle("cuGraphClone", self._handle)
+        made = self.driver.handle("cuGraphCreate", 0)
         try:
-            for node in (*self.nodes[:first], *self.nodes[end:]):
-                other = self.driver.handle("cuGraphNodeFindInClone", node, clone)
-                self.driver.call("cuGraphDestroyNode", other)
-            return Executable(self.driver, self._instantiate(clone))
+            copies: dict[int, int] = {}
+            for index in range(first, end):
+                node = self.nodes[index]
+                before = [copies[each] for each in self._before[node] if each in copies]
+                copies[node] = self._add(made, node, before, (sources or {}).get(index))
+            return Executable(self.driver, self._instantiate(made))
         finally:
-            self.driver.call("cuGraphDestroy", clone)
+            self.driver.call("cuGraphDestroy", made)
+
+    def _add(self, graph: int, node: int, before: Sequence[int], source: int | None) -> int:
+        """Copy a node into another graph; its handle there."""
+        call = self.driver.call
+        behind = (c_void_p * len(before))(*before), len(before)
+        parameters: Any = ctypes.create_string_buffer(_PARAMETER_BYTES)
+        kind = self._kind(node)
+        if kind == NodeKind.KERNEL:
+            call("cuGraphKernelNodeGetParams_v2", node, parameters)
+            made = self.driver.handle("cuGraphAddKernelNode_v2", graph, *behind, parameters)
+            call("cuGraphKernelNodeCopyAttributes", made, node)
+            return made
+        if kind == NodeKind.COPY:
+            copy = self._copy(node)
+            if source is not None:
+                copy.source.kind, copy.source.device = MemoryKind.DEVICE, source
+            return self.driver.handle(
+                "cuGraphAddMemcpyNode", graph, *behind, ctypes.byref(copy), self._context
+            )
+        if kind == NodeKind.FILL:
+            call("cuGraphMemsetNodeGetParams", node, parameters)
+            return self.driver.handle(
+                "cuGraphAddMemsetNode", graph, *behind, parameters, self._context
+            )
+        if kind == NodeKind.EMPTY:
+            return self.driver.handle("cuGraphAddEmptyNode", graph, *behind)
+        raise ValueError(f"a graph with {self.kinds()} cannot be cut")
+
+    def _copy(self, node: int) -> Copy:
+        found = Copy()
+        self.driver.call("cuGraphMemcpyNodeGetParams", node, ctypes.byref(found))
+        return found
+
+    def _is_of_host(self, place: _Place) -> bool:
+        if place.kind != MemoryKind.UNIFIED:
+            return place.kind == MemoryKind.HOST
+        kind = ctypes.c_uint()
+        try:
+            self.driver.call(
+                "cuPointerGetAttribute", ctypes.byref(kind), _MEMORY_TYPE, place.device
+            )
+        except CudaError as error:
+            if error.is_sticky:
+                raise
+            return True  # the driver does not know it
+        return kind.value == MemoryKind.HOST
 
     def _instantiate(self, handle: int) -> int:
         return self.driver.handle("cuGraphInstantiateWithFlags", handle, 0)
@@ -109,10 +247,10 @@ class Graph:
             self.driver.call(
                 "cuGraphGetEdges_v2", self._handle, froms, tos, data, ctypes.byref(edges)
             )
-        return in_order(
-            [node or 0 for node in nodes],
-            [(before or 0, behind or 0) for before, behind in zip(froms, tos, strict=True)],
-        )
+        pairs = [(one or 0, other or 0) for one, other in zip(froms, tos, strict=True)]
+        for one, other in pairs:
+            self._before[other].append(one)
+        return in_order([node or 0 for node in nodes], pairs)
 
 
 class Executable:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from brisk.lean_numpy import on_demand
+from brisk.runtime.log import LOGGER
 
 
 def import_everything(device: str) -> None:
     """Import what loading and running models needs, and compute nothing.
 
-    For the process that workers are forked from. torch comes only where it computes: on a GPU. If
-    it is not installed, that is for the worker to tell those who ask.
+    For the process that workers are forked from.
     """
     with on_demand():
         import numpy  # noqa: F401
@@ -17,11 +17,7 @@ def import_everything(device: str) -> None:
     import brisk.runtime.worker_main
 
     if device != "cpu":
-        try:
-            _import_torch()
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
+        _import_gpu()
         return
     import brisk.runtime.models.segment_session  # noqa: F401
     from brisk.segments.session import onnxruntime
@@ -41,16 +37,20 @@ def import_what_files_need() -> None:
     onnx.defs.has("Identity")  # registers all operators: 10 ms of the first model
 
 
-def _import_torch() -> None:
-    """A module imported by a worker's first load would cost that load 40 ms for the executor, 60
-    for the operators of ``onnx.reference`` which fold constants.
+def _import_gpu() -> None:
+    """CUDA's libraries are loaded, the device is not touched: that does not survive a fork.
+
+    What is missing is for the worker to tell those who ask.
     """
-    from onnx import GraphProto, NodeProto
-    from onnx.reference import ReferenceEvaluator
+    import brisk.runtime.models.gpu_session  # noqa: F401
+    from brisk.fork_server.build import CompilerError, workspace_library
+    from brisk.gpu.libraries import give_workspaces, load_libraries
+    from brisk.segments.session import onnxruntime
 
-    import brisk.runtime.models.torch_session  # noqa: F401
-    from brisk.solutions.catalogue import default_catalogue
-
-    default_catalogue()
-    nothing = NodeProto(op_type="Identity", input=["value"], output=["copy"])
-    ReferenceEvaluator(GraphProto(name="nothing", node=[nothing]), opsets={"": 1})  # its 200 files
+    loaded = load_libraries()
+    try:
+        give_workspaces(workspace_library(), loaded)
+    except (CompilerError, OSError) as error:
+        LOGGER.warning(f"models that multiply matrices on a GPU run in one launch: {error}")
+    onnxruntime().set_default_logger_severity(3)  # it warns of each session's provider
+    import_what_files_need()

@@ -22,7 +22,7 @@ from brisk.runtime.preemption.memory_limit import limit_memory
 from brisk.runtime.preemption.realtime import Foreground
 from brisk.runtime.requests.connections import Arrival, Connections
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.device import inference, open_queues
+from brisk.runtime.worker.device import open_queues
 from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.profile import ProfileTable
 
@@ -59,13 +59,12 @@ def run_worker(
         controller = Foreground(gate, policy, limits, profiles)
     transport = Connections(listeners)
     try:
-        queues = open_queues(device, settings.outstanding_layers, settings.threads)
+        queues = open_queues(device, settings.outstanding_layers)
     except (InvalidConfigurationError, UnavailableError) as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return
     worker = Worker(transport, heartbeat, device, queues, controller, profiles, settings, role)
-    with inference():
-        worker.serve()
+    worker.serve()
 
 
 def _refuse_all(transport: Connections, error: BriskError, idle_exit_s: float) -> None:

@@ -185,9 +185,9 @@ def load_session(
     started_ns = time.monotonic_ns()
     session: Session
     if device != "cpu":
-        from brisk.runtime.models.torch_session import load_torch_session
+        from brisk.runtime.models.gpu_session import load_gpu_session
 
-        session = load_torch_session(path, device, threads, give_way)
+        session = load_gpu_session(path)
     else:
         from brisk.runtime.models.segment_session import load_segment_session
 

@@ -1,6 +1,6 @@
-"""What computes: streams of layers on the device, and torch where that is a GPU.
+"""What computes: on a GPU launches are issued to streams, ahead of what the device does.
 
-On a CPU a layer is done when its call returns; on a GPU a call only issues work. CUDA is
+On a CPU a step is done when its call returns; on a GPU a call only issues work. CUDA is
 initialised in the worker only, because it does not survive a fork.
 """
 
@@ -10,140 +10,146 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
+from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.runtime.models.session import Frame
 from brisk.scheduling.job import JobClass
 
 if TYPE_CHECKING:
-    import torch
+    from brisk.gpu.device import Device
+    from brisk.gpu.driver import Event, Stream
 
-_torch: ModuleType | None = None
+PROVIDER = "CUDAExecutionProvider"
 
-
-def import_torch(threads: int) -> None:
-    """Have torch ready, to compute with ``threads``; any thread, any number of times.
-
-    Raises UnavailableError where it is not installed.
-    """
-    global _torch
-    if _torch is not None:
-        return
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise UnavailableError(
-            f"models on a GPU are computed by torch, which {sys.executable} does not have: "
-            "install 'brisk-triton[gpu]' there, or ask for KIND_CPU in the instance group"
-        ) from error
-
-    torch.set_num_threads(threads)
-    torch.backends.cudnn.allow_tf32 = False  # answers agree with the CPU's, in full float32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    _torch = torch
+_device: Device | None = None
 
 
-def inference() -> AbstractContextManager[object]:
-    """While entered, the calling thread's tensors remember nothing of how they were made."""
-    return nullcontext() if _torch is None else _torch.inference_mode()
+def gpu() -> Device:
+    """The worker's. Precondition: ``open_queues`` has been called for one."""
+    assert _device is not None
+    return _device
 
 
 def synchronise() -> None:
     """Wait for what the calling thread has issued to a GPU, if anything."""
-    if _torch is not None and _torch.cuda.is_initialized():
-        _torch.cuda.current_stream().synchronize()
+    if _device is not None:
+        _device.stream.synchronise()
 
 
 def has_lost_device(error: Exception) -> bool:
-    """Whether ``error`` is one of a GPU behind which each further call of this process fails, such
-    as a kernel's illegal access. Waits for what was issued.
+    """Whether each further call of this process to its GPU fails since ``error``, as behind a
+    kernel's illegal access. Waits for what was issued.
     """
-    if _torch is None or isinstance(error, BriskError) or not _torch.cuda.is_initialized():
+    if _device is None:
         return False
-    try:
-        _torch.cuda.synchronize()
-    except RuntimeError:
+    from brisk.gpu.driver import CudaError
+
+    if isinstance(error, CudaError) and error.is_sticky:
         return True
+    try:
+        _device.context.synchronise()
+    except CudaError as lost:
+        return lost.is_sticky
     return False
 
 
-class LayerQueue:
+class LaunchQueue:
     """A stream's virtual host queue: how far a run is issued ahead of the GPU (REEF, 4.4: REEF-N).
 
     REEF-N buffers launched kernels in front of the GPU runtime and transmits at most *c* of them,
-    so that a preemption has little to wait for and can drop the rest. Here a frame makes its
-    layers one by one, so what is dropped was never made: a run that is preempted stays at the
-    boundary behind its last issued layer, and goes on from there. At most ``capacity`` of its
-    layers are still on the device then. They run to their end; a stream of high priority does not
-    wait for them, only for the blocks that run already. REEF's eviction flag, which would end them
+    so that a preemption has little to wait for and can drop the rest. Here a frame issues its
+    launches one by one, so what is dropped was never made: a run that is preempted stays at the
+    boundary behind its last launch, and goes on from there. At most ``capacity`` of its launches
+    are still on the device then. They run to their end; a stream of high priority does not wait
+    for them, only for the blocks that run already. REEF's eviction flag, which would end them
     sooner, needs a line of code in each kernel, which kernels of a vendor's library do not have.
 
     Used by the worker's main thread, which looks at its sockets while there is no room.
     """
 
-    def __init__(self, stream: torch.cuda.Stream | None, capacity: int | None) -> None:
-        """``stream`` None: on a CPU, where there always is room. ``capacity`` None: no bound."""
-        self._stream = stream
+    def __init__(
+        self, device: Device | None = None, urgency: int = 0, capacity: int | None = None
+    ) -> None:
+        """``device`` None: on a CPU, where there always is room. ``urgency``: index of its
+        stream. ``capacity`` None: no bound.
+        """
+        self._device = device
+        self._stream: Stream | None = None if device is None else device.streams[urgency]
         self._capacity = capacity
-        self._outstanding: deque[Any] = deque()  # of events of torch
+        self._outstanding: deque[Event] = deque()
+        self._free: list[Event] = []
 
     def issuing(self) -> AbstractContextManager[object]:
         """While entered, the calling thread issues to this queue's stream."""
-        if self._stream is None or _torch is None:
+        if self._device is None or self._stream is None:
             return nullcontext()
-        stream: AbstractContextManager[object] = _torch.cuda.stream(self._stream)
-        return stream
+        return self._device.issuing(self._stream)
 
     def has_room(self) -> bool:
-        """Whether another layer may be issued now."""
+        """Whether another launch may be issued now."""
         return self._capacity is None or self._drop_done() < self._capacity
 
     def issue(self, frame: Frame) -> bool:
-        """Issue the frame's next layer; True where it was the last. There must be room."""
+        """Issue the frame's next launch; True where it was the last. There must be room."""
         is_last = frame.step()
         if self._stream is not None and (is_last or self._capacity is not None):
-            self._outstanding.append(self._stream.record_event())
+            self._outstanding.append(self._recorded(self._stream))
         return is_last
 
     def is_done(self) -> bool:
         """Whether the device has done all that was issued; never blocks."""
         return not self._drop_done()
 
+    def _recorded(self, stream: Stream) -> Event:
+        assert self._device is not None
+        event = self._free.pop() if self._free else self._device.context.event()
+        event.record(stream)
+        return event
+
     def _drop_done(self) -> int:
-        """Forget the layers that are done, which are so in order; how many are left."""
-        while self._outstanding and self._outstanding[0].query():
-            self._outstanding.popleft()
+        """Forget the launches that are done, which are so in order; how many are left."""
+        while self._outstanding and self._outstanding[0].is_done():
+            self._free.append(self._outstanding.popleft())
         return len(self._outstanding)
 
 
-def open_queues(device: str, capacity: int, threads: int) -> Mapping[JobClass, LayerQueue]:
-    """Where the layers of each class are issued, on ``cpu`` or ``cuda:<n>``.
+def open_queues(device: str, capacity: int) -> Mapping[JobClass, LaunchQueue]:
+    """Where the work of each class is issued, on ``cpu`` or ``cuda:<n>``.
 
-    ``capacity``: layers of other than real-time runs that may be on a GPU. Raises
-    UnavailableError where torch is not installed, InvalidConfigurationError where there is no such
-    device.
+    ``capacity``: launches of other than real-time runs that may be on a GPU. Raises
+    UnavailableError where ONNX Runtime has no provider for it, or there is no driver,
+    InvalidConfigurationError where there is no such device.
     """
     if device == "cpu":
-        return dict.fromkeys(JobClass, LayerQueue(None, None))
-    import_torch(threads)
-    import torch
-
-    wanted = torch.device(device)
-    count = torch.cuda.device_count()
-    if wanted.type != "cuda" or wanted.index is None or wanted.index >= count:
-        raise InvalidConfigurationError(
-            f"device '{device}' is not here: torch {torch.__version__} sees {count} CUDA devices; "
-            "ask for KIND_CPU in the instance group, or give the runtime a CUDA build of torch "
-            "with BRISK_PYTHON"
+        return dict.fromkeys(JobClass, LaunchQueue())
+    global _device
+    _device = _opened(device)
+    return {
+        job_class: LaunchQueue(_device, urgency, None if urgency == 0 else capacity)
+        for urgency, job_class in enumerate(
+            (JobClass.REALTIME, JobClass.NORMAL, JobClass.BESTEFFORT)
         )
-    # CUDA counts downwards: a smaller number is more urgent.
-    urgent, other = (
-        torch.cuda.Stream(wanted, priority=number)  # type: ignore[no-untyped-call]  # torch
-        for number in (-1, 0)
-    )
-    queues = dict.fromkeys(JobClass, LayerQueue(other, capacity))
-    return {**queues, JobClass.REALTIME: LayerQueue(urgent, None)}
+    }
+
+
+def _opened(device: str) -> Device:
+    from brisk.gpu.device import Device
+    from brisk.gpu.driver import Context, Driver
+    from brisk.segments.session import onnxruntime
+
+    if PROVIDER not in onnxruntime().get_available_providers():
+        raise UnavailableError(
+            "models on a GPU are computed by ONNX Runtime's CUDA provider, which onnxruntime "
+            f"{onnxruntime().__version__} of {sys.executable} does not have: replace it there "
+            "(pip uninstall onnxruntime, then pip install 'brisk-triton[gpu]'), or ask for "
+            "KIND_CPU in the instance group"
+        )
+    driver = Driver()
+    kind, _, ordinal = device.partition(":")
+    if kind != "cuda" or not ordinal.isdigit() or int(ordinal) >= driver.devices:
+        raise InvalidConfigurationError(
+            f"device '{device}' is not here: the driver sees {driver.devices} CUDA devices; ask "
+            "for KIND_CPU in the instance group, or let the container see the device"
+        )
+    return Device(Context(driver, int(ordinal)))

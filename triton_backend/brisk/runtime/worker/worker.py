@@ -31,7 +31,7 @@ from brisk.runtime.requests.offering import Offering
 from brisk.runtime.requests.table import RequestTable
 from brisk.runtime.settings import Settings
 from brisk.runtime.worker.batch import Request, Run, begin_run, take_batch
-from brisk.runtime.worker.device import LayerQueue, has_lost_device
+from brisk.runtime.worker.device import LaunchQueue, has_lost_device
 from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.long_runs import LongRuns
 from brisk.runtime.worker.relay import Relay, Step
@@ -54,7 +54,7 @@ class Worker:
         connections: Connections,
         heartbeat: Heartbeat,
         device: str,
-        queues: Mapping[JobClass, LayerQueue],
+        queues: Mapping[JobClass, LaunchQueue],
         controller: PreemptionController,
         profiles: ProfileTable,
         settings: Settings,
@@ -83,7 +83,7 @@ class Worker:
         """Those of companions (``SideBySide``)."""
         self._is_held = False
         """The run on top waits for the gate."""
-        # on a GPU a step only issues work, by a thread that torch was told of
+        # on a GPU a step only issues work, by the thread that has the device
         self._relay = Relay(self._take_turn, self._attend, may_hand_over=device == "cpu")
         goes_first = is_foreground and controller.policy.stands_back
         niceness = settings.realtime_niceness if goes_first else 0
@@ -260,7 +260,7 @@ class Worker:
             self._fail(run.jobs, error)
         return True
 
-    def _compute(self, run: Run, queue: LayerQueue, now_ns: int) -> bool:
+    def _compute(self, run: Run, queue: LaunchQueue, now_ns: int) -> bool:
         """Issue layers for a quantum, until the queue is full or the next layer is held.
 
         True after the last one.
@@ -279,7 +279,7 @@ class Worker:
             now_ns = done_ns
         return False
 
-    def _issue(self, run: Run, queue: LayerQueue, now_ns: int) -> bool:
+    def _issue(self, run: Run, queue: LaunchQueue, now_ns: int) -> bool:
         """Compute a layer; True where it was the last. The baton is somebody else's meanwhile.
 
         Raises what the frame does, and Superseded where another thread leads since.

@@ -1,0 +1,267 @@
+"""Models on a device: captured for each shape, one run at a time, given back; on a stand-in for
+the driver, where work is done by the call that issues it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from brisk.gpu import capture as capture_module
+from brisk.gpu.device import Device
+from brisk.gpu.driver import Context, CudaError, Driver
+from brisk.gpu.network import MOST_CAPTURED, CapturedRun, Network
+from brisk.runtime.worker.device import LaunchQueue
+from support.runtime.fake_driver import CopyingSession, fake_driver
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    made = Device(Context(Driver(fake_driver())))
+    yield made
+    while Made.alive:
+        Made.alive.pop().network.close()
+    made.perform(lambda: None).result()
+    made.context.close()
+
+
+class Made:
+    """A network over a session that copies, and what was said of it."""
+
+    alive: ClassVar[list[Made]] = []
+
+    def __init__(self, device: Device, **session: Any) -> None:
+        stream = device.borrow()
+        self.session = CopyingSession(device.context, stream, **session)
+        self.told: list[str] = []
+        self.plain: list[list[float]] = []
+        self.network = Network(
+            device,
+            stream,
+            self.session,
+            lambda: SimpleNamespace(add_run_config_entry=lambda key, value: None),
+            self.run_plain,
+            self.told.append,
+        )
+        self.alive.append(self)
+
+    def run_plain(self, inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+        self.plain.append(inputs["x"].tolist())
+        return {"y": inputs["x"] * 1}
+
+    def run(self, *values: float) -> CapturedRun:
+        return CapturedRun(self.network, {"x": np.array(values, np.float32)}, ["y"])
+
+
+@pytest.fixture(autouse=True)
+def _chunks_of_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture_module, "CHUNK_US", 0.0)
+
+
+def finished(run: CapturedRun) -> list[float]:
+    while not run.step():
+        pass
+    found: list[float] = run.results()["y"].tolist()
+    return found
+
+
+def test_a_run_is_captured_once_and_launched_from_then_on(device: Device) -> None:
+    made = Made(device)
+    assert finished(made.run(1, 2, 3)) == [1, 2, 3]
+    runs = made.session.runs
+    assert finished(made.run(4, 5, 6)) == [4, 5, 6]
+    assert made.session.runs == runs
+    assert finished(made.run(7, 8)) == [7, 8]
+    assert made.session.runs > runs, "another shape is another capture"
+    assert not made.told
+
+
+def test_a_run_that_is_not_urgent_goes_in_chunks_an_urgent_one_in_one_launch(
+    device: Device,
+) -> None:
+    made = Made(device, steps=5)
+    finished(made.run(1, 2))
+    run = made.run(3, 4)
+    with device.issuing(device.streams[2]):
+        steps = [run.step() for _ in range(5)]
+    assert steps == [False] * 4 + [True]
+    run = made.run(5, 6)
+    with device.issuing(device.streams[0]):
+        assert run.step()
+    assert run.results()["y"].tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("parked_at", range(1, 5))
+def test_a_run_that_lost_the_memory_to_another_begins_again(
+    device: Device, parked_at: int
+) -> None:
+    made = Made(device, steps=5)
+    finished(made.run(0, 0))
+    parked = made.run(1, 2)
+    for _ in range(parked_at):
+        assert not parked.step()
+    with device.issuing(device.streams[0]):
+        assert finished(made.run(8, 9)) == [8, 9]
+    assert not parked.is_finished
+    assert finished(parked) == [1, 2]
+
+
+def test_a_run_that_ended_and_was_not_read_does_not_answer_with_another_one_s(
+    device: Device,
+) -> None:
+    made = Made(device)
+    finished(made.run(0, 0))
+    first, second = made.run(1, 2), made.run(3, 4)
+    while not first.step():
+        pass
+    assert finished(second) == [3, 4]
+    assert not first.is_finished
+    assert finished(first) == [1, 2]
+
+
+def test_answers_stay_as_they_are_when_others_follow(device: Device) -> None:
+    made = Made(device)
+    run = made.run(1, 2)
+    finished(run)
+    kept = run.results()["y"]
+    finished(made.run(3, 4))
+    assert kept.tolist() == [1, 2]
+
+
+def test_what_cannot_be_captured_is_run_as_ever_and_told_once(device: Device) -> None:
+    made = Made(device, refuses="operation not permitted when stream is capturing")
+    assert finished(made.run(1, 2)) == [1, 2]
+    assert finished(made.run(3, 4)) == [3, 4]
+    assert made.plain == [[1, 2], [3, 4]]
+    (told,) = made.told
+    assert "not permitted when stream is capturing" in told
+
+
+def test_a_capture_that_answers_otherwise_than_its_session_is_not_used(device: Device) -> None:
+    made = Made(device, steps=3)
+    made.session.is_wrong_when_captured = True
+    assert finished(made.run(1, 2)) == [1, 2]
+    assert made.plain == [[1, 2]]
+    assert "answers otherwise than its session" in made.told[0]
+
+
+def test_types_that_numpy_does_not_have_are_run_as_ever(device: Device) -> None:
+    made = Made(device)
+    run = CapturedRun(made.network, {"x": np.array([["a"]], object)}, ["y"])
+    while not run.step():
+        pass
+    assert run.results()["y"].tolist() == [["a"]]
+
+
+def test_an_error_of_the_device_is_the_request_s_and_the_next_one_is_served(
+    device: Device,
+) -> None:
+    made = Made(device)
+    ctypes.CDLL(fake_driver()).fake_fail(b"cuMemAlloc_v2", 2)
+    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
+        finished(made.run(1, 2))
+    assert finished(made.run(3, 4)) == [3, 4]
+
+
+def test_no_more_shapes_are_kept_than_the_limit(device: Device) -> None:
+    made = Made(device, steps=2)
+    for count in range(1, MOST_CAPTURED + 4):
+        finished(made.run(*range(count)))
+    assert len(made.network.captured) == MOST_CAPTURED
+
+
+def test_all_is_given_back_when_a_network_closes(device: Device) -> None:
+    library = ctypes.CDLL(fake_driver())
+
+    def alive() -> list[int]:
+        return [library.fake_alive(ord(kind)) for kind in "XGSE"]
+
+    device.give_back(device.borrow())
+    before = alive()
+    made = Made(device)
+    for values in ((1, 2), (3, 4, 5)):
+        finished(made.run(*values))
+    assert alive() != before
+    made.network.close()
+    device.perform(lambda: None).result()
+    assert alive() == before
+
+
+def test_work_of_the_lane_that_fails_is_told_to_who_asked(device: Device) -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    ticket = device.perform(fail)
+    with pytest.raises(ValueError, match="no"):
+        ticket.result()
+    assert device.perform(lambda: 3).result() == 3
+
+
+# --- how far runs are issued ahead ------------------------------------------------------------
+
+
+class Late:
+    """Events that are behind when they are told to be: a device that takes its time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done = 0
+        self.recorded: list[Any] = []
+        monkeypatch.setattr("brisk.gpu.driver.Event.record", self.record)
+        monkeypatch.setattr("brisk.gpu.driver.Event.is_done", self.is_done)
+
+    @property
+    def record(self) -> Callable[[Any, Any], None]:
+        return lambda event, stream: self.recorded.append(event)
+
+    @property
+    def is_done(self) -> Callable[[Any], bool]:
+        return lambda event: event not in self.recorded[self.done :]
+
+
+class Steps:
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def step(self) -> bool:
+        self.left -= 1
+        return not self.left
+
+
+def test_no_more_launches_are_outstanding_than_the_queue_takes(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, queue, frame = Late(monkeypatch), LaunchQueue(device, 1, 2), Steps(6)
+    while True:
+        while frame.left and queue.has_room():
+            queue.issue(frame)  # type: ignore[arg-type]
+        if not frame.left:
+            break
+        assert len(late.recorded) - late.done == 2
+        late.done += 1
+    assert not queue.is_done()
+    late.done = len(late.recorded)
+    assert queue.is_done()
+
+
+def test_a_queue_without_a_bound_records_the_end_alone(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, queue, frame = Late(monkeypatch), LaunchQueue(device, 0, None), Steps(4)
+    while not queue.issue(frame):  # type: ignore[arg-type]
+        assert queue.has_room()
+        assert queue.is_done()
+    assert len(late.recorded) == 1
+    assert not queue.is_done()
+
+
+def test_on_a_processor_a_step_is_done_when_it_returns() -> None:
+    queue, frame = LaunchQueue(), Steps(2)
+    with queue.issuing():
+        while not queue.issue(frame):  # type: ignore[arg-type]
+            assert queue.has_room()
+    assert queue.is_done()

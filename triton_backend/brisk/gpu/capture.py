@@ -1,0 +1,308 @@
+"""A session's run for inputs of some shapes, captured, on memory that stays.
+
+ONNX Runtime computes on a stream of ours and is told where inputs lie and answers go; the third
+run is captured. What comes behind is launches of graphs, which know nothing of ONNX Runtime: as a
+whole, or in chunks of at most ``CHUNK_US``, between which other work goes first (REEF, section 4).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from brisk.errors import InternalError
+from brisk.gpu.driver import Context, CudaError, DeviceMemory, Event, Stream
+from brisk.gpu.graphs import Executable, Graph, capturing, chunks
+
+CHUNK_US = 100.0
+
+MOST_TIMED = 64
+"""Pieces that a graph is timed in."""
+
+PASSES = 3
+
+_DEVICE = "cuda"
+
+_ASYNCHRONOUS = "disable_synchronize_execution_providers"
+"""Of a run: it returns when all is issued."""
+
+_NAMES = {"float": "float32", "double": "float64"}
+"""numpy's, where ONNX Runtime has others."""
+
+
+class NotCapturedError(Exception):
+    """The run cannot be captured; the message says why. It can be run as ever."""
+
+
+class Staged:
+    """A tensor's memory on the device, and the process's that it is copied from or to."""
+
+    def __init__(self, context: Context, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        """Raises CudaError where there is no memory."""
+        count = int(np.prod(shape, dtype=np.int64))
+        self.size = count * dtype.itemsize
+        self.memory: DeviceMemory = context.allocate(self.size)
+        try:
+            self._pinned = context.pinned(self.size)
+        except CudaError:
+            self.memory.close()
+            raise
+        held = (ctypes.c_uint8 * self.size).from_address(self._pinned.handle)
+        self.array = np.frombuffer(memoryview(held), dtype).reshape(tuple(shape))
+        """Of the process; valid until ``close``."""
+
+    def close(self) -> None:
+        self.memory.close()
+        self._pinned.close()
+
+    def to_device(self, stream: Stream) -> None:
+        stream.to_device(self.memory, self._pinned.handle, self.size)
+
+    def to_host(self, stream: Stream) -> None:
+        stream.to_host(self._pinned.handle, self.memory, self.size)
+
+
+class Capture:
+    """``whole``: one launch. ``parts``: the same in chunks. ``run_us``: what it takes.
+
+    All of it is on memory of its own, so it can be run by one at a time.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        session: Any,
+        run_options: Any,
+        stream: Stream,
+        inputs: Mapping[str, np.ndarray],
+    ) -> None:
+        """``session``: ONNX Runtime's, on ``stream``. ``inputs``: with which it is tried.
+
+        Raises NotCapturedError, CudaError, and what ONNX Runtime does.
+        """
+        self._context, self._stream = context, stream
+        self._binding = session.io_binding()
+        self._made = contextlib.ExitStack()
+        self.inputs: dict[str, Staged] = {}
+        self.outputs: dict[str, Staged] = {}
+        self.parts: list[Executable] = []
+        run_options.add_run_config_entry(_ASYNCHRONOUS, "1")
+
+        def run() -> None:
+            session.run_with_iobinding(self._binding, run_options)
+
+        self._run = run
+        try:
+            with _refusals():
+                self._bind(session, inputs)
+            expected = self._answers(self._run)
+            graph = self._captured()
+            with contextlib.closing(graph):
+                self.nodes = graph.kinds()
+                self._make(graph)
+            self._verify(inputs, expected)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Nothing of it may run any more."""
+        self._made.close()
+
+    def _keep(self, made: Any) -> Any:
+        self._made.callback(made.close)
+        return made
+
+    # --- memory ------------------------------------------------------------------------------
+
+    def _bind(self, session: Any, inputs: Mapping[str, np.ndarray]) -> None:
+        for name, value in inputs.items():
+            if value.dtype.isbuiltin != 1 or value.dtype.kind not in "biufc" or not value.size:
+                raise NotCapturedError(f"input '{name}' is {value.dtype} {list(value.shape)}")
+            staged = self._keep(Staged(self._context, value.shape, value.dtype))
+            self.inputs[name] = staged
+            self._bind_to(self._binding.bind_input, name, staged)
+        self.write(inputs, self._stream)
+        for output in session.get_outputs():
+            self._binding.bind_output(output.name, _DEVICE)
+        self._run()
+        self._stream.synchronise()
+        values = self._binding.get_outputs()
+        for output, value in zip(session.get_outputs(), values, strict=True):
+            dtype = _dtype_of(output.type)
+            if dtype is None or not all(value.shape()):
+                raise NotCapturedError(f"output '{output.name}' is {output.type} {value.shape()}")
+            staged = self._keep(Staged(self._context, value.shape(), dtype))
+            self.outputs[output.name] = staged
+        self._binding.clear_binding_outputs()
+        for name, staged in self.outputs.items():
+            self._bind_to(self._binding.bind_output, name, staged)
+
+    @staticmethod
+    def _bind_to(bind: Callable[..., None], name: str, staged: Staged) -> None:
+        array = staged.array
+        bind(name, _DEVICE, 0, array.dtype, array.shape, staged.memory.handle)
+
+    def write(self, inputs: Mapping[str, np.ndarray], stream: Stream) -> None:
+        """Bring the inputs to the device. What was written before must have got there."""
+        for name, staged in self.inputs.items():
+            np.copyto(staged.array, inputs[name])
+            staged.to_device(stream)
+
+    def read(self, names: Sequence[str], stream: Stream) -> None:
+        """Bring answers to the process's memory; they are there when the stream is done."""
+        for name in names:
+            self.outputs[name].to_host(stream)
+
+    def _answers(self, run: Callable[[], object]) -> dict[str, bytes]:
+        """Bits of what a run leaves; what none has written has other ones."""
+        for staged in self.outputs.values():
+            staged.array.view(np.uint8).fill(0xFF)
+            staged.to_device(self._stream)
+        run()
+        self.read(list(self.outputs), self._stream)
+        self._stream.synchronise()
+        return {name: staged.array.tobytes() for name, staged in self.outputs.items()}
+
+    # --- graphs ------------------------------------------------------------------------------
+
+    def _captured(self) -> Graph:
+        with _refusals(), capturing(self._context.driver, self._stream) as found:
+            self._run()
+        return found[0]
+
+    def _make(self, graph: Graph) -> None:
+        sources = self._own_sources(graph)
+        if not graph.can_be_cut and (sources or "host" in self.nodes):
+            raise NotCapturedError(f"its graph holds {self.nodes}, which reads memory of the host")
+        self.whole: Executable = self._keep(graph.executable(sources=sources))
+        self.whole.upload(self._stream)
+        self._stream.synchronise()
+        self.run_us = min(self._timed(self.whole) for _ in range(PASSES))
+        self.parts = [self.whole]
+        if graph.can_be_cut and self.run_us > CHUNK_US:
+            self.parts = [
+                self._keep(graph.executable(*each, sources)) for each in self._cut(graph, sources)
+            ]
+        for part in self.parts:
+            part.upload(self._stream)
+
+    def _own_sources(self, graph: Graph) -> dict[int, int]:
+        """What copies read of the process's memory, which is used again, kept on the device."""
+        found = {}
+        for index, copy in graph.host_copies().items():
+            if (copy.height, copy.depth) > (1, 1) or copy.source.x_bytes or copy.source.y:
+                raise NotCapturedError("a copy from the host's memory has several dimensions")
+            memory = self._keep(self._context.allocate(copy.width_bytes))
+            address = copy.source.host or copy.source.device
+            self._stream.to_device(memory, address, copy.width_bytes)
+            found[index] = memory.handle
+        self._stream.synchronise()
+        return found
+
+    def _timed(self, part: Executable) -> float:
+        """µs on the device."""
+        with (
+            contextlib.closing(self._context.event()) as first,
+            contextlib.closing(self._context.event()) as last,
+        ):
+            first.record(self._stream)
+            part.launch(self._stream)
+            last.record(self._stream)
+            self._stream.synchronise()
+            return last.ms_since(first) * 1e3
+
+    def _cut(self, graph: Graph, sources: Mapping[int, int]) -> list[tuple[int, int]]:
+        """Where: pieces are timed in the order in which they run, since a kernel may wait for
+        what another one has written; less what a launch takes, so that all add up to the whole.
+        """
+        count = len(graph.nodes)
+        step = max(1, -(-count // MOST_TIMED))
+        spans = [(first, min(first + step, count)) for first in range(0, count, step)]
+        with contextlib.ExitStack() as made:
+            pieces = [graph.executable(*span, sources) for span in spans]
+            events = [self._context.event() for _ in range(len(spans) + 1)]
+            for piece in pieces:
+                made.callback(piece.close)
+            for event in events:
+                made.callback(event.close)
+            for piece in pieces:
+                piece.upload(self._stream)
+            passes = []
+            for _ in range(PASSES):
+                for event, piece in zip(events, pieces, strict=False):
+                    event.record(self._stream)
+                    piece.launch(self._stream)
+                events[-1].record(self._stream)
+                self._stream.synchronise()
+                passes.append(list(_gaps_us(events)))
+        times = [statistics.median(column) for column in zip(*passes, strict=True)]
+        launch_us = max((sum(times) - self.run_us) / len(times), 0.0)
+        found = chunks([max(each - launch_us, 0.1) for each in times], CHUNK_US)
+        return [(spans[first][0], spans[end - 1][1]) for first, end in found]
+
+    # --- whether it is right -----------------------------------------------------------------
+
+    def _verify(self, inputs: Mapping[str, np.ndarray], expected: Mapping[str, bytes]) -> None:
+        """Whole and in chunks, for these inputs and for others, it answers as the session does.
+
+        A session whose own answers change is not compared. Raises NotCapturedError.
+        """
+
+        def launch_parts() -> None:
+            for part in self.parts:
+                part.launch(self._stream)
+
+        for given, wanted in ((inputs, expected), (_others(inputs), None)):
+            self.write(given, self._stream)
+            wanted = wanted or self._answers(self._run)
+            if self._answers(self._run) != wanted:
+                return
+            for run in (lambda: self.whole.launch(self._stream), launch_parts):
+                if self._answers(run) != wanted:
+                    raise NotCapturedError("captured, it answers otherwise than its session")
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """What ONNX Runtime or the driver says to a run that cannot be captured, or not like this, is
+    a NotCapturedError; a device that is lost, or full, is not.
+    """
+    try:
+        yield
+    except CudaError as error:
+        if error.is_sticky or error.is_out_of_memory:
+            raise
+        raise NotCapturedError(str(error)) from error
+    except (NotCapturedError, InternalError):
+        raise
+    except Exception as error:  # ONNX Runtime's have no common class
+        raise NotCapturedError((str(error).strip() or "?").splitlines()[0][:300]) from error
+
+
+def _gaps_us(events: Sequence[Event]) -> Iterator[float]:
+    return (behind.ms_since(before) * 1e3 for before, behind in itertools.pairwise(events))
+
+
+def _others(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Other inputs of the same shapes; integers stay, since they may be indices or lengths."""
+    return {
+        name: value if value.dtype.kind in "biu" else (value[::-1] if value.ndim else value) * 0.5
+        for name, value in inputs.items()
+    }
+
+
+def _dtype_of(name: str) -> np.dtype[Any] | None:
+    """Of ONNX Runtime's name, such as tensor(float); None where numpy has none of its own."""
+    inner = name.removeprefix("tensor(").removesuffix(")")
+    try:
+        found = np.dtype(_NAMES.get(inner, inner))
+    except TypeError:
+        return None
+    return found if found.kind in "biufc" else None

@@ -1,0 +1,104 @@
+"""A device as the worker uses it: streams by urgency, and a lane that calls ONNX Runtime.
+
+The worker's main thread launches what is captured and looks whether it is done, both of which
+return at once. All that takes long or waits (runs of sessions, capturing, freeing) is the lane's:
+one thread, since ONNX Runtime keeps handles of CUDA's libraries for each thread that runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
+
+from brisk.gpu.driver import Context, Stream
+
+
+class Ticket:
+    """Work that the lane has been given."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work: Callable[[], Any] | None = work
+        self._ended = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._ended.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        return self._ended.wait(timeout_s)
+
+    def result(self) -> Any:
+        """Waits. Raises what the work raised."""
+        self._ended.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def perform(self) -> None:
+        work, self._work = self._work, None
+        assert work is not None
+        try:
+            self._value = work()
+        except BaseException as error:  # noqa: BLE001  # it is raised by whoever asks
+            self._error = error
+        self._ended.set()
+
+
+class Device:
+    """``streams``: real-time, normal and best-effort work's, the most urgent first."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        least, most = context.facts.priorities
+        urgencies = most, min(most // 2, least), least
+        self.streams: tuple[Stream, ...] = tuple(map(context.stream, urgencies))
+        self._spare: list[Stream] = []
+        self._issuing: Stream | None = None
+        self._work: SimpleQueue[Ticket] = SimpleQueue()
+        threading.Thread(target=self._serve, name="brisk-gpu", daemon=True).start()
+
+    def borrow(self) -> Stream:
+        """For a session, on which nobody else issues; with the urgency of best-effort work."""
+        return self._spare.pop() if self._spare else self.context.stream()
+
+    def give_back(self, stream: Stream) -> None:
+        """It stays a valid one: a session that is gone may still name it."""
+        self._spare.append(stream)
+
+    @property
+    def ordinal(self) -> int:
+        return self.context.device
+
+    @property
+    def stream(self) -> Stream:
+        """Where the main thread issues now."""
+        return self._issuing or self.streams[1]
+
+    @property
+    def is_urgent(self) -> bool:
+        return self._issuing is self.streams[0]
+
+    @contextmanager
+    def issuing(self, stream: Stream) -> Iterator[None]:
+        """While entered, ``stream`` is this one."""
+        before, self._issuing = self._issuing, stream
+        try:
+            yield
+        finally:
+            self._issuing = before
+
+    def perform(self, work: Callable[[], Any]) -> Ticket:
+        """Have the lane do it, behind what it was given before."""
+        ticket = Ticket(work)
+        self._work.put(ticket)
+        return ticket
+
+    def _serve(self) -> None:
+        self.context.enter()
+        while True:
+            self._work.get().perform()

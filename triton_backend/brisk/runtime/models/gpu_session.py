@@ -1,0 +1,166 @@
+"""A session on a GPU: ONNX Runtime computes, what it issues is captured and launched again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brisk.errors import InvalidModelError, UnavailableError
+from brisk.gpu.driver import CudaError, Stream
+from brisk.gpu.network import CapturedRun, Network
+from brisk.runtime.early_exit.early_exits import SessionCaches
+from brisk.runtime.log import LOGGER
+from brisk.runtime.models.session import Due, Frame, Session
+from brisk.runtime.worker.device import PROVIDER, gpu
+from brisk.segments.frame import run_serially
+from brisk.segments.model.sources import BareModel
+from brisk.segments.opening import Provider
+from brisk.segments.prepared.trial import SIZES, made_up
+from brisk.segments.program import SegmentProgram, requested_slots
+from brisk.segments.session import onnxruntime
+from brisk.segments.starting import open_warm_program
+from brisk.segments.values import Value
+
+
+class GpuSession(Session):
+    origin = "model"
+    wants_artefact = False
+
+    def __init__(self, path: Path, opened: Opened) -> None:
+        program, network, _ = opened
+        plan = program.plan
+        self.path = path
+        self.table = program.parts
+        self.inputs, self.outputs = (*plan.inputs, *plan.fixed), plan.outputs
+        self.threads = 1
+        self.caches = SessionCaches()
+        self.load_ns = 0
+        self.network = network
+        self._opened = opened
+        self._fixed = frozenset(variable.name for variable in plan.fixed)
+        self._taking_optional: Opened | None = None
+        self.summary = self._words()
+
+    def _words(self) -> str:
+        made = [each for each in self.network.captured.values() if each is not None]
+        if not made:
+            return "computed by ONNX Runtime on the GPU, not captured yet"
+        nodes = sum(made[0].nodes.values())
+        return (
+            f"{nodes} launches of ONNX Runtime captured in {len(made[0].parts)} chunks, "
+            f"{made[0].run_us / 1e3:.2f} ms on the GPU"
+        )
+
+    def start(
+        self,
+        inputs: Mapping[str, Value],
+        requested: Sequence[str],
+        agreement: float | None = None,
+        dues: Sequence[Due] = (),
+    ) -> Frame:
+        opened = self._opened
+        if not self._fixed.isdisjoint(inputs):
+            opened = self._taking_optional or self._open_taking_optional()
+        program, network, _ = opened
+        values = program.bind_inputs(inputs)
+        requested_slots(program.outputs, requested)
+        return CapturedRun(network, _given(program, values), requested)
+
+    def _open_taking_optional(self) -> Opened:
+        """By the first request that gives an input which has a default. Raises BriskError."""
+        opened = _open(self.path, takes_optional=True)
+        if opened.made_of != self._opened.made_of:
+            opened.network.close()
+            raise InvalidModelError(f"{self.path} has changed since it was loaded")
+        self._taking_optional = opened
+        return opened
+
+    def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
+        return True
+
+    def close(self) -> None:
+        super().close()
+        self.network.close()
+        if self._taking_optional is not None:
+            self._taking_optional.network.close()
+
+
+def load_gpu_session(path: Path) -> GpuSession:
+    """As ``load_session``; runs of batch 1 are captured already, where inputs can be made up.
+
+    Raises UnavailableError where the device has no memory for it.
+    """
+    opened = _open(path, takes_optional=False)
+    try:
+        _try_out(opened)
+    except CudaError as error:
+        opened.network.close()
+        if error.is_out_of_memory:
+            raise UnavailableError(f"{path}: the GPU has no memory left for it") from error
+        raise
+    return GpuSession(path, opened)
+
+
+class Opened(NamedTuple):
+    """``made_of``: the files, as they were."""
+
+    program: SegmentProgram
+    network: Network
+    made_of: Mapping[str, Any]
+
+
+def _open(path: Path, *, takes_optional: bool) -> Opened:
+    """Raises BriskError, CudaError where the device cannot be used."""
+    device = gpu()
+    device.context.enter()
+    stream = device.borrow()
+    provider = provider_on(device.ordinal, stream)
+    source = BareModel(
+        path, 1, longest_ns=math.inf, provider=provider, takes_optional=takes_optional
+    )
+    program = open_warm_program(source)
+    (part,) = program.parts
+    network = Network(
+        device,
+        stream,
+        part.session.session,
+        onnxruntime().RunOptions,
+        partial(run_serially, program),
+        lambda text: LOGGER.info(f"{path}: {text}"),
+        may_capture=set(program.outputs) <= set(part.outputs),
+    )
+    return Opened(program, network, source.made_of)
+
+
+def provider_on(ordinal: int, stream: Stream) -> Provider:
+    """ONNX Runtime's, issuing to ``stream``."""
+    return PROVIDER, {
+        "device_id": str(ordinal),
+        "user_compute_stream": str(stream.handle),
+        "arena_extend_strategy": "kSameAsRequested",
+        "cudnn_conv_algo_search": "HEURISTIC",
+    }
+
+
+def _given(program: SegmentProgram, values: Sequence[Any]) -> dict[str, Any]:
+    """What the session takes, by name, of a frame's slots."""
+    (part,) = program.parts
+    return {name: values[slot] for name, slot in zip(part.inputs, part.reads, strict=True)}
+
+
+def _try_out(opened: Opened) -> None:
+    """Capture a run of made-up inputs, of the first sizes that the model takes."""
+    program, network, _ = opened
+    for size in SIZES if network.may_capture else ():
+        try:
+            inputs = made_up(program.plan, size)
+            given = _given(program, program.bind_inputs(inputs))
+            network.capture(CapturedRun(network, given, ()).key, given).result()
+        except CudaError:
+            raise
+        except Exception:  # noqa: BLE001  # made-up inputs need not suit a model
+            continue
+        break
