@@ -3,6 +3,8 @@
  * Device memory is the process's own and all work is done at once, in the call that issues it.
  * Kernels do nothing but take as long as `spin` was told to. A capture records copies and kernels
  * instead; one in which nothing was issued, as by a session on the processor, holds NODES kernels.
+ * With FAKE_NODE_US in the environment each node of a graph that is launched takes so long, one behind
+ * the other on the whole device: its effect is there at once, the events behind it are not.
  * What is not made, is closed twice, or belongs to something that was closed, is refused; what is
  * alive is counted (fake_alive), and one call can be told to fail (fake_fail).
  */
@@ -14,6 +16,7 @@
 #define OK 0
 #define INVALID 1
 #define NO_DEVICE 100
+#define NOT_READY 600
 #define HANDLE 400
 #define CAPTURING 900
 #define NOT_CAPTURING 901
@@ -24,12 +27,17 @@ typedef struct thing {
     int kind; /* one of the letters below, 0 once it is closed */
     struct thing *next, *of; /* of: a node's graph */
     int priority, is_capturing, type, is_of_host;
-    double at_ms;
+    double at_ms; /* an event's; when a stream is done */
     uint64_t spin_ns;
     void *to;
     const void *from;
     size_t size;
+    struct thing **nodes; /* of what can be launched */
+    size_t count;
+    int mark; /* that it is one of these */
 } thing;
+
+#define MARK 0x5eed
 
 static thing *things;
 static int failing;
@@ -41,17 +49,30 @@ static double now_ms(void) {
     return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
 }
 
+static double node_ms(void) {
+    static double found = -1;
+    if (found < 0) found = getenv("FAKE_NODE_US") ? atof(getenv("FAKE_NODE_US")) / 1e3 : 0;
+    return found;
+}
+
+static double busy_until_ms;
+
+static void pass(double until_ms) {
+    while (now_ms() < until_ms) {}
+}
+
 static thing *make(int kind) {
     thing *made = calloc(1, sizeof *made);
     made->kind = kind;
+    made->mark = MARK;
     made->next = things;
     return things = made;
 }
 
+/* Things are never freed, so that a handle of a closed one can be looked at. */
 static thing *is(void *handle, int kind) {
-    for (thing *each = things; each; each = each->next)
-        if (each == handle && each->kind == kind) return each;
-    return NULL;
+    thing *found = handle;
+    return found && found->mark == MARK && found->kind == kind ? found : NULL;
 }
 
 static int end(void *handle, int kind) {
@@ -86,6 +107,7 @@ static int issue(void *stream, thing what) {
         thing *node = make('N');
         thing *next = node->next;
         *node = what;
+        node->mark = MARK;
         node->kind = 'N';
         node->next = next;
         node->of = s;
@@ -191,9 +213,14 @@ int cuStreamDestroy_v2(void *stream) { return end(stream, 'S'); }
 int cuStreamSynchronize(void *stream) {
     MAY_FAIL
     thing *s = is(stream, 'S');
+    if (s && !s->is_capturing) pass(s->at_ms);
     return !s ? HANDLE : s->is_capturing ? CAPTURING : OK;
 }
-int cuStreamQuery(void *stream) { MAY_FAIL return is(stream, 'S') ? OK : HANDLE; }
+int cuStreamQuery(void *stream) {
+    MAY_FAIL
+    thing *s = is(stream, 'S');
+    return !s ? HANDLE : now_ms() < s->at_ms ? NOT_READY : OK;
+}
 int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
     return is(stream, 'S') && is(event, 'E') ? OK : HANDLE;
 }
@@ -223,11 +250,22 @@ int cuEventDestroy_v2(void *event) { return end(event, 'E'); }
 int cuEventRecord(void *event, void *stream) {
     thing *e = is(event, 'E');
     if (!e || (stream && !is(stream, 'S'))) return HANDLE;
+    thing *s = stream ? is(stream, 'S') : NULL;
     e->at_ms = now_ms();
+    if (s && s->at_ms > e->at_ms) e->at_ms = s->at_ms;
     return OK;
 }
-int cuEventQuery(void *event) { MAY_FAIL return is(event, 'E') ? OK : HANDLE; }
-int cuEventSynchronize(void *event) { MAY_FAIL return is(event, 'E') ? OK : HANDLE; }
+int cuEventQuery(void *event) {
+    MAY_FAIL
+    thing *e = is(event, 'E');
+    return !e ? HANDLE : now_ms() < e->at_ms ? NOT_READY : OK;
+}
+int cuEventSynchronize(void *event) {
+    MAY_FAIL
+    thing *e = is(event, 'E');
+    if (e) pass(e->at_ms);
+    return e ? OK : HANDLE;
+}
 int cuEventElapsedTime(float *ms, void *before, void *after) {
     thing *b = is(before, 'E'), *a = is(after, 'E');
     if (!b || !a || !b->at_ms || !a->at_ms) return HANDLE;
@@ -301,8 +339,10 @@ static thing *clone(thing *graph, int kind) {
         *node = *nodes[i];
         node->next = next;
         node->of = made;
+        nodes[i] = node;
     }
-    free(nodes);
+    made->nodes = nodes;
+    made->count = count;
     return made;
 }
 static int end_graph(void *graph, int kind) {
@@ -330,6 +370,7 @@ static int add(void **made, void *graph, void **before, size_t count, thing what
     }
     thing *node = *made = make('N'), *next = node->next;
     *node = what;
+    node->mark = MARK;
     node->kind = 'N';
     node->next = next;
     node->of = graph;
@@ -389,11 +430,11 @@ int cuGraphLaunch(void *made, void *stream) {
     MAY_FAIL
     thing *x = is(made, 'X'), *s = is(stream, 'S');
     if (!x || !s || s->is_capturing) return HANDLE;
-    size_t count = nodes_of(x, NULL);
-    thing **nodes = calloc(count + 1, sizeof *nodes);
-    nodes_of(x, nodes);
-    for (size_t i = 0; i < count; i++) issue(stream, *nodes[i]);
-    free(nodes);
+    for (size_t i = 0; i < x->count; i++) issue(stream, *x->nodes[i]);
+    if (node_ms()) {
+        double begun = now_ms() > busy_until_ms ? now_ms() : busy_until_ms;
+        s->at_ms = busy_until_ms = begun + x->count * node_ms();
+    }
     return OK;
 }
 int cuGraphExecDestroy(void *made) { return end_graph(made, 'X'); }

@@ -150,7 +150,7 @@ def _in_process(
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(setting or {})}
     begun = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
-    took = {"took_s": time.perf_counter() - begun}
+    took = {"process_s": time.perf_counter() - begun}
     line = (done.stdout.strip().splitlines() or ["{}"])[-1]
     if done.returncode:
         return {**took, "error": done.stderr[-700:]}

@@ -46,6 +46,7 @@ class CopyingSession:
     ) -> None:
         self.context, self.stream, self.steps, self.refuses = context, stream, steps, refuses
         self.runs = 0
+        self.scratch: list[DeviceMemory] = []
         self.is_wrong_when_captured = False
 
     def io_binding(self) -> CopyingBinding:
@@ -62,10 +63,12 @@ class CopyingSession:
         size = 4 * int(np.prod(shape))
         target = binding.outputs["y"]
         if target is None:
-            binding.made = self.context.allocate(size), shape
-            target = binding.made[0].handle
+            self.scratch.append(self.context.allocate(size))
+            binding.made, target = shape, self.scratch[-1].handle
         copy = self.context.driver.call
-        places = [source, *(self.context.allocate(size).handle for _ in range(self.steps - 1))]
+        between = [self.context.allocate(size) for _ in range(self.steps - 1)]
+        self.scratch += between
+        places = [source, *(memory.handle for memory in between)]
         if self.is_wrong_when_captured and self.runs == CAPTURED:
             places[0] = places[-1]
         for one, other in zip(places, [*places[1:], target], strict=True):
@@ -76,7 +79,7 @@ class CopyingBinding:
     def __init__(self) -> None:
         self.inputs: dict[str, tuple[int, tuple[int, ...]]] = {}
         self.outputs: dict[str, int | None] = {}
-        self.made: tuple[DeviceMemory, tuple[int, ...]] | None = None
+        self.made: tuple[int, ...] = ()
 
     def bind_input(
         self, name: str, device: str, ordinal: int, dtype: object, shape: tuple[int, ...], at: int
@@ -98,5 +101,4 @@ class CopyingBinding:
         self.outputs.clear()
 
     def get_outputs(self) -> list[SimpleNamespace]:
-        assert self.made is not None
-        return [SimpleNamespace(shape=lambda: list(self.made[1]))]
+        return [SimpleNamespace(shape=lambda: list(self.made))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,7 @@ from brisk.gpu.driver import Driver
 from support.deployments import deployment
 from support.runtime.fake_driver import fake_driver
 
-WHOLE = {
-    "torch": "2.11.0+cu130",
-    "torch_cuda": "13.0",
-    "seen": 1,
-    "onnxruntime": "1.31.1",
-    "provider": True,
-}
+WHOLE = {"onnxruntime": "1.31.1", "cuda": "13.0", "provider": True}
 
 
 @pytest.fixture
@@ -58,32 +53,34 @@ def test_a_driver_that_cannot_be_used_is_a_problem(
 
 
 def test_where_all_is_there_the_default_is_the_gpu(folder: Path) -> None:
-    first, second = findings(folder, WHOLE)
-    assert first.verdict.value == second.verdict.value == "good"
-    assert first.found.startswith("fake, driver for CUDA 13.0; torch 2.11.0+cu130 (CUDA 13.0)")
-    assert "entries without an instance_group run on the GPU" in first.found
+    (found,) = findings(folder, WHOLE)
+    assert found.verdict.value == "good"
+    assert found.found.startswith("fake, driver for CUDA 13.0; onnxruntime 1.31.1 of ")
+    assert found.found.endswith("for CUDA 13.0: entries without an instance_group run on the GPU")
 
 
 @pytest.mark.parametrize(
-    ("lacking", "verdict", "text", "change"),
+    ("lacking", "text", "change"),
     [
-        ({"torch": None}, "problem", "has no torch", "pip install 'brisk-triton[gpu]'"),
-        ({"seen": 0}, "problem", "sees none of them", "no newer than the driver's"),
-        ({"torch_cuda": None, "seen": 0}, "problem", "for processors", "KIND_CPU"),
-        ({"provider": False}, "advice", "build for processors", "onnxruntime-gpu"),
+        ({"provider": False}, "build for processors", "pip install 'brisk-triton[gpu]'"),
+        ({"cuda": "14.1"}, "for CUDA 14.1", "a driver for it"),
+        ({"lacking": "libcudnn.so.9: cannot open"}, "libcudnn.so.9", "[cuda,cudnn]"),
     ],
 )
 def test_what_is_missing_is_named_with_what_to_do(
-    folder: Path, lacking: dict[str, Any], verdict: str, text: str, change: str
+    folder: Path, lacking: dict[str, Any], text: str, change: str
 ) -> None:
-    answer = {**WHOLE, **lacking}
-    if answer["torch"] is None:
-        del answer["torch"]
-    found = [each for each in findings(folder, answer) if each.verdict.value != "good"]
-    assert len(found) == 1
-    assert found[0].verdict.value == verdict
-    assert text in found[0].found
-    assert change in found[0].change
+    (found,) = findings(folder, {**WHOLE, **lacking})
+    assert found.verdict.value == "problem"
+    assert text in found.found
+    assert change in found.change
+    assert "KIND_CPU" in found.change
+
+
+def test_it_asks_what_a_python_can_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build for processors is what is here."""
+    found = checks.gpus(deployment(folder, environment={"BRISK_PYTHON": sys.executable}))
+    assert "is the build for processors" in found[0].found
 
 
 def test_a_python_that_fails_is_told_with_its_last_words(folder: Path) -> None:

@@ -61,9 +61,13 @@ def test_bytes_go_to_the_device_and_come_back(context: Context) -> None:
 
 
 def test_what_is_closed_is_given_back_once(context: Context) -> None:
+    def alive() -> list[int]:
+        return [fake().fake_alive(ord(kind)) for kind in "SEM"]
+
+    before = alive()
     with context.stream(-5) as stream, context.event(), context.allocate(10) as memory:
-        assert [fake().fake_alive(ord(kind)) for kind in "SEM"] == [1, 1, 1]
-    assert [fake().fake_alive(ord(kind)) for kind in "SEM"] == [0, 0, 0]
+        assert alive() == [each + 1 for each in before]
+    assert alive() == before
     stream.close()
     memory.close()
 

@@ -12,10 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from brisk.errors import InvalidModelError
 from brisk.gpu import capture as capture_module
 from brisk.gpu.device import Device
 from brisk.gpu.driver import Context, CudaError, Driver
-from brisk.gpu.network import MOST_CAPTURED, CapturedRun, Network
+from brisk.gpu.network import (
+    MOST_CAPTURED,
+    MOST_EVICTED,
+    MOST_INSTANCES,
+    CapturedNetwork,
+    CapturedRun,
+    Instance,
+)
 from brisk.runtime.worker.device import LaunchQueue
 from support.runtime.fake_driver import CopyingSession, fake_driver
 
@@ -24,9 +32,12 @@ from support.runtime.fake_driver import CopyingSession, fake_driver
 def device() -> Iterator[Device]:
     made = Device(Context(Driver(fake_driver())))
     yield made
+    sessions = [session for each in Made.alive for session in each.sessions]
     while Made.alive:
         Made.alive.pop().network.close()
     made.perform(lambda: None).result()
+    for memory in (memory for session in sessions for memory in session.scratch):
+        memory.close()
     made.context.close()
 
 
@@ -35,20 +46,32 @@ class Made:
 
     alive: ClassVar[list[Made]] = []
 
-    def __init__(self, device: Device, **session: Any) -> None:
-        stream = device.borrow()
-        self.session = CopyingSession(device.context, stream, **session)
+    def __init__(self, device: Device, *, plans_by_shape: bool = False, **session: Any) -> None:
+        self.device, self._made_with = device, session
+        self.sessions: list[CopyingSession] = []
         self.told: list[str] = []
         self.plain: list[list[float]] = []
-        self.network = Network(
+        self.is_gone = False
+        self.network = CapturedNetwork(
             device,
-            stream,
-            self.session,
+            self.open(),
+            self.open if plans_by_shape else None,
             lambda: SimpleNamespace(add_run_config_entry=lambda key, value: None),
-            self.run_plain,
             self.told.append,
         )
         self.alive.append(self)
+
+    def open(self) -> Instance:
+        if self.is_gone:
+            raise InvalidModelError("the file has changed")
+        stream = self.device.borrow()
+        self.sessions.append(CopyingSession(self.device.context, stream, **self._made_with))
+        return Instance(self.sessions[-1], stream, self.run_plain)
+
+    @property
+    def session(self) -> CopyingSession:
+        (session,) = self.sessions
+        return session
 
     def run_plain(self, inputs: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
         self.plain.append(inputs["x"].tolist())
@@ -190,6 +213,67 @@ def test_all_is_given_back_when_a_network_closes(device: Device) -> None:
     made.network.close()
     device.perform(lambda: None).result()
     assert alive() == before
+
+
+# --- sessions that plan for the shapes of a run ---------------------------------------------
+
+
+def test_each_shape_has_a_session_of_its_own_when_it_comes_again(device: Device) -> None:
+    made = Made(device, plans_by_shape=True)
+    for values in ((1, 2), (3, 4)):
+        assert finished(made.run(*values)) == list(values)
+    assert made.plain == [[1, 2]], "the first time it is run as ever"
+    for values in ((1, 2, 3), (4, 5, 6), (7, 8)):
+        assert finished(made.run(*values)) == list(values)
+    assert made.plain == [[1, 2], [1, 2, 3]]
+    runs = [session.runs for session in made.sessions]
+    for values in ((9, 9, 9), (9, 9), (8, 8, 8)):
+        assert finished(made.run(*values)) == list(values)
+    assert [session.runs for session in made.sessions] == runs, "each goes on as it was captured"
+    captured = [session for session in made.sessions if session.runs]
+    assert len(captured) == 2
+
+
+def test_what_is_not_captured_has_no_session_of_what_is(device: Device) -> None:
+    """A run of another shape would take the plan away that was captured."""
+    made = Made(device, plans_by_shape=True)
+    inputs = {"x": np.array([1, 2], np.float32)}
+    made.network.capture(made.run(1, 2).key, inputs).result()
+    assert finished(made.run(3, 4, 5)) == [3, 4, 5]
+    assert len(made.sessions) == 2
+    assert finished(made.run(3, 4)) == [3, 4]
+    assert made.plain == [[3, 4, 5]]
+
+
+def test_shapes_that_hardly_come_again_are_not_captured_for_ever(device: Device) -> None:
+    made = Made(device, plans_by_shape=True, steps=2)
+    for count in range(1, MOST_EVICTED + MOST_INSTANCES + 4):
+        for _ in range(2):
+            finished(made.run(*range(count)))
+    assert len(made.network.captured) == MOST_INSTANCES
+    sessions = len(made.sessions)
+    for _ in range(3):
+        finished(made.run(*range(100)))
+    assert len(made.sessions) == sessions
+
+
+def test_where_no_other_session_can_be_had_one_serves_all(device: Device) -> None:
+    made = Made(device, plans_by_shape=True)
+    for _ in range(2):
+        finished(made.run(1, 2))
+    made.is_gone = True
+    for values in ((1, 2, 3), (4, 5, 6), (7, 8)):
+        assert finished(made.run(*values)) == list(values)
+    assert len(made.sessions) == 2
+    made = Made(device, plans_by_shape=True)
+    made.network.capture(made.run(1, 2).key, {"x": np.array([1, 2], np.float32)}).result()
+    made.is_gone = True
+    for values in ((1, 2, 3), (4, 5, 6), (7, 8)):
+        assert finished(made.run(*values)) == list(values)
+    assert len(made.sessions) == 1
+    assert made.plain == [[1, 2, 3], [4, 5, 6], [7, 8]]
+    (told,) = made.told
+    assert "the file has changed" in told
 
 
 def test_work_of_the_lane_that_fails_is_told_to_who_asked(device: Device) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 
 import onnx
 import pytest
@@ -13,7 +12,6 @@ from onnx import parser
 from brisk.execution.frame import TorchFrame, run_serially
 from brisk.execution.loading import LoadedProgram, load_program
 from brisk.graph.reader import build_program
-from brisk.runtime.worker.device import LayerQueue
 from brisk.solutions.values import Value
 
 POINTS = 10_000
@@ -72,76 +70,3 @@ def test_answers_are_the_same_to_the_last_bit_over_ten_thousand_preemptions() ->
                 finished += 1
     assert preemptions == POINTS
     assert finished > POINTS // 2
-
-
-class LateEvent:
-    def __init__(self, device: LateDevice) -> None:
-        self._device = device
-        self._number = device.issued
-
-    def query(self) -> bool:
-        return self._device.done >= self._number
-
-
-class LateDevice:
-    """Does its layers one by one, each when it is told to: a GPU without the GPU."""
-
-    def __init__(self) -> None:
-        self.issued = 0
-        self.done = 0
-
-    def record_event(self) -> LateEvent:
-        self.issued += 1
-        return LateEvent(self)
-
-
-def test_no_more_layers_are_outstanding_than_the_queue_takes() -> None:
-    device, frame = LateDevice(), TorchFrame(load(DEEP), {"x": torch.randn(2, 6)})
-    queue = LayerQueue(device, 2)
-    outstanding: deque[int] = deque()
-    while True:
-        while queue.has_room() and not frame.is_finished:
-            queue.issue(frame)
-        outstanding.append(device.issued - device.done)
-        if frame.is_finished:
-            break
-        device.done += 1
-    assert set(outstanding) == {2}
-    assert not queue.is_done()
-    device.done = device.issued
-    assert queue.is_done()
-
-
-def test_a_run_that_is_preempted_goes_on_behind_its_last_issued_layer() -> None:
-    """What a real-time run waits for is bounded; nothing is computed twice."""
-    program, inputs = load(DEEP), {"x": torch.randn(2, 6)}
-    expected = bits(run_serially(program, inputs))
-    low, high = LateDevice(), LateDevice()
-    lazy, urgent = LayerQueue(low, 2), LayerQueue(high, None)
-    frame, other = TorchFrame(program, inputs), TorchFrame(load(WIDE), {"x": torch.randn(2, 4)})
-    while lazy.has_room():
-        lazy.issue(frame)
-    assert frame.position == 2
-    while not urgent.issue(other):
-        pass
-    assert low.done == 0, "it was issued without waiting for the other stream"
-    high.done = high.issued
-    assert urgent.is_done()
-    while not frame.is_finished:
-        low.done = low.issued
-        assert lazy.has_room()
-        lazy.issue(frame)
-    assert low.issued == len(program.layers)
-    assert bits(frame.results()) == expected
-
-
-@pytest.mark.parametrize("has_stream", [True, False])
-def test_a_queue_without_a_bound_has_room_and_keeps_no_events(has_stream: bool) -> None:
-    device = LateDevice()
-    queue = LayerQueue(device if has_stream else None, None)
-    frame = TorchFrame(load(WIDE), {"x": torch.randn(2, 4)})
-    while not queue.issue(frame):
-        assert queue.has_room()
-        assert queue.is_done()
-    assert device.issued == has_stream, "only the end of a run is waited for, and on a GPU"
-    assert queue.is_done() is not has_stream

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from brisk.doctor.deployment import Deployment, Findings, advice, good, problem
+from brisk.doctor.deployment import Deployment, Findings, good, problem
 from brisk.errors import BriskError
 from brisk.gpu.driver import Context, Driver
 
@@ -19,16 +19,22 @@ DRIVERS_FILE = Path("/dev/nvidiactl")
 _ALTERNATIVE = "instance_group [ { kind: KIND_CPU } ] in entries that are to run on the processor"
 
 _ASK = """
-import importlib.util, json
-found = {}
-if importlib.util.find_spec("torch"):
-    import torch
-    found["torch"] = torch.__version__
-    found["torch_cuda"] = torch.version.cuda
-    found["seen"] = torch.cuda.device_count()
+import contextlib, ctypes, io, json, os
 import onnxruntime
-found["onnxruntime"] = onnxruntime.__version__
+from onnxruntime.capi import build_and_package_info as built
+found = {"onnxruntime": onnxruntime.__version__, "cuda": getattr(built, "cuda_version", "")}
 found["provider"] = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+if found["provider"]:
+    with contextlib.redirect_stdout(io.StringIO()):
+        getattr(onnxruntime, "preload_dlls", bool)()
+    folder = os.path.join(os.path.dirname(onnxruntime.__file__), "capi")
+    try:
+        ctypes.CDLL("libcudnn.so.9")
+        for name in "shared", "cuda":
+            library = os.path.join(folder, f"libonnxruntime_providers_{name}.so")
+            ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        found["lacking"] = str(error)
 print(json.dumps(found))
 """
 
@@ -47,37 +53,35 @@ def gpus(deployment: Deployment) -> Findings:
     asked = _ask(python, deployment)
     if isinstance(asked, str):
         return problem(f"{there}; {python}: {asked}", "no model is served", _ALTERNATIVE)
-    return [*_computing(there, python, asked), *_provider(python, asked)]
+    return _computing(there, python, asked, driver.version)
 
 
-def _computing(there: str, python: str, asked: dict[str, Any]) -> Findings:
+def _computing(
+    there: str, python: str, asked: dict[str, Any], newest: tuple[int, int]
+) -> Findings:
+    """onnxruntime and onnxruntime-gpu are one module in two builds: what came last counts."""
     cost = "entries without an instance_group are for the GPU here, and are not served"
-    if "torch" not in asked:
+    built = f"onnxruntime {asked['onnxruntime']} of {python}"
+    if not asked["provider"]:
         return problem(
-            f"{there}; {python} has no torch, which computes there",
+            f"{there}; {built} is the build for processors",
             cost,
-            f"pip install 'brisk-triton[gpu]' for {python}, or {_ALTERNATIVE}",
+            f"pip uninstall onnxruntime, then pip install 'brisk-triton[gpu]', or {_ALTERNATIVE}",
         )
-    kind = f"CUDA {asked['torch_cuda']}" if asked["torch_cuda"] else "for processors"
-    built = f"torch {asked['torch']} ({kind})"
-    if not asked["seen"]:
+    built += f", for CUDA {asked['cuda']}" if asked["cuda"] else ""
+    if asked["cuda"] and int(asked["cuda"].split(".")[0]) > newest[0]:
         return problem(
-            f"{there}; {built} of {python} sees none of them",
+            f"{there}; {built}",
             cost,
-            f"a build of torch for CUDA no newer than the driver's, or {_ALTERNATIVE}",
+            f"a driver for it, or an onnxruntime-gpu for the driver's CUDA, or {_ALTERNATIVE}",
+        )
+    if "lacking" in asked:
+        return problem(
+            f"{there}; {built}: its provider does not load: {asked['lacking']}",
+            cost,
+            f"pip install 'onnxruntime-gpu[cuda,cudnn]' for {python}, or {_ALTERNATIVE}",
         )
     return good(f"{there}; {built}: entries without an instance_group run on the GPU")
-
-
-def _provider(python: str, asked: dict[str, Any]) -> Findings:
-    """onnxruntime and onnxruntime-gpu are one module in two builds: what came last counts."""
-    if asked["provider"]:
-        return good(f"onnxruntime {asked['onnxruntime']} has its CUDA provider")
-    return advice(
-        f"onnxruntime {asked['onnxruntime']} of {python} is the build for processors",
-        "models on a GPU are computed by torch alone, not by whichever is faster",
-        "pip uninstall onnxruntime, then pip install onnxruntime-gpu",
-    )
 
 
 def _names(driver: Driver) -> str:

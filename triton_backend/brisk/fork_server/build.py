@@ -27,7 +27,6 @@ WORKSPACE = "brisk_workspace.so"
 """What the runtime of a GPU loads (``brisk.gpu.libraries``)."""
 
 _SOURCES = Path(__file__).resolve().parent / "source"
-_BUILT = Path(sys.prefix) / "share" / "brisk"
 _COMMON = ("-std=c++17", "-O2")
 _MADE_OF = {
     LAUNCHER: ("launcher.cpp", ("-static",)),
@@ -70,7 +69,7 @@ def place_launchers(backends: Sequence[Path]) -> bool:
 
 def workspace_library() -> Path:
     """``WORKSPACE``, built or to be found. Raises CompilerError or OSError."""
-    built = _BUILT / WORKSPACE
+    built = _ahead(WORKSPACE)
     if not built.is_file():
         _compiled_together((WORKSPACE,))
         built = _kept_place(WORKSPACE, _compiler())
@@ -78,8 +77,13 @@ def workspace_library() -> Path:
     return built
 
 
+def _ahead(name: str) -> Path:
+    """Where a file is that was compiled ahead of time."""
+    return Path(sys.prefix) / "share" / "brisk" / name
+
+
 def _prebuilt() -> dict[str, bytes] | None:
-    files = {name: _BUILT / name for name in _PLACED}
+    files = {name: _ahead(name) for name in _PLACED}
     if not all(file.is_file() for file in files.values()):
         return None
     return {name: _read(file) for name, file in files.items()}

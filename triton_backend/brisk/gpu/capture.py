@@ -20,7 +20,7 @@ from brisk.errors import InternalError
 from brisk.gpu.driver import Context, CudaError, DeviceMemory, Event, Stream
 from brisk.gpu.graphs import Executable, Graph, capturing, chunks
 
-CHUNK_US = 100.0
+CHUNK_US = 50.0
 
 MOST_TIMED = 64
 """Pieces that a graph is timed in."""

@@ -16,7 +16,7 @@ from typing import Any
 from brisk.gpu.driver import Context, Stream
 
 
-class Ticket:
+class LaneWork:
     """Work that the lane has been given."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
@@ -59,7 +59,7 @@ class Device:
         self.streams: tuple[Stream, ...] = tuple(map(context.stream, urgencies))
         self._spare: list[Stream] = []
         self._issuing: Stream | None = None
-        self._work: SimpleQueue[Ticket] = SimpleQueue()
+        self._work: SimpleQueue[LaneWork] = SimpleQueue()
         threading.Thread(target=self._serve, name="brisk-gpu", daemon=True).start()
 
     def borrow(self) -> Stream:
@@ -92,9 +92,9 @@ class Device:
         finally:
             self._issuing = before
 
-    def perform(self, work: Callable[[], Any]) -> Ticket:
+    def perform(self, work: Callable[[], Any]) -> LaneWork:
         """Have the lane do it, behind what it was given before."""
-        ticket = Ticket(work)
+        ticket = LaneWork(work)
         self._work.put(ticket)
         return ticket
 

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from brisk.errors import BriskError
 from brisk.gpu.capture import Capture, NotCapturedError
-from brisk.gpu.device import Device, Ticket
+from brisk.gpu.device import Device, LaneWork
 from brisk.gpu.driver import Event, Stream
 
 MOST_CAPTURED = 16
-"""Shapes of inputs that a model's runs are kept for."""
+"""Shapes of inputs that a model's runs are kept for, where they share a session."""
+
+MOST_INSTANCES = 8
+"""The same, where each has one of its own."""
+
+MOST_EVICTED = 16
+"""So many that were captured in vain: shapes hardly come again, no more are captured."""
+
+MOST_SEEN = 256
 
 PATIENCE_S = 0.0005
 """For the lane, before others get a turn."""
@@ -24,8 +33,21 @@ Key: TypeAlias = "tuple[tuple[str, str, tuple[int, ...]], ...]"
 RunPlain: TypeAlias = "Callable[[Mapping[str, Any], Sequence[str]], Mapping[str, Any]]"
 
 
-class Network:
-    """One run at a time: captured or not, all of them use the session's memory.
+class Instance(NamedTuple):
+    """ONNX Runtime's session on a stream where nobody else issues. ``run``: a run as ever."""
+
+    session: Any
+    stream: Stream
+    run: RunPlain
+
+
+class CapturedNetwork:
+    """One run at a time: captured or not, runs use memory of their session.
+
+    Where the session plans convolutions for the shapes of a run, the plan goes with the next other
+    shape, and kernels that cuDNN has compiled for it go with the plan. What was captured would
+    launch what is no more. So each shape has an instance of its own there, and so has what is not
+    captured. A shape is captured when it comes again.
 
     Used by the worker's main thread, but for what the lane is given.
     """
@@ -33,28 +55,32 @@ class Network:
     def __init__(
         self,
         device: Device,
-        stream: Stream,
-        session: Any,
+        first: Instance,
+        open_another: Callable[[], Instance] | None,
         new_options: Callable[[], Any],
-        run_plain: RunPlain,
         tell: Callable[[str], None],
         *,
         may_capture: bool = True,
     ) -> None:
-        """``session``: ONNX Runtime's, on ``stream``. ``new_options``: makes a run's options.
-        ``run_plain``: runs the model as ever. ``tell``: is told why something is not captured.
+        """``open_another``: makes an instance like ``first``; None where one serves all shapes.
+        ``new_options``: makes a run's options. ``tell``: is told why something is not captured.
         """
         self.device = device
-        self._stream, self._session, self._new_options = stream, session, new_options
-        self._run_plain, self._tell = run_plain, tell
+        self._first, self._open_another = first, open_another
+        self._new_options, self._tell = new_options, tell
         self.may_capture = may_capture
         self.captured: OrderedDict[Key, Capture | None] = OrderedDict()
         """None: runs with these shapes cannot be captured."""
+        self._instances: dict[Key, Instance] = {}
+        """Whose runs were captured, where there are several."""
+        self._plain: Instance | None = None if open_another else first
+        self._seen: OrderedDict[Key, None] = OrderedDict()
+        self._evicted = 0
         self.turn = 0
         """Number of the run that has the memory."""
         self._tail: Event = device.context.event()
         """Behind what was issued last."""
-        self._busy: Ticket | None = None
+        self._busy: LaneWork | None = None
         self._is_closed = False
 
     def is_free(self) -> bool:
@@ -74,13 +100,26 @@ class Network:
     def issued(self, stream: Stream) -> None:
         self._tail.record(stream)
 
-    def capture(self, key: Key, inputs: Mapping[str, np.ndarray]) -> Ticket:
+    def wants(self, key: Key) -> bool:
+        """Whether runs with these shapes are to be captured now: one has come before."""
+        if not self.may_capture or key in self.captured:
+            return False
+        if self._open_another is None:
+            return True
+        if key in self._seen:
+            return self._evicted < MOST_EVICTED
+        self._seen[key] = None
+        if len(self._seen) > MOST_SEEN:
+            self._seen.popitem(last=False)
+        return False
+
+    def capture(self, key: Key, inputs: Mapping[str, np.ndarray]) -> LaneWork:
         """Have the lane capture a run; its result is in ``captured`` then."""
         self.take()
         self._busy = self.device.perform(lambda: self._capture(key, inputs))
         return self._busy
 
-    def run_plain(self, inputs: Mapping[str, Any], requested: Sequence[str]) -> Ticket:
+    def run_plain(self, inputs: Mapping[str, Any], requested: Sequence[str]) -> LaneWork:
         """Have the lane run it, to the end; the requested outputs by name."""
         self.take()
         self._busy = self.device.perform(lambda: self._run_plain(inputs, requested))
@@ -93,28 +132,71 @@ class Network:
             self.take()
             self.device.perform(self._close)
 
+    # --- the lane's --------------------------------------------------------------------------
+
     def _capture(self, key: Key, inputs: Mapping[str, np.ndarray]) -> None:
-        while len(self.captured) >= MOST_CAPTURED:
-            _, oldest = self.captured.popitem(last=False)
-            if oldest is not None:
-                oldest.close()
-        context = self.device.context
+        most = MOST_CAPTURED if self._open_another is None else MOST_INSTANCES
+        while len(self.captured) >= most:
+            self._drop(next(iter(self.captured)))
+            self._evicted += 1
+        instance = self._first
+        taken = [self._plain, *self._instances.values()]
+        if self._open_another is not None and instance in taken:
+            instance = self._opened_another()
+        if not self.may_capture:
+            return
+        context, stream = self.device.context, instance.stream
         try:
-            made = Capture(context, self._session, self._new_options(), self._stream, inputs)
+            made = Capture(context, instance.session, self._new_options(), stream, inputs)
         except NotCapturedError as error:
-            self._tell(f"runs on {key} are not captured: {error}")
+            shapes = ", ".join(f"{name} {kind[1:]} {list(shape)}" for name, kind, shape in key)
+            self._tell(f"runs on {shapes} are not captured: {error}")
             self.captured[key] = None
+            self._give_back(instance)
             return
         self.captured[key] = made
+        self._instances[key] = instance
+
+    def _run_plain(self, inputs: Mapping[str, Any], requested: Sequence[str]) -> Mapping[str, Any]:
+        if self._plain is None:
+            is_taken = self._first in self._instances.values()
+            self._plain = self._opened_another() if is_taken else self._first
+        return self._plain.run(inputs, requested)
+
+    def _opened_another(self) -> Instance:
+        """Where there can be none (the file is another one by now, memory is short), the first
+        one serves what is not captured, and nothing is captured any more.
+        """
+        assert self._open_another is not None
+        try:
+            return self._open_another()
+        except BriskError as error:
+            self._tell(f"runs are not captured any more: {error}")
+            self.may_capture = False
+            for key in list(self.captured):
+                self._drop(key)
+            self._plain = self._first
+            return self._first
+
+    def _drop(self, key: Key) -> None:
+        made = self.captured.pop(key)
+        if made is not None:
+            made.close()
+        if (instance := self._instances.pop(key, None)) is not None:
+            self._give_back(instance)
+
+    def _give_back(self, instance: Instance) -> None:
+        if instance is not self._first and instance is not self._plain:
+            self.device.give_back(instance.stream)
 
     def _close(self) -> None:
-        for made in self.captured.values():
-            if made is not None:
-                made.close()
-        self.captured.clear()
-        self._session = self._run_plain = None  # type: ignore[assignment]
+        for key in list(self.captured):
+            self._drop(key)
+        streams = {each.stream for each in (self._first, self._plain) if each is not None}
+        for stream in streams:
+            self.device.give_back(stream)
+        self._first = self._plain = self._open_another = None  # type: ignore[assignment]
         self._tail.close()
-        self.device.give_back(self._stream)
 
 
 class CapturedRun:
@@ -139,7 +221,7 @@ class CapturedRun:
     )
 
     def __init__(
-        self, network: Network, inputs: Mapping[str, np.ndarray], requested: Sequence[str]
+        self, network: CapturedNetwork, inputs: Mapping[str, np.ndarray], requested: Sequence[str]
     ) -> None:
         """``inputs``: all of the session's, by name."""
         self._network, self._inputs, self._requested = network, inputs, requested
@@ -150,7 +232,7 @@ class CapturedRun:
         self._parts: Sequence[Any] = ()
         self._position = 0
         self._turn = -1
-        self._ticket: Ticket | None = None
+        self._ticket: LaneWork | None = None
         self._is_plain = False
         self._results: dict[str, Any] | None = None
 
@@ -206,7 +288,7 @@ class CapturedRun:
             if self._is_plain:
                 self._results = dict(value)
                 return False
-        if network.may_capture and self.key not in network.captured:
+        if network.wants(self.key):
             self._ticket = network.capture(self.key, self._inputs)
             return False
         self._capture = network.captured.get(self.key)

@@ -90,7 +90,7 @@ def read_settings() -> Settings:
             share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
             normal_share=_between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
         ),
-        outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 4),
+        outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 2),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
         artefacts=_artefact_use(),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from brisk.errors import InvalidModelError, UnavailableError
 from brisk.gpu.driver import CudaError, Stream
-from brisk.gpu.network import CapturedRun, Network
+from brisk.gpu.network import CapturedNetwork, CapturedRun, Instance
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.session import Due, Frame, Session
@@ -29,7 +29,7 @@ class GpuSession(Session):
     origin = "model"
     wants_artefact = False
 
-    def __init__(self, path: Path, opened: Opened) -> None:
+    def __init__(self, path: Path, opened: OpenedNetwork) -> None:
         program, network, _ = opened
         plan = program.plan
         self.path = path
@@ -41,7 +41,7 @@ class GpuSession(Session):
         self.network = network
         self._opened = opened
         self._fixed = frozenset(variable.name for variable in plan.fixed)
-        self._taking_optional: Opened | None = None
+        self._taking_optional: OpenedNetwork | None = None
         self.summary = self._words()
 
     def _words(self) -> str:
@@ -69,7 +69,7 @@ class GpuSession(Session):
         requested_slots(program.outputs, requested)
         return CapturedRun(network, _given(program, values), requested)
 
-    def _open_taking_optional(self) -> Opened:
+    def _open_taking_optional(self) -> OpenedNetwork:
         """By the first request that gives an input which has a default. Raises BriskError."""
         opened = _open(self.path, takes_optional=True)
         if opened.made_of != self._opened.made_of:
@@ -104,35 +104,53 @@ def load_gpu_session(path: Path) -> GpuSession:
     return GpuSession(path, opened)
 
 
-class Opened(NamedTuple):
+class OpenedNetwork(NamedTuple):
     """``made_of``: the files, as they were."""
 
     program: SegmentProgram
-    network: Network
+    network: CapturedNetwork
     made_of: Mapping[str, Any]
 
 
-def _open(path: Path, *, takes_optional: bool) -> Opened:
+_PLANNED = frozenset({"LSTM", "GRU", "RNN"})
+"""Operators besides convolutions that cuDNN plans."""
+
+
+def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
     """Raises BriskError, CudaError where the device cannot be used."""
     device = gpu()
     device.context.enter()
-    stream = device.borrow()
-    provider = provider_on(device.ordinal, stream)
-    source = BareModel(
-        path, 1, longest_ns=math.inf, provider=provider, takes_optional=takes_optional
-    )
-    program = open_warm_program(source)
+
+    def open_one() -> tuple[SegmentProgram, BareModel, Instance]:
+        stream = device.borrow()
+        provider = provider_on(device.ordinal, stream)
+        source = BareModel(
+            path, 1, longest_ns=math.inf, provider=provider, takes_optional=takes_optional
+        )
+        program = open_warm_program(source)
+        (part,) = program.parts
+        run = partial(run_serially, program)
+        return program, source, Instance(part.session.session, stream, run)
+
+    def open_another() -> Instance:
+        _, other, instance = open_one()
+        if other.made_of != source.made_of:
+            device.give_back(instance.stream)
+            raise InvalidModelError(f"{path} has changed since it was loaded")
+        return instance
+
+    program, source, first = open_one()
     (part,) = program.parts
-    network = Network(
+    plans = any("Conv" in name or name in _PLANNED for name in source.operators)
+    network = CapturedNetwork(
         device,
-        stream,
-        part.session.session,
+        first,
+        open_another if plans else None,
         onnxruntime().RunOptions,
-        partial(run_serially, program),
         lambda text: LOGGER.info(f"{path}: {text}"),
         may_capture=set(program.outputs) <= set(part.outputs),
     )
-    return Opened(program, network, source.made_of)
+    return OpenedNetwork(program, network, source.made_of)
 
 
 def provider_on(ordinal: int, stream: Stream) -> Provider:
@@ -151,7 +169,7 @@ def _given(program: SegmentProgram, values: Sequence[Any]) -> dict[str, Any]:
     return {name: values[slot] for name, slot in zip(part.inputs, part.reads, strict=True)}
 
 
-def _try_out(opened: Opened) -> None:
+def _try_out(opened: OpenedNetwork) -> None:
     """Capture a run of made-up inputs, of the first sizes that the model takes."""
     program, network, _ = opened
     for size in SIZES if network.may_capture else ():

@@ -85,11 +85,11 @@ class BareModel(Source):
         """
         file = read_model_file(path) if file is None else file
         normalise(file.proto)
-        self._operators = operators_of(file.proto)
+        self.operators = operators_of(file.proto)
         if file.own_format is not None:
-            self._operators = read_ort_operators(file.own_format)
+            self.operators = read_ort_operators(file.own_format)
         # ONNX Runtime fuses nothing with what a request may give, and answers by that
-        takes_optional |= not self._operators.isdisjoint(CHANGED_BY_OPTIMISING)
+        takes_optional |= not self.operators.isdisjoint(CHANGED_BY_OPTIMISING)
         optional = () if takes_optional else _fix_optional(file.proto.graph)
         self.file = file
         self.made_of = file.stamps
@@ -196,8 +196,8 @@ class BareModel(Source):
         graph, weights = segment.proto.graph, self.file.weights
         if self._keeps_graph:
             return Form.IN_PLACE
-        if not self._operators.isdisjoint(CHANGED_BY_OPTIMISING):
-            operators = self._operators
+        if not self.operators.isdisjoint(CHANGED_BY_OPTIMISING):
+            operators = self.operators
             if len(self.segments) > 1:
                 operators = operators_of(segment.proto)
             if not operators.isdisjoint(CHANGED_BY_OPTIMISING):
