@@ -36,7 +36,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRISK_POLICY", "deadline")
     monkeypatch.setenv("BRISK_BESTEFFORT_SHARE", "0.1")
     monkeypatch.setenv("BRISK_NORMAL_SHARE", "0.02")
-    monkeypatch.setenv("BRISK_OUTSTANDING_LAYERS", "2")
+    monkeypatch.setenv("BRISK_OUTSTANDING_LAYERS", "5")
     monkeypatch.setenv("BRISK_MAX_WAITING", "7")
     monkeypatch.setenv("BRISK_BACKGROUND_MIB", "100")
     monkeypatch.setenv("BRISK_ARTEFACTS", "use")
@@ -53,7 +53,7 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         0.5,
         POLICIES["deadline"],
         limits,
-        2,
+        5,
         7,
         100 * MIB,
         ArtefactUse.USE,
