@@ -16,7 +16,6 @@ from brisk.artefacts.content import ITSELF, content_of, stamps
 from brisk.cli.commands.models import version_files
 from brisk.errors import InvalidModelError
 from brisk.exits.files.container import DamagedFileError, read_container
-from brisk.graph.reader import read_program
 from brisk.paths import find_inside, open_file, open_inside, version_folder
 from brisk.pipelines import read_pipeline
 from brisk.segments.model.model_file import read_model_file
@@ -246,7 +245,7 @@ def test_external_data_of_such_names_is_neither_read_nor_digested(
     path = version / "model.onnx"
     path.write_bytes(external(location).SerializeToString())
     with pytest.raises(InvalidModelError, match="tensor 'w': external data '"):
-        read_program(path)
+        read_model_file(path)
     for look in (content_of, stamps):
         with pytest.raises(InvalidModelError, match="file of the model '"):
             look(path, (ITSELF, location))
@@ -261,7 +260,7 @@ def test_external_data_leaves_not_even_through_a_folder_inside_of_the_version(
     (outside / "weights").write_bytes(bytes(16))
     (version / "sub").symlink_to(outside)
     with pytest.raises(InvalidModelError, match="outside the model's folder"):
-        read_program(version / "sub" / "model.onnx")
+        read_model_file(version / "sub" / "model.onnx")
     with pytest.raises(InvalidModelError, match="outside the model's folder"):
         open_inside(version / "sub", "weights", "external data")
 
@@ -272,7 +271,7 @@ def test_every_reader_of_an_entry_s_file_refuses_what_is_not_its_own(
     version: Path, make: Callable[[Path], str]
 ) -> None:
     path = version / make(version)
-    for read in (read_signature, read_program, read_pipeline, read_model_file):
+    for read in (read_signature, read_pipeline, read_model_file):
         with pytest.raises(InvalidModelError, match="expected a path to a regular file"):
             read(path)
     with pytest.raises(DamagedFileError, match="expected a path to a regular file"):

@@ -13,7 +13,7 @@ from two_stages import BESIDE, MARK, TwoStages, is_timed
 
 ROOT = Path(__file__).resolve().parents[2]
 
-GRAPH = [f"tests/unit/graph/test_reader.py::test_{number}" for number in range(4)]
+GRAPH = [f"tests/unit/graph/test_element_types.py::test_{number}" for number in range(4)]
 WIRE = [f"tests/unit/protocol/test_codec.py::test_{number}[a::b]" for number in range(4)]
 SERVER = [f"tests/server/priorities/test_faults.py::test_{number}" for number in range(3)]
 GATED = ["tests/unit/runtime/requests/test_transport.py::test_0"]

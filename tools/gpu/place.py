@@ -11,8 +11,11 @@ import ctypes
 import functools
 import io
 import itertools
+import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +53,8 @@ AGAIN:
     ret;
 }
 """
+
+CHUNK_US = 100.0
 
 OPEN_SIZE = 128
 """Of an input, other than its rows, that the model leaves open."""
@@ -310,3 +315,24 @@ def event_of(place: Place, stream: Stream) -> Event:
     made = place.context.event()
     made.record(stream)
     return made
+
+
+def in_process(
+    place: Place, file: str, what: str, model: str, setting: Mapping[str, str] | None = None
+) -> Mapping[str, Any]:
+    """What ``what`` of a file of parts says of a model, in a process of its own."""
+    command = [sys.executable, "-X", "faulthandler", file, what, model]
+    command += [place.library] if place.library else []
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(setting or {})}
+    begun = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    took = {"process_s": time.perf_counter() - begun}
+    line = (done.stdout.strip().splitlines() or ["{}"])[-1]
+    if done.returncode:
+        return {**took, "error": done.stderr[-700:]}
+    found: Mapping[str, Any] = json.loads(line)
+    return {**took, **found}
+
+
+def told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:400]

@@ -26,12 +26,6 @@ class InvalidModelError(BriskError):
     code = "invalid_model"
 
 
-class UnsupportedOperatorError(InvalidModelError):
-    """No solution, not even the reference one, implements an operator of the model."""
-
-    code = "unsupported_operator"
-
-
 class InvalidConfigurationError(BriskError):
     """``config.pbtxt`` asks for something impossible or unknown; fix the entry."""
 

@@ -195,12 +195,12 @@ def test_explain_of_a_repository_tells_of_all_its_models(tmp_path: Path) -> None
     assert "has no version: expected a file like" in answer.stderr
 
 
-def test_explain_for_a_gpu_lists_the_layers_of_torch(tmp_path: Path) -> None:
+def test_explain_for_a_gpu_says_who_computes_and_that_it_is_captured(tmp_path: Path) -> None:
     entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     answer = run("explain", entry, "--device", "cuda:0", "--all")
     assert answer.returncode == 0, answer.stderr
-    assert "computed by torch" in answer.stdout
-    assert "on cuda:0, layer by layer" in answer.stdout
+    assert "computed by ONNX Runtime's CUDA provider on cuda:0" in answer.stdout
+    assert "captured by the load" in answer.stdout
     assert "input x: float32[batch, 3, height]" in answer.stdout
 
 

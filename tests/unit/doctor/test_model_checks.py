@@ -8,14 +8,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from brisk import __version__
-from brisk.doctor import CHECKS, examine, installation
+from brisk.doctor import CHECKS, examine
 from brisk.doctor.deployment import Deployment, Severity, find_deployment
 from brisk.doctor.installation import artefacts, interpreter, operators, runtime
 from brisk.doctor.machine import open_files
@@ -81,21 +80,6 @@ def test_whether_a_library_is_loaded_is_the_server_s_setting(tmp_path: Path) -> 
         (found,) = operators(deployment(tmp_path, repositories=(tmp_path,), environment=server))
         assert found.verdict is Severity.PROBLEM
         assert said in found.found
-
-
-def test_layers_of_reference_operators_are_named_on_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_model(tmp_path, "Relu")
-    looked_at = deployment(tmp_path, repositories=(tmp_path,), device="cuda:0")
-    monkeypatch.setattr(installation, "_reference_operators", lambda *arguments: Counter())
-    (found,) = operators(looked_at)
-    assert found.verdict is Severity.GOOD
-    monkeypatch.setattr(installation, "_reference_operators", lambda *arguments: Counter(Det=2))
-    (found,) = operators(looked_at)
-    assert (found.verdict, "Det ×2" in found.found) == (Severity.ADVICE, True)
-    (found,) = artefacts(looked_at)
-    assert found.verdict is Severity.GOOD
 
 
 def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path: Path) -> None:

@@ -12,12 +12,17 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import InvalidModelError
-from brisk.graph.reader import read_program
+from brisk.segments.model.sources import BareModel
 
 Constants = dict[str, np.ndarray]
 
 MEMORY_BYTES = 3 << 30
 """Address space of the process that reads a hostile model; torch alone maps more than 1 GiB."""
+
+
+def refused(path: Path) -> None:
+    """As a load does."""
+    BareModel(path, 1).check()
 
 
 def write(
@@ -37,50 +42,16 @@ def add(constant: str) -> onnx.NodeProto:
     return helper.make_node("Add", ["x", constant], ["y"])
 
 
-HUGE: dict[str, tuple[list[onnx.NodeProto], Constants]] = {
-    "ConstantOfShape": (
-        [helper.make_node("ConstantOfShape", ["s"], ["c"]), add("c")],
-        {"s": np.array([2**40], np.int64)},
-    ),
-    "Range": (
-        [helper.make_node("Range", ["a", "b", "d"], ["c"]), add("c")],
-        {name: np.array(value, np.float32) for name, value in (("a", 0), ("b", 1e13), ("d", 1))},
-    ),
-    "Tile": (
-        [helper.make_node("Tile", ["w", "s"], ["c"]), add("c")],
-        {"w": np.ones(1, np.float32), "s": np.array([2**36], np.int64)},
-    ),
-    "OneHot": (
-        [helper.make_node("OneHot", ["i", "d", "v"], ["c"]), add("c")],
-        {
-            "i": np.zeros(4, np.int64),
-            "d": np.array(2**38, np.int64),
-            "v": np.array([0, 1], np.float32),
-        },
-    ),
-    "doubling": (
-        [
-            *(
-                helper.make_node("Concat", [f"c{step}"] * 2, [f"c{step + 1}"], axis=0)
-                for step in range(40)
-            ),
-            add("c40"),
-        ],
-        {"c0": np.ones(1024, np.float32)},
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", HUGE)
-def test_constants_that_would_fill_the_memory_are_not_computed_at_load(
-    kind: str, tmp_path: Path
-) -> None:
-    write(tmp_path / "model.onnx", *HUGE[kind])
+def test_what_would_fill_the_memory_is_not_kept_track_of(tmp_path: Path) -> None:
+    """Forty tensors that each join the one before with itself; by shape inference alone."""
+    doubling = [
+        helper.make_node("Concat", [f"c{step}"] * 2, [f"c{step + 1}"], axis=0)
+        for step in range(40)
+    ]
+    write(tmp_path / "model.onnx", [*doubling, add("c40")], {"c0": np.ones(1024, np.int64)})
     program = (
         f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES},) * 2); "
-        "import sys; from pathlib import Path; from brisk.graph.reader import read_program; "
-        "program = read_program(Path(sys.argv[1])); "
-        "print(sum(array.nbytes for array in program.weights.values()))"
+        "import runpy; runpy.run_module('brisk.segments.model.output_types', {}, '__main__')"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "model.onnx")],
@@ -89,7 +60,7 @@ def test_constants_that_would_fill_the_memory_are_not_computed_at_load(
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 200e6
+    assert '"y"' in done.stdout
 
 
 @pytest.mark.parametrize("sizes", [[2**40], [2**17, 2**17], [-1, 2**62, 2**62]])
@@ -100,8 +71,8 @@ def test_a_tensor_that_claims_more_than_it_has_is_refused(
     tensor = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, raw_data=b"1234")
     tensor.dims.extend(sizes)
     onnx.save(model, tmp_path / "model.onnx")
-    with pytest.raises(InvalidModelError, match="tensor 'w'"):
-        read_program(tmp_path / "model.onnx")
+    with pytest.raises(InvalidModelError, match="cannot load segment 0"):
+        refused(tmp_path / "model.onnx")
 
 
 @pytest.mark.parametrize("sizes", [[2**20, 2**20], [2**62, 2**62], [-5, 3]])
@@ -111,8 +82,8 @@ def test_a_sparse_tensor_that_explodes_is_refused(sizes: list[int], tmp_path: Pa
     indices = numpy_helper.from_array(np.zeros(1, np.int64), "indices")
     model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, sizes))
     onnx.save(model, tmp_path / "model.onnx")
-    with pytest.raises(InvalidModelError, match=r"sparse tensor 'w' of shape"):
-        read_program(tmp_path / "model.onnx")
+    with pytest.raises(InvalidModelError, match="cannot load segment 0"):
+        refused(tmp_path / "model.onnx")
 
 
 def test_bodies_nested_deeper_than_protobuf_reads_are_refused(tmp_path: Path) -> None:
@@ -129,7 +100,7 @@ def test_bodies_nested_deeper_than_protobuf_reads_are_refused(tmp_path: Path) ->
         graph = field(1, field(4, b"If") + field(5, attribute))
     (tmp_path / "model.onnx").write_bytes(b"\x08\x09" + field(7, graph))
     with pytest.raises(InvalidModelError):
-        read_program(tmp_path / "model.onnx")
+        refused(tmp_path / "model.onnx")
 
 
 def test_external_data_behind_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
@@ -144,14 +115,14 @@ def test_external_data_behind_a_link_out_of_the_folder_is_refused(tmp_path: Path
     tensor.external_data.add(key="location", value="weights.bin")
     onnx.save(model, folder / "model.onnx")
     with pytest.raises(InvalidModelError, match="outside the model's folder"):
-        read_program(folder / "model.onnx")
+        refused(folder / "model.onnx")
 
 
 def test_a_cycle_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Neg", ["a"], ["b"])]
     write(tmp_path / "model.onnx", [*nodes, helper.make_node("Neg", ["b"], ["y"])])
     with pytest.raises(InvalidModelError):
-        read_program(tmp_path / "model.onnx")
+        refused(tmp_path / "model.onnx")
 
 
 def test_a_truncated_or_bent_file_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
@@ -164,6 +135,6 @@ def test_a_truncated_or_bent_file_is_refused_wherever_it_is_cut(tmp_path: Path) 
             bent[int(random.integers(len(bent)))] ^= 1 << int(random.integers(8))
         (tmp_path / "model.onnx").write_bytes(bent)
         try:
-            read_program(tmp_path / "model.onnx")
+            refused(tmp_path / "model.onnx")
         except InvalidModelError:
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
@@ -251,48 +250,18 @@ def names(deployment: Deployment) -> Findings:
 
 
 def operators(deployment: Deployment) -> Findings:
-    """Entries that what computes them does not take, or computes slowly.
-
-    On a CPU that is ONNX Runtime, which alone can tell. On a GPU it is torch, which leaves
-    operators without a form of its own to the reference operators of onnx.
+    """Entries that ONNX Runtime does not take, as it alone can tell; on a processor, since that
+    is where it can be asked.
     """
     files = _model_files(deployment)
     if not files:
         return unknown("no model repository was given or found")
     from brisk.segments.model.sources import BareModel
 
-    on_cpu = deployment.device == "cpu"
     findings = []
     for file in files:
-        try:
-            if on_cpu:
-                # Make every session of the model, as a load would.
-                BareModel(file, 1, tuning=_entry_tuning(file, deployment)).check()
-                continue
-            counts = _reference_operators(file, deployment.device)
+        try:  # every session of the model, as a load would make
+            BareModel(file, 1, tuning=_entry_tuning(file, deployment)).check()
         except BriskError as error:
             findings += problem(f"{file}: {error}", "it is not served", "fix the model")
-            continue
-        if counts:
-            names = ", ".join(f"{operator} ×{count}" for operator, count in counts.most_common(5))
-            findings += advice(
-                f"{file}: by reference operators: {names}",
-                "these are written for clarity, in numpy: some are hundreds of times slower",
-                f"`brisk explain {file.parent.parent} --device {deployment.device} --all` says "
-                "why; export the model with other operators where that is possible",
-            )
-    computes = "ONNX Runtime takes" if on_cpu else "torch computes"
-    return findings or good(f"{computes} all {len(files)} models")
-
-
-def _reference_operators(file: Path, device: str) -> Counter[str]:
-    import torch
-
-    from brisk.execution.plan import make_plan
-    from brisk.graph.reader import read_program
-    from brisk.solutions.catalogue import default_catalogue
-
-    plan = make_plan(read_program(file), torch.device(device), default_catalogue())
-    return Counter(
-        layer.problem.operator for layer in plan.layers if layer.solution.name == "reference"
-    )
+    return findings or good(f"ONNX Runtime takes all {len(files)} models")

@@ -38,11 +38,9 @@ def explain(
     model: ModelArgument,
     version: VersionOption = None,
     device: DeviceOption = "cpu",
-    every: Annotated[
-        bool, typer.Option("--all", help="List the nodes of every segment; on a GPU, every layer.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="List the nodes of every segment.")] = False,
 ) -> None:
-    """Print what a model is served as: in segments by ONNX Runtime, or in layers by torch.
+    """Print what a model is served as: in segments by ONNX Runtime, or captured on a GPU.
 
     A summary first, then a line for each segment: its nodes, its predicted time, what crosses its
     end and how its weights are kept. Of a repository, all models.
@@ -65,11 +63,11 @@ def _explained(model: Path, version: int | None, device: str, *, every: bool) ->
         from brisk.cli.views.entries import pipeline_text
 
         return pipeline_text(file)
-    from brisk.cli.views.segments import layers_text, segments_text
+    from brisk.cli.views.segments import captured_text, segments_text
 
     if device == "cpu":
         return segments_text(file, model if model.is_dir() else None, every=every)
-    return layers_text(file, device, every=every)
+    return captured_text(file, device, every=every)
 
 
 def check(

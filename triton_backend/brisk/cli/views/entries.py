@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import starmap
 from pathlib import Path
@@ -10,11 +9,12 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from brisk.cli.commands.models import model_file
+from brisk.cli.views.segments import size_text
 from brisk.errors import InvalidModelError
-from brisk.graph.program import ContainerKind, Dimension, Program, ValueType, Variable
-from brisk.graph.reader import read_program
+from brisk.graph.program import ContainerKind, Dimension, ValueType, Variable
 from brisk.pipelines import TensorType, is_pipeline, read_pipeline
 from brisk.protocol.datatypes import BY_ELEMENT_NAME, config_name
+from brisk.segments.model.sources import BareModel
 from brisk.stub.config.signature import model_signature
 from brisk.view.entry_text import SCHEMA
 
@@ -32,8 +32,8 @@ def configuration_text(model_directory: Path, max_batch_size: int) -> str:
         inputs = tuple(starmap(_variable, signature.inputs.items()))
         outputs = tuple(starmap(_variable, signature.outputs.items()))
     else:
-        program = read_program(path)
-        inputs, outputs = program.inputs, program.outputs
+        plan = BareModel(path, 1).plan
+        inputs, outputs = (*plan.inputs, *plan.fixed), plan.outputs
     batch = max_batch_size if _is_batchable(inputs, outputs) else 0
     config = SCHEMA.ModelConfig(
         name=model_directory.resolve().name, backend="brisk", max_batch_size=batch
@@ -102,7 +102,7 @@ def pipeline_text(path: Path) -> Iterator[str]:
     """
     description = read_pipeline(path)
     signature = model_signature(path)
-    programs = {file: read_program(file) for _, file in description.networks}
+    models = {file: BareModel(file, 1) for _, file in description.networks}
     yield (
         f"pipeline of {len(description.nodes)} nodes, {description.objective_ns / 1e6:g} ms, "
         f"{description.policy} split, {description.replanning} planning"
@@ -121,14 +121,8 @@ def pipeline_text(path: Path) -> Iterator[str]:
         if node.early_answer is not None:
             early = node.early_answer
             sure = f"taken where every row of {early.confidence} reaches {early.at_least:g}"
-            yield f"  early answer: {_size(programs[early.path])}, {sure}: {early.path}"
+            yield f"  early answer: {size_text(models[early.path])}, {sure}: {early.path}"
         for variant in sorted(node.variants, key=lambda variant: variant.accuracy):
-            size = _size(programs[variant.path])
+            size = size_text(models[variant.path])
             yield f"  {variant.name}: accuracy {variant.accuracy:g}, {size}: {variant.path}"
     yield "brisk explain FILE.onnx shows the segments of a network"
-
-
-def _size(program: Program) -> str:
-    weights_bytes = sum(array.nbytes for array in program.weights.values())
-    count = sum(math.prod(array.shape) for array in program.weights.values())
-    return f"{len(program.layers)} layers, {count:,} weights ({weights_bytes / 1e6:.1f} MB)"

@@ -1,9 +1,8 @@
-"""What ``brisk explain`` says of a model: its segments, or its layers on a GPU."""
+"""What ``brisk explain`` says of a model: its segments, or what it is on a GPU."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, repeat
 from pathlib import Path
@@ -62,7 +61,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     prepared, prepared_text = _prepared(file, threads, taps, tuning)
     version = onnxruntime().__version__
     yield f"{file}: computed by ONNX Runtime {version} on {_count_text(threads, 'thread')}"
-    yield f"  {_size_text(source)}"
+    yield f"  {size_text(source)}"
     yield from _variables_text("input", source.plan.inputs, every=every)
     yield from _variables_text("output", source.plan.outputs, every=every)
     yield f"  class: {class_text}"
@@ -113,7 +112,8 @@ def _typed(proto: ModelProto) -> ModelProto | None:
         return None
 
 
-def _size_text(source: BareModel) -> str:
+def size_text(source: BareModel) -> str:
+    """Of a model in words: its nodes and weights."""
     file = source.file
     if file.own_format is not None:
         return f"{len(file.own_format) / 1e6:.1f} MB in ONNX Runtime's own format"
@@ -234,37 +234,23 @@ def _bytes_of(kind: TypeProto | None) -> int | None:
     return helper.tensor_dtype_to_np_dtype(element).itemsize * math.prod(shape)
 
 
-# What ``brisk explain`` says of a model on a GPU: the layers that torch computes.
+# What ``brisk explain`` says of a model on a GPU.
 
 
-def layers_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
-    """Lines. Raises InvalidModelError and UnsupportedOperatorError as the load does."""
-    import torch
-
-    from brisk.execution.plan import make_plan
-    from brisk.graph.reader import read_program
-    from brisk.solutions.catalogue import default_catalogue
-
-    program = read_program(file)
-    plan = make_plan(program, torch.device(device), default_catalogue())
-    yield f"{file}: computed by torch {torch.__version__} on {device}, layer by layer"
-    size = sum(array.nbytes for array in program.weights.values())
-    yield f"  {_count_text(len(plan.layers), 'layer')}, {size / 1e6:.1f} MB of weights"
-    yield from _variables_text("input", program.inputs, every=every)
-    yield from _variables_text("output", program.outputs, every=every)
-    counts = Counter(layer.solution.name for layer in plan.layers)
-    for name, count in counts.most_common():
-        yield f"  {count:>4} x {name}"
-    slow = Counter(
-        layer.problem.operator for layer in plan.layers if layer.solution.name == "reference"
-    )
-    if slow:
-        names = ", ".join(f"{operator} ×{count}" for operator, count in slow.most_common())
-        yield f"  by the slow reference operators: {names}"
-    for index, layer in enumerate(plan.layers if every else ()):
-        yield f"{index:>4}  {layer.problem.node.label}: {layer.solution.name}"
-        for solution, reason in layer.passed_over:
-            yield f"      not {solution.name}: {reason}"
+def captured_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
+    """Lines. Raises InvalidModelError as the load does."""
+    source = BareModel(file, 1, longest_ns=math.inf)
+    inputs = (*source.plan.inputs, *source.plan.fixed)
+    yield f"{file}: computed by ONNX Runtime's CUDA provider on {device}"
+    yield f"  {size_text(source)}"
+    yield from _variables_text("input", inputs, every=every)
+    yield from _variables_text("output", source.plan.outputs, every=every)
+    yield "  a run of batch 1 is captured by the load, which says what it is made of; others when"
+    yield "  they come (brisk status, the server's log); what cannot be captured is run as ever"
+    for node in source.segments[0].proto.graph.node if every else ():
+        domain = f"{shown(node.domain)}." if node.domain else ""
+        name = shown(node.name or (node.output[0] if node.output else ""))
+        yield f"        {domain}{shown(node.op_type)} {name}"
 
 
 def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]], str]:

@@ -9,18 +9,36 @@ the inputs, ``input``: another one that the inputs decide, or null. Whoever asks
 from __future__ import annotations
 
 import json
+import logging
 import sys
+from math import prod
 from pathlib import Path
 from typing import TypeAlias
 
-from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper
+from google.protobuf.message import EncodeError
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto, helper, shape_inference
 
 from brisk.graph.files.proto import from_type_proto
-from brisk.graph.inference import infer
 from brisk.graph.program import ContainerKind
 from brisk.segments.model.model_file import read_model_file
 
 _BATCH, _INPUT = "batch", "input"
+
+_LOGGER = logging.getLogger(__name__)
+_FAILURES = (
+    shape_inference.InferenceError,
+    RuntimeError,
+    ValueError,
+    EncodeError,
+    MemoryError,
+)
+
+MAX_PROPAGATED = 1 << 20
+"""Elements of integer tensors that inference may keep track of: shapes have few."""
+
+_PROPAGATING = frozenset(
+    {"Add", "Cast", "Concat", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"}
+)
 
 Size: TypeAlias = "int | str | None"
 
@@ -83,6 +101,39 @@ def _said(size: Size) -> Size:
         return size
     word = size.partition(" ")[0]
     return word if word in (_BATCH, _INPUT) else None
+
+
+def infer(model: ModelProto) -> ModelProto:
+    """``model`` with the types that could be inferred; with none where inference fails."""
+    for data_propagation in (True, False):
+        if data_propagation and _propagated(model.graph) > MAX_PROPAGATED:
+            continue
+        try:
+            return shape_inference.infer_shapes(model, data_prop=data_propagation)
+        except _FAILURES as error:
+            _LOGGER.debug("shape inference failed: %s", error)
+    return model
+
+
+def _propagated(graph: GraphProto) -> int:
+    """An upper bound of how many elements onnx would keep track of in all of ``graph``.
+
+    It joins the elements of all inputs of a Concat, without a limit of its own: forty that each
+    join a tensor with itself take all memory there is.
+    """
+    elements = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
+    for info in (*graph.input, *graph.value_info):
+        dims = info.type.tensor_type.shape.dim  # elements of other ranks are not kept track of
+        elements[info.name] = max(1, dims[0].dim_value) if len(dims) == 1 else 1
+    total = 0
+    for node in graph.node:
+        sizes = [elements.get(name, 1) for name in node.input if name] or [1]
+        made = 1
+        if node.op_type in _PROPAGATING:
+            made = sum(sizes) if node.op_type == "Concat" else max(sizes)
+            total += made
+        elements.update(dict.fromkeys(node.output, made))
+    return total
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.execution.frame import run_serially
-from brisk.execution.loading import start_program
 from brisk.segments.table import LayerTable
 from brisk.segments.timeline import EventKind
-from support.models.starting_models import CPU, Example, chain
 
 WAIT_S = 30.0
 
@@ -161,28 +157,3 @@ def test_every_interleaving_loads_each_layer_once(count: int, lanes: int, seed: 
         thread.join(WAIT_S)
     assert sorted(loads) == list(range(count))
     assert made.is_whole
-
-
-def run_twice_beside_lanes(example: Example) -> list[dict[str, Any]]:
-    starting = start_program(example.path, CPU)
-    lanes = starting.start_lanes(3)
-    answers: list[dict[str, Any]] = []
-
-    def run() -> None:
-        answers.append(run_serially(starting.loaded, example.inputs))
-
-    threads = [in_thread(run), in_thread(run)]
-    for thread in threads:
-        thread.join(WAIT_S)
-    for lane in lanes:
-        lane.join(WAIT_S)
-    return answers
-
-
-def test_two_executors_and_lanes_give_the_same_answers(tmp_path: Path) -> None:
-    example = chain(tmp_path, 12)
-    for _ in range(10):
-        answers = run_twice_beside_lanes(example)
-        assert len(answers) == 2
-        for outputs in answers:
-            example.check(outputs)

@@ -1,1 +1,0 @@
-"""Running programs on torch, layer by layer: plans, loaded programs, frames, the executor."""

@@ -1,1 +1,0 @@
-"""Convolutions, pooling, resizing, detection."""

@@ -1,1 +1,0 @@
-"""Elements picked, joined, reshaped and made."""

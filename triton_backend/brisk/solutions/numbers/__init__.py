@@ -1,1 +1,0 @@
-"""Element-wise operators, normalisation, reductions."""

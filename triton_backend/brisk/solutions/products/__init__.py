@@ -1,1 +1,0 @@
-"""Matrix products, attention, recurrence, quantised arithmetic."""
