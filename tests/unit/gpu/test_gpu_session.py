@@ -20,8 +20,10 @@ from brisk.runtime.models.gpu_session import GpuSession, load_gpu_session
 from brisk.runtime.models.session import Session
 from brisk.runtime.worker import device as worker_device
 from brisk.runtime.worker.device import has_lost_device, open_queues
-from support.models.segment_models import info, save
+from support.models.segment_models import info, save, scaling
 from support.runtime.fake_driver import fake_driver
+
+pytestmark = pytest.mark.usefixtures("private_cache")
 
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -38,14 +40,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """y = x * scale, which is 3 where nobody gives one; z = x."""
-    return save(
-        tmp_path / "model.onnx",
-        [helper.make_node("Mul", ["x", "scale"], ["y"])],
-        [info("x", "n", 3), info("scale", 1)],
-        [info("y", "n", 3)],
-        {"scale": np.array([3.0], np.float32)},
-    )
+    return scaling(tmp_path / "model.onnx")
 
 
 @pytest.fixture
@@ -118,6 +113,26 @@ def test_a_model_that_cannot_be_loaded_is_refused_by_name(tmp_path: Path) -> Non
     )
     with pytest.raises(InvalidModelError, match="NoSuchOperator"):
         load_gpu_session(path)
+
+
+def test_a_model_that_lost_the_device_twice_is_not_captured_any_more(
+    model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for losses, is_captured in enumerate((True, True, False)):
+        session = load_gpu_session(model)
+        assert session.network.may_capture is is_captured
+        np.testing.assert_array_equal(answer(session, {"x": ROWS}), 3 * ROWS)
+        session.lost_device()
+        session.close()
+        assert losses == 2 or not caplog.records
+    assert "lost 2 times" in caplog.text
+    changed = onnx.load(model)
+    changed.producer_name = "another"
+    model.unlink()
+    onnx.save(changed, model)
+    session = load_gpu_session(model)
+    assert session.network.may_capture, "it is another model"
+    session.close()
 
 
 def test_without_the_provider_the_sentence_says_what_to_do() -> None:

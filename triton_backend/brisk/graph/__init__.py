@@ -1,1 +1,1 @@
-"""ONNX files as programs: enter by ``reader.read_program``. No torch here."""
+"""ONNX files: their tensors in place, element types, static types of what a model takes."""

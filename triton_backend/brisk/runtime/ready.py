@@ -52,5 +52,5 @@ def _import_gpu() -> None:
         give_workspaces(workspace_library(), loaded)
     except (CompilerError, OSError) as error:
         LOGGER.warning(f"models that multiply matrices on a GPU run in one launch: {error}")
-    onnxruntime().set_default_logger_severity(3)  # it warns of each session's provider
+    onnxruntime()
     import_what_files_need()

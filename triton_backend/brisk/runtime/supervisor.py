@@ -1,6 +1,6 @@
 """The supervisor: holds the place, forks the workers, and replaces them when they die.
 
-It imports torch once, so that a worker is there milliseconds after a fork, and computes
+It imports all once, so that a worker is there milliseconds after a fork, and computes
 nothing, ever: a process that has run any OpenMP region hangs in its children's first one. It
 owns the listening sockets, so a connection made while no worker lives waits in the queue of that
 socket instead of being refused. A worker that nobody has asked for yet is not there: a runtime

@@ -64,7 +64,7 @@ def onnxruntime() -> ModuleType:
         import onnxruntime
     except ImportError as error:
         raise InvalidConfigurationError(
-            f"onnxruntime cannot be imported in this Python: {error}; install it beside torch"
+            f"onnxruntime cannot be imported in this Python: {error}; install it there"
         ) from error
     onnxruntime.set_default_logger_severity(4)  # errors are raised; warnings are for developers
     return onnxruntime

@@ -25,7 +25,7 @@ layer takes: a lane that takes longer hangs, or stands back on a machine without
 EXECUTOR = "issue"
 
 Part = TypeVar("Part")
-"""What stands in a table: a segment, ready to run; a layer, where torch computes."""
+"""What stands in a table: a segment, ready to run."""
 
 GiveWay: TypeAlias = "Callable[[LayerTable[Any]], None]"
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 from brisk.errors import ArtefactError, InvalidModelError, InvalidRequestError
 from brisk.runtime.models.segment_session import load_segment_session
 from brisk.runtime.models.session import Session
 from brisk.segments.prepared.preparation import prepare
-from support.models.segment_models import info, save
+from support.models.segment_models import scaling
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -23,14 +22,7 @@ ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """y = x * scale, which is 3 where nobody gives one."""
-    return save(
-        tmp_path / "model.onnx",
-        [helper.make_node("Mul", ["x", "scale"], ["y"])],
-        [info("x", "n", 3), info("scale", 1)],
-        [info("y", "n", 3)],
-        {"scale": np.array([3.0], np.float32)},
-    )
+    return scaling(tmp_path / "model.onnx")
 
 
 def _refuse(error: ArtefactError) -> None:

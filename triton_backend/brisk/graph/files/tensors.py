@@ -7,15 +7,11 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-import onnx
 from onnx import TensorProto, numpy_helper
 
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import PACKED, dtype_of_element
 from brisk.paths import open_inside
-
-MAX_DENSE_BYTES = 2**31
-"""Of a sparse tensor made dense: as much as a file can hold of a dense one."""
 
 
 def read_tensor(
@@ -103,28 +99,3 @@ def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
         raise InvalidModelError(
             f"{label}: external data '{location}' cannot be read: {error.strerror}"
         ) from error
-
-
-def densify(sparse: onnx.SparseTensorProto, directory: Path | None) -> np.ndarray:
-    """Dense read-only array of a COO tensor (linear or per-axis indices)."""
-    values = read_tensor(sparse.values, directory)
-    indices = read_tensor(sparse.indices, directory)
-    shape = tuple(sparse.dims)
-    dense_bytes = prod(shape) * values.dtype.itemsize
-    if min(shape, default=0) < 0 or dense_bytes > MAX_DENSE_BYTES:
-        raise InvalidModelError(
-            f"sparse tensor '{sparse.values.name}' of shape {list(shape)} takes {dense_bytes} "
-            f"bytes as a dense one; at most {MAX_DENSE_BYTES} are served"
-        )
-    dense = np.zeros(shape, values.dtype)
-    try:
-        if indices.ndim == 1:
-            dense.reshape(-1)[indices] = values
-        else:
-            dense[tuple(indices.T)] = values
-    except (IndexError, ValueError) as error:
-        raise InvalidModelError(
-            f"sparse tensor '{sparse.values.name}' does not fit its shape {list(shape)}: {error}"
-        ) from error
-    dense.setflags(write=False)
-    return dense

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -11,8 +12,10 @@ from typing import Any, NamedTuple
 from brisk.errors import InvalidModelError, UnavailableError
 from brisk.gpu.driver import CudaError, Stream
 from brisk.gpu.network import CapturedNetwork, CapturedRun, Instance
+from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import LOGGER
+from brisk.runtime.models.identity import note_of
 from brisk.runtime.models.session import Due, Frame, Session
 from brisk.runtime.worker.device import PROVIDER, gpu
 from brisk.segments.frame import run_serially
@@ -77,6 +80,13 @@ class GpuSession(Session):
             raise InvalidModelError(f"{self.path} has changed since it was loaded")
         self._taking_optional = opened
         return opened
+
+    def lost_device(self) -> None:
+        """It may be due to what was captured: the third time, it is run as ever."""
+        with contextlib.suppress(OSError, ValueError, InvalidModelError):
+            note = note_of(self.path, "captures")
+            make_private(note.parent)
+            note.write_text(str(_losses(note) + 1))
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         return True
@@ -148,9 +158,29 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
         open_another if plans else None,
         onnxruntime().RunOptions,
         lambda text: LOGGER.info(f"{path}: {text}"),
-        may_capture=set(program.outputs) <= set(part.outputs),
+        may_capture=set(program.outputs) <= set(part.outputs) and _may_be_captured(path),
     )
     return OpenedNetwork(program, network, source.made_of)
+
+
+MOST_LOSSES = 2
+"""Of the device, beside runs of a model: once it may have been another one's fault."""
+
+
+def _may_be_captured(path: Path) -> bool:
+    try:
+        losses = _losses(note_of(path, "captures"))
+    except (OSError, ValueError, InvalidModelError):
+        return True
+    if losses >= MOST_LOSSES:
+        LOGGER.warning(
+            f"{path}: the GPU was lost {losses} times while it ran; its runs are not captured"
+        )
+    return losses < MOST_LOSSES
+
+
+def _losses(note: Path) -> int:
+    return int(note.read_text() or "0") if note.exists() else 0
 
 
 def provider_on(ordinal: int, stream: Stream) -> Provider:

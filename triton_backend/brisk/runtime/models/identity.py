@@ -9,6 +9,7 @@ a look at each takes some microseconds, and nothing is read. A model that was re
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 from brisk.errors import InvalidModelError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.paths import Stamp, stamp_of, version_folder
+from brisk.settings import cache_directory
 from brisk.tuning import SessionTuning
 
 _OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
@@ -69,3 +71,12 @@ def _libraries(tuning: SessionTuning) -> Iterator[Stamp]:
             raise InvalidModelError(
                 f"the library of custom operators {path!r} cannot be read: {error}"
             ) from error
+
+
+def note_of(model: Path, kind: str) -> Path:
+    """Where that is noted of the model as it is now: a changed one is tried anew.
+
+    Raises InvalidModelError where it is gone.
+    """
+    digest = hashlib.blake2b(os.fsencode(identity_of(str(model))), digest_size=16).hexdigest()
+    return cache_directory() / kind / digest

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from brisk.exits.files.versions import latest
 from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.identity import identity_of
+from brisk.runtime.models.identity import note_of
 from brisk.runtime.models.session import Due, Frame, Session
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -36,7 +34,6 @@ from brisk.segments.starting import (
 from brisk.segments.table import GiveWay
 from brisk.segments.timeline import EventKind, clock_ns
 from brisk.segments.values import Value
-from brisk.settings import cache_directory
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
@@ -334,7 +331,7 @@ def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bo
     worker died of that, the next one starts without.
     """
     try:
-        note = _note_of(model)
+        note = note_of(model, "exchanges")
         deaths = int(note.read_text() or "0") if note.exists() else 0
         if deaths < most_deaths:
             make_private(note.parent)
@@ -350,12 +347,3 @@ def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bo
     finally:
         with contextlib.suppress(OSError):
             note.unlink()
-
-
-def _note_of(model: Path) -> Path:
-    """Of the model as it is now: a changed one is tried anew.
-
-    Raises InvalidModelError where it is gone.
-    """
-    digest = hashlib.blake2b(os.fsencode(identity_of(str(model))), digest_size=16).hexdigest()
-    return cache_directory() / "exchanges" / digest

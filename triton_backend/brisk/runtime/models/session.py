@@ -105,6 +105,10 @@ class Servable(ABC):
         ``labels``: model and version that they are counted under.
         """
 
+    def lost_device(self) -> None:
+        """A run of it was under way when the device was lost: the worker ends behind this call."""
+        return
+
     def start_narrow(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
         """As ``start``, by ``narrow``, which must be there."""
         return self.start(inputs, requested)

@@ -10,7 +10,6 @@ Used by the worker's main thread.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 from operator import add
@@ -22,12 +21,11 @@ from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore,
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.entry import Binding, SessionEntry
-from brisk.runtime.models.identity import identity_of
+from brisk.runtime.models.identity import note_of
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.requests.connections import Connections, Peer
 from brisk.scheduling.job import JobClass
-from brisk.settings import cache_directory
 from brisk.telemetry.events import INCIDENTS, SPANS
 
 LEAST_ANSWERS = 200
@@ -99,7 +97,7 @@ class Offering:
         session = binding.session
         prepared = None if session is None else session.prepared
         with contextlib.suppress(OSError, InvalidModelError):
-            if prepared is None or _note_of(entry.path).exists():
+            if prepared is None or note_of(entry.path, "stub-deaths").exists():
                 binding.is_refused = True
                 return
             model = binding.model.model
@@ -142,7 +140,7 @@ class Offering:
             LOGGER.error(text)
             INCIDENTS.note(text)
             with contextlib.suppress(OSError, InvalidModelError):
-                note = _note_of(Path(model.path))
+                note = note_of(Path(model.path), "stub-deaths")
                 make_private(note.parent)
                 note.touch()
 
@@ -163,12 +161,3 @@ def _row_ns(binding: Binding) -> float:
     if profile is None or profile.run_ns is None:
         return math.inf
     return profile.run_ns / max(1, rows)
-
-
-def _note_of(model: Path) -> Path:
-    """That a stub has died of it, as it is now: a changed one is tried anew.
-
-    Raises InvalidModelError where it is gone.
-    """
-    digest = hashlib.blake2b(os.fsencode(identity_of(str(model))), digest_size=16).hexdigest()
-    return cache_directory() / "stub-deaths" / digest

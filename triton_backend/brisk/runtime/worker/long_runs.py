@@ -121,6 +121,12 @@ class LongRuns:
                 run.park()  # it is not to blame
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def lose_device(self, error: Exception) -> None:
+        """Nothing of this process can use it any more."""
+        for run in self._runs:
+            run.session.lost_device()
+        self.end_worker(f"the GPU fails ({error})", *self._runs[-1:])
+
     def look_after(self, beside: Sequence[Step]) -> None:
         """As of the run on top, of those that others do not wait for, and of companions' steps.
         Those that have stalled stand further back while there is more urgent work.

@@ -368,7 +368,7 @@ class Worker:
                     self._requests.retry(job)
             return
         if has_lost_device(error):  # what is replayed finds another
-            self._long_runs.end_worker(f"the GPU fails ({error})", *self._runs[-1:])
+            self._long_runs.lose_device(error)
         (job,) = jobs
         told = shortage(error, f"a request of model '{job.binding.model.name}'") or error
         if not isinstance(told, BriskError):

@@ -71,7 +71,7 @@ IGNORED = (
     Notice(
         "warning",
         "optimization.execution_accelerators",
-        "ONNX Runtime's own kernels, or torch's on a GPU, compute the model in its own precision",
+        "ONNX Runtime's own kernels, on a GPU its CUDA provider's, compute the model",
     ),
     Notice("warning", "optimization.priority", "brisk_class says what is computed first"),
     Notice("info", "optimization.cuda", "the runtime decides itself how it drives its device"),
