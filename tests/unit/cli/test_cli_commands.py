@@ -141,6 +141,24 @@ def test_serving_a_missing_repository_names_it(tmp_path: Path) -> None:
     assert "absent' is no directory" in answer.stderr
 
 
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [([], "there is no model in it"), (["net.onnx"], "'net.onnx' lies in the repository itself")],
+)
+def test_serving_a_repository_without_a_model_says_what_is_expected(
+    tmp_path: Path, files: list[str], text: str
+) -> None:
+    (tmp_path / "models").mkdir()
+    for name in files:
+        (tmp_path / "models" / name).touch()
+    absent = tmp_path / "absent"
+    answer = run("serve", "--repository", tmp_path / "models", "--tritonserver", absent)
+    told, error = answer.stderr.splitlines()
+    assert text in told
+    assert "my_model/1/model.onnx" in told
+    assert error.startswith("error: ")
+
+
 def test_a_wrong_option_of_a_command_of_our_own_is_a_usage_error() -> None:
     answer = run("config", "--nonsense")
     assert answer.returncode == 2

@@ -24,6 +24,21 @@ REFUSED = "brisk_refused"
 """A parameter of a view's configuration: why Brisk could not complete the user's."""
 
 
+def layout_problem(repository: Path) -> str | None:
+    """Why nothing of a repository would be served, or a model in it not; None where it may be.
+
+    Raises OSError where it cannot be listed.
+    """
+    expected = f"expected a directory for each model, with files like my_model/1/{MODEL_FILE}"
+    inside = sorted(path for path in repository.iterdir() if not path.name.startswith("."))
+    flat = next((path.name for path in inside if path.suffix == ".onnx"), None)
+    if flat is not None:
+        return f"'{flat}' lies in the repository itself; {expected}"
+    if not any(path.is_dir() for path in inside):
+        return f"there is no model in it; {expected}"
+    return None
+
+
 def is_pipeline(path: Path) -> bool:
     """Whether an entry's file is a pipeline's, by its name."""
     return path.suffix == Path(PIPELINE_FILE).suffix

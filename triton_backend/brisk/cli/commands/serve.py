@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -100,6 +101,7 @@ def serve(words: Sequence[str]) -> None:
     for path in own.repository:
         if not path.is_dir():
             raise InvalidConfigurationError(f"model repository '{path}' is no directory")
+        _tell_of_layout(path)
     installation = locate_server(own.tritonserver)
     environment = {**server_environment(installation), **_AWAY}
     for name in ("BRISK_RUNTIME_DIR", "BRISK_CACHE_DIR"):
@@ -128,6 +130,15 @@ def serve(words: Sequence[str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)
+
+
+def _tell_of_layout(repository: Path) -> None:
+    """Triton says nothing of a repository without a model; one may still be put there."""
+    from brisk.protocol.entry_files import layout_problem
+
+    with contextlib.suppress(OSError):  # Triton says what it cannot read
+        if (problem := layout_problem(repository)) is not None:
+            print(f"brisk: model repository '{repository}': {problem}", file=sys.stderr)
 
 
 def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.pipelines import is_pipeline, read_pipeline
-from brisk.protocol.entry_files import MODEL_FILE, REFUSED
+from brisk.protocol.entry_files import MODEL_FILE, REFUSED, layout_problem
 from brisk.segments.model.sources import BareModel
 from brisk.stub.config.agreement import check_tensors
 from brisk.stub.config.entry import Entry, read_entry
@@ -42,14 +42,9 @@ def check_repository(repository: Path) -> Iterator[Remark]:
     """
     if not repository.is_dir():
         raise InvalidConfigurationError(f"'{repository}' is no directory")
-    inside = listed(repository)
-    flat = sorted(path.name for path in inside if path.suffix == ".onnx")
-    expected = f"expected a directory for each model, with files like my_model/1/{MODEL_FILE}"
-    if flat:
-        yield Remark("", None, PROBLEM, f"'{flat[0]}' lies in the repository itself; {expected}")
-    entries = sorted(path for path in inside if path.is_dir())
-    if not entries and not flat:
-        yield Remark("", None, PROBLEM, f"there is no model in it; {expected}")
+    if (problem := layout_problem(repository)) is not None:
+        yield Remark("", None, PROBLEM, problem)
+    entries = sorted(path for path in listed(repository) if path.is_dir())
     for entry in entries:
         yield from _check_entry(entry)
 
