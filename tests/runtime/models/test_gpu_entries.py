@@ -1,19 +1,56 @@
-"""Entries for a GPU where something that they need is missing: the load says so in a sentence."""
+"""Entries for a GPU: what is missing is said by the load, in a sentence; and a runtime of a GPU on
+a stand-in for the driver, where ONNX Runtime computes on the processor.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.protocol.runtime_paths import RuntimePaths
-from support.runtime.runtime_process import describe, end_processes, opened
+from brisk.segments.session import onnxruntime
+from support.runtime.fake_driver import fake_driver
+from support.runtime.runtime_process import (
+    describe,
+    end_processes,
+    infer,
+    opened,
+    submit,
+    worker_of,
+)
 
-MISSING = 'raise ModuleNotFoundError("No module named \'torch\'", name="torch")\n'
+pytestmark = pytest.mark.skipif(
+    "CUDAExecutionProvider" in onnxruntime().get_available_providers(),
+    reason="onnxruntime is the build for GPUs here",
+)
+
+STAND_IN = """
+import onnxruntime
+
+Real = onnxruntime.InferenceSession
+
+class OnTheProcessor(Real):
+    def __init__(self, model, options=None, providers=(), **more):
+        super().__init__(model, options, providers=["CPUExecutionProvider"], **more)
+        self._asked_for = providers
+
+    def get_providers(self):
+        return [each if isinstance(each, str) else each[0] for each in self._asked_for]
+
+onnxruntime.InferenceSession = OnTheProcessor
+onnxruntime.get_available_providers = lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"]
+"""
+"""Of every Python that has it: a build for GPUs that computes on the processor."""
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 @pytest.fixture
@@ -25,33 +62,73 @@ def gpu_place() -> Iterator[RuntimePaths]:
     shutil.rmtree(parent)
 
 
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """With a driver and a build of ONNX Runtime for it."""
+    folder = tmp_path / "stand-in"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(STAND_IN)
+    shutil.copy(fake_driver(), folder / "libcuda.so.1")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(folder))
+    return folder
+
+
 def refusal(place: RuntimePaths, model: Path) -> BriskError:
     with pytest.raises(BriskError) as caught, opened(place, describe(model)):
         pass
+    assert "KIND_CPU" in str(caught.value) or "--gpus" in str(caught.value)
+    assert "\n" not in str(caught.value)
     return caught.value
 
 
-def test_without_torch_the_package_is_named_and_the_processor_as_another_way(
-    gpu_place: RuntimePaths, quick: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_the_provider_the_package_is_named_and_the_processor_as_another_way(
+    gpu_place: RuntimePaths, quick: Path
 ) -> None:
-    (tmp_path / "without" / "torch").mkdir(parents=True)
-    (tmp_path / "without" / "torch" / "__init__.py").write_text(MISSING)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "without"))
     error = refusal(gpu_place, quick)
     assert isinstance(error, UnavailableError)
     text = str(error)
-    assert "models on a GPU are computed by torch" in text
+    assert "models on a GPU are computed by ONNX Runtime's CUDA provider" in text
     assert "'brisk-triton[gpu]'" in text
-    assert "KIND_CPU" in text
-    assert "\n" not in text
 
 
-def test_without_a_device_torch_is_named_with_what_it_sees(
-    gpu_place: RuntimePaths, quick: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+def test_without_a_driver_it_is_named(gpu_place: RuntimePaths, quick: Path, device: Path) -> None:
+    (device / "libcuda.so.1").unlink()
     error = refusal(gpu_place, quick)
+    assert isinstance(error, UnavailableError)
+    assert "NVIDIA's driver is not here (libcuda.so.1" in str(error)
+
+
+def test_a_device_that_is_not_there_is_named_with_how_many_are(
+    gpu_place: RuntimePaths, quick: Path, device: Path
+) -> None:
+    error = refusal(RuntimePaths(gpu_place.directory, "cuda:3"), quick)
     assert isinstance(error, InvalidConfigurationError)
-    assert "'cuda:0' is not here" in str(error)
-    assert "sees 0 CUDA devices" in str(error)
-    assert "KIND_CPU" in str(error)
+    assert "'cuda:3' is not here: the driver sees 1 CUDA devices" in str(error)
+
+
+def test_one_worker_serves_all_classes_and_bad_requests_harm_nobody(
+    gpu_place: RuntimePaths, quick: Path, device: Path
+) -> None:
+    with (
+        opened(gpu_place, describe(quick)) as normal,
+        opened(gpu_place, describe(quick, job_class="besteffort")) as other,
+    ):
+        worker = worker_of(gpu_place)
+        for connection in (normal, other):
+            np.testing.assert_array_equal(infer(connection, X), -X)
+        error = submit(normal, X[:, :3].copy())[1].wait().error
+        assert "expected float32 [n, 4]" in str(error)
+        np.testing.assert_array_equal(infer(normal, X[:1].copy()), -X[:1])
+        assert worker_of(gpu_place) == worker
+
+
+def test_requests_of_a_worker_that_is_killed_are_answered_by_the_next(
+    gpu_place: RuntimePaths, quick: Path, device: Path
+) -> None:
+    with opened(gpu_place, describe(quick)) as connection:
+        np.testing.assert_array_equal(infer(connection, X), -X)
+        pending = [submit(connection, X)[1] for _ in range(4)]
+        os.kill(worker_of(gpu_place), signal.SIGKILL)
+        for answer in pending:
+            np.testing.assert_array_equal(answer.output(), -X)
