@@ -181,14 +181,25 @@ def test_types_that_numpy_does_not_have_are_run_as_ever(device: Device) -> None:
     assert run.results()["y"].tolist() == [["a"]]
 
 
-def test_an_error_of_the_device_is_the_request_s_and_the_next_one_is_served(
-    device: Device,
+@pytest.mark.parametrize("function", ["cuMemAlloc_v2", "cuGraphInstantiateWithFlags"])
+def test_where_the_device_has_no_room_for_a_capture_runs_go_on_as_ever(
+    device: Device, function: str
 ) -> None:
     made = Made(device)
-    ctypes.CDLL(fake_driver()).fake_fail(b"cuMemAlloc_v2", 2)
-    with pytest.raises(CudaError, match="OUT_OF_MEMORY"):
-        finished(made.run(1, 2))
+    ctypes.CDLL(fake_driver()).fake_fail(function.encode(), 2)
+    assert finished(made.run(1, 2)) == [1, 2]
     assert finished(made.run(3, 4)) == [3, 4]
+    assert made.plain == [[1, 2], [3, 4]]
+    (told,) = made.told
+    assert f"{function} of NVIDIA's driver failed: CUDA_ERROR_OUT_OF_MEMORY" in told
+
+
+def test_a_device_that_is_lost_is_told_and_not_gone_on_with(device: Device) -> None:
+    made = Made(device)
+    ctypes.CDLL(fake_driver()).fake_fail(b"cuGraphLaunch", 700)
+    with pytest.raises(CudaError, match="ILLEGAL_ADDRESS") as raised:
+        finished(made.run(1, 2))
+    assert raised.value.is_sticky
 
 
 def test_no_more_shapes_are_kept_than_the_limit(device: Device) -> None:

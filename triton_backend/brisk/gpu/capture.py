@@ -84,7 +84,7 @@ class Capture:
     ) -> None:
         """``session``: ONNX Runtime's, on ``stream``. ``inputs``: with which it is tried.
 
-        Raises NotCapturedError, CudaError, and what ONNX Runtime does.
+        Raises NotCapturedError, and CudaError where the device is lost.
         """
         self._context, self._stream = context, stream
         self._binding = session.io_binding()
@@ -101,12 +101,13 @@ class Capture:
         try:
             with _refusals():
                 self._bind(session, inputs)
-            expected = self._answers(self._run)
-            graph = self._captured()
-            with contextlib.closing(graph):
-                self.nodes = graph.kinds()
-                self._make(graph)
-            self._verify(inputs, expected)
+                expected = self._answers(self._run)
+                with capturing(context.driver, stream) as found:
+                    self._run()
+                with contextlib.closing(found[0]) as graph:
+                    self.nodes = graph.kinds()
+                    self._make(graph)
+                self._verify(inputs, expected)
         except BaseException:
             self.close()
             raise
@@ -130,7 +131,7 @@ class Capture:
             self._bind_to(self._binding.bind_input, name, staged)
         self.write(inputs, self._stream)
         for output in session.get_outputs():
-            self._binding.bind_output(output.name, _DEVICE)
+            self._binding.bind_output(output.name, _DEVICE, self._context.device)
         self._run()
         self._stream.synchronise()
         values = self._binding.get_outputs()
@@ -144,10 +145,9 @@ class Capture:
         for name, staged in self.outputs.items():
             self._bind_to(self._binding.bind_output, name, staged)
 
-    @staticmethod
-    def _bind_to(bind: Callable[..., None], name: str, staged: Staged) -> None:
-        array = staged.array
-        bind(name, _DEVICE, 0, array.dtype, array.shape, staged.memory.handle)
+    def _bind_to(self, bind: Callable[..., None], name: str, staged: Staged) -> None:
+        array, ordinal = staged.array, self._context.device
+        bind(name, _DEVICE, ordinal, array.dtype, array.shape, staged.memory.handle)
 
     def write(self, inputs: Mapping[str, np.ndarray], stream: Stream) -> None:
         """Bring the inputs to the device. What was written before must have got there."""
@@ -171,11 +171,6 @@ class Capture:
         return {name: staged.array.tobytes() for name, staged in self.outputs.items()}
 
     # --- graphs ------------------------------------------------------------------------------
-
-    def _captured(self) -> Graph:
-        with _refusals(), capturing(self._context.driver, self._stream) as found:
-            self._run()
-        return found[0]
 
     def _make(self, graph: Graph) -> None:
         sources = self._own_sources(graph)
@@ -272,12 +267,12 @@ class Capture:
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
     """What ONNX Runtime or the driver says to a run that cannot be captured, or not like this, is
-    a NotCapturedError; a device that is lost, or full, is not.
+    a NotCapturedError; of a device that is lost it is not.
     """
     try:
         yield
     except CudaError as error:
-        if error.is_sticky or error.is_out_of_memory:
+        if error.is_sticky:
             raise
         raise NotCapturedError(str(error)) from error
     except (NotCapturedError, InternalError):

@@ -22,8 +22,6 @@ LIBRARY = "libcuda.so.1"
 
 NOT_READY = 600
 
-_OUT_OF_MEMORY = 2
-
 _STICKY = frozenset({214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
 """Errors behind which each further call of the process fails: of the memory, of a kernel that read
 what it may not, trapped or did not end. (700 to 719 holds others: 712, memory that is registered
@@ -119,7 +117,6 @@ class CudaError(InternalError):
         super().__init__(f"{function} of NVIDIA's driver failed: {name} ({number})")
         self.number = number
         self.is_sticky = number in _STICKY
-        self.is_out_of_memory = number == _OUT_OF_MEMORY
 
 
 class Driver:

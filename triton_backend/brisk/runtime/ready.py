@@ -45,12 +45,14 @@ def _import_gpu() -> None:
     import brisk.runtime.models.gpu_session  # noqa: F401
     from brisk.fork_server.build import CompilerError, workspace_library
     from brisk.gpu.libraries import give_workspaces, load_libraries
+    from brisk.runtime.worker.device import PROVIDER
     from brisk.segments.session import onnxruntime
 
+    if PROVIDER not in onnxruntime().get_available_providers():
+        return
     loaded = load_libraries()
     try:
         give_workspaces(workspace_library(), loaded)
     except (CompilerError, OSError) as error:
         LOGGER.warning(f"models that multiply matrices on a GPU run in one launch: {error}")
-    onnxruntime()
     import_what_files_need()

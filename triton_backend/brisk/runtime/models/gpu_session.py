@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brisk.errors import InvalidModelError, UnavailableError
+from brisk.errors import InvalidModelError
 from brisk.gpu.driver import CudaError, Stream
 from brisk.gpu.network import CapturedNetwork, CapturedRun, Instance
 from brisk.ownership import make_private
@@ -101,16 +101,11 @@ class GpuSession(Session):
 def load_gpu_session(path: Path) -> GpuSession:
     """As ``load_session``; runs of batch 1 are captured already, where inputs can be made up.
 
-    Raises UnavailableError where the device has no memory for it.
+    Raises InvalidModelError where ONNX Runtime does not take the model, or there is no memory for
+    it on the device, and CudaError where that is lost.
     """
     opened = _open(path, takes_optional=False)
-    try:
-        _try_out(opened)
-    except CudaError as error:
-        opened.network.close()
-        if error.is_out_of_memory:
-            raise UnavailableError(f"{path}: the GPU has no memory left for it") from error
-        raise
+    _try_out(opened)
     return GpuSession(path, opened)
 
 
