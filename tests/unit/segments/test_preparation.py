@@ -183,6 +183,7 @@ def test_data_lies_beside_the_path_also_where_that_is_a_link(tmp_path: Path) -> 
         PreparedModel(made, link, THREADS)
 
 
+@pytest.mark.timing
 def test_a_network_of_matrices_packs_for_its_batches(tmp_path: Path) -> None:
     """A row alone is as fast without: ONNX Runtime packs as it goes, for each run of several."""
     weights = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
