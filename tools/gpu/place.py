@@ -6,10 +6,8 @@ memory is the process's own then, and sessions compute there.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import io
 import itertools
 import json
 import os
@@ -23,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from brisk.fork_server.build import workspace_library
 from brisk.gpu.driver import LIBRARY, Context, DeviceMemory, Driver, Event, Module, Stream
 from brisk.gpu.graphs import Executable, Graph, capturing
 from brisk.gpu.libraries import give_workspaces, load_libraries
@@ -115,14 +114,14 @@ class Place:
 
 @functools.cache
 def import_onnxruntime() -> Any:
-    """With CUDA's libraries found where packages of their own hold them."""
+    """With CUDA's libraries found where packages of their own hold them, and, unless
+    ``BRISK_PROBE_WORKSPACE`` is empty, with memory of their own for cuBLAS's handles.
+    """
+    loaded = load_libraries()
+    if loaded and os.environ.get("BRISK_PROBE_WORKSPACE", "1"):
+        give_workspaces(workspace_library(), loaded)
     import onnxruntime
 
-    if shim := os.environ.get("BRISK_PROBE_WORKSPACE", ""):
-        give_workspaces(Path(shim), load_libraries())
-    if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.suppress(Exception), contextlib.redirect_stdout(io.StringIO()):
-            onnxruntime.preload_dlls()  # what fails may be found without
     return onnxruntime
 
 
