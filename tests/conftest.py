@@ -1,7 +1,7 @@
 """What is made once for the whole run, in which order processes run it, and how it ends.
 
 Folders by what they need: ``unit`` Python and ONNX Runtime (two minutes), ``with_torch`` torch (of
-the CUDA engine, of training caches), ``runtime`` processes of Brisk, ``server`` a
+training caches), ``runtime`` processes of Brisk, ``server`` a
 real Triton server, ``docker`` a container builder, ``gpu`` a CUDA device.
 """
 

@@ -89,7 +89,7 @@ def test_without_the_provider_the_package_is_named_and_the_processor_as_another_
     assert isinstance(error, UnavailableError)
     text = str(error)
     assert "models on a GPU are computed by ONNX Runtime's CUDA provider" in text
-    assert "'brisk-triton[gpu]'" in text
+    assert "pip install onnxruntime-gpu" in text
 
 
 def test_without_a_driver_it_is_named(gpu_place: RuntimePaths, quick: Path, device: Path) -> None:

@@ -62,7 +62,7 @@ def test_where_all_is_there_the_default_is_the_gpu(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("lacking", "text", "change"),
     [
-        ({"provider": False}, "build for processors", "pip install 'brisk-triton[gpu]'"),
+        ({"provider": False}, "build for processors", "pip install onnxruntime-gpu"),
         ({"cuda": "14.1"}, "for CUDA 14.1", "a driver for it"),
         ({"lacking": "libcudnn.so.9: cannot open"}, "libcudnn.so.9", "[cuda,cudnn]"),
     ],

@@ -138,7 +138,7 @@ def test_a_model_that_lost_the_device_twice_is_not_captured_any_more(
 def test_without_the_provider_the_sentence_says_what_to_do() -> None:
     with pytest.raises(UnavailableError) as raised:
         open_queues("cuda:0", 2)
-    for word in ("CUDA provider", "brisk-triton[gpu]", "KIND_CPU", "uninstall onnxruntime"):
+    for word in ("CUDA provider", "install onnxruntime-gpu", "KIND_CPU", "uninstall onnxruntime"):
         assert word in str(raised.value)
 
 

@@ -186,12 +186,12 @@ def test_data_lies_beside_the_path_also_where_that_is_a_link(tmp_path: Path) -> 
 @pytest.mark.timing
 def test_a_network_of_matrices_packs_for_its_batches(tmp_path: Path) -> None:
     """A row alone is as fast without: ONNX Runtime packs as it goes, for each run of several."""
-    weights = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)
+    weights = np.random.default_rng(0).standard_normal((2048, 2048)).astype(np.float32)
     model = save(
         tmp_path / "product.onnx",
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [info("x", "n", 1024)],
-        [info("y", "n", 1024)],
+        [info("x", "n", 2048)],
+        [info("y", "n", 2048)],
         {"w": weights},
     )
     (kept,) = PreparedModel(prepare(model, 1).path, model, 1).kept

@@ -66,7 +66,7 @@ def _computing(
         return problem(
             f"{there}; {built} is the build for processors",
             cost,
-            f"pip uninstall onnxruntime, then pip install 'brisk-triton[gpu]', or {_ALTERNATIVE}",
+            f"pip uninstall onnxruntime, then pip install onnxruntime-gpu, or {_ALTERNATIVE}",
         )
     built += f", for CUDA {asked['cuda']}" if asked["cuda"] else ""
     if asked["cuda"] and int(asked["cuda"].split(".")[0]) > newest[0]:

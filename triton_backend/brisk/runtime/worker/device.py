@@ -142,7 +142,7 @@ def _opened(device: str) -> Device:
         raise UnavailableError(
             "models on a GPU are computed by ONNX Runtime's CUDA provider, which onnxruntime "
             f"{onnxruntime().__version__} of {sys.executable} does not have: replace it there "
-            "(pip uninstall onnxruntime, then pip install 'brisk-triton[gpu]'), or ask for "
+            "(pip uninstall onnxruntime, then pip install onnxruntime-gpu), or ask for "
             "KIND_CPU in the instance group"
         )
     driver = Driver()
