@@ -15,11 +15,13 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def make_private(directory: Path) -> None:
     """Make the directory, and what is missing above it, with mode 0700, unless it is there.
 
+    Nothing is made where others could exchange it.
     Raises PermissionError as ``check_directory`` does, OSError where it cannot be made.
     """
     missing = []
     for each in directory.parents:
         if each.exists():
+            check_directory(each)
             break
         missing.append(each)
     for each in (*reversed(missing), directory):

@@ -12,9 +12,11 @@ from support.server.serve_command import serving
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 
-@pytest.mark.parametrize("place", ["file", "/proc/brisk"])
+@pytest.mark.parametrize("place", ["file", "/proc/brisk", "everybodys"])
 def test_a_server_starts_without_its_cache_and_says_so_once(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "everybodys").mkdir()
+    (tmp_path / "everybodys").chmod(0o777)  # who writes there would decide what code runs
     write_entry(tmp_path / "repository", "model", doubled())
     cache = tmp_path / place  # an absolute one stays what it is
     environment = {"BRISK_CACHE_DIR": str(cache), "BRISK_ARTEFACTS": "build"}
@@ -22,3 +24,4 @@ def test_a_server_starts_without_its_cache_and_says_so_once(tmp_path: Path, plac
         assert served.ask("model") == [2.0] * 8
         assert served.log_text.count(f"the cache directory '{cache}' cannot be used") == 1
         assert "Traceback" not in served.log_text
+    assert list((tmp_path / "everybodys").iterdir()) == []

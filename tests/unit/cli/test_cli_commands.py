@@ -169,13 +169,13 @@ def test_config_writes_the_file_once_and_overwrites_only_when_forced(tmp_path: P
     entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     assert run("config", entry).returncode == 0
     written = (entry / "config.pbtxt").read_text()
-    assert "max_batch_size: 8" in written
+    assert "max_batch_size: 4" in written
     again = run("config", entry, "--max-batch-size", "2")
     assert again.returncode == 1
     assert "--force overwrites it" in again.stderr
     assert (entry / "config.pbtxt").read_text() == written
     assert run("config", entry, "--max-batch-size", "2", "--stdout").stdout == written.replace(
-        "max_batch_size: 8", "max_batch_size: 2"
+        "max_batch_size: 4", "max_batch_size: 2"
     )
     assert run("config", entry, "--max-batch-size", "2", "--force").returncode == 0
     assert "max_batch_size: 2" in (entry / "config.pbtxt").read_text()

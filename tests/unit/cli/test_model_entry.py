@@ -3,11 +3,13 @@
 from pathlib import Path
 
 import pytest
+from google.protobuf import text_format
 from onnx import TensorProto
 
 from brisk.cli.commands.models import version_files
 from brisk.cli.views.entries import configuration_text
 from brisk.errors import InvalidModelError
+from brisk.view.entry_text import SCHEMA, entry_text
 from support.models.identity_models import FLOAT_BATCH, Shape, write_model
 
 
@@ -25,6 +27,11 @@ def test_a_dynamic_first_dimension_becomes_triton_batching(tmp_path: Path) -> No
         '  name: "y"\n'
         "  data_type: TYPE_FP32\n"
         "  dims: [3, -1]\n"
+        "}\n"
+        "instance_group {\n"
+        "  count: 1\n"
+        "}\n"
+        "dynamic_batching {\n"
         "}\n"
         'backend: "brisk"\n'
     )
@@ -47,10 +54,19 @@ def test_a_model_with_a_fixed_or_no_first_dimension_is_unbatched(
     assert "reshape" not in text  # Triton refuses a value without sizes where there is no batch
 
 
-def test_inputs_whose_first_dimensions_differ_by_name_are_unbatched(tmp_path: Path) -> None:
-    kinds = {"a": (TensorProto.FLOAT, ["rows"]), "b": (TensorProto.FLOAT, ["columns"])}
-    outputs = dict(zip(("c", "d"), kinds.values(), strict=True))
-    assert "max_batch_size" not in configuration_text(write_model(tmp_path, kinds, outputs), 8)
+@pytest.mark.parametrize("shape", [["batch", 3], [4, 3], ["batch"], []])
+def test_what_is_written_is_what_an_entry_without_it_is_served_with(
+    tmp_path: Path, shape: Shape
+) -> None:
+    kind = (TensorProto.FLOAT, shape)
+    entry = write_model(tmp_path / "net", {"x": kind}, {"y": kind})
+    bare, _ = entry_text(entry, ("onnxruntime",))
+    assert bare is not None
+    served = text_format.Parse(bare, SCHEMA.ModelConfig())
+    written = text_format.Parse(configuration_text(entry), SCHEMA.ModelConfig())
+    assert (written.name, written.backend) == ("net", "brisk")
+    served.MergeFrom(SCHEMA.ModelConfig(name="net", backend="brisk"))
+    assert written == served
 
 
 def test_one_value_per_row_is_declared_as_a_reshaped_scalar(tmp_path: Path) -> None:
@@ -76,7 +92,7 @@ def test_element_types_have_tritons_names(tmp_path: Path, element: int, name: st
 def test_an_element_type_unknown_to_triton_is_refused_by_name(tmp_path: Path) -> None:
     kind = (TensorProto.FLOAT8E4M3FN, ["batch", 2])
     entry = write_model(tmp_path, {"x": kind}, {"y": kind})
-    with pytest.raises(InvalidModelError, match="input 'x' has element type float8_e4m3fn"):
+    with pytest.raises(InvalidModelError, match="'x' has ONNX element type 17, unknown to Triton"):
         configuration_text(entry, 8)
 
 

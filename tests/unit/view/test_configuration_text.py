@@ -48,6 +48,24 @@ def test_what_a_text_leaves_out_stands_behind_it(
     assert [tensor.name for tensor in found.output] == ["y", "z"]
 
 
+@pytest.mark.parametrize(
+    ("config", "counts"),
+    [
+        ("", [1]),
+        ('backend: "brisk" max_batch_size: 8', [1]),
+        ("input { name: 'x' } output { name: 'y' }", [1]),
+        ("instance_group { kind: KIND_CPU }", [0]),
+        ("instance_group { count: 2 } instance_group { count: 3 }", [2, 3]),
+    ],
+)
+def test_an_entry_that_says_nothing_of_instances_has_one(
+    tmp_path: Path, config: str, counts: list[int]
+) -> None:
+    groups = completed(write_entry(tmp_path, "model", doubled(), config)).instance_group
+    assert [group.count for group in groups] == counts
+    assert all(group.kind in (group.KIND_AUTO, group.KIND_CPU) for group in groups)
+
+
 def test_what_cannot_be_completed_says_why(tmp_path: Path) -> None:
     directory = write_entry(tmp_path, "model", b"no model", 'backend: "brisk"')
     reason = completed(directory).parameters[REFUSED].string_value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,8 @@ from google.protobuf import json_format, text_format
 
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, REFUSED
-from brisk.stub.config.completion import complete, is_whole
+from brisk.protocol.signature import NetworkSignature
+from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete, is_whole
 from brisk.stub.config.entry import find_model
 from brisk.stub.config.signature import model_signature
 
@@ -210,22 +211,39 @@ def _completion(directory: Path, version: int, config: Any) -> str:
     ``max_batch_size`` of 0 may be said before the completed one: proto3 holds it for unset.
     """
     fields = _as_handed_over(config)
-    if is_whole(fields):
-        return ""
-    added = SCHEMA.ModelConfig()
     try:
-        completion = complete(model_signature(find_model(directory, version, fields)), fields)
+        signature = None
+        if not is_whole(fields):
+            signature = model_signature(find_model(directory, version, fields))
+        added = completed_fields(signature, fields)
     except BriskError as error:
+        added = SCHEMA.ModelConfig()
         reason = str(error).encode("utf-8", "backslashreplace").decode()
         added.parameters[REFUSED].string_value = reason
-    else:
-        if completion.max_batch_size != config.max_batch_size:
-            added.max_batch_size = completion.max_batch_size
-        if completion.has_dynamic_batching:
-            added.dynamic_batching.SetInParent()
-        added.input.extend(SCHEMA.ModelInput(**tensor) for tensor in completion.inputs)
-        added.output.extend(SCHEMA.ModelOutput(**tensor) for tensor in completion.outputs)
     return text_format.MessageToString(added)
+
+
+def completed_fields(
+    signature: NetworkSignature | None,
+    fields: Mapping[str, Any],
+    default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
+) -> Any:
+    """A ModelConfig of what a configuration of ``fields`` lacks: one instance, where it says
+    nothing of instances (Triton makes two of an ONNX model's), and what its model, where a
+    ``signature`` is given, leaves no doubt of (``complete``)."""
+    added = SCHEMA.ModelConfig()
+    if not fields.get("instance_group"):
+        added.instance_group.add(count=1)
+    if signature is None:
+        return added
+    completion = complete(signature, fields, default_max_batch_size)
+    if completion.max_batch_size != int(fields.get("max_batch_size", 0)):
+        added.max_batch_size = completion.max_batch_size
+    if completion.has_dynamic_batching:
+        added.dynamic_batching.SetInParent()
+    added.input.extend(SCHEMA.ModelInput(**tensor) for tensor in completion.inputs)
+    added.output.extend(SCHEMA.ModelOutput(**tensor) for tensor in completion.outputs)
+    return added
 
 
 def _as_handed_over(config: Any) -> dict[str, Any]:

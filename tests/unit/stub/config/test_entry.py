@@ -48,6 +48,21 @@ def test_a_directory_holds_a_model_with_external_data(tmp_path: Path) -> None:
     assert find_model(tmp_path, 3, {}) == file
 
 
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [(None, 0), ('backend: "brisk"', 0), ("instance_group [ { count: 2 } ]", 1)],
+)
+def test_instances_that_nobody_asked_for_are_not_told(
+    tmp_path: Path, written: str | None, told: int
+) -> None:
+    """Triton makes two of a model of the backend ``onnxruntime``."""
+    make_file(tmp_path / "3" / "model.onnx")
+    if written is not None:
+        (tmp_path / "config.pbtxt").write_text(written)
+    entry = read_entry(arguments(tmp_path, {"instance_group": [{"count": 2}]}))
+    assert [notice.field for notice in entry.notices] == ["instance_group.count"] * told
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     make_file(tmp_path / "2" / "model.onnx")
     with pytest.raises(InvalidModelError, match=r"no model file .*/3/model\.onnx"):

@@ -71,7 +71,7 @@ def config(
             min=0,
             help="For a model whose first dimension is dynamic everywhere; 0 serves it unbatched.",
         ),
-    ] = 8,
+    ] = 4,
     stdout: Annotated[
         bool, typer.Option("--stdout", help="Print the text instead of writing it.")
     ] = False,
@@ -80,7 +80,8 @@ def config(
     """Write a complete config.pbtxt, so that Triton need not auto-complete it.
 
     Triton spends about a second on auto-completion at every load; with complete entries the
-    server can run with `--disable-auto-complete-config`.
+    server can run with `--disable-auto-complete-config`. The text is what `brisk serve` completes
+    an entry without one to.
     """
     target = model_directory / "config.pbtxt"
     if target.exists() and not stdout and not force:

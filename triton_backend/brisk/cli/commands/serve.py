@@ -142,7 +142,8 @@ def _tell_of_layout(repository: Path) -> None:
 
 
 def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
-    """A backend directory in the cache directory, else beside the runtime.
+    """A backend directory in the cache directory, else beside the runtime: where nobody else can
+    write, who could have the server run what they like.
 
     Raises InvalidConfigurationError where neither can be written.
     """
@@ -151,6 +152,7 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
 
     kept = default_directory(installation, names)
     try:
+        make_private(kept)
         return assemble(kept, installation, names=names, compiles=False)
     except OSError as error:
         cause = error

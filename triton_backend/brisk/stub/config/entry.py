@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
 from brisk.protocol.entry_files import (
+    CONFIG_FILE,
     MODEL_FILE,
     PIPELINE_FILE,
     REFUSED,
@@ -17,7 +18,7 @@ from brisk.protocol.entry_files import (
     users_path,
 )
 from brisk.protocol.records import LoadModel
-from brisk.stub.config.field_support import Notice, check_fields, is_first_instance
+from brisk.stub.config.field_support import COUNT, Notice, check_fields, is_first_instance
 from brisk.stub.config.parameters import Parameters, parse_parameters
 from brisk.stub.config.session_tuning import TAKEN, read_tuning
 from brisk.tuning import SessionTuning
@@ -56,6 +57,8 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
     device = _device(arguments)
     notices = check_fields(config, device)
     directory = users_path(Path(arguments["model_repository"]))
+    if COUNT in notices and not _says_instances(directory):
+        notices = tuple(notice for notice in notices if notice != COUNT)
     model_path = find_model(directory, version, config)
     _check_completion(config)
     sequences = None
@@ -99,6 +102,14 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
         notices=notices,
         sequences=sequences,
     )
+
+
+def _says_instances(directory: Path) -> bool:
+    """Whether the entry's file does: Triton itself makes two of an ONNX model's."""
+    try:
+        return b"instance_group" in (directory / CONFIG_FILE).read_bytes()
+    except OSError:
+        return False
 
 
 def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path:

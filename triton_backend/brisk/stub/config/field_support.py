@@ -36,6 +36,12 @@ class Notice(NamedTuple):
         return f"{self.field} {self.effect}: {self.consequence}"
 
 
+COUNT = Notice(
+    "info",
+    "instance_group.count",
+    "all instances share one session; more of them compute nothing sooner",
+)
+
 IGNORED = (
     Notice(
         "warning",
@@ -54,11 +60,7 @@ IGNORED = (
         "instance_group.secondary_devices",
         "the runtime of the instance's own device computes everything",
     ),
-    Notice(
-        "info",
-        "instance_group.count",
-        "all instances share one session; more of them compute nothing sooner",
-    ),
+    COUNT,
     Notice("warning", "dynamic_batching.priority_levels", _CLASS, _QUEUE),
     Notice("warning", "dynamic_batching.default_priority_level", _CLASS, _QUEUE),
     Notice("warning", "dynamic_batching.default_queue_policy", _BOUND, _QUEUE),
