@@ -5,6 +5,7 @@
 #                   a failure of time alone is run once more, alone: FLAKY, if that passes
 # make image-test   builds docker/Dockerfile.cpu, runs it and asks it; needs Docker or buildah
 # make bench        the benchmark BENCH (warm); ARGS="--quick" and other options of it
+# make release    VERSION=0.2.0: tests, version, sdist, wheel, digests, provenance, tag (CONTRIBUTING.md)
 # make clean        removes what was generated, .venv stays
 
 VENV := .venv
@@ -13,7 +14,7 @@ PROCESSES ?= 2
 BENCH ?= warm
 SOURCES := triton_backend client tests model_repository tools/publication
 
-.PHONY: help run test image-test bench samples environment test-environment clean
+.PHONY: help run test image-test bench release samples environment test-environment clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -42,6 +43,9 @@ image-test: test-environment samples
 
 bench: test-environment samples
 	@$(VENV)/bin/brisk bench $(BENCH) $(ARGS)
+
+release: test-environment
+	@$(VENV)/bin/python tools/release $(VERSION) $(if $(filter 0,$(CHECKS)),--no-checks)
 
 clean:
 	rm -rf build model_repository/*/*/model.onnx model_repository/*/expected.npz model_repository/*/accuracy.json

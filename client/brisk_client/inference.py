@@ -18,6 +18,8 @@ EXAMPLE_SIZE = 64
 
 
 class Transport(str, Enum):
+    """What a connection speaks."""
+
     HTTP = "HTTP"
     GRPC = "gRPC"
 
@@ -83,6 +85,18 @@ class InferenceClient:
         )
         return {name: result.as_numpy(name) for name in self._output_names(result)}
 
+    def load(self, model: str) -> None:
+        """Of a server with ``--model-control-mode explicit``; returns when it is READY."""
+        self._client.load_model(model)
+
+    def inputs(self, model: str) -> list[dict[str, Any]]:
+        """``name``, ``datatype`` and ``shape`` of each input, as the server tells."""
+        if self.transport is Transport.HTTP:
+            metadata = self._client.get_model_metadata(model)
+        else:
+            metadata = self._client.get_model_metadata(model, as_json=True)
+        return list(metadata["inputs"])
+
     def example_inputs(
         self,
         model: str,
@@ -95,16 +109,13 @@ class InferenceClient:
         Raises ValueError for an input of a type that numpy does not have, and for a name that is
         none of the model's inputs.
         """
-        if self.transport is Transport.HTTP:
-            metadata = self._client.get_model_metadata(model)
-        else:
-            metadata = self._client.get_model_metadata(model, as_json=True)
-        names = [described["name"] for described in metadata["inputs"]]
+        wanted = self.inputs(model)
+        names = [described["name"] for described in wanted]
         if unknown := sorted({*shapes, *given} - set(names)):
             raise ValueError(f"'{model}' has no input '{unknown[0]}'; it has: {', '.join(names)}")
         random = np.random.default_rng(0)
         inputs = {}
-        for described in metadata["inputs"]:
+        for described in wanted:
             if described["name"] in given:
                 inputs[described["name"]] = given[described["name"]]
                 continue

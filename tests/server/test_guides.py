@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,17 @@ from brisk.triton.options import option
 from support.server.serve_command import serving
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
+
+LOOKS = (
+    "check my_repository",
+    "status --once",
+    "status --once --json",
+    "trace classifier --url 127.0.0.1:8001",
+    "explain my_repository/classifier",
+    "config my_repository/classifier --stdout",
+    "cache list",
+)
+"""Commands of the pages for who runs a server; doctor's status depends on the machine."""
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -61,6 +73,26 @@ def test_a_newcomer_s_first_steps(tmp_path: Path) -> None:
         )
         assert explained.returncode == 0, explained.stderr
         assert "segment" in explained.stdout
+        for command in LOOKS:
+            words = command.replace("8001", ports["8001"] or "").split()
+            ended = subprocess.run(
+                [sys.executable, "-m", "brisk.cli", *words],
+                cwd=tmp_path,
+                env={**os.environ, "BRISK_RUNTIME_DIR": str(served.runtime)},
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            assert ended.returncode == 0, command + ended.stderr
+            assert ended.stdout, command
+
+
+def test_what_is_typed_above_is_what_the_pages_tell_to_type() -> None:
+    told = " ".join((DOCS / "sizing.md").read_text().split())
+    told += " ".join((DOCS / "troubleshooting.md").read_text().split())
+    for command in LOOKS:
+        name = command.replace("my_repository/classifier --stdout", "MODEL_DIR --stdout")
+        assert f"`brisk {name}`" in told, command
 
 
 def test_ports_in_the_guides_are_triton_s_own() -> None:

@@ -69,6 +69,10 @@ def test_answers_of_both_instances_are_counted_once_with_their_times(server: Tri
         assert value(found, f"{name}_bucket", le="+Inf", **normal) == 20
         assert value(found, f"{name}_bucket", le="10", **normal) == 20
         assert 0 < value(found, f"{name}_sum", **normal) < 20 * PATIENCE_S
+    runs = wait_for(
+        server, lambda found: value(found, "brisk_run_requests_sum", model="doubled") >= 21
+    )
+    assert 1 <= value(runs, "brisk_run_requests_count", model="doubled") <= 21
     whole = value(found, "brisk_request_seconds_sum", **normal)
     assert whole > value(found, "brisk_execution_seconds_sum", **normal)
 
@@ -126,12 +130,15 @@ def test_requests_that_fail_while_they_run_are_counted_here_and_not_by_triton(
 def test_the_worker_tells_loads_and_what_it_holds(server: TritonServer) -> None:
     found = wait_for(server, lambda found: value(found, "brisk_loads_total") >= 3)
     for model in ("deep", "doubled", "long"):  # the two instances of "doubled" share a session
-        assert value(found, "brisk_loads_total", model=model, result="loaded") == 1
+        told = {"model": model, "cause": "entry", "result": "loaded"}
+        assert value(found, "brisk_loads_total", **told) == 1
         assert value(found, "brisk_load_seconds_count", model=model) == 1
     assert value(found, "brisk_worker_restarts_total") == 0
     found = wait_for(server, lambda found: value(found, "brisk_loaded_models") == 3)
     assert value(found, "brisk_held_bytes", what="resident") > 50e6
     assert value(found, "brisk_held_bytes", what="inputs") > 0
+    assert value(found, "brisk_model_weight_bytes", model="deep") > 256 * 256 * 4
+    assert value(found, "brisk_shared_segments", model="deep") >= 0
 
 
 def test_cold_starts_tell_their_phases_and_the_solutions_they_loaded(server: TritonServer) -> None:
@@ -198,6 +205,7 @@ def test_a_workers_restart_is_counted_and_its_successor_adds_to_what_it_told(
         os.kill(observer.pid, signal.SIGKILL)
     found = wait_for(server, lambda found: value(found, "brisk_loads_total", model="deep") > loads)
     assert value(found, "brisk_worker_restarts_total", worker="foreground") == 1
+    assert value(found, "brisk_loads_total", model="deep", cause="restart") >= 1
 
     def is_told_by_one(found: Series) -> bool:
         """Whom the new worker did not choose withdraws what it told of the old one."""

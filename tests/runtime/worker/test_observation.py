@@ -95,7 +95,7 @@ def ask_news(observer: Observer) -> StatisticsTold:
 def test_news_are_told_once_and_everything_to_who_asks_for_it(
     place: RuntimePaths, quick: Path
 ) -> None:
-    loads = "brisk_loads_total quick 1 loaded"
+    loads = "brisk_loads_total quick 1 entry loaded"
     with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as observer:
         first, second = (values(list(ask_news(observer).samples)) for _ in range(2))
         assert first[loads] == (1,)
@@ -104,7 +104,7 @@ def test_news_are_told_once_and_everything_to_who_asks_for_it(
 
 
 def test_one_stub_of_a_server_is_told_until_it_goes(place: RuntimePaths, quick: Path) -> None:
-    loads = "brisk_loads_total quick 1 loaded"
+    loads = "brisk_loads_total quick 1 entry loaded"
     with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
         with Observer(place, Role.FOREGROUND) as dies:
             assert values(list(ask_news(dies).samples))[loads] == (1,)
@@ -118,7 +118,7 @@ def test_one_stub_of_a_server_is_told_until_it_goes(place: RuntimePaths, quick: 
 def test_a_stub_that_withdraws_what_it_showed_leaves_all_to_the_next(
     place: RuntimePaths, quick: Path
 ) -> None:
-    loads = "brisk_loads_total quick 1 loaded"
+    loads = "brisk_loads_total quick 1 entry loaded"
     with opened(place, describe(quick)), Observer(place, Role.FOREGROUND) as heir:
         with Observer(place, Role.FOREGROUND) as leaves:
             assert loads in values(list(ask_news(leaves).samples))

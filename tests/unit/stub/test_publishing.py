@@ -85,7 +85,7 @@ def told(is_chosen: bool, *samples: Sample) -> StatisticsTold:
 
 
 HELD = Sample("brisk_loaded_models", ("foreground",), (3,))
-LOADS = Sample("brisk_loads_total", ("net", "1", "loaded"), (2,))
+LOADS = Sample("brisk_loads_total", ("net", "1", "entry", "loaded"), (2,))
 
 
 def test_every_series_carries_the_stubs_number_and_counts_up(endpoint: Endpoint) -> None:

@@ -55,7 +55,7 @@ def test_a_gauge_is_told_as_it_is_and_only_when_it_changed() -> None:
 def test_a_duration_on_a_bound_belongs_to_the_class_below() -> None:
     statistics = Statistics()
     for duration_ns in (0, BOUNDS_NS[0], BOUNDS_NS[0] + 1, BOUNDS_NS[-1], BOUNDS_NS[-1] + 1):
-        statistics.observe_ns(metrics.REQUEST_SECONDS, LABELS, duration_ns)
+        statistics.observe(metrics.REQUEST_SECONDS, LABELS, duration_ns)
     ((*classes, total_ns),) = values(statistics.samples()).values()
     assert classes == [2, 1, *[0] * (len(BOUNDS_NS) - 3), 1, 1]
     assert total_ns == 2 * BOUNDS_NS[0] + 1 + 2 * BOUNDS_NS[-1] + 1
@@ -71,6 +71,7 @@ def test_what_waits_to_be_counted_is_counted_before_somebody_reads() -> None:
     assert found["brisk_requests_total"] == (8,)
     assert found["brisk_computed_in_stub_total"] == (7,)
     assert found["brisk_request_seconds"][-1] == 5 + 4 * 7 + 3 * 7
+    assert found["brisk_run_requests"] == (3, 0, 1, *[0] * 6, 7)
     account.uncounted.append(("normal", 7, 1))
     assert values(statistics.take_news(3))["brisk_requests_total"] == (9,)
     assert statistics.take_news(3) == []
@@ -103,7 +104,7 @@ def test_labels_are_one_value_for_each_name() -> None:
 def test_a_histogram_is_published_as_cumulative_counters() -> None:
     statistics = Statistics()
     for duration_ns in (300_000, 300_000, 3_000_000, 60_000_000_000):
-        statistics.observe_ns(metrics.LOAD_SECONDS, ("resnet", "1"), duration_ns)
+        statistics.observe(metrics.LOAD_SECONDS, ("resnet", "1"), duration_ns)
     (sample,) = statistics.samples()
     series = list(published(sample))
     bounds = {dict(each.labels).get("le"): each.value for each in series if "bucket" in each.name}
@@ -113,6 +114,18 @@ def test_a_histogram_is_published_as_cumulative_counters() -> None:
     assert "0.0002" not in bounds
     rest = {each.name: each.value for each in series if "bucket" not in each.name}
     assert rest == {"brisk_load_seconds_sum": 60.0036, "brisk_load_seconds_count": 4}
+
+
+def test_a_histogram_of_requests_is_published_as_it_is() -> None:
+    statistics = Statistics()
+    for requests in (1, 3, 4, 500):
+        statistics.observe(metrics.RUN_REQUESTS, ("resnet", "1"), requests)
+    (sample,) = statistics.samples()
+    series = list(published(sample))
+    bounds = {dict(each.labels).get("le"): each.value for each in series if "bucket" in each.name}
+    assert [bounds[bound] for bound in ("1", "2", "4", "128", "+Inf")] == [1, 1, 3, 3, 4]
+    rest = {each.name: each.value for each in series if "bucket" not in each.name}
+    assert rest == {"brisk_run_requests_sum": 508, "brisk_run_requests_count": 4}
 
 
 def test_a_counter_of_nanoseconds_is_published_in_seconds() -> None:
@@ -128,7 +141,8 @@ def test_names_follow_prometheus_rules_and_are_published_by_one_metric_only() ->
     for metric in METRICS.values():
         assert metric.name.startswith("brisk_")
         assert metric.name.endswith("_total") == (metric.kind in (Kind.COUNTER, Kind.SECONDS))
-        assert metric.name.endswith("_seconds") == (metric.kind is Kind.HISTOGRAM)
+        is_histogram = metric.name.endswith(("_seconds", "_run_requests"))
+        assert is_histogram == (metric.kind is Kind.HISTOGRAM)
         assert metric.help
 
 

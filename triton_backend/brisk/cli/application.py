@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import brisk
-from brisk.cli.commands import cache, caches, demo, deploy, look, measure, status, trace
+from brisk.cli.commands import cache, caches, demo, deploy, look, measure, size, status, trace
 
 application = typer.Typer(
     name="brisk",
@@ -46,6 +46,7 @@ _add(_LOOK, look.explain, "brisk explain models/detector")
 _add(_LOOK, look.check, "brisk check models --json")
 _add(_LOOK, look.doctor, "brisk doctor --repository models")
 _add(_LOOK, trace.trace, "brisk trace detector --url 127.0.0.1:8001")
+_add(_MEASURE, size.size, "brisk size models")
 _add(_MEASURE, measure.bench, "brisk bench warm --quick", context_settings=measure.CONTEXT)
 _add(_MEASURE, measure.workload, "brisk workload mix.json --url 127.0.0.1:8001")
 application.add_typer(

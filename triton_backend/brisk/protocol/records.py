@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 18
+PROTOCOL_VERSION = 19
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -86,7 +86,7 @@ class LoadModel(NamedTuple):
     may be joined along it. ``states``: kept for up to ``max_sequences`` sequences, each until it
     has been idle for ``sequence_idle_ns``. ``mark``: a region of the stub's that begins with
     its mark (``brisk.protocol.shared_memory``). ``strikes``: workers that its load has ended.
-    ``max_run_ns``: what a run may take.
+    ``max_run_ns``: what a run may take. ``cause``: why it is to be loaded, for metrics.
     """
 
     name: str
@@ -104,6 +104,7 @@ class LoadModel(NamedTuple):
     model: int = 0
     strikes: int = 0
     max_run_ns: int = DEFAULT_MAX_RUN_NS
+    cause: str = "entry"
 
 
 class ModelLoaded(NamedTuple):

@@ -1,13 +1,13 @@
 """What Brisk counts: every metric declared once, values per process, differences per reader.
 
 Standard library only: the stub, the workers and whatever else counts use the same declarations.
-``count``, ``observe_ns`` and ``hold`` write to this process's own statistics.
+``count``, ``observe`` and ``hold`` write to this process's own statistics.
 """
 
 from brisk.telemetry.statistics import STATISTICS
 
 count = STATISTICS.count
-observe_ns = STATISTICS.observe_ns
+observe = STATISTICS.observe
 hold = STATISTICS.hold
 
-__all__ = ["STATISTICS", "count", "hold", "observe_ns"]
+__all__ = ["STATISTICS", "count", "hold", "observe"]

@@ -1,6 +1,6 @@
 """The metrics, each declared once: what is counted, published, documented and shown.
 
-To add one: declare it here, call ``telemetry.count``, ``observe_ns`` or ``hold`` where it happens,
+To add one: declare it here, call ``telemetry.count``, ``observe`` or ``hold`` where it happens,
 run ``tools/make-metrics-pages``. Durations are kept in ns and published in seconds.
 """
 
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """A counter only grows; a gauge is what holds now; a histogram counts durations by size."""
+    """A counter only grows; a gauge is what holds now; a histogram counts values by size."""
 
     COUNTER = "counter"
     SECONDS = "counter of seconds"
@@ -22,26 +22,36 @@ _KINDS = {
     "_seconds_total": Kind.SECONDS,
     "_total": Kind.COUNTER,
     "_seconds": Kind.HISTOGRAM,
+    "_run_requests": Kind.HISTOGRAM,
     "": Kind.GAUGE,
 }
 """By the end of a metric's name, as Prometheus' conventions have it; the first that fits."""
 
 _BOUNDS_MS = (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 BOUNDS_NS = tuple(int(bound * 1e6) for bound in _BOUNDS_MS)
-"""Upper bounds, inclusive, of all histograms' classes; one more class has no bound."""
+"""Upper bounds, inclusive, of the classes of durations; one more class has no bound."""
+
+_BOUNDS_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 REQUEST_LABELS = ("model", "version", "class")
 MODEL_LABELS = ("model", "version")
 
 
 class Metric:
-    """``name`` without Prometheus' suffixes of histograms. Compared by identity: there is one."""
+    """``name`` without Prometheus' suffixes of histograms. Compared by identity: there is one.
 
-    __slots__ = ("help", "kind", "labels", "name")
+    ``bounds``: of a histogram's classes, as values are kept. ``per_unit``: of them, in one that is
+    published.
+    """
+
+    __slots__ = ("bounds", "help", "kind", "labels", "name", "per_unit")
 
     def __init__(self, name: str, help: str, labels: tuple[str, ...] = ()) -> None:
         self.name = name
         self.kind = next(kind for end, kind in _KINDS.items() if name.endswith(end))
+        is_time = name.endswith(("_seconds", "_seconds_total"))
+        self.bounds = BOUNDS_NS if is_time else _BOUNDS_REQUESTS
+        self.per_unit = 1e9 if is_time else 1
         self.help = help
         self.labels = labels
         METRICS[name] = self
@@ -71,6 +81,9 @@ EXECUTION_SECONDS = Metric(
     "From the request's first layer to its last, time parked for more urgent ones included",
     REQUEST_LABELS,
 )
+RUN_REQUESTS = Metric(
+    "brisk_run_requests", "Requests that a run has computed, joined along the batch", MODEL_LABELS
+)
 COMPUTED_IN_STUB = Metric(
     "brisk_computed_in_stub_total",
     "Requests that the model's stub has computed itself, without a worker",
@@ -78,8 +91,9 @@ COMPUTED_IN_STUB = Metric(
 )
 LOADS = Metric(
     "brisk_loads_total",
-    "Loads of a model by a worker, restarts of workers included, by how they ended",
-    (*MODEL_LABELS, "result"),
+    "Loads of a model by a worker, by their cause (the entry's load, a first request, the loss of "
+    "a worker) and how they ended",
+    (*MODEL_LABELS, "cause", "result"),
 )
 LOAD_SECONDS = Metric("brisk_load_seconds", "What a model's load took in the worker", MODEL_LABELS)
 STARTS = Metric(
@@ -180,6 +194,16 @@ HELD_BYTES = Metric(
     "brisk_held_bytes",
     "Bytes held: resident memory of the worker, answers not read yet, inputs of all stubs",
     ("worker", "what"),
+)
+MODEL_WEIGHT_BYTES = Metric(
+    "brisk_model_weight_bytes",
+    "Bytes of the files that a model's weights are mapped from, in a worker",
+    ("worker", *MODEL_LABELS),
+)
+SHARED_SEGMENTS = Metric(
+    "brisk_shared_segments",
+    "Segments of a model that run in a session of their structure, which others may share",
+    ("worker", *MODEL_LABELS),
 )
 LOADED_MODELS = Metric("brisk_loaded_models", "Sessions that a worker holds", ("worker",))
 WAITING_REQUESTS = Metric(

@@ -14,9 +14,6 @@ from brisk.protocol.records import Sample
 from brisk.telemetry import metrics
 from brisk.telemetry.metrics import BOUNDS_NS, METRICS, Kind, Metric
 
-_HISTOGRAM_VALUES = len(BOUNDS_NS) + 2
-"""How many durations are in each class, in order, then their sum in ns."""
-
 Series = tuple[Metric, tuple[str, ...]]
 
 
@@ -51,15 +48,13 @@ class Statistics:
         with self._lock:
             self._values(metric, labels)[0] = value
 
-    def observe_ns(
-        self, metric: Metric, labels: tuple[str, ...], duration_ns: int, times: int = 1
-    ) -> None:
-        """Add a duration to a histogram, as that of so many."""
-        position = bisect_left(BOUNDS_NS, duration_ns)
+    def observe(self, metric: Metric, labels: tuple[str, ...], value: int) -> None:
+        """Add to a histogram; a duration in ns."""
+        position = bisect_left(metric.bounds, value)
         with self._lock:
             values = self._values(metric, labels)
-            values[position] += times
-            values[-1] += duration_ns * times
+            values[position] += 1
+            values[-1] += value
 
     def cells(self, metric: Metric, labels: tuple[str, ...]) -> list[int]:
         """Where a series is counted, for ``add``: it stays the same."""
@@ -73,7 +68,7 @@ class Statistics:
         histograms: tuple[list[int], ...] = (),
         durations_ns: tuple[int, ...] = (),
     ) -> None:
-        """As ``count`` and ``observe_ns`` of each duration as that of ``amount``, all at once.
+        """As ``count`` and ``observe`` of each duration as that of ``amount``, all at once.
 
         The lists are what ``cells`` has given.
         """
@@ -122,8 +117,9 @@ class Statistics:
                 raise InternalError(
                     f"metric {metric.name} has labels {metric.labels}, got {labels!r:.80}"
                 )
-            count = _HISTOGRAM_VALUES if metric.kind is Kind.HISTOGRAM else 1
-            values = self._series[metric, labels] = [0] * count
+            # How many values are in each class, in order, then their sum.
+            size = len(metric.bounds) + 2 if metric.kind is Kind.HISTOGRAM else 1
+            values = self._series[metric, labels] = [0] * size
         return values
 
 
@@ -181,6 +177,7 @@ class RequestAccount:
             self.succeeded(job_class, took_ns, 0, took_ns, requests)
             self._durations[bisect_left(BOUNDS_NS, took_ns)] += requests
             self._statistics.count(metrics.COMPUTED_IN_STUB, self._model, requests)
+            self._statistics.observe(metrics.RUN_REQUESTS, self._model, requests)
 
     def take_durations(self) -> tuple[int, ...]:
         """Of the requests that this process has computed itself and counted since the last call,
@@ -230,15 +227,14 @@ def published(sample: Sample) -> Iterator[PublishedSeries]:
         return
     labels = tuple(zip(metric.labels, sample.labels, strict=True))
     if metric.kind is not Kind.HISTOGRAM:
-        scale = 1e-9 if metric.kind is Kind.SECONDS else 1
-        value = sample.values[0] * scale
+        value = sample.values[0] / metric.per_unit
         yield PublishedSeries(metric.name, metric.help, labels, metric.kind is Kind.GAUGE, value)
         return
     bucket, total, count = published_names(metric)
-    *classes, sum_ns = sample.values
-    bounds = [f"{bound / 1e9:g}" for bound in BOUNDS_NS] + ["+Inf"]
+    *classes, whole = sample.values
+    bounds = [f"{bound / metric.per_unit:g}" for bound in metric.bounds] + ["+Inf"]
     for bound, value in zip(bounds, accumulate(classes), strict=True):
         if value:
             yield PublishedSeries(bucket, metric.help, (*labels, ("le", bound)), False, value)
-    yield PublishedSeries(total, metric.help, labels, False, sum_ns / 1e9)
+    yield PublishedSeries(total, metric.help, labels, False, whole / metric.per_unit)
     yield PublishedSeries(count, metric.help, labels, False, sum(classes))

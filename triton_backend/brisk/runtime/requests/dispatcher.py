@@ -114,10 +114,10 @@ class Dispatcher:
             first = bindings[0].model
             labels = (first.name, str(first.version))
             if session is not None:
-                telemetry.count(metrics.LOADS, (*labels, "loaded"))
-                telemetry.observe_ns(metrics.LOAD_SECONDS, labels, session.load_ns)
+                telemetry.count(metrics.LOADS, (*labels, first.cause, "loaded"))
+                telemetry.observe(metrics.LOAD_SECONDS, labels, session.load_ns)
             elif outcome.error is not None:
-                telemetry.count(metrics.LOADS, (*labels, outcome.error.code))
+                telemetry.count(metrics.LOADS, (*labels, first.cause, outcome.error.code))
                 INCIDENTS.note(f"model '{first.name}' version {first.version}: {outcome.error}")
         for binding in bindings:
             model, peer = binding.model, binding.peer

@@ -144,7 +144,7 @@ class Run:
         """It has just taken the worker from a less urgent one."""
         waited_ns = self.started_ns - self.jobs[0].arrival_ns
         telemetry.count(metrics.PREEMPTIONS, self.labels)
-        telemetry.observe_ns(metrics.PREEMPTION_SECONDS, self.labels, waited_ns)
+        telemetry.observe(metrics.PREEMPTION_SECONDS, self.labels, waited_ns)
 
     def share_of(self, taken_ns: int) -> int:
         """Of a time that it has computed for, what would have been left to others."""
@@ -176,11 +176,13 @@ class Run:
         return [] if self.early is None else self.early.answerers(rows)
 
     def split(self, results: Mapping[str, Value]) -> list[Mapping[str, Value]]:
-        """Each job's rows of the results.
+        """Each job's rows of the results of the run, which is counted.
 
         Raises InternalError where an output has not the batch's rows: such a model must not be
         batched, which its ``max_batch_size`` claims.
         """
+        requests = sum(job.record.requests for job in self.jobs)
+        telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], requests)
         if len(self.jobs) == 1:
             return [results]
         total = self.rows[-1].stop

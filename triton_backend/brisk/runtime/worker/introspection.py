@@ -58,6 +58,7 @@ class Observation:
     aside: Sequence[Step]
     started_ns: int = field(default_factory=time.monotonic_ns)
     readers: dict[int, Peer] = field(default_factory=dict)
+    _measured: set[tuple[str, str, str]] = field(default_factory=set)
 
     def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
         """Send what was counted; news to one stub of each server only."""
@@ -160,6 +161,17 @@ class Observation:
         }
         for what, size in held.items():
             STATISTICS.hold(metrics.HELD_BYTES, (worker, what), size)
+        now = {
+            (worker, entry.bindings[0].model.name, str(entry.bindings[0].model.version)): session
+            for entry in self.sessions.entries()
+            if entry.bindings and (session := entry.session) is not None
+        }
+        for labels in {*now, *self._measured}:  # what is gone holds nothing
+            held_by = now.get(labels)
+            size, shared = (held_by.weight_bytes, held_by.shared_layers) if held_by else (0, 0)
+            STATISTICS.hold(metrics.MODEL_WEIGHT_BYTES, labels, size)
+            STATISTICS.hold(metrics.SHARED_SEGMENTS, labels, shared)
+        self._measured = set(now)
         STATISTICS.hold(metrics.LOADED_MODELS, (worker,), len(self.sessions))
         STATISTICS.hold(metrics.WAITING_REQUESTS, (worker,), len(self.requests.queue))
 

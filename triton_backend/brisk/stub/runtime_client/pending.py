@@ -130,6 +130,7 @@ class ModelLoad:
         self._mark = arena.allocate(MARK_BYTES)
         self._strikes = model.strikes
         self._is_loading = False
+        self._cause = "entry" if is_waited_for else "request"
         self.is_deferred = False
         """No worker has the model, or is loading it, until ``begin`` is called."""
         self._outcome: ModelLoaded | BriskError | None = None
@@ -161,7 +162,7 @@ class ModelLoad:
         reset_mark(self._arena.memory(self._mark))
         self._is_loading = True
         self.is_deferred = False
-        return self.model._replace(mark=self._mark, strikes=self._strikes)
+        return self.model._replace(mark=self._mark, strikes=self._strikes, cause=self._cause)
 
     def settle(self, outcome: ModelLoaded | BriskError) -> None:
         """A load that nobody waits for, and that memory was short for, is tried again with the
@@ -176,6 +177,8 @@ class ModelLoad:
 
     def strike(self) -> BriskError | None:
         """After a worker's death: the error to settle with where the load is to blame again."""
+        if self._outcome is not None or self._is_loading:
+            self._cause = "restart"
         if not self._is_loading:
             return None
         if not mark_is_set(self._arena.memory(self._mark)):

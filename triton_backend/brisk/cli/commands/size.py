@@ -1,0 +1,217 @@
+"""``brisk size``: what a repository takes of a machine, measured with a server of its own."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from brisk.errors import InvalidConfigurationError, UnavailableError
+from brisk.observer import observe_all
+from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from brisk_client.benchmarks.harness.served_server import BenchmarkServer
+    from brisk_client.inference import InferenceClient
+
+FEWEST_REQUESTS = 20
+_WARM_TIMEOUT_S = 120.0
+_POLL_S = 0.2
+_PIPE_COLUMNS = 120
+_FIRST = "brisk_first_of_all"
+
+
+class Size(NamedTuple):
+    """What one more entry takes. ``mib``: memory that the processes of the server hold more with
+    it; ``processor_ms``: user and system time of all of them, a request. None where it was not
+    asked, for which ``problem`` has the reason."""
+
+    entry: str
+    is_loaded: bool
+    mib: float = 0.0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    processor_ms: float | None = None
+    problem: str = ""
+
+
+def size(
+    repository: Annotated[
+        Path,
+        typer.Argument(help="A model repository.", metavar="REPOSITORY", show_default=False),
+    ],
+    seconds: Annotated[
+        float, typer.Option(min=0.1, help="How long each model is asked, once it is warm.")
+    ] = 2.0,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of an input of any model whose sizes are open; may be given again.",
+            metavar="NAME=1,3,224,224",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+) -> None:
+    """Measure memory and processor time of each entry in a repository, and of all together.
+
+    A server on free ports loads one entry after the other, beside those that are there, and asks
+    each by one client until it is warm, and then for a while. `$BRISK_CACHE_DIR` and
+    `$BRISK_THREADS` are those of the shell, and what is prepared stays. Exit status 1 where an
+    entry could not be loaded.
+    """
+    from brisk_client.benchmarks.harness.served_server import benchmark_server
+    from brisk_client.inference import InferenceClient, Transport
+
+    if not repository.is_dir():
+        raise InvalidConfigurationError(f"'{repository}' is no directory")
+    shapes = dict(map(_shape, shape or ()))
+    entries = sorted(path.name for path in repository.iterdir() if path.is_dir())
+    sizes = []
+    with (
+        tempfile.TemporaryDirectory(prefix="brisk-size-") as folder,
+        benchmark_server(Path(folder), {}, _first(Path(folder), repository)) as server,
+        InferenceClient(server.grpc, Transport.GRPC) as client,
+    ):
+        alone_mib = held_mib = _settled_mib(server)
+        for entry in entries:
+            measured = _measure(server, client, entry, seconds, shapes)
+            before_mib, held_mib = held_mib, _settled_mib(server)
+            sizes.append(measured._replace(mib=held_mib - before_mib))
+    if as_json:
+        found = {"server_mib": alone_mib, "entries": [each._asdict() for each in sizes]}
+        print(json.dumps(found, indent=1))
+    else:
+        _show(alone_mib, sizes)
+    if not all(each.is_loaded for each in sizes):
+        raise typer.Exit(1)
+
+
+def _first(folder: Path, repository: Path) -> list[str]:
+    """Options for a server that has a model of one node beside the repository, so that what all
+    entries share is there before they are."""
+    from onnx import TensorProto, helper, save
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y"))
+    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "first", [x], [y])
+    file = folder / _FIRST / "1" / MODEL_FILE
+    file.parent.mkdir(parents=True)
+    opset = [helper.make_opsetid("", 17)]
+    save(helper.make_model(graph, ir_version=8, opset_imports=opset), file)
+    (folder / _FIRST / CONFIG_FILE).write_text(
+        'backend: "brisk" instance_group [ { count: 1 kind: KIND_CPU } ]'
+    )
+    places = (folder, repository.resolve())
+    return [
+        *(f"--model-repository={place}" for place in places),
+        "--model-control-mode=explicit",
+        f"--load-model={_FIRST}",
+    ]
+
+
+def _shape(text: str) -> tuple[str, list[int]]:
+    name, _, sizes = text.rpartition("=")
+    try:
+        return name, [int(each) for each in sizes.split(",")]
+    except ValueError:
+        raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224") from None
+
+
+def _settled_mib(server: BenchmarkServer) -> float:
+    """Of all processes; what several share counts once (proportional set sizes)."""
+    from brisk_client.benchmarks.density.memory import settled_memory
+
+    return sum(each.pss_bytes for each in settled_memory(server.place.base)) / 2**20
+
+
+def _measure(
+    server: BenchmarkServer,
+    client: InferenceClient,
+    entry: str,
+    seconds: float,
+    shapes: Mapping[str, Sequence[int]],
+) -> Size:
+    from tritonclient.utils import InferenceServerException
+
+    try:
+        client.load(entry)
+    except InferenceServerException as error:
+        return Size(entry, is_loaded=False, problem=error.message())
+    try:
+        names = {described["name"] for described in client.inputs(entry)}
+        wanted = {name: sizes for name, sizes in shapes.items() if name in names}
+        inputs = client.example_inputs(entry, wanted)
+        _warm(server, client, entry, inputs)
+        times_s: list[float] = []
+        before_s = server.processor_s()
+        until_s = time.perf_counter() + seconds
+        while len(times_s) < FEWEST_REQUESTS or time.perf_counter() < until_s:
+            begin_s = time.perf_counter()
+            client.infer(entry, inputs)
+            times_s.append(time.perf_counter() - begin_s)
+    except InferenceServerException as error:
+        return Size(entry, is_loaded=True, problem=error.message())
+    except ValueError as error:
+        return Size(entry, is_loaded=True, problem=str(error))
+    processor_s = (server.processor_s() - before_s) / len(times_s)
+    p99_s = quantiles(times_s, n=100, method="inclusive")[98]
+    return Size(entry, True, 0.0, median(times_s) * 1e3, p99_s * 1e3, processor_s * 1e3)
+
+
+def _warm(
+    server: BenchmarkServer,
+    client: InferenceClient,
+    entry: str,
+    inputs: Mapping[str, np.ndarray],
+) -> None:
+    """Ask, now and then, until no worker exchanges a session any more."""
+    until_s = time.monotonic() + _WARM_TIMEOUT_S
+    while True:
+        client.infer(entry, inputs)
+        try:
+            statuses = []
+            for observer in observe_all(server.place):
+                with observer:
+                    statuses.append(observer.status())
+        except UnavailableError:  # no entry of Brisk's is there yet
+            return
+        models = [model for status in statuses for model in status.models if model.layers]
+        if all(model.is_settled for model in models) or time.monotonic() > until_s:
+            return
+        time.sleep(_POLL_S)
+
+
+def _show(alone_mib: float, sizes: Sequence[Size]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("entry", overflow="fold")
+    for header in ("MiB more", "p50 ms", "p99 ms", "processor ms", "a core's requests/s"):
+        table.add_column(header, justify="right")
+    for each in sizes:
+        figures = ["", "", "", ""]
+        if each.p50_ms is not None and each.p99_ms is not None and each.processor_ms:
+            figures = [f"{each.p50_ms:.2f}", f"{each.p99_ms:.2f}", f"{each.processor_ms:.2f}"]
+            figures.append(f"{1e3 / each.processor_ms:.0f}")
+        table.add_row(each.entry, f"{each.mib:.1f}", *figures)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_COLUMNS
+    console.print(table)
+    total_mib = alone_mib + sum(each.mib for each in sizes)
+    loaded = sum(each.is_loaded for each in sizes)
+    console.print(
+        f"{total_mib:.0f} MiB with {loaded} of {len(sizes)} entries, {alone_mib:.0f} MiB without"
+    )
+    for each in sizes:
+        if each.problem:
+            what = "was not asked" if each.is_loaded else "was not loaded"
+            console.print(f"'{each.entry}' {what}: {each.problem}", markup=False, soft_wrap=True)
