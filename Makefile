@@ -5,7 +5,7 @@
 #                   a failure of time alone is run once more, alone: FLAKY, if that passes
 # make image-test   builds docker/Dockerfile.cpu, runs it and asks it; needs Docker or buildah
 # make bench        the benchmark BENCH (warm); ARGS="--quick" and other options of it
-# make release    VERSION=0.2.0: tests, version, sdist, wheel, digests, provenance, tag (CONTRIBUTING.md)
+# make release    VERSION=0.2.0: tests, version, sdist, wheel, image, provenance, tag (CONTRIBUTING.md)
 # make clean        removes what was generated, .venv stays
 
 VENV := .venv
@@ -45,7 +45,7 @@ bench: test-environment samples
 	@$(VENV)/bin/brisk bench $(BENCH) $(ARGS)
 
 release: test-environment
-	@$(VENV)/bin/python tools/release $(VERSION) $(if $(filter 0,$(CHECKS)),--no-checks)
+	@$(VENV)/bin/python tools/release $(VERSION) $(if $(filter 0,$(CHECKS)),--no-checks) $(if $(filter 0,$(IMAGE)),--no-image)
 
 clean:
 	rm -rf build model_repository/*/*/model.onnx model_repository/*/expected.npz model_repository/*/accuracy.json

@@ -53,6 +53,10 @@ class Engine(ABC):
         """The image's own settings: ``Entrypoint``, ``Cmd``, ``Healthcheck``, ``User`` …"""
 
     @abstractmethod
+    def tag(self, image: str, name: str) -> str:
+        """Give the image another name; its digest, ``sha256:…``."""
+
+    @abstractmethod
     def remove(self, image: str) -> None: ...
 
 
@@ -119,6 +123,10 @@ class Docker(Engine):
         (described,) = json.loads(run(["docker", "image", "inspect", image]))
         return dict(described["Config"])
 
+    def tag(self, image: str, name: str) -> str:
+        run(["docker", "tag", image, name])
+        return run(["docker", "image", "inspect", "--format={{.Id}}", name]).strip()
+
     def remove(self, image: str) -> None:
         run(["docker", "image", "rm", image])
 
@@ -166,6 +174,11 @@ class Buildah(Engine):
             return run([*words, container, "--", *command])
         finally:
             run(["buildah", "rm", container])
+
+    def tag(self, image: str, name: str) -> str:
+        run(["buildah", "tag", image, name])
+        form = "--format=sha256:{{.FromImageID}}"
+        return run(["buildah", "inspect", "--type=image", form, name]).strip()
 
     def remove(self, image: str) -> None:
         run(["buildah", "rmi", image])

@@ -256,12 +256,12 @@ def operators(deployment: Deployment) -> Findings:
     files = _model_files(deployment)
     if not files:
         return unknown("no model repository was given or found")
-    from brisk.segments.model.sources import BareModel
+    from brisk.segments.model.sources import checked_model
 
     findings = []
     for file in files:
         try:  # every session of the model, as a load would make
-            BareModel(file, 1, tuning=_entry_tuning(file, deployment)).check()
+            checked_model(file, 1, tuning=_entry_tuning(file, deployment))
         except BriskError as error:
             findings += problem(f"{file}: {error}", "it is not served", "fix the model")
     return findings or good(f"ONNX Runtime takes all {len(files)} models")

@@ -92,7 +92,7 @@ def open_segment(
         if len(held) < len(in_place):
             file.give_to(options)
         options.add_session_config_entry(FOLDER_ENTRY, str(file.path.parent))
-        model = proto.SerializeToString() if file.own_format is None else bytes(file.own_format)
+        model = proto.SerializeToString() if file.unread is None else bytes(file.unread)
         providers = [provider] if provider == CPU else [provider, CPU]
         session = onnxruntime().InferenceSession(model, options, providers=providers)
         wanted = provider if isinstance(provider, str) else provider[0]
@@ -108,7 +108,7 @@ def open_segment(
         except Exception as error:  # noqa: BLE001  # ONNX Runtime's have no common class
             refusal = error
     blame = "the file"
-    if file.own_format is None:
+    if file.unread is None:
         blame = _blame(segment.proto, refusal, lambda proto: make(proto, forms[-1]))
     raise InvalidModelError(
         f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "

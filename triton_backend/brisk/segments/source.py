@@ -53,6 +53,8 @@ class Source(ABC):
     """Every file of the model, in the state in which it was read: ``content.stamps`` of it."""
     wants_artefact = False
     """Whether a prepared form would serve the model better."""
+    remark = ""
+    """What is unusual about how it is served, for its log."""
 
     @abstractmethod
     def open(self, index: int) -> OrtSession:

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.entry_files import MODEL_FILE, REFUSED, layout_problem
-from brisk.segments.model.sources import BareModel
+from brisk.segments.model.sources import checked_model
 from brisk.stub.config.agreement import check_tensors
 from brisk.stub.config.entry import Entry, read_entry
 from brisk.triton.server_preload import is_plain
@@ -102,7 +102,8 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
             }
         )
         check_tensors(config, Path(entry.model.path))
-        _open(entry)
+        if remark := _open(entry):
+            yield of_it(WARNING, remark)
     except BriskError as error:
         yield of_it(PROBLEM, str(error))
         return
@@ -116,13 +117,17 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
             yield of_it(INFORMATION, f"parameters {', '.join(names)} {text}")
 
 
-def _open(entry: Entry) -> None:
-    """As a load would, but for its weights' best form. Raises BriskError."""
+def _open(entry: Entry) -> str:
+    """As a load would, but for its weights' best form: what is unusual about it.
+
+    Raises BriskError.
+    """
     path = Path(entry.model.path)
     if is_pipeline(path):
         read_pipeline(path)
     elif entry.device == "cpu":
-        BareModel(path, 1, tuning=entry.model.tuning).check()
+        return checked_model(path, 1, tuning=entry.model.tuning).remark
+    return ""
 
 
 def _fields(text: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from brisk.segments.model import cutting
 from brisk.segments.model.graph_names import is_in_order, types_of
 from brisk.segments.model.model_file import read_model_file
 from brisk.segments.model.node_times import UNKNOWN_BATCH, UNKNOWN_SIZE, predicted_times_ns
-from brisk.segments.model.sources import BareModel
+from brisk.segments.model.sources import BareModel, checked_model
 from brisk.segments.prepared.form import (
     SEVERAL_ROWS,
     KeptSegment,
@@ -52,8 +52,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     threads = usable_cores()
     class_text, tuning = _said(entry, file)
     taps = tapped_values(latest(file))
-    source = BareModel(file, threads, taps, tuning)
-    source.check()
+    source = checked_model(file, threads, taps, tuning)
     typed = _typed(source.file.proto)
     times_ns = [] if typed is None else predicted_times_ns(typed)
     types = {} if typed is None else types_of(typed.graph)
@@ -62,6 +61,8 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     version = onnxruntime().__version__
     yield f"{file}: computed by ONNX Runtime {version} on {_count_text(threads, 'thread')}"
     yield f"  {size_text(source)}"
+    if source.remark:
+        yield f"  {source.remark}"
     yield from _variables_text("input", source.plan.inputs, every=every)
     yield from _variables_text("output", source.plan.outputs, every=every)
     yield f"  class: {class_text}"
@@ -70,7 +71,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     yield f"  learned caches: {exits_text}"
     if taps:
         yield f"  cut for them behind: {', '.join(taps)}"
-    if source.file.own_format is None:
+    if source.file.unread is None:
         yield "  times: predicted, of one thread; open sizes are taken as 1 (batch) and 128"
     answers = tuple(variable.name for variable in source.plan.outputs)
     behind = [*live_at(source.plan)[1:-1], answers]
@@ -115,8 +116,8 @@ def _typed(proto: ModelProto) -> ModelProto | None:
 def size_text(source: BareModel) -> str:
     """Of a model in words: its nodes and weights."""
     file = source.file
-    if file.own_format is not None:
-        return f"{len(file.own_format) / 1e6:.1f} MB in ONNX Runtime's own format"
+    if file.unread is not None:
+        return f"{len(file.unread) / 1e6:.1f} MB that ONNX Runtime reads by itself"
     weights = sum(weight.data.nbytes for weight in file.weights.values())
     weights += sum(
         tensor.ByteSize()
@@ -149,8 +150,12 @@ def _whole_text(source: BareModel, types: Mapping[str, TypeProto], total_ms: flo
     """Why the model is one segment."""
     file, longest_ms = source.file, cutting.LONGEST_SEGMENT_NS / 1e6
     graph, size = file.proto.graph, file.path.stat().st_size
-    if file.own_format is not None:
-        return "it is in ONNX Runtime's own format, which stays whole"
+    if file.unread is not None:
+        return (
+            "ONNX Runtime reads the file by itself"
+            if source.remark
+            else ("it is in ONNX Runtime's own format, which stays whole")
+        )
     if not is_in_order(graph):
         return "its nodes or names are in no order that parts could keep"
     if size < cutting.SMALL_MODEL_BYTES and len(graph.node) <= cutting.SMALL_MODEL_NODES:
@@ -243,6 +248,8 @@ def captured_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
     inputs = (*source.plan.inputs, *source.plan.fixed)
     yield f"{file}: computed by ONNX Runtime's CUDA provider on {device}"
     yield f"  {size_text(source)}"
+    if source.remark:
+        yield f"  {source.remark}"
     yield from _variables_text("input", inputs, every=every)
     yield from _variables_text("output", source.plan.outputs, every=every)
     yield "  a run of batch 1 is captured by the load, which says what it is made of; others when"

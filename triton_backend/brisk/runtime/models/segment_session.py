@@ -61,22 +61,27 @@ class _ModelFile:
     def open(
         self,
         *,
-        is_awaited: bool = False,
-        keeps_graph: bool = False,
         takes_optional: bool = False,
         longest_ns: float | None = None,
-        read: ModelFile | None = None,
     ) -> BareModel:
         """As ``BareModel``."""
         from brisk.segments.model.sources import BareModel
 
         return BareModel(
             *(self.path, self.threads, self.taps, self.tuning),
-            is_awaited=is_awaited,
-            keeps_graph=keeps_graph,
             takes_optional=takes_optional,
             longest_ns=longest_ns,
+        )
+
+    def checked(self, read: ModelFile | None, *, is_awaited: bool) -> BareModel:
+        """As ``checked_model``; the graph is kept where a load that did not has ended a worker."""
+        from brisk.segments.model.sources import checked_model
+
+        return checked_model(
+            *(self.path, self.threads, self.taps, self.tuning),
             file=read,
+            is_awaited=is_awaited,
+            keeps_graph=not is_awaited,
         )
 
 
@@ -110,6 +115,8 @@ class SegmentSession(Session):
         self._file = file
         kind = _ORIGINS[source.origin]
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
+        if source.remark:
+            self.summary += f": {source.remark}"
         start_lanes(starting.table, file.threads, give_way)
 
     @property
@@ -226,10 +233,7 @@ def load_segment_session(
             read, source = _of_sibling(file, reject)
         if source is None:
             with exchange_attempt(path, most_deaths=1) as may_be_optimised:
-                is_awaited = may_be_optimised
-                bare = file.open(is_awaited=is_awaited, keeps_graph=not is_awaited, read=read)
-                bare.check()
-            source = bare
+                source = file.checked(read, is_awaited=may_be_optimised)
         starting = start_segments(source)
     starting.table.recorder.add("parse", EventKind.PARSE, None, started_ns)
     return SegmentSession(file, starting, give_way)

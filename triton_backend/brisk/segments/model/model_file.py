@@ -9,7 +9,7 @@ written, and every process that serves the model shares the file's pages. ResNet
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from brisk.graph.files.tensors import external_range
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import Stamp, find_inside, shown
-from brisk.segments.model.graph_names import bodies_of
+from brisk.segments.model.graph_names import bodies_of, constants_of
 from brisk.segments.session import IN_PLACE_BYTES, Weight
 
 MOST_NESTED_BYTES = 1 << 30
@@ -39,8 +39,8 @@ class ModelFile:
 
     ``weights``: those weights by name. ``files``: each mapped file by its name in the model's
     folder. ``stamps``: of these when they were mapped, the model's own as ``ITSELF``.
-    ``own_format``: the whole model in ONNX Runtime's own format, where the file is in that;
-    ``proto`` has inputs and outputs only then.
+    ``unread``: the whole file, where ONNX Runtime reads it by itself: one in its own format, or
+    ``unread_file``; ``proto`` has inputs and outputs only then.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class ModelFile:
     weights: Mapping[str, Weight]
     files: Mapping[str, memoryview]
     stamps: Mapping[str, Stamp]
-    own_format: memoryview | None = None
+    unread: memoryview | None = None
 
     def give_to(self, options: Any) -> None:
         """Let a session with these ``SessionOptions`` read the files, none of which it opens."""
@@ -80,6 +80,22 @@ def read_model_file(path: Path) -> ModelFile:
         return _with_weights(path, proto, MappedFile(data, stamp), detached, refers=refers)
     except UnicodeDecodeError as error:
         raise InvalidModelError(f"{path}: a name in it is no UTF-8 text ({error})") from error
+
+
+def unread_file(path: Path) -> ModelFile:
+    """The same, for ONNX Runtime to read: all that requests may leave out has its default.
+
+    Raises InvalidModelError as ``read_model_file``, and where that would open other files.
+    """
+    file = read_model_file(path)
+    if file.unread is not None or set(file.files) != {path.name}:
+        raise InvalidModelError(f"{path}: ONNX Runtime is not to open other files by itself")
+    graph = file.proto.graph
+    given = constants_of(graph)
+    inputs = [info for info in graph.input if info.name not in given]
+    shell = helper.make_graph([], graph.name or path.stem, inputs, list(graph.output))
+    unread = file.files[path.name]
+    return replace(file, proto=helper.make_model(shell), weights={}, files={}, unread=unread)
 
 
 def _with_weights(

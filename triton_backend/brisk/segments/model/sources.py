@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
@@ -12,11 +12,11 @@ import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from brisk.artefacts import content
-from brisk.errors import InvalidModelError
+from brisk.errors import BriskError, InvalidModelError
 from brisk.graph.files.proto import from_type_proto
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.program import Variable
-from brisk.ort_format import read_ort_operators
+from brisk.ort_format import is_ort_format, read_ort_operators
 from brisk.segments.model.cutting import cut_points
 from brisk.segments.model.extraction import Segment, extract, normalise
 from brisk.segments.model.graph_names import (
@@ -25,7 +25,7 @@ from brisk.segments.model.graph_names import (
     names_of,
     operators_of,
 )
-from brisk.segments.model.model_file import ModelFile, read_model_file
+from brisk.segments.model.model_file import ModelFile, read_model_file, unread_file
 from brisk.segments.opening import CPU, Form, Provider, open_segment
 from brisk.segments.session import NEEDS_PACKING, OrtSession, running, shared
 from brisk.segments.source import SegmentPlan, Source
@@ -85,9 +85,9 @@ class BareModel(Source):
         """
         file = read_model_file(path) if file is None else file
         normalise(file.proto)
-        self.operators = operators_of(file.proto)
-        if file.own_format is not None:
-            self.operators = read_ort_operators(file.own_format)
+        self.operators: Set[str] = operators_of(file.proto)
+        if file.unread is not None:
+            self.operators = _operators_of_unread(file.unread)
         # ONNX Runtime fuses nothing with what a request may give, and answers by that
         takes_optional |= not self.operators.isdisjoint(CHANGED_BY_OPTIMISING)
         optional = () if takes_optional else _fix_optional(file.proto.graph)
@@ -107,7 +107,7 @@ class BareModel(Source):
         defaults = _take_defaults(file.proto, file)
         known = None if defaults else names
         self.segments: Sequence[Segment] = extract(file.proto, spans, typed, known)
-        self.wants_artefact = file.own_format is None  # else it is optimised already
+        self.wants_artefact = file.unread is None  # else it is optimised already
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
         self.plan = SegmentPlan(
             name=typed.graph.name,
@@ -162,7 +162,7 @@ class BareModel(Source):
         """All that the segment's warm session is made from; None where that is not digested:
         weights that are too large, a model in another format, operators of a library.
         """
-        if self.file.own_format is not None or self._tuning.operator_libraries:
+        if self.file.unread is not None or self._tuning.operator_libraries:
             return None
         proto, weights = ModelProto(), self.file.weights
         proto.CopyFrom(self.segments[index].proto)
@@ -202,7 +202,7 @@ class BareModel(Source):
                 operators = operators_of(segment.proto)
             if not operators.isdisjoint(CHANGED_BY_OPTIMISING):
                 return Form.OPTIMISED
-        if not self._is_awaited or self.file.own_format is not None:
+        if not self._is_awaited or self.file.unread is not None:
             return Form.IN_PLACE
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
         bytes_held = sum(each.data.nbytes for each in held)
@@ -222,6 +222,57 @@ class BareModel(Source):
             is_one_of_several=len(self.segments) > 1,
             provider=self._provider,
         )
+
+
+def checked_model(
+    path: Path,
+    threads: int,
+    taps: Collection[str] = (),
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+    *,
+    file: ModelFile | None = None,
+    is_awaited: bool = False,
+    keeps_graph: bool = False,
+) -> BareModel:
+    """The model at ``path`` with its sessions made: see ``BareModel``.
+
+    Where it cannot be cut, or ONNX Runtime refuses what it was cut into, one session of the
+    unchanged file, if ONNX Runtime takes that; its ``remark`` says so. Raises as ``BareModel`` and
+    its ``check``.
+    """
+    first: Exception
+    try:
+        model = BareModel(
+            *(path, threads, taps, tuning),
+            file=file,
+            is_awaited=is_awaited,
+            keeps_graph=keeps_graph,
+        )
+    except BriskError:
+        raise
+    except Exception as error:  # noqa: BLE001  # whatever cannot be done with its graph
+        first = error
+    else:
+        try:
+            model.check()
+            return model
+        except InvalidModelError as error:
+            if model.file.unread is not None or content.written_since(path, model.made_of):
+                raise
+            first = error
+    try:
+        whole = BareModel(path, threads, (), tuning, file=unread_file(path))
+        whole.check()
+    except BriskError:
+        raise first from None
+    reason = " ".join(f"{type(first).__name__}: {first}".split())
+    whole.remark = f"one session of the unchanged file, since it cannot be cut ({reason:.300})"
+    return whole
+
+
+def _operators_of_unread(file: memoryview) -> Set[str]:
+    """Of an ONNX file, which nobody else has read, all that optimising changes."""
+    return read_ort_operators(file) if is_ort_format(file) else CHANGED_BY_OPTIMISING
 
 
 def _variable(info: ValueInfoProto, is_optional: bool = False) -> Variable:

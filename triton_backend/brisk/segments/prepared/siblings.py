@@ -88,7 +88,7 @@ def sibling_of(
     """None for a model that can have none, and where ``is_looked_for`` says so of how its skeleton
     begins.
     """
-    if file.own_format is not None:
+    if file.unread is not None:
         return None
     normalise(file.proto)
     graph = file.proto.graph
