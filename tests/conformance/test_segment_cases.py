@@ -44,8 +44,10 @@ def test_what_is_prepared_passes_as_what_was_opened_does(outcomes: list[CaseOutc
 def test_what_onnxruntime_passes_segments_pass_wherever_they_are_cut(
     node_cases: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One node is no more than it was above."""
     monkeypatch.setattr(cutting, "LONGEST_SEGMENT_NS", 0)
-    outcomes = run_cases(node_cases, tmp_path, (FIRST,))
+    several = [case for case in node_cases if len(case.model.graph.node) > 1]
+    outcomes = run_cases(several, tmp_path, (FIRST,))
     assert sum(outcome.segments > 1 for outcome in outcomes) > 100
     assert {
         outcome.name: dict(outcome.failures)
