@@ -126,7 +126,10 @@ class InferenceClient:
             ]
             dtype = utils.triton_to_np_dtype(described["datatype"])
             if dtype is None or np.dtype(dtype).kind not in "biuf":
-                raise ValueError(f"input '{described['name']}' is of {described['datatype']}")
+                raise ValueError(
+                    f"input '{described['name']}' is of {described['datatype']}, which is not "
+                    "made up: give it with a file of arrays"
+                )
             inputs[described["name"]] = (
                 random.standard_normal(shape).astype(dtype)
                 if np.dtype(dtype).kind == "f"
@@ -136,6 +139,8 @@ class InferenceClient:
 
     def _input(self, name: str, array: np.ndarray) -> Any:
         """A bfloat16 array (ml_dtypes) is sent as BF16; everything else by its numpy type."""
+        if array.dtype.kind == "U":
+            array = array.astype(object)  # as tritonclient wants strings
         is_bfloat16 = array.dtype.name == "bfloat16"
         datatype = "BF16" if is_bfloat16 else utils.np_to_triton_dtype(array.dtype)
         described = self._module.InferInput(name, list(array.shape), datatype)

@@ -135,6 +135,13 @@ def test_serving_nothing_is_an_error_in_one_line_with_the_next_step() -> None:
     assert answer.stderr == "error: no model repository; give one with --repository DIR\n"
 
 
+@pytest.mark.parametrize("stray", ["models", "--repositry"])
+def test_what_was_meant_for_a_repository_is_told(stray: str) -> None:
+    answer = run("serve", stray, "models")
+    assert answer.returncode == 1
+    assert answer.stderr.endswith(f"--repository DIR, not '{stray}'\n")
+
+
 def test_serving_a_missing_repository_names_it(tmp_path: Path) -> None:
     answer = run("serve", "--repository", tmp_path / "absent")
     assert answer.returncode == 1

@@ -14,6 +14,7 @@ CHECKS: dict[str, Callable[[Deployment], Findings]] = {
     "runtime's Python": installation.interpreter,
     "runtime": installation.runtime,
     "GPUs": gpus.gpus,
+    "settings": machine.settings,
     "threads": machine.threads,
     "spinning threads": machine.spinning,
     "scheduling classes": machine.scheduling_classes,

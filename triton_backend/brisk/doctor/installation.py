@@ -147,12 +147,13 @@ def artefacts(deployment: Deployment) -> Findings:
 
 def _model_files(deployment: Deployment) -> list[Path]:
     """The ONNX file of every version of every entry."""
-    return [
-        file
+    files = {
+        file.resolve(): file  # the same repository may be named twice
         for repository in deployment.repositories
         for file in sorted(repository.glob(f"*/*/{MODEL_FILE}"))
         if file.parent.name.isdecimal()
-    ]
+    }
+    return list(files.values())
 
 
 def _entry_tuning(file: Path, deployment: Deployment) -> SessionTuning:

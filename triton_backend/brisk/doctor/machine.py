@@ -18,6 +18,7 @@ from brisk.doctor.deployment import (
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
+from brisk.settings import unknown_variables
 from brisk.triton.regions import left
 
 CONNECT_TIMEOUT_S = 5.0
@@ -29,6 +30,16 @@ _MOST_NAMED = 3
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
+def settings(deployment: Deployment) -> Findings:
+    """Variables that look like settings and are none."""
+    findings = [
+        finding
+        for told in unknown_variables(deployment.environment)
+        for finding in advice(told, "it sets nothing", "docs/configuration.md has all of them")
+    ]
+    return findings or good("every BRISK_ variable is a setting")
+
+
 def threads(deployment: Deployment) -> Findings:
     """Against cores and quota: more threads than cores take turns in the middle of a layer."""
     cores = len(os.sched_getaffinity(deployment.server or 0))
@@ -38,7 +49,13 @@ def threads(deployment: Deployment) -> Findings:
         count = status.threads  # what runs, whatever is set by now
     found = f"{count} threads on {cores} usable cores"
     findings = good(found)
-    if count > cores:
+    if text and not text.isdecimal():
+        findings = problem(
+            f"BRISK_THREADS is '{text}', no whole number",
+            "the runtime does not start",
+            f"BRISK_THREADS={cores}, or without it",
+        )
+    elif count > cores:
         cost = "every layer waits for the thread that is not running"
         findings = problem(found, cost, f"BRISK_THREADS={cores} or less")
     quota = _quota_cores(deployment)

@@ -16,6 +16,18 @@ cache = typer.Typer(
 _DAY_S = 86400.0
 
 
+def _check_directory() -> None:
+    """Raises InvalidConfigurationError where it is a file; one that is not there yet is empty."""
+    from brisk.errors import InvalidConfigurationError
+    from brisk.settings import cache_directory
+
+    directory = cache_directory()
+    if directory.exists() and not directory.is_dir():
+        raise InvalidConfigurationError(
+            f"the cache directory '{directory}' is no directory (BRISK_CACHE_DIR)"
+        )
+
+
 @cache.command("list")
 def show() -> None:
     """The prepared forms of this cache directory, the one that was used last first."""
@@ -26,6 +38,7 @@ def show() -> None:
     from brisk.artefacts.container import Container
     from brisk.errors import ArtefactError
 
+    _check_directory()
     kept = room.kept_artefacts()
     table = Table("MiB", "last used", "in use", "made from")
     for each in reversed(kept):
@@ -59,6 +72,7 @@ def clear(
     """Remove prepared forms that nobody uses; models start from their own files then."""
     from brisk.artefacts import room
 
+    _check_directory()
     before_s = time.time() - unused_days * _DAY_S
     chosen = [each for each in room.kept_artefacts() if each.used_s <= before_s]
     removed = [each for each in chosen if room.remove(each.path)]

@@ -80,8 +80,8 @@ def config(
     """Write a complete config.pbtxt, so that Triton need not auto-complete it.
 
     Triton spends about a second on auto-completion at every load; with complete entries the
-    server can run with `--disable-auto-complete-config`. The text is what `brisk serve` completes
-    an entry without one to.
+    server can run with `--disable-auto-complete-config`. All but the
+    backend's name is what `brisk serve` completes an entry without one to.
     """
     target = model_directory / "config.pbtxt"
     if target.exists() and not stdout and not force:

@@ -122,6 +122,9 @@ def doctor(
     from brisk.doctor import examine
     from brisk.doctor.deployment import Severity, find_deployment
 
+    for path in repository or ():
+        if not path.is_dir():
+            raise InvalidConfigurationError(f"model repository '{path}' is no directory")
     deployment = find_deployment(repository or (), device)
     findings = []
     for check, finding in examine(deployment):

@@ -119,8 +119,12 @@ def _read(file: Path, seconds: float | None, models: list[str]) -> Workload:
 
     try:
         found = read_workload(file)
-    except (ValueError, OSError) as error:
-        raise InvalidConfigurationError(str(error)) from None
+    except OSError as error:
+        raise InvalidConfigurationError(
+            f"workload '{file}' cannot be read: {error.strerror}; expected a JSON file"
+        ) from None
+    except ValueError as error:
+        raise InvalidConfigurationError(f"{error}; expected a workload in DISB's JSON") from None
     known = {task.model for task in found.tasks}
     renamed = {}
     for text in models:

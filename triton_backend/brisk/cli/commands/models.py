@@ -23,7 +23,7 @@ VersionOption = Annotated[
     int | None, typer.Option(help="Version of the model; the newest unless given.")
 ]
 
-DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:<number>.")]
+DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:NUMBER.")]
 
 
 def version_files(model_directory: Path) -> dict[int, Path]:
@@ -51,6 +51,8 @@ def entries_in(model: Path) -> list[Path]:
 
     Raises InvalidModelError where there is none.
     """
+    if not model.exists():
+        raise InvalidModelError(f"there is no model at '{model}'")
     if not model.is_dir() or _has_version(model):
         return [model]
     entries = sorted(path for path in model.iterdir() if path.is_dir() and _has_version(path))

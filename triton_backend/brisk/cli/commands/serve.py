@@ -97,7 +97,11 @@ def serve(words: Sequence[str]) -> None:
         *(f"--model-repository={path.absolute()}" for path in own.repository),
     ]
     if option(options, "model-repository") is None and option(options, "model-store") is None:
-        raise InvalidConfigurationError("no model repository; give one with --repository DIR")
+        is_meant = others and (not others[0].startswith("-") or "--repo" in others[0])
+        stray = f", not '{others[0]}'" if is_meant else ""
+        raise InvalidConfigurationError(
+            f"no model repository; give one with --repository DIR{stray}"
+        )
     for path in own.repository:
         if not path.is_dir():
             raise InvalidConfigurationError(f"model repository '{path}' is no directory")

@@ -14,7 +14,7 @@ import typer
 
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.observer import observe_all
-from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE
+from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, layout_problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,9 +70,11 @@ def size(
     from brisk_client.benchmarks.harness.served_server import benchmark_server
     from brisk_client.inference import InferenceClient, Transport
 
+    shapes = dict(map(_shape, shape or ()))
     if not repository.is_dir():
         raise InvalidConfigurationError(f"'{repository}' is no directory")
-    shapes = dict(map(_shape, shape or ()))
+    if (wrong := layout_problem(repository)) is not None:
+        raise InvalidConfigurationError(f"'{repository}': {wrong}")
     entries = sorted(path.name for path in repository.iterdir() if path.is_dir())
     sizes = []
     with (
@@ -143,7 +145,8 @@ def _measure(
     try:
         client.load(entry)
     except InferenceServerException as error:
-        return Size(entry, is_loaded=False, problem=error.message())
+        problem, _, _ = error.message().partition("\n\nAt:")  # places in Triton's own Python
+        return Size(entry, is_loaded=False, problem=problem)
     try:
         names = {described["name"] for described in client.inputs(entry)}
         wanted = {name: sizes for name, sizes in shapes.items() if name in names}

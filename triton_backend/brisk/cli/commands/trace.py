@@ -87,9 +87,18 @@ def trace(
     a layer.
     """
     from brisk_client.benchmarks.engines.model_inputs import read_given
+    from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+    from brisk_client.urgency import check_class
 
     texts = [f"{name}:shape={sizes}" for name, _, sizes in (s.partition("=") for s in shape or ())]
-    given = read_given([*([] if data is None else [str(data)]), *texts])
+    try:
+        check_class(job_class)
+        given = read_given([*([] if data is None else [str(data)]), *texts])
+    except ValueError as error:
+        raise InvalidConfigurationError(f"--class: {error}") from None
+    except UnusableArgumentError as error:
+        option = "--data" if data is not None and str(data) in str(error) else "--shape"
+        raise InvalidConfigurationError(str(error).replace("--input", option, 1)) from None
     if url:
         processes = _through_server(model, url, device, job_class, given)
     else:
@@ -129,7 +138,11 @@ def _through_server(
         try:
             inputs = client.example_inputs(model, given.shapes, given.arrays)
         except ValueError as error:
-            raise InvalidConfigurationError(f"{error}; give it with --data FILE.npz") from error
+            if type(error).__name__ == "JSONDecodeError":  # of whatever library tritonclient has
+                raise UnavailableError(
+                    f"'{url}' answers, but not as Triton's HTTP or gRPC port does"
+                ) from None
+            raise InvalidConfigurationError(str(error)) from error
         _ask(client, model, job_class, inputs)
         observers = [open_observers.enter_context(each) for each in observe_all(place)]
         _begin(observers)
@@ -192,6 +205,11 @@ def _ask_runtime(runtime: RuntimeClient, inputs: Mapping[str, np.ndarray], job_c
     from brisk.protocol.datatypes import BY_ELEMENT_NAME
     from brisk_client.benchmarks.harness.timed_reply import TimedReply
 
+    if strings := [name for name, array in inputs.items() if array.dtype.kind in "OSU"]:
+        raise InvalidConfigurationError(
+            f"input '{strings[0]}' holds strings: a model with such is traced through a server, "
+            "with --url HOST:PORT"
+        )
     forms = tuple(
         TensorForm(name, BY_ELEMENT_NAME[array.dtype.name].name, array.shape)
         for name, array in inputs.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from brisk.view.entry_text import SCHEMA, entry_text, listed, loaded_versions, r
 
 SERVED = ("brisk", "onnxruntime")
 """Backends whose entries are Brisk's own, or could be."""
+
+GPU = Path("/dev/nvidia0")
 
 PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
 
@@ -60,6 +63,10 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         return
     if (unknown := _unknown_field(written)) is not None:
         yield of_all(PROBLEM, f"config.pbtxt: {unknown}")
+    if config.name and config.name != directory.name:
+        yield of_all(
+            PROBLEM, f"config.pbtxt has name '{config.name}'; expected the directory's, or none"
+        )
     if not is_plain(directory):
         yield of_all(
             WARNING,
@@ -68,7 +75,22 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         )
     versions = loaded_versions(directory, config)
     if not versions:
-        yield of_all(PROBLEM, f"it has no version; expected a file like 1/{MODEL_FILE}")
+        expected = f"expected a file like 1/{MODEL_FILE}"
+        if (directory / MODEL_FILE).is_file() and directory.name.isdecimal():
+            expected = "this looks like one model: give the folder above it"
+        yield of_all(PROBLEM, f"it has no version; {expected}")
+        return
+    wanted = config.version_policy.specific.versions
+    if wanted and not set(wanted) & set(versions):
+        yield of_all(
+            PROBLEM, f"version_policy loads versions {list(wanted)}; there are {list(versions)}"
+        )
+        return
+    if config.backend not in SERVED and (near := get_close_matches(config.backend, SERVED)):
+        yield of_all(PROBLEM, f"there is no backend '{config.backend}'; did you mean '{near[0]}'?")
+        return
+    if written is None and not any(listed(directory / str(each)) for each in versions):
+        yield of_all(PROBLEM, f"its versions are empty; expected a file like 1/{MODEL_FILE}")
         return
     text, lost = entry_text(directory, SERVED)
     if text is None:
@@ -91,6 +113,8 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
 
     groups = config.get("instance_group", ())
     kind = next((group["kind"] for group in groups if "kind" in group), "KIND_CPU")
+    if kind == "KIND_GPU" and not GPU.exists():
+        yield of_it(WARNING, "instance_group has KIND_GPU, which needs a GPU: none is here")
     try:
         entry = read_entry(
             {

@@ -151,7 +151,8 @@ def _check_completion(config: Mapping[str, Any]) -> None:
 def _one(output: Mapping[str, Any]) -> tuple[int, ...]:
     """The shape of one value: Triton has no tensors without sizes, so an entry gives such an
     output some, all 1."""
-    dims = output.get("dims", ()) if output.get("reshape") is None else output["reshape"]["shape"]
+    reshape = output.get("reshape")
+    dims = output.get("dims", ()) if reshape is None else reshape.get("shape", ())
     return (1,) * len(dims)
 
 
