@@ -52,13 +52,14 @@ def test_what_a_text_leaves_out_stands_behind_it(
     ("config", "counts"),
     [
         ("", [1]),
-        ('backend: "brisk" max_batch_size: 8', [1]),
+        ('platform: "onnxruntime_onnx" max_batch_size: 8', [1]),
         ("input { name: 'x' } output { name: 'y' }", [1]),
+        ('backend: "brisk"', []),
         ("instance_group { kind: KIND_CPU }", [0]),
         ("instance_group { count: 2 } instance_group { count: 3 }", [2, 3]),
     ],
 )
-def test_an_entry_that_says_nothing_of_instances_has_one(
+def test_an_entry_of_onnx_runtime_s_backend_that_says_nothing_of_instances_has_one(
     tmp_path: Path, config: str, counts: list[int]
 ) -> None:
     groups = completed(write_entry(tmp_path, "model", doubled(), config)).instance_group

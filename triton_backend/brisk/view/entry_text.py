@@ -21,6 +21,7 @@ from brisk.stub.config.signature import model_signature
 LONGEST_CONFIG_BYTES = 16 << 20
 
 _ONNX_PLATFORM = "onnxruntime_onnx"
+_ONNX_BACKEND = "onnxruntime"
 
 
 def _load_schema() -> Any:
@@ -77,7 +78,9 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
     text = written or ""
     if not versions:
         return EntryText(text, None)
-    added = [_completion(directory, version, config) for version in _loaded(config, versions)]
+    added = [
+        _completion(directory, version, config, backend) for version in _loaded(config, versions)
+    ]
     differ = "its versions differ in what they take and give"
     return EntryText(
         f"{text}\n{added[-1]}" if added[-1] else text,
@@ -143,7 +146,7 @@ def _backend(config: Any, files: set[str]) -> str:
     if config.platform == _ONNX_PLATFORM or (
         not config.platform and MODEL_FILE in (*files, config.default_model_filename)
     ):
-        return "onnxruntime"
+        return _ONNX_BACKEND
     return config.platform
 
 
@@ -204,8 +207,9 @@ def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
             return versions[-(policy.latest.num_versions or 1) :]
 
 
-def _completion(directory: Path, version: int, config: Any) -> str:
-    """The lines that the configuration lacks.
+def _completion(directory: Path, version: int, config: Any, backend: str) -> str:
+    """The lines that the configuration lacks: what its model says, and one instance where Triton
+    makes two, of an entry of the ONNX Runtime backend that says nothing of them.
 
     They stand behind the user's, so that Triton's words about a line stay true. A
     ``max_batch_size`` of 0 may be said before the completed one: proto3 holds it for unset.
@@ -215,7 +219,9 @@ def _completion(directory: Path, version: int, config: Any) -> str:
         signature = None
         if not is_whole(fields):
             signature = model_signature(find_model(directory, version, fields))
-        added = completed_fields(signature, fields)
+        added = SCHEMA.ModelConfig() if signature is None else completed_fields(signature, fields)
+        if backend == _ONNX_BACKEND and not config.instance_group:
+            added.instance_group.add(name=directory.name, count=1)
     except BriskError as error:
         added = SCHEMA.ModelConfig()
         reason = str(error).encode("utf-8", "backslashreplace").decode()
@@ -224,18 +230,12 @@ def _completion(directory: Path, version: int, config: Any) -> str:
 
 
 def completed_fields(
-    signature: NetworkSignature | None,
+    signature: NetworkSignature,
     fields: Mapping[str, Any],
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
 ) -> Any:
-    """A ModelConfig of what a configuration of ``fields`` lacks: one instance, where it says
-    nothing of instances (Triton makes two of an ONNX model's), and what its model, where a
-    ``signature`` is given, leaves no doubt of (``complete``)."""
+    """A ModelConfig of what a configuration of ``fields`` lacks (``complete``)."""
     added = SCHEMA.ModelConfig()
-    if not fields.get("instance_group"):
-        added.instance_group.add(count=1)
-    if signature is None:
-        return added
     completion = complete(signature, fields, default_max_batch_size)
     if completion.max_batch_size != int(fields.get("max_batch_size", 0)):
         added.max_batch_size = completion.max_batch_size

@@ -166,6 +166,11 @@ def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> 
         raise InvalidModelError(f"there is no model at '{path}'")
     file = model_file(path).resolve()
     inputs = make_inputs(file, given)
+    if strings := [name for name, array in inputs.items() if array.dtype.kind in "OSU"]:
+        raise InvalidConfigurationError(
+            f"input '{strings[0]}' holds strings: a model with such is traced through a server, "
+            "with --url HOST:PORT"
+        )
     if job_class == "besteffort":
         raise InvalidConfigurationError("a cold start is traced in the foreground only")
     name = file.parent.parent.name or file.stem
@@ -205,11 +210,6 @@ def _ask_runtime(runtime: RuntimeClient, inputs: Mapping[str, np.ndarray], job_c
     from brisk.protocol.datatypes import BY_ELEMENT_NAME
     from brisk_client.benchmarks.harness.timed_reply import TimedReply
 
-    if strings := [name for name, array in inputs.items() if array.dtype.kind in "OSU"]:
-        raise InvalidConfigurationError(
-            f"input '{strings[0]}' holds strings: a model with such is traced through a server, "
-            "with --url HOST:PORT"
-        )
     forms = tuple(
         TensorForm(name, BY_ELEMENT_NAME[array.dtype.name].name, array.shape)
         for name, array in inputs.items()
