@@ -63,10 +63,13 @@ def test_each_entry_is_loaded_asked_and_told_and_what_is_not_says_why(tmp_path: 
     assert found["server_mib"] > 10
 
 
-def test_a_repository_that_fits_is_a_table_and_a_sum(tmp_path: Path) -> None:
+def test_what_is_found_is_a_table_and_a_sum_and_a_shape_that_fits_nothing_is_named(
+    tmp_path: Path,
+) -> None:
     write_entry(tmp_path / "repository", "doubled", doubled(), 'backend: "brisk"')
-    done = size(tmp_path, "--seconds", "0.2")
-    assert done.returncode == 0, done.stderr
+    done = size(tmp_path, "--seconds", "0.2", "--shape", "nope=1,2")
+    assert done.returncode == 1
+    assert done.stderr == "error: --shape: no loaded model has an input 'nope'\n"
     header, line, total = done.stdout.splitlines()
     assert header.split()[0] == "entry"
     assert line.split()[0] == "doubled"

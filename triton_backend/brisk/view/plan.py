@@ -88,7 +88,7 @@ def make_view(
 
 # The devices whose runtimes a server's entries will ask for, as far as that is sure.
 
-_A_GPU = Path("/dev/nvidia0")
+A_GPU = Path("/dev/nvidia0")
 
 
 def expected_devices(repositories: Sequence[Path], served: Sequence[str]) -> list[str]:
@@ -106,7 +106,7 @@ def expected_devices(repositories: Sequence[Path], served: Sequence[str]) -> lis
 
 
 def _devices(groups: Sequence[Any]) -> Iterator[str]:
-    is_cpu_alone = not _A_GPU.exists()
+    is_cpu_alone = not A_GPU.exists()
     if not groups and is_cpu_alone:
         yield "cpu"
     for group in groups:

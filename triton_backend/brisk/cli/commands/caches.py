@@ -179,7 +179,7 @@ def show(
     from brisk.cli.views.caches import draw_caches, print_cascade, print_live_figures
     from brisk.exits.files.versions import caches_file, latest
 
-    file = _existing(model, version)
+    file = model_file(model, version)
     path = caches_file(file)
     if not path.exists():
         raise InvalidModelError(
@@ -212,7 +212,7 @@ def export(
     """Write each cache's look-up as an ONNX file, to be looked at."""
     from brisk.exits.files.versions import latest
 
-    file = _existing(model, version)
+    file = model_file(model, version)
     path = latest(file)
     if not path.exists():
         raise InvalidModelError(f"'{file}' has no caches")
@@ -222,12 +222,6 @@ def export(
         target = folder / f"{exit_.name}.onnx"
         target.write_bytes(exit_.model)
         typer.echo(f"written: {target} (reads '{exit_.point.value}')")
-
-
-def _existing(model: Path, version: int | None) -> Path:
-    if not model.exists():
-        raise InvalidModelError(f"there is no model at '{model}'")
-    return model_file(model, version)
 
 
 def _read(file: Path, path: Path) -> Cascade:

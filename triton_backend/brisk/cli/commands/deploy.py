@@ -66,12 +66,14 @@ def config(
         ),
     ],
     max_batch_size: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=0,
-            help="For a model whose first dimension is dynamic everywhere; 0 serves it unbatched.",
+            help="For a model whose first dimension is dynamic everywhere; 0 serves it unbatched; "
+            "Triton's own 4 unless given.",
+            show_default=False,
         ),
-    ] = 4,
+    ] = None,
     stdout: Annotated[
         bool, typer.Option("--stdout", help="Print the text instead of writing it.")
     ] = False,
@@ -80,8 +82,8 @@ def config(
     """Write a complete config.pbtxt, so that Triton need not auto-complete it.
 
     Triton spends about a second on auto-completion at every load; with complete entries the
-    server can run with `--disable-auto-complete-config`. All but the
-    backend's name is what `brisk serve` completes an entry without one to.
+    server can run with `--disable-auto-complete-config`. All but the backend's name is what
+    `brisk serve` completes an entry without one to.
     """
     target = model_directory / "config.pbtxt"
     if target.exists() and not stdout and not force:

@@ -46,13 +46,17 @@ def version_files(model_directory: Path) -> dict[int, Path]:
     return dict(sorted(files.items()))
 
 
+def _check_present(model: Path) -> None:
+    if not model.exists():
+        raise InvalidModelError(f"there is no model at '{model}'")
+
+
 def entries_in(model: Path) -> list[Path]:
     """``model`` itself, or where it is a repository its entries that have a model.
 
     Raises InvalidModelError where there is none.
     """
-    if not model.exists():
-        raise InvalidModelError(f"there is no model at '{model}'")
+    _check_present(model)
     if not model.is_dir() or _has_version(model):
         return [model]
     entries = sorted(path for path in model.iterdir() if path.is_dir() and _has_version(path))
@@ -71,8 +75,9 @@ def _has_version(directory: Path) -> bool:
 def model_file(model: Path, version: int | None = None) -> Path:
     """The file of ``version``, the newest for None, or ``model`` itself if it is no folder.
 
-    Raises InvalidModelError where there is no such version.
+    Raises InvalidModelError where there is none, or no such version.
     """
+    _check_present(model)
     if not model.is_dir():
         return model.resolve()  # whoever names a link to a command means what it leads to
     files = version_files(model)

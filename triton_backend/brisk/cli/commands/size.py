@@ -76,7 +76,7 @@ def size(
     if (wrong := layout_problem(repository)) is not None:
         raise InvalidConfigurationError(f"'{repository}': {wrong}")
     entries = sorted(path.name for path in repository.iterdir() if path.is_dir())
-    sizes = []
+    sizes, known = [], set[str]()
     with (
         tempfile.TemporaryDirectory(prefix="brisk-size-") as folder,
         benchmark_server(Path(folder), {}, _first(Path(folder), repository)) as server,
@@ -87,11 +87,15 @@ def size(
             measured = _measure(server, client, entry, seconds, shapes)
             before_mib, held_mib = held_mib, _settled_mib(server)
             sizes.append(measured._replace(mib=held_mib - before_mib))
+            if measured.is_loaded:
+                known.update(described["name"] for described in client.inputs(entry))
     if as_json:
         found = {"server_mib": alone_mib, "entries": [each._asdict() for each in sizes]}
         print(json.dumps(found, indent=1))
     else:
         _show(alone_mib, sizes)
+    if unknown := sorted(shapes.keys() - known):
+        raise InvalidConfigurationError(f"--shape: no loaded model has an input '{unknown[0]}'")
     if not all(each.is_loaded for each in sizes):
         raise typer.Exit(1)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from brisk.cli.commands.models import DeviceOption, model_file
-from brisk.errors import InvalidConfigurationError, InvalidModelError, UnavailableError
+from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.observer import Observer, observe_all
 from brisk.protocol.channel import check_peer
 from brisk.protocol.records import LoadModel, Span, TensorForm
@@ -162,8 +162,6 @@ def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> 
     from brisk.stub.runtime_client.client import RuntimeClient
     from brisk_client.benchmarks.engines.model_inputs import make_inputs
 
-    if not path.exists():
-        raise InvalidModelError(f"there is no model at '{path}'")
     file = model_file(path).resolve()
     inputs = make_inputs(file, given)
     if strings := [name for name, array in inputs.items() if array.dtype.kind in "OSU"]:

@@ -18,11 +18,10 @@ from brisk.stub.config.agreement import check_tensors
 from brisk.stub.config.entry import Entry, read_entry
 from brisk.triton.server_preload import is_plain
 from brisk.view.entry_text import SCHEMA, entry_text, listed, loaded_versions, read_config
+from brisk.view.plan import A_GPU
 
 SERVED = ("brisk", "onnxruntime")
 """Backends whose entries are Brisk's own, or could be."""
-
-GPU = Path("/dev/nvidia0")
 
 PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
 
@@ -113,7 +112,7 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
 
     groups = config.get("instance_group", ())
     kind = next((group["kind"] for group in groups if "kind" in group), "KIND_CPU")
-    if kind == "KIND_GPU" and not GPU.exists():
+    if kind == "KIND_GPU" and not A_GPU.exists():
         yield of_it(WARNING, "instance_group has KIND_GPU, which needs a GPU: none is here")
     try:
         entry = read_entry(

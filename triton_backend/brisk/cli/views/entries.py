@@ -17,20 +17,19 @@ from brisk.stub.config.signature import model_signature
 from brisk.view.entry_text import SCHEMA, completed_fields
 
 
-def configuration_text(
-    model_directory: Path, default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
-) -> str:
+def configuration_text(model_directory: Path, default_max_batch_size: int | None = None) -> str:
     """A complete configuration of the newest version: the one that it is served with where it has
     none.
 
-    ``default_max_batch_size`` applies where the first dimension of every input and output is
-    dynamic; else the model is served unbatched. Raises InvalidModelError where the file cannot be
-    read, InvalidConfigurationError where it does not say what an input or output is, or where
-    Triton has no such type.
+    ``default_max_batch_size``, Triton's own unless given, applies where the first dimension of
+    every input and output is dynamic; else the model is served unbatched. Raises
+    InvalidModelError where the file cannot be read, InvalidConfigurationError where it does not
+    say what an input or output is, or where Triton has no such type.
     """
     config = SCHEMA.ModelConfig(name=model_directory.resolve().name, backend="brisk")
     signature = model_signature(model_file(model_directory))
-    config.MergeFrom(completed_fields(signature, {}, default_max_batch_size))
+    batch = DEFAULT_MAX_BATCH_SIZE if default_max_batch_size is None else default_max_batch_size
+    config.MergeFrom(completed_fields(signature, {}, batch))
     return text_format.MessageToString(config, use_short_repeated_primitives=True)
 
 

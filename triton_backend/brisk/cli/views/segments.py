@@ -151,11 +151,8 @@ def _whole_text(source: BareModel, types: Mapping[str, TypeProto], total_ms: flo
     file, longest_ms = source.file, cutting.LONGEST_SEGMENT_NS / 1e6
     graph, size = file.proto.graph, file.path.stat().st_size
     if file.unread is not None:
-        return (
-            "ONNX Runtime reads the file by itself"
-            if source.remark
-            else ("it is in ONNX Runtime's own format, which stays whole")
-        )
+        is_own = not source.remark
+        return f"ONNX Runtime reads {'its own format' if is_own else 'the file'} by itself, whole"
     if not is_in_order(graph):
         return "its nodes or names are in no order that parts could keep"
     if size < cutting.SMALL_MODEL_BYTES and len(graph.node) <= cutting.SMALL_MODEL_NODES:
@@ -248,8 +245,6 @@ def captured_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
     inputs = (*source.plan.inputs, *source.plan.fixed)
     yield f"{file}: computed by ONNX Runtime's CUDA provider on {device}"
     yield f"  {size_text(source)}"
-    if source.remark:
-        yield f"  {source.remark}"
     yield from _variables_text("input", inputs, every=every)
     yield from _variables_text("output", source.plan.outputs, every=every)
     yield "  a run of batch 1 is captured by the load, which says what it is made of; others when"

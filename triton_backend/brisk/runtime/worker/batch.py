@@ -146,6 +146,11 @@ class Run:
         telemetry.count(metrics.PREEMPTIONS, self.labels)
         telemetry.observe(metrics.PREEMPTION_SECONDS, self.labels, waited_ns)
 
+    def count(self) -> None:
+        """It is finished."""
+        requests = sum(job.record.requests for job in self.jobs)
+        telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], requests)
+
     def share_of(self, taken_ns: int) -> int:
         """Of a time that it has computed for, what would have been left to others."""
         return taken_ns // self.session.threads if self.is_narrow else taken_ns
@@ -176,13 +181,11 @@ class Run:
         return [] if self.early is None else self.early.answerers(rows)
 
     def split(self, results: Mapping[str, Value]) -> list[Mapping[str, Value]]:
-        """Each job's rows of the results of the run, which is counted.
+        """Each job's rows of the results.
 
         Raises InternalError where an output has not the batch's rows: such a model must not be
         batched, which its ``max_batch_size`` claims.
         """
-        requests = sum(job.record.requests for job in self.jobs)
-        telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], requests)
         if len(self.jobs) == 1:
             return [results]
         total = self.rows[-1].stop

@@ -338,6 +338,7 @@ class Worker:
         """
         finished_ns = time.monotonic_ns()
         self._controller.finished(run, finished_ns)
+        run.count()
         if len(run.jobs) == 1:
             run.jobs[0].binding.lone_run = run.profile, run.jobs[0].rows
         shares = run.split(run.frame.results())
