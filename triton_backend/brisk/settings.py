@@ -23,6 +23,8 @@ STUB_COMPUTES = "BRISK_STUB_COMPUTES"
 SIDE_BY_SIDE = "BRISK_SIDE_BY_SIDE"
 
 CACHE_LIMIT = "BRISK_CACHE_MIB"
+ACCURACY = "BRISK_ACCURACY"
+LEAST_ACCURACY = 0.5
 
 OF_THE_RUNTIME = (
     *("BRISK_THREADS", "BRISK_IDLE_EXIT_S", "BRISK_POLICY", "BRISK_BESTEFFORT_SHARE"),
@@ -37,6 +39,7 @@ VARIABLES = frozenset(
     (
         *OF_THE_RUNTIME,
         *("BRISK_RUNTIME_DIR", "BRISK_PYTHON", "BRISK_METRICS_INTERVAL_S", "BRISK_FORK_STUBS"),
+        ACCURACY,
     )
 )
 
@@ -167,6 +170,29 @@ def runs_side_by_side(environment: Mapping[str, str] = os.environ) -> bool:
     """
     beside = "runs go on side by side where requests crowd"
     return _is_on(environment, SIDE_BY_SIDE, beside, "they take turns")
+
+
+def share_ppm(text: str) -> int:
+    """``0.98`` as 980,000; ``off`` as 0. Raises ValueError that says what it must be."""
+    try:
+        share = 0.0 if text == "off" else float(text)
+    except ValueError:
+        share = -1.0
+    if text != "off" and not LEAST_ACCURACY <= share < 1:
+        raise ValueError(f"must be a share from {LEAST_ACCURACY} to below 1, or off")
+    return round(share * 1_000_000)
+
+
+def accuracy_ppm(environment: Mapping[str, str] = os.environ) -> int:
+    """``$BRISK_ACCURACY``, of entries that say nothing of it, in parts of a million; 0: off.
+
+    Raises InvalidConfigurationError where it is no such share.
+    """
+    text = environment.get(ACCURACY, "") or "off"
+    try:
+        return share_ppm(text)
+    except ValueError as error:
+        raise InvalidConfigurationError(f"{ACCURACY} {error}, not '{text}'") from None
 
 
 def _is_on(environment: Mapping[str, str], name: str, one: str, zero: str) -> bool:

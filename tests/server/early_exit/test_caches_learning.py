@@ -17,11 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from brisk.exits.adaptation.reference import reference_file
 from brisk.exits.cascade import Cascade
 from brisk.exits.files import versions
 from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
-from brisk.exits.files.versions import caches_file
+from brisk.exits.files.versions import caches_file, reference_file
 from brisk.exits.heads.lookup import network_of
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.predictor import last_layer

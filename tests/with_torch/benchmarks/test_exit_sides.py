@@ -8,14 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import torch
 
 from brisk.exits.data.samples import Samples
-from brisk.exits.heads.lookup import empty_look_up
-from brisk.exits.heads.lookup_model import LookUpModel
-from brisk.exits.learning.exporting import export_look_up
 from brisk_client.benchmarks.exits import streams as exit_streams
-from brisk_client.benchmarks.exits.latency import SoftmaxLookUp, softmax_model
 from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
 from brisk_client.benchmarks.exits.streams import READINGS, squares_of, video_intervals
 from support.exits.cascades import Served, images, network, served
@@ -56,19 +51,6 @@ def test_sides_in_turns_are_judged_by_the_bare_model(tmp_path: Path) -> None:
 def _classes(model: Served, rows: np.ndarray) -> np.ndarray:
     found: np.ndarray = model.whole.run({"image": rows})["scores"].argmax(1)
     return found
-
-
-def test_the_softmax_alone_has_a_model_too() -> None:
-    shape = (4, 6, 6)
-    rows = torch.randn(5, *shape)
-    network = empty_look_up("Pool(4096)", shape, 7)
-    plain = SoftmaxLookUp(network.predictor, network.selector, network.gate)
-    data = softmax_model(export_look_up(network, shape))
-    found = LookUpModel(data, shape, 7)(rows.numpy())
-    with torch.no_grad():
-        _, scores, _ = plain(rows)
-    np.testing.assert_allclose(found.scores, scores.numpy(), atol=1e-5)
-    assert found.near.all()
 
 
 def test_a_video_is_read_in_parts_and_squares_and_measured_an_interval_later(

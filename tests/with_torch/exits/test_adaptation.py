@@ -14,10 +14,11 @@ import torch
 from brisk.exits.adaptation import adapter as adapter_module
 from brisk.exits.adaptation.adapter import AdaptationOutcome, Adapter
 from brisk.exits.adaptation.features import Material, gather, look_at
-from brisk.exits.adaptation.reference import read_reference, reference_file
+from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use, recent_choice
 from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import count_cascade
 from brisk.exits.heads.lookup import network_of
 from brisk.exits.learning.exporting import export_look_up

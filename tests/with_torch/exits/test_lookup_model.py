@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from brisk.exits.cascade import Exit
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import LookUp, empty_look_up, network_of, weights_of
-from brisk.exits.heads.lookup_model import OPSET, LookUpModel
+from brisk.exits.heads.lookup import GatedLookUp, LookUp, empty_look_up, network_of, weights_of
+from brisk.exits.heads.lookup_model import OPSET, Judge, LookUpModel
 from brisk.exits.heads.predictors import CATALOGUE, variant
 from brisk.exits.learning import exporting
 from brisk.exits.learning.exporting import export_look_up
@@ -29,26 +29,32 @@ TESTS = Path(__file__).resolve().parents[2]
 SHAPES = [(4, 12, 12), (3, 7, 5), (5, 1, 1), (9, 16), (30,)]
 
 
-def trained(name: str, shape: tuple[int, ...], rows: torch.Tensor) -> LookUp:
+def trained(
+    name: str, shape: tuple[int, ...], rows: torch.Tensor, judge: Judge = Judge.SELECTOR
+) -> LookUp:
     """Random weights; the gate lets half of ``rows`` pass, the floor half of these."""
     torch.manual_seed(1)
-    network = empty_look_up(name, shape, CLASSES)
+    network = empty_look_up(name, shape, CLASSES, judge)
     with torch.no_grad():
         logits = network.predictor(rows)
-        network.gate.fit(summary(rows), logits.argmax(1))
-        network.gate.limit.copy_(network.gate.distance(summary(rows), logits.argmax(1)).median())
+        if isinstance(network, GatedLookUp):
+            network.gate.fit(summary(rows), logits.argmax(1))
+            network.gate.limit.copy_(network.distance(rows, logits.argmax(1)).median())
         _, scores, near = network(rows)
         network.floor.copy_(scores[near].median())
     return network
 
 
+@pytest.mark.parametrize("judge", list(Judge))
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [each.name for each in CATALOGUE])
-def test_a_model_says_what_its_network_says(name: str, shape: tuple[int, ...]) -> None:
+def test_a_model_says_what_its_network_says(
+    name: str, shape: tuple[int, ...], judge: Judge
+) -> None:
     if not variant(name).applies(shape):
         pytest.skip("the variant does not read such a shape")
     rows = torch.randn(64, *shape, generator=torch.Generator().manual_seed(2)).relu_()
-    network = trained(name, shape, rows)
+    network = trained(name, shape, rows, judge)
     data = export_look_up(network, shape, name)
     found = LookUpModel(data, shape, CLASSES)(rows.numpy())
     with torch.no_grad():
@@ -57,18 +63,22 @@ def test_a_model_says_what_its_network_says(name: str, shape: tuple[int, ...]) -
     np.testing.assert_allclose(found.logits, logits, atol=1e-5 * scale)
     agrees = (found.near == near) & ((found.scores > 0) == (scores > 0))
     assert agrees.sum() >= len(rows) - 2, "but for rows at a limit"
-    assert 8 <= (scores > 0).sum() <= 24, "some pass gate and floor, some do not"
+    passing = (8, 24) if judge is Judge.SELECTOR else (24, 40)
+    assert passing[0] <= (scores > 0).sum() <= passing[1], "some pass gate and floor, some not"
     np.testing.assert_allclose(found.scores[agrees], scores[agrees], atol=1e-5)
-    again = network_of(Exit(ExitPoint(1, "v"), name, shape, CLASSES, data, 0.0, 0))
+    exit_ = Exit(ExitPoint(1, "v"), name, shape, CLASSES, data, 0.0, 0, judge=judge)
+    again = network_of(exit_)
     for key, array in weights_of(network).items():
         np.testing.assert_array_equal(weights_of(again)[key], array)
 
 
+@pytest.mark.parametrize("judge", list(Judge))
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_row_without_numbers_is_never_answered(value: float) -> None:
+def test_a_row_without_numbers_is_never_answered(value: float, judge: Judge) -> None:
     rows = torch.randn(6, 4, 6, 6).relu_()
-    network = trained("Conv(3,1)", (4, 6, 6), rows)
-    network.gate.limit.fill_(math.inf)
+    network = trained("Conv(3,1)", (4, 6, 6), rows, judge)
+    if isinstance(network, GatedLookUp):
+        network.gate.limit.fill_(math.inf)
     network.floor.zero_()
     look_up = LookUpModel(export_look_up(network, (4, 6, 6)), (4, 6, 6), CLASSES)
     strange = rows.numpy().copy()

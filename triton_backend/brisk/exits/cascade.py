@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass, field
 
 from brisk.exits.guarantee.calibration import CascadeCount
-from brisk.exits.heads.lookup_model import LookUpModel, ReadyLookUp, Shape
+from brisk.exits.heads.lookup_model import Judge, LookUpModel, ReadyLookUp, Shape
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
+
+INT8 = "int8"
+"""The variant that is the whole model, quantised; it reads the model's own input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,7 +22,8 @@ class Exit:
     weights makes another exit.
     ``lookup_s`` and ``memory_bytes`` as measured when it was trained; ``saved_s``: what an answer
     there saves of the model's time, on average; ``burden_s``: what a look-up costs it. One whose
-    thresholds are all infinite is in reserve: adaptation may come to use it.
+    thresholds are all infinite is in reserve: adaptation may come to use it. ``threads``: that
+    compute a look-up.
     ``noticed_at``: the value which the model makes when the lane has mostly found something; it
     stops behind that, too. None: there is no such place.
 
@@ -36,15 +40,30 @@ class Exit:
     saved_s: float = 0.0
     burden_s: float = 0.0
     noticed_at: str | None = None
+    judge: Judge = Judge.SELECTOR
+    threads: int = 1
     look_up: ReadyLookUp = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "look_up", LookUpModel(self.model, self.shape, self.classes))
+        form = self.shape, self.classes, self.threads
+        ready = LookUpModel(self.model, *form, is_whole=self.reads_input)
+        object.__setattr__(self, "look_up", ready)
+
+    @property
+    def reads_input(self) -> bool:
+        """Whether it looks at the model's own input, and so may stand in front of it all."""
+        return self.variant == INT8
 
     @property
     def name(self) -> str:
-        """``Pool(4096)@26``: the variant and the nodes of the model done when it is looked up."""
-        return f"{self.variant}@{self.point.position}"
+        """``Pool(4096)@26``: the variant and the nodes of the model done when it is looked up;
+        with what decides, where that is no selector: ``Pool(4096)-softmax@26``."""
+        return f"{way(self.variant, self.judge)}@{self.point.position}"
+
+
+def way(variant: str, judge: Judge) -> str:
+    """What a variant is called with what decides about its answers."""
+    return variant if judge is Judge.SELECTOR else f"{variant}-{judge.value}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +111,8 @@ class Cascade:
         """Values behind which the model has to stop: none for what lies in reserve."""
         found: dict[str, None] = {}
         for index, exit_ in enumerate(self.exits):
-            if any(math.isfinite(level.thresholds[index]) for level in self.levels):
+            is_used = any(math.isfinite(level.thresholds[index]) for level in self.levels)
+            if is_used and exit_.point.position:
                 found[exit_.point.value] = None
                 if exit_.noticed_at is not None and not self.synchronous:
                     found[exit_.noticed_at] = None

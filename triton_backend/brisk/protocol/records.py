@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 19
+PROTOCOL_VERSION = 20
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -87,6 +87,8 @@ class LoadModel(NamedTuple):
     has been idle for ``sequence_idle_ns``. ``mark``: a region of the stub's that begins with
     its mark (``brisk.protocol.shared_memory``). ``strikes``: workers that its load has ended.
     ``max_run_ns``: what a run may take. ``cause``: why it is to be loaded, for metrics.
+    ``accuracy_ppm``: how many of a million early answers must be the model's own, which are
+    learned from the traffic where no caches were trained; 0: trained caches alone give them.
     """
 
     name: str
@@ -105,6 +107,7 @@ class LoadModel(NamedTuple):
     strikes: int = 0
     max_run_ns: int = DEFAULT_MAX_RUN_NS
     cause: str = "entry"
+    accuracy_ppm: int = 0
 
 
 class ModelLoaded(NamedTuple):

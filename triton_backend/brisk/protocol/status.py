@@ -29,6 +29,7 @@ class ModelStatus(NamedTuple):
     that its weights are mapped from. ``failed``: requests of its present users answered with an
     error. ``shared_layers``: those that run in a session of their structure. ``durations``: of
     the runs of those answered well, how many requests in each class (``metrics.BOUNDS_NS``).
+    ``learning``: in words how far learning of early answers from the traffic is.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ModelStatus(NamedTuple):
     failed: int = 0
     shared_layers: int = 0
     durations: tuple[int, ...] = ()
+    learning: str = ""
 
 
 class RunStatus(NamedTuple):

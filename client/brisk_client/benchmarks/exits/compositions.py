@@ -23,6 +23,7 @@ from brisk.exits.exploration.composition import CompositionProblem, composed_thr
 from brisk.exits.exploration.settings import LookUps
 from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.guarantee.calibration import threshold_for
+from brisk.exits.heads.lookup_model import Judge
 from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk_client.benchmarks.exits.data import ExitCase
@@ -57,6 +58,7 @@ def measure_compositions(
         accuracy=accuracy,
         points=POINTS[quick],
         variants=names,
+        judges=(Judge.SELECTOR,),
         look_ups=LookUps.SYNCHRONOUS,
         jobs=2,
         predictor=PredictorSettings(epochs=EPOCHS[quick]),

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from brisk.exits.cascade import INT8
 from brisk.exits.data.samples import Division, Samples, divide
 from brisk.exits.exploration import Exploration, ExplorationSettings, explore
 from brisk.exits.heads.predictors import CATALOGUE
@@ -40,9 +41,9 @@ CLASSES = (
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist puts it."""
 
-ALL_VARIANTS = tuple(variant.name for variant in CATALOGUE)
-QUICK_VARIANTS = ("Pool(4096)", "Conv2(3,2)")
-NARROW_VARIANTS = ("Pool(4096)", "Conv3(3,2)")
+ALL_VARIANTS = (*(variant.name for variant in CATALOGUE), INT8)
+QUICK_VARIANTS = ("Pool(4096)", "Conv2(3,2)", INT8)
+NARROW_VARIANTS = ("Pool(4096)", "Conv3(3,2)", INT8)
 """For a ResNet-56, whose maps have 16 to 64 channels."""
 
 

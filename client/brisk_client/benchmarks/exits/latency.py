@@ -6,26 +6,14 @@ audits notice an exit that has become worse.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
-import logging
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
-import torch
-from onnx import TensorProto, helper
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    QuantFormat,
-    QuantType,
-    quantize_static,
-)
-from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from brisk.exits.adaptation.features import gather, look_at
 from brisk.exits.base_model import BaseModel, load_graph
@@ -34,7 +22,10 @@ from brisk.exits.data.samples import Samples
 from brisk.exits.exploration.settings import STRICTER_LEVELS
 from brisk.exits.guarantee.audit import STATED_AUDITS, CascadeAudit
 from brisk.exits.guarantee.calibration import Promise, calibrate
-from brisk.exits.heads.lookup import LookUp, network_of
+from brisk.exits.heads.lookup import PlainLookUp, network_of
+from brisk.exits.heads.lookup_model import Judge
+from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.quantising import quiet, static_int8
 from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exits.data import ACCURACY, ExitCase
 from brisk_client.benchmarks.exits.runs import (
@@ -147,31 +138,14 @@ def _by_onnxruntime(model: Path) -> Scoring:
     return lambda inputs: np.asarray(session.run([output], dict(inputs))[0])
 
 
-class _Rows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
-    def __init__(self, training: Samples) -> None:
-        rows = range(min(CALIBRATED_ROWS, len(training)))
-        self._rows = (dict(training.take(slice(row, row + 1)).inputs) for row in rows)
-
-    def get_next(self) -> dict[str, Any] | None:
-        return next(self._rows, None)
-
-
 def _quantised(model: Path, training: Samples) -> Path:
     """Static int8 quantisation, weights by channel, calibrated on training inputs; made once."""
-    target = model.with_name("int8.onnx")
+    target = model.with_name("int8-ranges.onnx")
     if not target.exists():
-        prepared = model.with_name("prepared.onnx")
-        logging.getLogger().setLevel(logging.ERROR)
-        with contextlib.redirect_stdout(io.StringIO()):
-            quant_pre_process(str(model), str(prepared), skip_symbolic_shape=True)
-            quantize_static(
-                *(str(prepared), str(target), _Rows(training)),
-                quant_format=QuantFormat.QDQ,
-                per_channel=True,
-                activation_type=QuantType.QUInt8,
-                weight_type=QuantType.QInt8,
-            )
-        prepared.unlink()
+        name, images = next(iter(training.inputs.items()))
+        rows = [images[row : row + 1] for row in range(min(CALIBRATED_ROWS, len(images)))]
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            onnx.save(static_int8(onnx.load(str(model)), Path(folder), name, rows), target)
     return target
 
 
@@ -179,44 +153,19 @@ INJECTED = 0.1
 """Share of an exit's answers that are made wrong."""
 
 
-class SoftmaxLookUp(LookUp):
-    """The same predictor without selector, gate and floor: its greatest probability decides."""
-
-    def decide(
-        self, logits: torch.Tensor, distances: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        score = logits.softmax(1).max(1).values
-        return score, torch.ones_like(score, dtype=torch.bool)
-
-
-def softmax_model(look_up: bytes) -> bytes:
-    """As ``SoftmaxLookUp.decide``, of a look-up's ONNX model."""
-    model = onnx.load_model_from_string(look_up)
-    outputs = list(model.graph.output)
-    made = onnx.utils.Extractor(model).extract_model(["hidden"], ["logits"])
-    made.graph.initializer.append(helper.make_tensor("nothing", TensorProto.FLOAT, (), [0.0]))
-    made.graph.node.extend(
-        [
-            helper.make_node("Softmax", ["logits"], ["shares"], axis=1),
-            helper.make_node("ReduceMax", ["shares"], ["score"], axes=[1], keepdims=0),
-            helper.make_node("GreaterOrEqual", ["score", "nothing"], ["near"]),
-        ]
-    )
-    del made.graph.output[:]
-    made.graph.output.extend(outputs)
-    data: bytes = made.SerializeToString()
-    return data
-
-
 def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascade | None:
-    """With calibrated thresholds on the softmax (GATI, Fig. 23); None where nothing is proved.
+    """The same predictors with thresholds on the softmax, without gate and floor (GATI, Fig. 23);
+    None where nothing is proved.
 
     Tuned and calibrated on the rows that the cascade itself was.
     """
-    own = [network_of(exit_) for exit_ in cascade.exits]
-    networks = [SoftmaxLookUp(one.predictor, one.selector, one.gate).eval() for one in own]
+    networks = [
+        PlainLookUp(network_of(exit_).predictor, Judge.SOFTMAX).eval().requires_grad_(False)
+        for exit_ in cascade.exits
+    ]
     exits = tuple(
-        dataclasses.replace(exit_, model=softmax_model(exit_.model)) for exit_ in cascade.exits
+        dataclasses.replace(exit_, model=export_look_up(network, exit_.shape), judge=Judge.SOFTMAX)
+        for exit_, network in zip(cascade.exits, networks, strict=True)
     )
     level = cascade.levels[0]
     saved_s = [exit_.saved_s for exit_ in exits]

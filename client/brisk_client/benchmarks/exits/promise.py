@@ -53,7 +53,7 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
     networks = []
     for one in studied.tried:
         point, classes = studied.points[one.point], studied.scores.classes
-        made = Exit(point, one.variant, one.shape, classes, one.model, 0.0, 0)
+        made = Exit(*(point, one.variant, one.shape, classes, one.model, 0.0, 0), judge=one.judge)
         networks.append(network_of(made))
     parts: list[list[Scored]] = [[] for _ in networks]
     read = studied.base, studied.points, studied.scores, samples.inputs

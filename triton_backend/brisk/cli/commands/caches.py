@@ -96,13 +96,14 @@ def train(
     from rich.console import Console
 
     from brisk.cli.views.caches import RichProgress, bars, print_exploration
-    from brisk.exits.adaptation.reference import reference_file, write_reference
+    from brisk.exits.adaptation.reference import write_reference
+    from brisk.exits.cascade import INT8
     from brisk.exits.data.reading import ImageForm, read_samples
     from brisk.exits.data.samples import divide
     from brisk.exits.exploration import ExplorationSettings, explore
     from brisk.exits.exploration.settings import LookUps
     from brisk.exits.files.artefact import write_cascade
-    from brisk.exits.files.versions import caches_file
+    from brisk.exits.files.versions import caches_file, reference_file
     from brisk.exits.heads.predictors import CATALOGUE, variant
     from brisk.exits.model_graph import read_graph
     from brisk.exits.scores import find_scores
@@ -118,14 +119,15 @@ def train(
             f"--look-ups must be one of {', '.join(ways)}, not '{look_ups}'"
         )
     names = [name.strip() for name in variants.split(";")] if variants else None
-    chosen = [variant(name) for name in names] if names else CATALOGUE
+    known = *(one.name for one in CATALOGUE), INT8
+    chosen = tuple(name if name == INT8 else variant(name).name for name in names or known)
     settings = ExplorationSettings(
         accuracy=accuracy,
         confidence=confidence,
         miss_cost=None if miss_cost == 1 else miss_cost,
         memory_budget_bytes=None if memory_budget is None else _bytes(memory_budget),
         points=points,
-        variants=tuple(one.name for one in chosen),
+        variants=chosen,
         jobs=jobs or len(os.sched_getaffinity(0)),
         threads=threads,
         seed=seed,
@@ -177,10 +179,10 @@ def show(
     from rich.console import Console
 
     from brisk.cli.views.caches import draw_caches, print_cascade, print_live_figures
-    from brisk.exits.files.versions import caches_file, latest
+    from brisk.exits.files.versions import latest, trained_file
 
     file = model_file(model, version)
-    path = caches_file(file)
+    path = trained_file(file)
     if not path.exists():
         raise InvalidModelError(
             f"'{file}' has no caches; `brisk caches train {model} --data DATA` makes them"

@@ -14,10 +14,11 @@ from rich.table import Table
 
 from brisk.cli.views.status import exits_table
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
-from brisk.exits.adaptation.reference import read_reference, reference_file
+from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.cascade import Cascade
 from brisk.exits.exploration import Exploration, ExplorationSettings, Progress
 from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import lower_bound, upper_bound
 from brisk.observer import observe_all
 from brisk.protocol.runtime_paths import runtime_place

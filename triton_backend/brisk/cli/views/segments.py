@@ -15,6 +15,7 @@ from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError, tapped_values
+from brisk.exits.files.learning_record import collected, read_record
 from brisk.exits.files.versions import latest
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import find_places
@@ -261,7 +262,8 @@ def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]]
     """
     path = latest(file)
     if not path.exists():
-        return {}, "none"
+        record = read_record(file)
+        return {}, "none" if record is None else f"none; {record.words(collected(file)[0])}"
     try:
         cascade = read_cascade(path, digest_of(file))
         places = find_places(plan, read_graph(file), cascade)
@@ -276,9 +278,12 @@ def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]]
     if not exits:
         return exits, f"{path} has no exit in use"
     count = _count_text(sum(map(len, exits.values())), "exit")
-    behind = ", ".join(str(done - 1) for done in sorted(exits))
-    segments = "segment" if len(exits) == 1 else "segments"
-    return exits, f"{count} behind {segments} {behind}, of {path}"
+    behind = ", ".join(str(done - 1) for done in sorted(exits) if done)
+    segments = "segments" if "," in behind else "segment"
+    where = [f"behind {segments} {behind}"] if behind else []
+    if 0 in exits:
+        where.insert(0, "in front of all")
+    return exits, f"{count} {' and '.join(where)}, of {path}"
 
 
 # Types, sizes and variables.

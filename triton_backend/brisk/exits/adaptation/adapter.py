@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from brisk.exits.adaptation.features import Material, gather, joined
-from brisk.exits.adaptation.reference import ReferenceData, read_reference, reference_file
+from brisk.exits.adaptation.features import Material, gather, joined, read_points
+from brisk.exits.adaptation.reference import ReferenceData, read_reference
 from brisk.exits.adaptation.replay_buffer import (
     SampleWindow,
     Use,
@@ -25,7 +25,7 @@ from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit
 from brisk.exits.data.outliers import KEPT, make_outliers
 from brisk.exits.files.artefact import digest_of, read_cascade
-from brisk.exits.files.versions import caches_file
+from brisk.exits.files.versions import reference_file, trained_file
 from brisk.exits.guarantee.calibration import in_order
 from brisk.exits.heads.lookup import LookUp, network_of
 from brisk.exits.learning.exporting import export_look_up
@@ -85,15 +85,15 @@ class Adapter:
 
         Raises DamagedFileError where they are not whole or not of this model.
         """
-        caches, kept = caches_file(model_file), reference_file(model_file)
+        caches, kept = trained_file(model_file), reference_file(model_file)
         if not (caches.exists() and kept.exists()):
             return None
         digest = digest_of(model_file)
         reference = read_reference(kept, digest)
         cascade = read_cascade(caches, digest)
         graph = read_graph(model_file)
-        points = [exit_.point for exit_ in cascade.exits]
-        base = load_graph(graph, 1, taps_of(points, cascade.scores, graph))
+        taps = taps_of(read_points(cascade), cascade.scores, graph)
+        base = load_graph(graph, 1, taps)
         return cls(base, cascade, reference, settings)
 
     def take(self, inputs: Mapping[str, np.ndarray], now_s: float) -> None:
@@ -150,7 +150,11 @@ class Adapter:
     def _with(self, networks: Sequence[LookUp]) -> tuple[Exit, ...]:
         """The cascade's exits with other networks."""
         return tuple(
-            dataclasses.replace(exit_, model=export_look_up(network, exit_.shape, exit_.variant))
+            exit_
+            if exit_.reads_input
+            else dataclasses.replace(
+                exit_, model=export_look_up(network, exit_.shape, exit_.variant)
+            )
             for exit_, network in zip(self.cascade.exits, networks, strict=True)
         )
 

@@ -16,8 +16,9 @@ from brisk.exits.base_model import BaseModel, run_in_batches
 from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.calibration import Scored, in_order
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import LookUp, Predicted, decided, network_of
+from brisk.exits.heads.lookup import GatedLookUp, LookUp, Predicted, decided, network_of
 from brisk.exits.learning.predictor import features_of, last_layer
+from brisk.exits.model_graph import ExitPoint
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,25 +66,39 @@ def joined(parts: Sequence[Material]) -> Material:
 def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) -> Material:
     """Run the base model on the rows of ``inputs``. Precondition: it was loaded with ``taps_of``
     the cascade's points."""
-    points = [exit_.point for exit_ in cascade.exits]
-    parts = []
+    points = read_points(cascade)
+    parts, start = [], 0
     for found, distribution in run_in_batches(base, points, cascade.scores, inputs):
-        hidden = [torch.tensor(value) for value in found]
-        with torch.no_grad():
-            features = tuple(
-                features_of(network_of(exit_).predictor, value).clone()
-                for exit_, value in zip(cascade.exits, hidden, strict=True)
-            )
-            summaries = tuple(summary(value).clone() for value in hidden)
-        parts.append(Material(features, summaries, torch.tensor(distribution)))
+        rows = slice(start, start := start + len(distribution))
+        hidden = iter(found)
+        features, summaries = [], []
+        for exit_ in cascade.exits:
+            if exit_.reads_input:
+                (given,) = (np.ascontiguousarray(array[rows]) for array in inputs.values())
+                features.append(torch.tensor(exit_.look_up(given).logits))
+                summaries.append(torch.zeros(len(distribution), 1))
+                continue
+            value = torch.tensor(next(hidden))
+            with torch.no_grad():
+                features.append(features_of(network_of(exit_).predictor, value).clone())
+                summaries.append(summary(value).clone())
+        parts.append(Material(tuple(features), tuple(summaries), torch.tensor(distribution)))
     return joined(parts)
+
+
+def read_points(cascade: Cascade) -> list[ExitPoint]:
+    """Where the model has to stop for its exits to be looked at."""
+    return [exit_.point for exit_ in cascade.exits if not exit_.reads_input]
 
 
 def predicted(network: LookUp, index: int, material: Material) -> Predicted:
     """The rows as predictor and gate of exit ``index`` see them; the gate may lack its limit."""
     with torch.no_grad():
-        logits = last_layer(network.predictor)(material.features[index])
-        distances = network.gate.distance(material.summaries[index], logits.argmax(1))
+        given = material.features[index]
+        logits = given if network.is_whole else last_layer(network.predictor)(given)
+        distances = torch.zeros(len(logits))
+        if isinstance(network, GatedLookUp):
+            distances = network.gate.distance(material.summaries[index], logits.argmax(1))
     return Predicted(logits, distances, material.teacher.argmax(1))
 
 

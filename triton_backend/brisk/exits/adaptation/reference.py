@@ -12,7 +12,6 @@ import numpy as np
 
 from brisk.exits.data.samples import Division, Samples
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
-from brisk.exits.files.versions import REFERENCE_SUFFIX
 from brisk.exits.sources import marks
 
 MODE = 0o600
@@ -36,11 +35,6 @@ class ReferenceData:
     select: Samples
     held_out: Samples
     learned: np.ndarray
-
-
-def reference_file(model_file: Path) -> Path:
-    """Where the reference of ``model_file`` lies."""
-    return model_file.with_suffix(REFERENCE_SUFFIX)
 
 
 def write_reference(

@@ -17,7 +17,7 @@ import torch
 
 from brisk.exits.adaptation.features import Material, predicted
 from brisk.exits.guarantee.calibration import Scored, joined
-from brisk.exits.heads.lookup import LookUp, Predicted, decided
+from brisk.exits.heads.lookup import GatedLookUp, LookUp, Predicted, decided
 from brisk.exits.learning.predictor import (
     PredictorSettings,
     fit_last_layer,
@@ -64,12 +64,15 @@ def retrain(
     strange: Strange,
     settings: AdaptationSettings,
 ) -> tuple[LookUp, Scored]:
-    """A copy of exit ``index``'s network, fitted anew; the original is left as it is. And the rows
+    """A copy of exit ``index``'s network, fitted anew, or itself where it is a whole model; the
+    original is left as it is. And the rows
     of ``select``, each as judged by a selector that never saw it.
 
     A selector is sure of the rows that trained it: thresholds tuned on those promised what fresh
     rows then refuted. So each half of ``select`` is looked at with what the other half trained.
     """
+    if network.is_whole:
+        return network, decided(network, predicted(network, index, select))
     changed = copy.deepcopy(network).requires_grad_(True)
     with (
         torch.random.fork_rng(devices=[]),
@@ -85,15 +88,20 @@ def retrain(
             settings.predictor,
             settings.seed,
         )
-        changed.gate.fit(fit.summaries[index], fit.teacher.argmax(1))
+        if isinstance(changed, GatedLookUp):
+            changed.gate.fit(fit.summaries[index], fit.teacher.argmax(1))
         rows, learned, kept = (
             predicted(changed, index, part) for part in (select, strange.learned, strange.kept)
         )
         kept = dataclasses.replace(kept, classes=strange.kinds)
 
         def selected(chosen: Predicted) -> LookUp:
+            if not isinstance(changed, GatedLookUp):
+                if len(kept.classes):
+                    changed.set_floor(chosen, kept)
+                return changed.eval().requires_grad_(False)
             selector, gate = copy.deepcopy(changed.selector), copy.deepcopy(changed.gate)
-            made = LookUp(changed.predictor, selector, gate)
+            made = GatedLookUp(changed.predictor, selector, gate)
             return fit_selection(made, chosen, learned, kept, settings.selector, settings.seed)
 
         odd, even = (np.arange(first, len(select), 2) for first in (1, 0))

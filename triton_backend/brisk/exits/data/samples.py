@@ -61,10 +61,17 @@ class Division:
     more_sources: np.ndarray
 
 
-def divide(samples: Samples, seed: int, more: Samples | None = None) -> Division:
+SHARES_IN_TIME = (0.45, 0.12, 0.18)
+"""Where the newest rows prove: they may be unlike those before them, and then prove less."""
+
+
+def divide(
+    samples: Samples, seed: int, more: Samples | None = None, *, proves_newest: bool = False
+) -> Division:
     """A random division of the sources; InvalidRequestError where there are too few.
 
     ``more`` fits predictors, too, but for its copies of what does anything else.
+    ``proves_newest``: samples are in order of time, and what came last calibrates.
     """
     known = Sources()
     sources = known.of(samples.inputs)
@@ -78,8 +85,13 @@ def divide(samples: Samples, seed: int, more: Samples | None = None) -> Division
             f"expected at least {FEWEST} different ones"
         )
     theirs = np.empty(0, np.int64) if more is None else known.of(more.inputs)
-    order = firsts[np.random.default_rng(seed).permutation(rows)]
+    order = np.random.default_rng(seed).permutation(rows)
     shares = SHARES if len(theirs) < rows else SHARES_FITTED_ELSEWHERE
+    if proves_newest:
+        shares = SHARES_IN_TIME
+        is_new = order >= sum(shares) * rows
+        order = np.concatenate([order[~is_new], order[is_new]])
+    order = firsts[order]
     bounds = np.cumsum(shares) * rows
     fit, select, tune, calibrate = np.split(order, bounds.astype(int))
     others = np.concatenate([select, tune, calibrate])

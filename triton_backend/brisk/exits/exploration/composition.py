@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from brisk.exits.cascade import INT8
 from brisk.exits.exploration.measuring import BaseProfile, LaneCost
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.guarantee.calibration import Scored, threshold_for
-from brisk.exits.heads.lookup_model import Shape
+from brisk.exits.heads.lookup_model import Judge, Shape
 from brisk.exits.model_graph import ExitPoint
 
 
@@ -34,6 +35,17 @@ class Candidate:
     lookup_s: float
     memory_bytes: int
     burden_s: float = 0.0
+    judge: Judge = Judge.SELECTOR
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a whole model: then it may follow an exit at the same point."""
+        return self.variant == INT8
+
+    @property
+    def place(self) -> tuple[int, bool]:
+        """In the order of a chain; no two of one have the same."""
+        return self.point, self.is_whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,12 +92,12 @@ class CompositionProblem:
     def fits(self, chosen: Sequence[int]) -> bool:
         """Whether ``chosen``, in the order of their points, keep to eq. 8 and eq. 9: a look-up is
         over when the value for the next one, or the base model's answer, is there."""
-        after_point, until_s = len(self.reach_s), self.total_s
+        after, until_s = (len(self.reach_s), True), self.total_s
         for index in reversed(chosen):
             one = self.candidates[index]
-            if one.point >= after_point or one.lookup_s > until_s - self.reach_s[one.point]:
+            if one.place >= after or one.lookup_s > until_s - self.reach_s[one.point]:
                 return False
-            after_point, until_s = one.point, self.reach_s[one.point]
+            after, until_s = one.place, self.reach_s[one.point]
         return self.has_memory(chosen)
 
 
@@ -108,6 +120,7 @@ class Tried:
     shape: Shape
     tune: Scored
     held_out: Scored
+    judge: Judge = Judge.SELECTOR
 
 
 def composition_problem(
@@ -125,7 +138,8 @@ def composition_problem(
     way the model has to stop at the exit; for the lane it stops once more, to see what that has
     found.
     """
-    stop_s = max(0.0, profile.cut_s - profile.total_s) / len(points)
+    stops = sum(point.position > 0 for point in points)
+    stop_s = max(0.0, profile.cut_s - profile.total_s) / max(stops, 1)
     hits, right, candidates = [], [], []
     for one in tried:
         ok = one.tune.right
@@ -140,6 +154,7 @@ def composition_problem(
             Candidate(
                 point=one.point,
                 variant=one.variant,
+                judge=one.judge,
                 hit_rate=float(hit.mean()),
                 accuracy=float(ok[hit].mean()) if hit.any() else 1.0,
                 lookup_s=0.0 if synchronous else one.lookup_s + cost.handover_s,
@@ -147,8 +162,9 @@ def composition_problem(
                 burden_s=burden_s,
             )
         )
+    before = len(points) - stops
     reach_s = [
-        max(0.0, profile.reach_s[point.position] - stop_s * (index + 1))
+        max(0.0, profile.reach_s[point.position] - stop_s * (index + 1 - before))
         for index, point in enumerate(points)
     ]
     return CompositionProblem(

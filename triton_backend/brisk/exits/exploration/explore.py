@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ import torch
 
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
-from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level
 from brisk.exits.data.collecting import Collected, bind_rows, check_classes, check_rows, collect
+from brisk.exits.data.outliers import KEPT as FOR_FLOORS
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
 from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
@@ -28,9 +30,10 @@ from brisk.exits.exploration.measuring import (
     race,
 )
 from brisk.exits.exploration.selection import Chosen, decide, winner
-from brisk.exits.exploration.settings import ExplorationSettings, Progress
+from brisk.exits.exploration.settings import ExplorationSettings, LookUps, Progress
 from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.exploration.trial import Trial, measure_trials, run_trials
+from brisk.exits.exploration.whole_models import OUTLIERS, front, try_quantised
 from brisk.exits.files.artefact import digest_of
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.heads.lookup import LookUp, empty_look_up
@@ -101,6 +104,7 @@ class Studied:
         problem, one = self.problems[synchronous], self.tried[index]
         candidate, point = problem.candidates[index], self.points[one.point]
         end_s = problem.reach_s[one.point] + candidate.lookup_s
+        threads = self.settings.threads if one.variant == INT8 else 1
         noticed = None if synchronous else noticed_at(point, candidate.lookup_s, self.boundaries)
         return Exit(
             point=point,
@@ -113,6 +117,8 @@ class Studied:
             saved_s=max(0.0, problem.total_s - end_s),
             burden_s=candidate.burden_s,
             noticed_at=noticed,
+            judge=one.judge,
+            threads=threads,
         )
 
 
@@ -178,7 +184,8 @@ def explore(
     whole = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of(points, scores, graph))
     cut = load_graph(graph, threads, [point.value for point in points])
-    division = divide(samples, settings.seed, more_to_fit)
+    newest = settings.proves_newest
+    division = divide(samples, settings.seed, more_to_fit, proves_newest=newest)
     first = bind_rows(samples.take(slice(0, 1)))
     profile = profile_base(whole, cut, points, first)
     check_rows(base, points, scores, samples)
@@ -195,24 +202,38 @@ def explore(
     progress.stage("measuring", len(trials))
     profile = profile_base(whole, cut, points, first)  # training may have taken hours
     between = Between(lambda: cut.run(first), profile.cut_s)
-    tried = measure_trials(trials, points, collected, division, between, progress)
+    judges = settings.judges
+    tried = measure_trials(trials, points, collected, division, between, judges, progress)
+    every_point = points
+    if INT8 in settings.variants and LookUps.ASYNCHRONOUS is not settings.look_ups:
+        progress.stage("quantising", 1)
+        found_whole = _try_quantised(
+            *(graph, scores, samples, every, collected, division),
+            *(folder, len(points), threads, between),
+        )
+        progress.advance()
+        if not isinstance(found_whole, str):
+            every_point = (front(graph), *points)
+            behind = [dataclasses.replace(one, point=one.point + 1) for one in tried]
+            tried = [*behind, *found_whole]
     stopping = load_graph(graph, threads, [point.value for point in everywhere])
     everywhere_s = profile_base(whole, stopping, everywhere, first).reach_s
     cost = LaneCost(0.0, 0.0)
     if tried:
         one = tried[0]
         exit_ = Exit(
-            *(points[one.point], one.variant, one.shape, scores.classes),
+            *(every_point[one.point], one.variant, one.shape, scores.classes),
             *(one.model, one.lookup_s, one.memory_bytes),
+            judge=one.judge,
         )
         cost = lane_cost(stopping, scores, exit_, first)
     problems = {
-        synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
+        synchronous: composition_problem(tried, every_point, cost, profile, settings, synchronous)
         for synchronous in settings.look_ups.modes
     }
     boundaries = {point: everywhere_s[point.position] for point in everywhere}
     studied = Studied(
-        *(graph, base, digest_of(model_file), scores, points, tried, problems),
+        *(graph, base, digest_of(model_file), scores, every_point, tried, problems),
         *(cost, profile, boundaries, settings),
     )
     rows = division.tune[:RACED_ROWS]
@@ -294,6 +315,29 @@ def _write_rows(
     return every, len(fit)
 
 
+def _try_quantised(
+    graph: ModelGraph,
+    scores: Scores,
+    samples: Samples,
+    every: Samples,
+    collected: Collected,
+    division: Division,
+    folder: Path,
+    points: int,
+    threads: int,
+    between: Between,
+) -> list[Tried] | str:
+    """The model in int8, judged with the outliers of ``_write_rows``."""
+    with np.load(folder / "rows.npz") as rows:
+        is_kept = rows["meant"] == FOR_FLOORS
+        chosen, kinds = rows["outliers"][is_kept][:OUTLIERS], rows["kinds"][is_kept][:OUTLIERS]
+    classes = collected.teacher.argmax(1)
+    outliers = every.take(chosen), kinds, classes[chosen]
+    answers = classes[: len(samples)]
+    form = points + 1, threads, between
+    return try_quantised(graph, scores, samples, division, outliers, answers, *form)
+
+
 def _worthwhile(
     collected: Collected,
     points: Sequence[ExitPoint],
@@ -319,6 +363,8 @@ def _worthwhile(
         shape = tuple(hidden.shape[1:])
         left_s = profile.cut_s - profile.reach_s[point.position]
         for number, name in enumerate(settings.variants):
+            if name == INT8:
+                continue
             if not variant(name).applies(shape):
                 continue
             network = empty_look_up(name, shape, scores.classes)

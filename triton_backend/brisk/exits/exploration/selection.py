@@ -150,8 +150,8 @@ def _beside(
 
 def _has_room(problem: CompositionProblem, together: Collection[int]) -> bool:
     """Whether they can be one chain: a boundary has one that is not in reserve."""
-    points = {problem.candidates[index].point for index in together}
-    few = len(points) == len(together) <= MOST_CHOSEN
+    places = {problem.candidates[index].place for index in together}
+    few = len(places) == len(together) <= MOST_CHOSEN
     return few and problem.fits(in_turn(problem, together))
 
 
@@ -167,10 +167,14 @@ def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
     agreement = problem.outcomes.right.mean(1)
     used = [problem.candidates[index].point for index in chosen]
     best: dict[int, tuple[float, int]] = {}
+    of_chosen = [problem.candidates[index] for index in chosen]
+    there = {one.variant for one in of_chosen if one.point == used[0]}
     for index, one in enumerate(problem.candidates):
         end_s = problem.reach_s[one.point] + one.burden_s + one.lookup_s
         value_s = end_s + (1 - float(agreement[index])) * problem.total_s
-        is_wanted = one.point not in used or (one.point == used[0] and index not in chosen)
+        if one.is_whole:
+            continue  # it learns nothing
+        is_wanted = one.point not in used or (one.point == used[0] and one.variant not in there)
         if is_wanted and end_s <= RESERVED_BY * problem.total_s:
             best[one.point] = min(best.get(one.point, (value_s, index)), (value_s, index))
     kept: list[int] = []

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from brisk.exits.cascade import INT8
 from brisk.exits.guarantee.calibration import Promise
+from brisk.exits.heads.lookup_model import Judge
 from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
@@ -37,7 +39,8 @@ class ExplorationSettings:
     where caches can keep to it; None: the mean alone counts.
     ``memory_budget_bytes``: of all caches together; None for none. ``jobs``: variants trained at
     once, one thread each. ``threads``: of the base model while it is measured. ``trains_all``:
-    variants whose look-up alone outlasts the model, too, to measure them.
+    variants whose look-up alone outlasts the model, too, to measure them. ``judges``: what may
+    decide about their answers. ``proves_newest``: as ``divide``.
     """
 
     accuracy: float = 0.97
@@ -45,7 +48,7 @@ class ExplorationSettings:
     memory_budget_bytes: int | None = None
     miss_cost: float | None = 0.02
     points: int = 8
-    variants: tuple[str, ...] = tuple(variant.name for variant in CATALOGUE)
+    variants: tuple[str, ...] = (*(variant.name for variant in CATALOGUE), INT8)
     jobs: int = 1
     threads: int = 1
     seed: int = 0
@@ -53,6 +56,8 @@ class ExplorationSettings:
     look_ups: LookUps = LookUps.AUTOMATIC
     predictor: PredictorSettings | None = None
     trains_all: bool = False
+    proves_newest: bool = False
+    judges: tuple[Judge, ...] = tuple(Judge)
     selector: SelectorSettings = field(default_factory=SelectorSettings)
 
     @property

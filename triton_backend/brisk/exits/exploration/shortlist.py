@@ -92,16 +92,33 @@ class Composer:
         """The most promising ones, those of ``more`` among them, the fastest first; all are faster
         than the model."""
         found: dict[tuple[int, ...], Finalist] = {}
-        for index in range(len(self.problem.candidates)):
-            self._look_at((index,), found)
-        singles = [one.chosen[0] for one in _fastest(found.values())[:COMBINED]]
+        candidates = self.problem.candidates
+        # beside the model, in the lane, another whole one would take its processors
+        whole = [i for i, one in enumerate(candidates) if one.is_whole and self.synchronous]
+        for index, one in enumerate(candidates):
+            if not one.is_whole or (one.point == 0 and self.synchronous):
+                self._look_at((index,), found)
+        singles = self._of_predictors(one.chosen[0] for one in _fastest(found.values()))
         for pair in itertools.combinations(singles, 2):
             self._look_at(in_turn(self.problem, pair), found)
+        for chain in [one.chosen for one in _fastest(found.values())[:COMBINED]]:
+            last = candidates[chain[-1]]
+            for index in whole:  # what all of these miss
+                if not last.is_whole and candidates[index].point == last.point:
+                    self._look_at((*chain, index), found)
         promising = {one.chosen: one for one in _fastest(found.values())[:REHEARSED]}
         for chain in more:
             self._look_at(chain, promising)
         rehearsed = map(self.rehearsed, promising.values())
         return _fastest(one for one in rehearsed if one.latency_s < self.problem.total_s)
+
+    def _of_predictors(self, ranked: Iterable[int]) -> list[int]:
+        """The first ``COMBINED``, each of another predictor."""
+        kept: dict[tuple[int, str], int] = {}
+        for index in ranked:
+            one = self.problem.candidates[index]
+            kept.setdefault((one.point, one.variant), index)
+        return list(kept.values())[:COMBINED]
 
     def calibrated(
         self, chains: Sequence[Finalist], most_late_s: float = math.inf
@@ -235,4 +252,4 @@ def saving_of(
 
 def in_turn(problem: CompositionProblem, chain: Collection[int]) -> tuple[int, ...]:
     """In the order of their points."""
-    return tuple(sorted(chain, key=lambda index: (problem.candidates[index].point, index)))
+    return tuple(sorted(chain, key=lambda index: (*problem.candidates[index].place, index)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,7 +23,10 @@ from brisk.exits.files.container import DamagedFileError, read_container, write_
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.distance_gate import DistanceGate, summary
 from brisk.exits.heads.lookup import (
+    GatedLookUp,
     LookUp,
+    PlainLookUp,
+    Predicted,
     Selector,
     decided,
     empty_look_up,
@@ -30,7 +34,7 @@ from brisk.exits.heads.lookup import (
     predict,
     weights_of,
 )
-from brisk.exits.heads.lookup_model import LookUpModel
+from brisk.exits.heads.lookup_model import Judge, LookUpModel
 from brisk.exits.heads.predictors import settled, variant
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.predictor import (
@@ -124,7 +128,7 @@ def _train(trial: Trial) -> LookUp:
     _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
     gate = DistanceGate(summary(fit_hidden[:1]).shape[1], classes)
     # Both draw random numbers: another order of the two would be another METHOD.
-    look_up = LookUp(settled(network), Selector(classes), gate)
+    look_up = GatedLookUp(settled(network), Selector(classes), gate)
     gate.fit(summary(fit_hidden[:GATE_ROWS]), distribution[:GATE_ROWS].argmax(1))
     ordinary, strange, floor = (
         predict(look_up, tensor_of(hidden, chosen), torch.from_numpy(wanted))
@@ -200,6 +204,7 @@ def measure_trials(
     collected: Collected,
     division: Division,
     between: Between,
+    judges: Sequence[Judge],
     progress: Progress,
 ) -> list[Tried]:
     """Trained variants, in the same order: their look-ups on this machine, ``between`` runs of the
@@ -208,29 +213,66 @@ def measure_trials(
     places = {point.position: index for index, point in enumerate(points)}
     answers = collected.teacher.argmax(1)
     classes = collected.teacher.shape[1]
-    for trial in trials:
-        index = places[trial.position]
-        hidden = collected.hidden[index]
-        shape = tuple(hidden.shape[1:])
-        network = empty_look_up(trial.variant, shape, classes)
-        load_weights(network, read_container(trial.file).tensors)
-        one = np.array(hidden[:1])
-        model = export_look_up(network, shape, trial.variant)
-        tune, held_out = (
-            evaluate(network, tensor_of(hidden, rows), answers[rows])
-            for rows in (division.tune, division.calibrate)
-        )
-        tried.append(
-            Tried(
-                point=index,
-                variant=trial.variant,
-                lookup_s=look_up_seconds(LookUpModel(model, shape, classes), one, between),
-                model=model,
-                memory_bytes=2 * len(model) + one.nbytes,
-                shape=shape,
-                tune=tune,
-                held_out=held_out,
-            )
-        )
-        progress.advance()
+    for position, of_point in itertools.groupby(trials, key=lambda trial: trial.position):
+        hidden = collected.hidden[places[position]]
+        shape, one = tuple(hidden.shape[1:]), np.array(hidden[:1])
+        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for trial in of_point:
+            if not parts:
+                parts = [
+                    (tensor_of(hidden, rows), torch.from_numpy(wanted))
+                    for rows, wanted in (
+                        (division.tune, answers[division.tune]),
+                        (division.calibrate, answers[division.calibrate]),
+                        (division.select, answers[division.select]),
+                        _kept_outliers(trial.folder),
+                    )
+                ]
+            gated = empty_look_up(trial.variant, shape, classes)
+            load_weights(gated, read_container(trial.file).tensors)
+            tune, held_out, select, kept = (predict(gated, *part) for part in parts)
+            taken_s: dict[bool, float] = {}
+            networks = [gated] if Judge.SELECTOR in judges else []
+            for network in (*networks, *_plain(gated, judges, select, kept)):
+                model = export_look_up(network, shape, trial.variant)
+                is_gated = network is gated
+                if is_gated not in taken_s:  # scores that need no gate differ by microseconds
+                    ready = LookUpModel(model, shape, classes)
+                    taken_s[is_gated] = look_up_seconds(ready, one, between)
+                tried.append(
+                    Tried(
+                        point=places[position],
+                        variant=trial.variant,
+                        judge=network.judge,
+                        lookup_s=taken_s[is_gated],
+                        model=model,
+                        memory_bytes=2 * len(model) + one.nbytes,
+                        shape=shape,
+                        tune=decided(network, tune),
+                        held_out=decided(network, held_out),
+                    )
+                )
+            progress.advance()
     return tried
+
+
+def _plain(
+    gated: LookUp, judges: Sequence[Judge], rows: Predicted, outliers: Predicted
+) -> list[LookUp]:
+    """The same predictor with each of the judges that need no training."""
+    found: list[LookUp] = []
+    for judge in judges:
+        if judge is Judge.SELECTOR:
+            continue
+        network = PlainLookUp(gated.predictor, judge)
+        if len(outliers.classes):
+            network.set_floor(rows, outliers)
+        found.append(network.eval().requires_grad_(False))
+    return found
+
+
+def _kept_outliers(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of those for floors, and their kinds."""
+    with np.load(folder / "rows.npz") as rows:
+        is_kept = rows["meant"] == KEPT
+        return rows["outliers"][is_kept], rows["kinds"][is_kept]

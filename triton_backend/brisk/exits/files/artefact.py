@@ -21,12 +21,16 @@ from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
+from brisk.exits.heads.lookup_model import Judge
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What a header of another form may raise."""
+
+
+MOST_THREADS = 1024
 
 
 def digest_of(model_file: Path) -> str:
@@ -87,7 +91,7 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
 
 _OF_AN_EXIT = (
     *("variant", "shape", "lookup_s", "memory_bytes"),
-    *("saved_s", "burden_s", "noticed_at"),
+    *("saved_s", "burden_s", "noticed_at", "judge", "threads"),
 )
 
 
@@ -160,7 +164,15 @@ def _read_exit(
         saved_s=float(entry["saved_s"]),
         burden_s=float(entry["burden_s"]),
         noticed_at=noticed_at,
+        judge=Judge(entry.get("judge", Judge.SELECTOR)),
+        threads=_thread_count(entry.get("threads", 1)),
     )
+
+
+def _thread_count(value: object) -> int:
+    if not isinstance(value, int) or not 1 <= value <= MOST_THREADS:
+        raise DamagedFileError(f"a look-up is on {value!r} threads; expected 1 to {MOST_THREADS}")
+    return value
 
 
 def _read_level(entry: Mapping[str, Any], exits: int) -> Level:

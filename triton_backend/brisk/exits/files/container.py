@@ -138,7 +138,8 @@ def tapped_values(caches: Path) -> tuple[str, ...]:
         header = read_container(caches).header
         found: dict[str, None] = {}
         for index, entry in enumerate(header["exits"]):
-            if any(level["thresholds"][index] is not None for level in header["levels"]):
+            is_used = any(level["thresholds"][index] is not None for level in header["levels"])
+            if is_used and entry["position"] != 0:
                 found[str(entry["value"])] = None
                 if entry["noticed_at"] is not None and not header["synchronous"]:
                     found[str(entry["noticed_at"])] = None

@@ -8,6 +8,10 @@ directory, in a folder of mode 0700 for each model file, with files of mode 0600
 with the time they were written (ns, 20 digits), so sorted names are in order of time. The runtime
 writes and bounds them.
 
+``learned.caches``: what the traffic alone has taught, where nothing was trained; with what proves
+it in ``learned.reference``, and how far it is in ``learning.json``
+(``brisk.exits.files.learning_record``).
+
 ``candidate.caches``: what adaptation publishes, with a ``revision`` above that of the version it
 was made from. The runtime serves it on trial beside its predecessor, and then makes it
 ``adapted.caches``, or deletes it where it does worse. Adaptation goes on from ``latest``.
@@ -47,13 +51,29 @@ def training_folder(name: str) -> Path:
     return cache_directory() / "training" / name
 
 
-def samples_folder(model_file: Path) -> Path:
-    return private_folder(model_file) / "samples"
+def samples_folder(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    return private_folder(model_file, environment) / "samples"
 
 
 def adapted_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """The last version that has proved itself on live traffic; it may not be there."""
     return private_folder(model_file, environment) / "adapted.caches"
+
+
+def learned_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """What was learned from the traffic alone; it may not be there."""
+    return private_folder(model_file, environment) / "learned.caches"
+
+
+def trained_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """What adaptation descends from: trained by hand, or else learned; it may not be there."""
+    trained, learned = caches_file(model_file), learned_file(model_file, environment)
+    return learned if not trained.exists() and learned.exists() else trained
+
+
+def reference_file(model_file: Path) -> Path:
+    """Where the reference data of ``trained_file`` lie."""
+    return trained_file(model_file).with_suffix(REFERENCE_SUFFIX)
 
 
 def candidate_file(model_file: Path) -> Path:
@@ -92,7 +112,8 @@ def make_private_folder(model_file: Path) -> Path:
 
 def latest(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     """What is to be served: the adapted version, where it descends from what is trained now."""
-    trained, adapted = caches_file(model_file), adapted_file(model_file, environment)
+    trained = trained_file(model_file, environment)
+    adapted = adapted_file(model_file, environment)
     return adapted if adapted.exists() and _is_newer(adapted, trained) else trained
 
 

@@ -1,4 +1,7 @@
-"""A learned cache at work: predictor, selector and distance gate, one look-up for a batch."""
+"""A learned cache at work: predictor, and what decides about its answers; one look-up a batch.
+
+That is a selector behind a distance gate, or the distribution's own scores (``Judge``).
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from onnx import numpy_helper
+from onnx import GraphProto, numpy_helper
 from torch import nn
 
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.distance_gate import DistanceGate, summary
-from brisk.exits.heads.lookup_model import Shape, parse
+from brisk.exits.heads.lookup_model import FLOOR_OF_WHOLE, Judge, Shape, parse
 from brisk.exits.heads.predictors import variant
 
 if TYPE_CHECKING:
@@ -76,28 +79,35 @@ class LookUp(nn.Module):
     holds where a predictor is so good that accuracy alone would allow any threshold.
     """
 
+    judge: Judge
     floor: torch.Tensor
 
-    def __init__(self, predictor: nn.Module, selector: Selector, gate: DistanceGate) -> None:
+    def __init__(self, predictor: nn.Module) -> None:
         super().__init__()
         self.predictor = predictor
-        self.selector = selector
-        self.gate = gate
         self.register_buffer("floor", torch.zeros(()))
 
     def forward(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         logits: torch.Tensor = self.predictor(hidden)
-        score, near = self.decide(logits, self.gate.distance(summary(hidden), logits.argmax(1)))
+        score, near = self.decide(logits, self.distance(hidden, logits.argmax(1)))
         return logits, score, near
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it judges the logits of a whole model, which nothing trains here."""
+        return isinstance(self.predictor, nn.Identity)
+
+    def distance(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        """Of rows to the data of the predicted ``classes`` [rows]; 0 of any that are numbers where
+        there is no gate."""
+        sums = hidden.flatten(1).sum(1)
+        return sums - sums
 
     def decide(
         self, logits: torch.Tensor, distances: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Score and nearness of predictions, from them and their rows' distances [rows]."""
-        relative = self.gate.relative(distances)
-        score = self.selector(logits, relative).sigmoid()
-        near = relative <= 0
-        return score * (near & (score >= self.floor)), near
+        raise NotImplementedError
 
     @torch.no_grad()
     def set_floor(self, rows: Predicted, outliers: Predicted) -> None:
@@ -119,6 +129,46 @@ class LookUp(nn.Module):
             passing = ordinary[ordinary > 0]
             doubted = float(passing.quantile(DOUBTED)) if len(passing) else 0.0
             self.floor.fill_(max(reached, doubted))
+
+
+class GatedLookUp(LookUp):
+    """A selector decides, of rows that a distance gate lets pass."""
+
+    judge = Judge.SELECTOR
+
+    def __init__(self, predictor: nn.Module, selector: Selector, gate: DistanceGate) -> None:
+        super().__init__(predictor)
+        self.selector = selector
+        self.gate = gate
+
+    def distance(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        return self.gate.distance(summary(hidden), classes)
+
+    def decide(
+        self, logits: torch.Tensor, distances: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        relative = self.gate.relative(distances)
+        score = self.selector(logits, relative).sigmoid()
+        near = relative <= 0
+        return score * (near & (score >= self.floor)), near
+
+
+class PlainLookUp(LookUp):
+    """The predictor's own distribution decides. What is no number is not near."""
+
+    def __init__(self, predictor: nn.Module, judge: Judge) -> None:
+        super().__init__(predictor)
+        self.judge = judge
+
+    def decide(
+        self, logits: torch.Tensor, distances: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        greatest = logits.softmax(1).topk(min(2, logits.shape[1]), 1).values
+        score = greatest[:, 0]
+        if self.judge is Judge.MARGIN:
+            score = score - greatest[:, 1]
+        near = (logits.sum(1) + distances).isfinite()
+        return torch.where(near & (score >= self.floor), score, 0.0), near
 
 
 PREDICTED_ROWS = 256
@@ -144,7 +194,7 @@ def predict(look_up: LookUp, hidden: torch.Tensor, classes: torch.Tensor) -> Pre
     found = []
     for part in torch.split(hidden, PREDICTED_ROWS):
         logits = look_up.predictor(part)
-        found.append((logits, look_up.gate.distance(summary(part), logits.argmax(1))))
+        found.append((logits, look_up.distance(part, logits.argmax(1))))
     logits, distances = (torch.cat(column) for column in zip(*found, strict=True))
     return Predicted(logits, distances, classes)
 
@@ -156,11 +206,15 @@ def decided(look_up: LookUp, rows: Predicted) -> Scored:
     return Scored(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
 
 
-def empty_look_up(name: str, shape: Shape, classes: int) -> LookUp:
+def empty_look_up(name: str, shape: Shape, classes: int, judge: Judge = Judge.SELECTOR) -> LookUp:
     """An untrained look-up in the form that is served."""
     predictor = variant(name).build(shape, classes, normalised=False)
-    gate = DistanceGate(summary(torch.zeros(1, *shape)).shape[1], classes)
-    network = LookUp(predictor, Selector(classes), gate)
+    network: LookUp
+    if judge is Judge.SELECTOR:
+        gate = DistanceGate(summary(torch.zeros(1, *shape)).shape[1], classes)
+        network = GatedLookUp(predictor, Selector(classes), gate)
+    else:
+        network = PlainLookUp(predictor, judge)
     return network.eval().requires_grad_(False)
 
 
@@ -177,20 +231,37 @@ def weights_of(network: LookUp) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
 
 
+def whole_model(floor: float) -> LookUp:
+    """What decides about a whole model's answers; its predictor gives the logits that it reads."""
+    network = PlainLookUp(nn.Identity(), Judge.MARGIN)
+    network.floor.fill_(floor)
+    return network.eval().requires_grad_(False)
+
+
+def _floor_of(graph: GraphProto) -> float:
+    for tensor in graph.initializer:
+        if tensor.name == FLOOR_OF_WHOLE:
+            return float(numpy_helper.to_array(tensor))
+    raise DamagedFileError(f"a look-up of a whole model lacks '{FLOOR_OF_WHOLE}'")
+
+
 @functools.lru_cache(maxsize=64)
 def network_of(exit_: Exit) -> LookUp:
     """The network of a cache, from its ONNX model, for training to go on from.
 
-    Not to be changed: it is the same object each time. Raises DamagedFileError where the model is
+    Of one that reads the model's input it reads the logits that its look-up makes. Not to be
+    changed: it is the same object each time. Raises DamagedFileError where the model is
     not what this version writes.
     """
-    graph = parse(exit_.model).graph
+    graph = parse(exit_.model, exit_.reads_input).graph
+    if exit_.reads_input:
+        return whole_model(_floor_of(graph))
     tensors = {
         tensor.name: numpy_helper.to_array(tensor)
         for tensor in graph.initializer
         if not tensor.name.startswith("constant.")
     }
     with torch.device("meta"):  # no memory for what the file may lack
-        network = empty_look_up(exit_.variant, exit_.shape, exit_.classes)
+        network = empty_look_up(exit_.variant, exit_.shape, exit_.classes, exit_.judge)
     load_weights(network, tensors)
     return network

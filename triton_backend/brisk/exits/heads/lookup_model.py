@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,25 @@ Shape = tuple[int, ...]
 """Of a hidden output without its batch: [channels, height, width], [positions, features] or
 [features]."""
 
+
+class Judge(str, Enum):
+    """What says whether a prediction can be used.
+
+    ``SELECTOR``: a learned one (GATI, section 3.1), behind a distance gate. The others are of the
+    distribution over the classes: its greatest share, and that less the one next to it. Neither
+    has a gate: predictors that outliers were shown to are unsure of them.
+    """
+
+    SELECTOR = "selector"
+    SOFTMAX = "softmax"
+    MARGIN = "margin"
+
+
 OPSET, IR_VERSION = 17, 8
 INPUT, LOGITS, SCORE, NEAR = "hidden", "logits", "score", "near"
+
+FLOOR_OF_WHOLE = "brisk.floor"
+"""Where the look-up of a whole model keeps what no score may be below."""
 
 OPERATORS = frozenset(
     {
@@ -36,6 +54,9 @@ OPERATORS = frozenset(
     }
 )
 """What look-ups are made of."""
+
+_PLAIN_DOMAINS = frozenset({"", "ai.onnx"})
+_DOMAINS = _PLAIN_DOMAINS | {"com.microsoft", "ai.onnx.ml"}
 
 LARGEST_HIDDEN_BYTES = 1 << 30
 """Of one row."""
@@ -60,10 +81,15 @@ class LookUpModel:
 
     __slots__ = ("_classes", "_run", "_session")
 
-    def __init__(self, data: bytes, shape: Shape, classes: int) -> None:
-        """Raises DamagedFileError where ``data`` is no look-up of ``classes`` in ``shape``."""
-        _check(data, shape, classes)
-        self._session = _open(data)
+    def __init__(
+        self, data: bytes, shape: Shape, classes: int, threads: int = 1, *, is_whole: bool = False
+    ) -> None:
+        """``is_whole``: it is a whole model, of any operators that ONNX Runtime has.
+
+        Raises DamagedFileError where ``data`` is no look-up of ``classes`` in ``shape``.
+        """
+        _check(data, shape, classes, is_whole)
+        self._session = _open(data, threads)
         self._run = self._session._sess.run
         self._classes = classes
         try:
@@ -85,18 +111,22 @@ class LookUpModel:
 _OUTPUTS = [LOGITS, SCORE, NEAR]
 
 
-def parse(data: bytes) -> ModelProto:
-    """Raises DamagedFileError where ``data`` is no ONNX model of plain operators."""
+def parse(data: bytes, is_whole: bool = False) -> ModelProto:
+    """Raises DamagedFileError where ``data`` is no ONNX model of plain operators; one that
+    ``is_whole`` may have others of ONNX's and ONNX Runtime's own."""
     try:
         model = ModelProto.FromString(data)
     except DecodeError as error:
         raise DamagedFileError(f"a look-up is no ONNX model: {error}") from error
     graph = model.graph
     domains = {entry.domain: entry.version for entry in model.opset_import}
-    if set(domains) - {"", "ai.onnx"} or max(domains.values(), default=99) > OPSET:
+    if not is_whole and (
+        set(domains) - _PLAIN_DOMAINS or max(domains.values(), default=99) > OPSET
+    ):
         raise DamagedFileError(f"a look-up is of operator sets {domains}, expected up to {OPSET}")
     for node in graph.node:
-        if node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx"):
+        is_known = node.op_type in OPERATORS and node.domain in _PLAIN_DOMAINS
+        if not (node.domain in _DOMAINS if is_whole else is_known):
             raise DamagedFileError(f"a look-up has operator '{node.domain}:{node.op_type}'")
     if model.functions or graph.sparse_initializer or model.training_info:
         raise DamagedFileError("a look-up has more than a graph of nodes and weights")
@@ -105,9 +135,9 @@ def parse(data: bytes) -> ModelProto:
     return model
 
 
-def _check(data: bytes, shape: Shape, classes: int) -> None:
+def _check(data: bytes, shape: Shape, classes: int, is_whole: bool) -> None:
     """Before any memory is taken for it."""
-    graph = parse(data).graph
+    graph = parse(data, is_whole).graph
     if not 1 <= len(shape) <= 3 or classes < 1 or not all(size >= 1 for size in shape):
         raise DamagedFileError(f"a look-up of {classes} classes in {list(shape)}")
     if 4 * math.prod(shape) > LARGEST_HIDDEN_BYTES:
@@ -135,10 +165,11 @@ def _words(found: dict[str, tuple[int, list[int]]]) -> str:
     return ", ".join(f"'{name}' {['rows', *sizes]}" for name, (_, sizes) in found.items())
 
 
-def _open(data: bytes) -> Any:
+def _open(data: bytes, threads: int) -> Any:
     library = onnxruntime()
     options = library.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 4
     try:
         return library.InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -16,8 +16,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import nn
 
 from brisk.errors import InternalError
-from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import FARTHEST, FLOOR, LookUp
+from brisk.exits.heads.lookup import FARTHEST, FLOOR, GatedLookUp, LookUp
 from brisk.exits.heads.lookup_model import (
     INPUT,
     IR_VERSION,
@@ -25,6 +24,7 @@ from brisk.exits.heads.lookup_model import (
     NEAR,
     OPSET,
     SCORE,
+    Judge,
     LookUpModel,
     Shape,
 )
@@ -53,24 +53,27 @@ def export_look_up(
 def _written(network: LookUp, shape: Shape, variant: str) -> bytes:
     writer = _Writer({name: value.numpy() for name, value in network.state_dict().items()})
     writer.predictor(network.predictor, shape)
-    writer.add(
-        GATE.replace("SUMMARY", writer.summary(shape)) + SELECTOR,
-        nothing=0.0,
-        column=[1],
-        smallest_distance=SMALLEST_DISTANCE,
-        least_logarithm=FLOOR,
-        nearest=-FARTHEST,
-        farthest=FARTHEST,
-        width=[network.selector.width],
-    )
+    if isinstance(network, GatedLookUp):
+        writer.add(
+            GATE.replace("SUMMARY", writer.summary(shape)) + SELECTOR + COUNTED,
+            nothing=0.0,
+            column=[1],
+            smallest_distance=SMALLEST_DISTANCE,
+            least_logarithm=FLOOR,
+            nearest=-FARTHEST,
+            farthest=FARTHEST,
+            width=[network.selector.width],
+        )
+    else:
+        inner = list(range(1, len(shape) + 1))
+        sure = GREATEST_SHARE if network.judge is Judge.SOFTMAX else MARGIN
+        writer.add(sure + COUNTED, nothing=0.0, column=[1], two=[2], inner=inner)
     graph = helper.make_graph(
         writer.nodes,
         f"look-up {variant}".strip(),
         [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["rows", *shape])],
         [
-            helper.make_tensor_value_info(
-                LOGITS, TensorProto.FLOAT, ["rows", network.gate.centres.shape[0]]
-            ),
+            helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["rows", writer.classes]),
             helper.make_tensor_value_info(SCORE, TensorProto.FLOAT, ["rows"]),
             helper.make_tensor_value_info(NEAR, TensorProto.BOOL, ["rows"]),
         ],
@@ -128,11 +131,41 @@ SELECTOR = """
     hit = Gemm <transB = 1> (inner, selector_network_2_weight, selector_network_2_bias)
     logit = Squeeze (hit, column)
     sure = Sigmoid (logit)
+"""
+"""Behind ``GATE``: how sure the selector is."""
+
+GREATEST_SHARE = """
+    shares = Softmax <axis = 1> (logits)
+    sure = ReduceMax <axes = [1], keepdims = 0> (shares)
+    total = ReduceSum <keepdims = 0> (logits, column)
+    all = ReduceSum <keepdims = 0> (hidden, inner)
+    any = Add (all, total)
+    finite = Sub (any, any)
+    is_none = IsNaN (finite)
+    near = Not (is_none)
+"""
+
+MARGIN = """
+    shares = Softmax <axis = 1> (logits)
+    greatest, greatest_classes = TopK <axis = 1> (shares, two)
+    both = ReduceSum <keepdims = 0> (greatest, column)
+    most = ReduceMax <axes = [1], keepdims = 0> (greatest)
+    lesser = Sub (both, most)
+    sure = Sub (most, lesser)
+    total = ReduceSum <keepdims = 0> (logits, column)
+    all = ReduceSum <keepdims = 0> (hidden, inner)
+    any = Add (all, total)
+    finite = Sub (any, any)
+    is_none = IsNaN (finite)
+    near = Not (is_none)
+"""
+
+COUNTED = """
     reaches = GreaterOrEqual (sure, floor)
     counts = And (near, reaches)
     score = Where (counts, sure, nothing)
 """
-"""Behind ``GATE``: the score, as ``LookUp.decide`` gives it."""
+"""Behind what says how sure: the score, as ``LookUp.decide`` gives it."""
 
 
 class _Writer:
@@ -142,6 +175,8 @@ class _Writer:
         self._weights = weights
         self.nodes: list[NodeProto] = []
         self.initialisers: dict[str, TensorProto] = {}
+        self.classes = 0
+        """Of the predictor, once it is written."""
 
     def node(self, operator: str, *inputs: str, **attributes: object) -> str:
         """Append a node; the name of its output."""
@@ -207,6 +242,7 @@ class _Writer:
                         f"a predictor with {type(layer).__name__} has no ONNX form"
                     )
         self.nodes[-1].output[0] = LOGITS
+        self.classes = int(example.shape[1])
 
     def _weights_of(self, prefix: str) -> tuple[str, str]:
         return self.weight(f"{prefix}weight"), self.weight(f"{prefix}bias")
@@ -255,8 +291,9 @@ def _compare(network: LookUp, shape: Shape) -> None:
     hidden = torch.randn(CHECKED_ROWS, *shape, generator=generator).relu_()
     with torch.no_grad():
         logits = open_.predictor(hidden)
-        distances = open_.gate.distance(summary(hidden), logits.argmax(1))
-        open_.gate.limit.copy_(distances.double().mean().clamp_min(1e-3) * 2)
+        if isinstance(open_, GatedLookUp):
+            distances = open_.distance(hidden, logits.argmax(1))
+            open_.gate.limit.copy_(distances.double().mean().clamp_min(1e-3) * 2)
         open_.floor.zero_()
         wanted, scores, near = (each.numpy() for each in open_(hidden))
     classes = wanted.shape[1]

@@ -43,9 +43,15 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
     Exits behind which ``plan`` is not cut have none: those in reserve need none.
     """
     known = single_values(graph.graph)
+    inputs = [each.name for each in graph.inputs]
+    is_lone = len(inputs) == 1 and graph.has_rows(inputs[0])
+    if is_lone:
+        known[inputs[0]] = 0
     for exit_ in cascade.exits:
         point = exit_.point
         if known.get(point.value) != point.position or not graph.has_rows(point.value):
+            return None
+        if exit_.reads_input != (point.position == 0) and not (exit_.reads_input and is_lone):
             return None
         if point.position >= cascade.scores.position:
             return None
@@ -53,8 +59,8 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
         tail = Tail(graph, cascade.scores)
     except InvalidModelError:
         return None
-    boundaries: dict[str, int] = {}
-    rows = set()
+    boundaries: dict[str, int] = {inputs[0]: 0} if is_lone else {}
+    rows = {0} if is_lone else set()
     table = live_at(plan)
     for done, live in enumerate(table[1:-1], start=1):
         if len(live) == 1:
@@ -63,9 +69,10 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
             rows.add(done)
     exits: dict[int, tuple[tuple[int, str], ...]] = {}
     for index, exit_ in enumerate(cascade.exits):
-        done = boundaries.get(exit_.point.value, 0)
-        if done:
-            exits[done] = (*exits.get(done, ()), (index, exit_.point.value))
+        place = boundaries.get(exit_.point.value)
+        if place is not None:
+            value = inputs[0] if exit_.reads_input else exit_.point.value
+            exits[place] = (*exits.get(place, ()), (index, value))
     return Places(exits, frozenset(rows), tail)
 
 
@@ -122,6 +129,8 @@ class ExitingFrame:
         Raises InvalidRequestError as ``SegmentFrame`` does.
         """
         self._frame = SegmentFrame(program, inputs, requested)
+        self._inputs = inputs
+        self._is_new = 0 in places.exits
         self.cascade = cascade
         """The version that answers."""
         self._places = places
@@ -165,13 +174,21 @@ class ExitingFrame:
         if self._tickets and self._take_look_ups():
             return True
         frame = self._frame
+        if self._is_new:  # a look-up in front of the model is a step of its own
+            self._is_new = False
+            return self._look_up_here()
         if not frame.step():
-            for index, value in self._places.exits.get(frame.position, ()):
-                self._offer(index, value)
-                if self._lane is None and self._tickets and self._take_look_ups():
-                    return True
-        elif self._rows:
+            return self._look_up_here()
+        if self._rows:
             self._answer_rest()
+        return not self._rows
+
+    def _look_up_here(self) -> bool:
+        """At the exits of this boundary; True where all is answered."""
+        for index, value in self._places.exits.get(self._frame.position, ()):
+            self._offer(index, value)
+            if self._lane is None and self._tickets and self._take_look_ups():
+                return True
         return not self._rows
 
     def take_answers(self) -> list[Answer]:
@@ -229,7 +246,8 @@ class ExitingFrame:
         threshold = self._level.thresholds[index]
         if threshold == math.inf or index in self._switched_off:
             return
-        exit_, hidden = self.cascade.exits[index], self._frame.value_at(value)
+        exit_ = self.cascade.exits[index]
+        hidden = self._input(value) if exit_.reads_input else self._frame.value_at(value)
         if hidden.shape != (len(self._rows), *exit_.shape):
             return
         begun_ns = time.monotonic_ns()
@@ -244,6 +262,13 @@ class ExitingFrame:
             return
         self.looked[index] += len(self._rows)
         self.spent_ns[index] += time.monotonic_ns() - begun_ns
+
+    def _input(self, name: str) -> np.ndarray:
+        """The model's own, of the rows that are still in it."""
+        rows = self._inputs[name]
+        if len(self._rows) < self.rows:
+            return rows[list(self._rows)]
+        return np.ascontiguousarray(rows)
 
     def _take_look_ups(self) -> bool:
         """Answer the rows of the look-ups that are done, let them leave; True: none is left."""

@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 class CachedRun:
     """``labels``: model and version that its answers are counted under.
 
+    ``frame``: None where it has no learned caches yet, and samples are wanted.
     ``inputs`` may be the stub's memory, which goes with the last answer of the run.
     """
 
     session: Session
-    frame: ExitingFrame
+    frame: ExitingFrame | None
     inputs: Mapping[str, Value]
     labels: tuple[str, str]
 
@@ -198,19 +199,21 @@ class Audits:
         """Before the last answer of a run is sent, while its inputs are there: copies of some."""
         found = []
         for run in runs:
-            if run.frame.has_early_answers and self._auditor.has_room:
-                served = run.session.caches.version_of(run.frame.cascade)
+            frame = run.frame
+            if frame is not None and frame.has_early_answers and self._auditor.has_room:
+                served = run.session.caches.version_of(frame.cascade)
                 is_tried = served is not None and served is run.session.caches.candidate
                 share = max(self._share, TRIED_SHARE) if is_tried else self._share
                 if served is not None and self._random.random() < share:
-                    audit = _make_audit(run, served)
+                    audit = _make_audit(run, frame, served)
                     found += [] if audit is None else [audit]
         return found
 
     def note(self, runs: Iterable[CachedRun], kept: Iterable[Audit]) -> None:
         """Runs are finished: count what was answered early, and ask about what was kept."""
         for run in runs:
-            _count(run)
+            if run.frame is not None:
+                _count(run, run.frame)
         for audit in kept:
             self._auditor.ask(audit.question, audit)
 
@@ -222,8 +225,8 @@ class Audits:
                 _judge(audit, classes)
 
 
-def _count(run: CachedRun) -> None:
-    frame, session, labels = run.frame, run.session, run.labels
+def _count(run: CachedRun, frame: ExitingFrame) -> None:
+    session, labels = run.session, run.labels
     early = _early(frame.answers)
     telemetry.count(metrics.CACHED_ROWS, labels, frame.rows)
     for answer in early:
@@ -272,9 +275,9 @@ def _early(answers: Sequence[Answer]) -> list[Answer]:
     return [answer for answer in answers if answer.exit_index is not None]
 
 
-def _make_audit(run: CachedRun, served: ServedCaches) -> Audit | None:
+def _make_audit(run: CachedRun, frame: ExitingFrame, served: ServedCaches) -> Audit | None:
     """Of the rows that were answered early; None where numpy has no such inputs."""
-    early = _early(run.frame.answers)
+    early = _early(frame.answers)
     rows = np.array([row for answer in early for row in answer.rows])
     inputs = run.copies(rows)
     if inputs is None:

@@ -20,19 +20,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError
-from brisk.exits.adaptation.reference import reference_file
 from brisk.exits.files.versions import (
-    caches_file,
     candidate_file,
     latest,
     promote,
+    reference_file,
     samples_folder,
     take_back,
+    trained_file,
 )
 from brisk.runtime.early_exit.early_exits import Change
+from brisk.runtime.early_exit.first_learning import FirstLearning, is_trained_by_hand
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.segment_session import SegmentSession
 from brisk.runtime.models.session import Session
+from brisk.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from brisk.runtime.early_exit.served_caches import ServedCaches
@@ -100,7 +102,7 @@ class Adaptation:
 def _learnable(model: Path) -> tuple[str, int] | None:
     """The model, where it has caches, data of their training, and samples."""
     try:
-        trained_ns = caches_file(model).stat().st_mtime_ns
+        trained_ns = trained_file(model).stat().st_mtime_ns
     except FileNotFoundError:
         return None
     if not reference_file(model).exists() or not any(samples_folder(model).glob("*.npz")):
@@ -117,20 +119,29 @@ Stamp = tuple[str, int, int, int] | None
 @dataclass(slots=True, eq=False)
 class _Watched:
     """``served`` and ``tried``: the files as they were when they were read last. ``last``: the
-    version that was served last, whose segments the next one uses where they fit.
+    version that was served last, whose segments the next one uses where they fit. ``accuracy``: of
+    what the traffic alone is to teach; 0: nothing.
     """
 
     session: SegmentSession
     served: Stamp
     last: ServedCaches | None
     tried: Stamp = None
+    accuracy: float = 0.0
 
 
 class CacheWatch:
-    """``adaptation``: of this worker, which then tries candidates; None where another one does."""
+    """``adaptation``: of this worker, which then tries candidates; None where another one does.
+    ``first``: how models without caches come to some; None: they do not."""
 
-    def __init__(self, adaptation: Adaptation | None, look_s: float = LOOK_S) -> None:
+    def __init__(
+        self,
+        adaptation: Adaptation | None,
+        look_s: float = LOOK_S,
+        first: FirstLearning | None = None,
+    ) -> None:
         self._adaptation = adaptation
+        self._first = first
         self._look_s = look_s
         self._lock = threading.Lock()
         self._watched: list[_Watched] = []
@@ -155,7 +166,25 @@ class CacheWatch:
         """
         assert isinstance(session, SegmentSession)
         session.caches.bring(caches)
-        watched = _Watched(session, _stamp(latest(session.path)), caches)
+        self._follow(_Watched(session, _stamp(latest(session.path)), caches))
+
+    def collect(self, session: Session, accuracy: float) -> None:
+        """It has no caches that fit: let its traffic teach some that promise ``accuracy``, and
+        serve them. Any thread."""
+        if self._first is None:
+            return
+        if not isinstance(session, SegmentSession):
+            session.caches.learning = (
+                "not for this model: ONNX Runtime's segments alone have exits"
+            )
+        elif is_trained_by_hand(session.path):
+            session.caches.learning = "off: caches that do not fit lie beside the model"
+        else:
+            if latest(session.path).exists() and self._adaptation is not None:
+                self._first.begin_anew(session.path)
+            self._follow(_Watched(session, None, None, accuracy=accuracy))
+
+    def _follow(self, watched: _Watched) -> None:
         with self._lock:
             self._watched.append(watched)
             if self._thread is None:
@@ -177,6 +206,8 @@ class CacheWatch:
                     LOGGER.warning(
                         f"caches of {each.session.path}: {type(error).__name__}: {error}"
                     )
+            if self._first is not None:
+                self._first.forget({each.session.path for each in watched if each.accuracy})
             if self._adaptation is not None:
                 try:
                     self._adaptation.look(each.session.path for each in watched)
@@ -185,6 +216,9 @@ class CacheWatch:
 
     def _look(self, watched: _Watched) -> None:
         session = watched.session
+        if watched.accuracy and self._first is not None:
+            asked = session.path, watched.accuracy, session.threads
+            session.caches.collects, session.caches.learning = self._first.look(*asked)
         while session.caches.changes:
             change = session.caches.changes.popleft()
             if self._adaptation is None:
@@ -218,6 +252,15 @@ class CacheWatch:
             path.unlink(missing_ok=True)
             return
         session.caches.bring_candidate(version)
+
+
+def cache_watch(settings: Settings, *, is_foreground: bool) -> CacheWatch:
+    """A worker's: the foreground one has everything learned and tried."""
+    is_on = settings.sampled_share > 0
+    return CacheWatch(
+        Adaptation(settings.adaptation_s) if is_foreground else None,
+        first=FirstLearning(settings.sample_bytes, is_on=is_on, learns=is_foreground),
+    )
 
 
 def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> ServedCaches | None:

@@ -41,6 +41,10 @@ class SessionCaches:
     def __init__(self) -> None:
         self.were_brought = False
         """Ever; until then there is nothing to ask."""
+        self.collects = False
+        """Whether samples of the runs are wanted, for there are no caches yet."""
+        self.learning = ""
+        """In words how far learning from the traffic alone is."""
         self._served: ServedCaches | None = None
         self._predecessor: ServedCaches | None = None
         self._candidate: ServedCaches | None = None

@@ -29,6 +29,9 @@ LONGEST_IN_MEMORY_S = 5.0
 ABANDONED_S = 60.0
 """After which nobody writes a file any more."""
 
+COLLECTED_EVERY_S = 0.05
+"""Of a model that has no learned caches yet; a copy of an image takes some 0.1 ms."""
+
 MOST_WAITING = 64
 """Runs copied and not yet taken up by the writer."""
 
@@ -45,7 +48,8 @@ class _Buffer:
 
 
 class Sampler:
-    """Of the runs of models that have learned caches, ``share`` are kept, at random.
+    """Of the runs of models that have learned caches, ``share`` are kept, at random; of those that
+    are to have some, one every ``COLLECTED_EVERY_S``.
 
     ``most_bytes``: of one model's files; the oldest go first. ``share`` 0: nothing is kept.
     """
@@ -56,11 +60,13 @@ class Sampler:
         self._random = random.Random(seed)
         self._taken: queue.Queue[tuple[Path, Arrays]] = queue.Queue(MOST_WAITING)
         self._writer: threading.Thread | None = None
+        self._next_s: dict[Path, float] = {}
+        """Of models without learned caches: when the next run is kept."""
 
     def sample(self, runs: Iterable[CachedRun]) -> None:
         """Before the last answer of a run is sent, while its inputs are there: copy some."""
         for run in runs:
-            if not self._share or self._random.random() >= self._share:
+            if not self._share or not self._is_chosen(run):
                 continue
             copies = run.copies()
             if copies is None:
@@ -72,6 +78,16 @@ class Sampler:
                     target=self._run, name="brisk-samples", daemon=True
                 )
                 self._writer.start()
+
+    def _is_chosen(self, run: CachedRun) -> bool:
+        """One without learned caches so often that there are enough within minutes."""
+        if run.frame is not None:
+            return self._random.random() < self._share
+        now_s = time.monotonic()
+        if now_s < self._next_s.get(run.session.path, 0.0):
+            return False
+        self._next_s[run.session.path] = now_s + COLLECTED_EVERY_S
+        return True
 
     def _run(self) -> None:
         buffers: dict[Path, _Buffer] = {}
@@ -110,7 +126,8 @@ def write_samples(model: Path, parts: list[Arrays]) -> Path:
         part for part in parts if {name: array.shape[1:] for name, array in part.items()} == shapes
     ]
     inputs = {name: np.concatenate([part[name] for part in alike]) for name in shapes}
-    target = samples_folder(model) / f"{time.time_ns():020d}-{os.getpid()}.npz"
+    rows = len(next(iter(inputs.values())))
+    target = samples_folder(model) / f"{time.time_ns():020d}-{os.getpid()}-{rows}.npz"
     unfinished = target.with_suffix(".unfinished")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

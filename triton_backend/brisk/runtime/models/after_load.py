@@ -97,6 +97,7 @@ class AfterLoad:
             if table.is_closed:
                 return
         preparer: SegmentPreparer | None = None
+        caches, is_warm = None, False
         try:
             if not session.starts_with_substitutes:  # else in the first gaps between requests
                 self._yielding.await_calm(until_s)
@@ -110,6 +111,8 @@ class AfterLoad:
             entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
         if caches is not None and not table.is_closed:
             self._caches.serve(session, caches)
+        elif is_warm and entry.accuracy:
+            self._caches.collect(session, entry.accuracy)
         if self._tasks.is_empty():  # nothing waits for it
             make_private(self._pause)
             self._pause()

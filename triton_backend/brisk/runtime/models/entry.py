@@ -97,6 +97,11 @@ class SessionEntry:
         return bool(self.bindings or self.pipelines)
 
     @property
+    def accuracy(self) -> float:
+        """Of early answers that its traffic is to teach; 0: none are to be given."""
+        return self.asker.accuracy_ppm / 1e6
+
+    @property
     def is_settled(self) -> bool:
         """Whether what computes it, or all of its networks, stays as it is."""
         if self.pipeline is None:

@@ -148,11 +148,12 @@ class Session(Servable):
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
     ) -> Sequence[CachedRun]:
-        if not frame.can_answer_early:
+        if not frame.can_answer_early and not self.caches.collects:
             return ()
         from brisk.runtime.early_exit.audits import CachedRun
 
-        return [CachedRun(self, cast("ExitingFrame", frame), inputs, labels)]
+        exiting = cast("ExitingFrame", frame) if frame.can_answer_early else None
+        return [CachedRun(self, exiting, inputs, labels)]
 
     @abstractmethod
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:

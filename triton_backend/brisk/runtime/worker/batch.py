@@ -222,6 +222,7 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
         and others.job_class == form.job_class
         and 0 < other.rows <= model.max_batch_size - rows
         and form.outputs == others.outputs
+        and other.binding.model.accuracy_ppm == model.accuracy_ppm
         and form.agreement_ppm == others.agreement_ppm
         and (form is others or _row_signature(form) == _row_signature(others))
         and _state_rows(first.sequence) == _state_rows(other.sequence)
@@ -261,7 +262,10 @@ def begin_run(
     else:
         inputs = {name: np.concatenate([values[name] for values in each]) for name in each[0]}
         key = first.binding.key, tuple(value.shape for value in inputs.values())
-    agreement = None if form.agreement_ppm is None else form.agreement_ppm / 1e6
+    agreement_ppm = form.agreement_ppm
+    if agreement_ppm is None:
+        agreement_ppm = model.accuracy_ppm or None
+    agreement = None if agreement_ppm is None else agreement_ppm / 1e6
     if first.sequence is not None:
         agreement = NONE_EARLY  # caches know nothing of the next state
     dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]

@@ -149,6 +149,7 @@ class Observation:
             sum(binding.failed for binding in bindings),
             session.shared_layers if session else 0,
             tuple(map(sum, zip(*(binding.durations for binding in bindings), strict=True))),
+            exits.learning[:MAX_TEXT_CHARACTERS] if exits else "",
         )
 
     def _measure(self) -> None:

@@ -14,7 +14,7 @@ from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.os_priority import Precedence
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.early_exit.audits import Auditor, Audits
-from brisk.runtime.early_exit.cache_watch import Adaptation, CacheWatch
+from brisk.runtime.early_exit.cache_watch import cache_watch
 from brisk.runtime.early_exit.sampling import Sampler
 from brisk.runtime.heartbeat import Heartbeat
 from brisk.runtime.log import LOGGER
@@ -68,7 +68,7 @@ class Worker:
         self._controller = controller
         self._profiles = profiles
         is_foreground = role is Role.FOREGROUND
-        caches = CacheWatch(Adaptation(settings.adaptation_s) if is_foreground else None)
+        caches = cache_watch(settings, is_foreground=is_foreground)
         self._loader = Loader(
             *(device, settings.threads, connections.wake, settings.artefacts, caches),
             longest_s=settings.max_load_s,

@@ -88,6 +88,7 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
             sequence_idle_ns=sequences.idle_ns if sequences else 0,
             tuning=tuning,
             max_run_ns=parameters.max_run_ns,
+            accuracy_ppm=parameters.accuracy_ppm,
         ),
         device=device,
         outputs=tuple(output["name"] for output in config.get("output", ())),

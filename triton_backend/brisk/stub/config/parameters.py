@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
 from brisk.protocol.records import DEFAULT_MAX_RUN_NS
+from brisk.settings import accuracy_ppm, share_ppm
 
 REALTIME, NORMAL = "realtime", "normal"
 JOB_CLASSES = (REALTIME, NORMAL, "besteffort")
@@ -30,7 +31,7 @@ class Parameters(NamedTuple):
     ``job_class``: of requests that ask for none; ``max_class``: the most urgent they may ask for.
     ``foreign``: names of others, listed once in the log. ``ignored_onnxruntime``: those of the
     ONNX Runtime backend that mean nothing here. ``is_lazy``: loaded by its first request.
-    ``max_run_ns``: what a run may take.
+    ``max_run_ns``: what a run may take. ``accuracy_ppm``: as of ``LoadModel``.
     """
 
     job_class: str
@@ -38,6 +39,7 @@ class Parameters(NamedTuple):
     max_queue_size: int
     max_run_ns: int
     is_lazy: bool
+    accuracy_ppm: int
     foreign: tuple[str, ...]
     ignored_onnxruntime: tuple[str, ...]
 
@@ -74,6 +76,7 @@ _job_class = choice({name: name for name in JOB_CLASSES}, f"one of {', '.join(JO
 ENTRY_PARAMETERS: Mapping[str, Parser] = {
     CLASS: _job_class,
     MAX_CLASS: _job_class,
+    "brisk_accuracy": share_ppm,
     "brisk_load": choice({"eager": False, "lazy": True}, "eager or lazy"),
     "brisk_max_queue_size": _positive_integer,
     "brisk_max_run": _duration_ns,
@@ -153,6 +156,7 @@ def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ())
         values.get("brisk_max_queue_size", DEFAULT_MAX_QUEUE_SIZE),
         values.get("brisk_max_run", DEFAULT_MAX_RUN_NS),
         values.get("brisk_load", False),
+        values["brisk_accuracy"] if "brisk_accuracy" in values else accuracy_ppm(),
         foreign=tuple(
             name for name in others if name not in (*ONNXRUNTIME_PARAMETERS, INPUTS_ON_CPU)
         ),

@@ -1,0 +1,152 @@
+"""Early answers that nobody has trained, in a real runtime: collected for, then served."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from brisk.exits.files.artefact import write_cascade
+from brisk.exits.files.learning_record import (
+    LearningRecord,
+    Stage,
+    collected,
+    read_record,
+    write_record,
+)
+from brisk.exits.files.versions import (
+    caches_file,
+    learned_file,
+    private_folder,
+    samples_folder,
+)
+from brisk.observer import Observer
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.settings import cache_directory
+from support.exits.exits_model import Model, ask, make_model, taken
+from support.runtime.runtime_process import describe, end_processes, opened, quick_model
+from support.waiting import wait_until
+
+PPM = 970_000
+
+
+@pytest.fixture(autouse=True)
+def _cache(place: RuntimePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test looks where the runtime does."""
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(place.base.parent / "cache"))
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[RuntimePaths]:
+    parent = Path(tempfile.mkdtemp(prefix="brisk-"))
+    compiled = cache_directory() / "native"
+    compiled.mkdir(parents=True, exist_ok=True)
+    (parent / "cache").mkdir()
+    (parent / "cache" / "native").symlink_to(compiled.resolve())
+    own = RuntimePaths(parent / "runtime", "cpu")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("BRISK_CACHE_DIR", str(parent / "cache"))
+        environment.setenv("BRISK_THREADS", "1")
+        environment.setenv("BRISK_ARTEFACTS", "off")
+        with opened(own, describe(quick_model(parent / "quick.onnx"))):  # keeps it alive
+            yield own
+    end_processes(own)
+    shutil.rmtree(parent)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    """Without caches beside it."""
+    made = make_model(tmp_path / "model.onnx")
+    caches_file(made.file).unlink()
+    return made
+
+
+def learning(place: RuntimePaths, model: Path) -> str:
+    with Observer(place, Role.FOREGROUND) as observer:
+        found = [each for each in observer.status().models if str(model).endswith(each.path)]
+    return found[0].learning
+
+
+def test_traffic_is_collected_and_what_was_learned_is_served(
+    place: RuntimePaths, model: Model
+) -> None:
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as connection:
+        wait_until(
+            lambda: learning(place, model.file).startswith("collecting: 0 of 1,000"),
+            "a process that has looked at the model",
+        )
+        record = read_record(model.file)
+        assert record == LearningRecord(Stage.COLLECTING, 0.97, 1000)
+
+        def is_written() -> bool:
+            assert taken(ask(connection, model.easy[:1])) == "", "nothing has been learned yet"
+            return collected(model.file)[0] > 0
+
+        wait_until(is_written, "samples of the runs")
+        (file, *_) = sorted(samples_folder(model.file).glob("*.npz"))
+        with np.load(file) as archive:
+            assert archive.files == ["image"]
+            np.testing.assert_array_equal(archive["image"][:1], model.easy[:1])
+        write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+        write_cascade(learned_file(model.file), model.cascade)
+        wait_until(lambda: taken(ask(connection, model.easy[:1])) == model.name, "an early answer")
+        assert taken(ask(connection, model.hard[:1])) == ""
+        assert learning(place, model.file) == "learned from 1,000 samples: likely 1.50 ×"
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as connection:
+        wait_until(lambda: taken(ask(connection, model.easy[:1])) == model.name, "after a load")
+
+
+def test_what_was_learned_of_another_model_is_learned_anew(
+    place: RuntimePaths, model: Model
+) -> None:
+    write = private_folder(model.file)
+    with opened(place, describe(model.file, accuracy_ppm=PPM)):
+        wait_until(lambda: read_record(model.file) is not None, "a record")
+    assert write.is_dir()
+    write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+    write_cascade(learned_file(model.file), model.cascade)
+    changed = onnx.load(model.file)
+    changed.producer_name = "somebody else"
+    onnx.save(changed, model.file)
+    with opened(place, describe(model.file, accuracy_ppm=PPM)):
+        wait_until(
+            lambda: learning(place, model.file).startswith("collecting: "), "a new beginning"
+        )
+    assert not learned_file(model.file).exists()
+
+
+def test_of_a_model_without_classes_nothing_is_kept(place: RuntimePaths, tmp_path: Path) -> None:
+    file = quick_model(tmp_path / "quick.onnx")
+    with opened(place, describe(file, accuracy_ppm=PPM)):
+        wait_until(
+            lambda: learning(place, file).startswith("not for this model: "),
+            "a process that has looked at the model",
+        )
+        assert "no value at which rows could leave it" in learning(place, file)
+    assert collected(file) == (0, 0)
+
+
+def test_an_entry_that_asks_for_nothing_is_left_alone(place: RuntimePaths, model: Model) -> None:
+    with opened(place, describe(model.file)) as connection:
+        taken(ask(connection, model.easy[:1]))
+        assert learning(place, model.file) == ""
+    assert not private_folder(model.file).exists()
+
+
+def test_a_promise_of_trained_caches_below_the_entrys_is_not_enough(
+    place: RuntimePaths, model: Model
+) -> None:
+    write_cascade(caches_file(model.file), model.cascade)
+    with (
+        opened(place, describe(model.file, max_batch_size=64)) as plain,
+        opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=995_000)) as strict,
+    ):
+        wait_until(lambda: taken(ask(plain, model.easy[:1])) == model.name, "an early answer")
+        assert taken(ask(strict, model.easy[:1])) == "", "0.97 is promised, 0.995 is asked for"
+        assert taken(ask(strict, model.easy[:1], ppm=960_000)) == model.name

@@ -1,0 +1,97 @@
+"""How far learning from traffic alone is, as a file, and what it says to people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brisk.exits.files.learning_record import (
+    FEWEST,
+    LearningRecord,
+    Stage,
+    collected,
+    read_record,
+    record_file,
+    rows_wanted,
+    write_record,
+)
+from brisk.exits.files.versions import (
+    caches_file,
+    latest,
+    learned_file,
+    make_private_folder,
+    reference_file,
+    samples_folder,
+    trained_file,
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"a model")
+    make_private_folder(file)
+    return file
+
+
+def test_a_record_is_read_as_it_was_written(model: Path) -> None:
+    assert read_record(model) is None
+    record = LearningRecord(Stage.REFUSED, 0.98, 2000, 1000, 1, 0.0, "nothing is proved")
+    write_record(model, record)
+    assert read_record(model) == record
+    assert record_file(model).stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"stage": "flying"}', "\x00"])
+def test_a_damaged_record_is_none(model: Path, text: str) -> None:
+    record_file(model).write_text(text)
+    assert read_record(model) is None
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (LearningRecord(Stage.COLLECTING, 0.98, 1480), "collecting: 1,240 of 1,480 samples"),
+        (LearningRecord(Stage.LEARNING, 0.98, 0, 1480), "learning from 1,480 samples"),
+        (
+            LearningRecord(Stage.SERVED, 0.98, 0, 1480, 1, 1.8),
+            "learned from 1,480 samples: likely 1.80 ×",
+        ),
+        (
+            LearningRecord(Stage.REFUSED, 0.98, 2960, 1480, 1, 0.0, "no way is shorter"),
+            "does not pay: no way is shorter; again with 2,960 samples, 1,240 are there",
+        ),
+        (LearningRecord(Stage.UNFIT, 0.98, reason="no scores"), "not for this model: no scores"),
+    ],
+)
+def test_it_says_where_it_is(record: LearningRecord, words: str) -> None:
+    assert record.words(1240) == words
+    assert record.collects is (record.wanted > 0)
+
+
+def test_a_stricter_promise_wants_more_samples() -> None:
+    assert rows_wanted(0.9, 0.95) == FEWEST
+    assert FEWEST < rows_wanted(0.98, 0.95) < rows_wanted(0.99, 0.95)
+    assert rows_wanted(0.98, 0.9) < rows_wanted(0.98, 0.95)
+
+
+def test_rows_are_counted_by_the_names_of_files(model: Path) -> None:
+    folder = samples_folder(model)
+    assert collected(model) == (0, 0)
+    (folder / "00000000000000000001-77-64.npz").write_bytes(b"x" * 10)
+    (folder / "00000000000000000002-77-5.npz").write_bytes(b"x" * 20)
+    (folder / "00000000000000000003-77.npz").write_bytes(b"x" * 30)
+    (folder / "00000000000000000004-77-9.unfinished").write_bytes(b"x")
+    assert collected(model) == (69, 60)
+
+
+def test_what_the_traffic_has_taught_gives_way_to_what_was_trained(model: Path) -> None:
+    assert trained_file(model) == latest(model) == caches_file(model)
+    learned_file(model).write_bytes(b"learned")
+    assert trained_file(model) == latest(model) == learned_file(model)
+    assert reference_file(model) == learned_file(model).with_suffix(".reference")
+    caches_file(model).write_bytes(b"trained")
+    assert trained_file(model) == latest(model) == caches_file(model)
+    assert reference_file(model) == model.with_suffix(".reference")

@@ -1,0 +1,160 @@
+"""From samples of the traffic alone to caches that pay, or to words that say why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from brisk.exits.adaptation.adapter import Adapter
+from brisk.exits.adaptation.retraining import AdaptationSettings
+from brisk.exits.data.samples import Samples, divide
+from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.files.learning_record import LearningRecord, Stage, read_record, write_record
+from brisk.exits.files.versions import (
+    latest,
+    learned_file,
+    make_private_folder,
+    private_folder,
+    samples_folder,
+)
+from brisk.runtime.early_exit import learning_process
+from brisk.runtime.early_exit.learning_process import MOST_TRIES, learn, look_at
+from brisk.runtime.early_exit.sampling import write_samples
+from support.exits.adapted import Adapted
+from support.exits.cascades import images, network
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(learning_process, "POINTS", 2)
+    monkeypatch.setattr(learning_process, "VARIANTS", ("Pool(4096)",))
+
+
+@pytest.fixture
+def digits(tmp_path: Path, adapted: Adapted) -> Path:
+    """The network, without caches."""
+    file = tmp_path / "model.onnx"
+    shutil.copy(adapted.model_file, file)
+    make_private_folder(file)
+    return file
+
+
+def test_a_model_of_classes_is_looked_at_and_another_one_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    onnx.save(network(), file)
+    record = look_at(file, 0.97)
+    assert (record.stage, record.wanted, record.collects) == (Stage.COLLECTING, 1000, True)
+    strange = network()
+    strange.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    (gemm,) = (node for node in strange.graph.node if node.op_type == "Gemm")
+    gemm.output[0] = "before"
+    strange.graph.node.insert(
+        list(strange.graph.node).index(gemm) + 1,
+        onnx.helper.make_node("Sigmoid", ["before"], [strange.graph.output[0].name]),
+    )
+    onnx.save(strange, file)
+    found = look_at(file, 0.97)
+    assert found.stage is Stage.UNFIT
+    assert not found.collects
+    assert "no class scores" in found.reason
+
+
+def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
+    digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network this small gains nothing: so its race is won, whatever the clock says."""
+    _win(monkeypatch)
+    for start in range(0, 1700, 100):
+        write_samples(digits, [{"image": adapted.images[start : start + 100]}])
+    found = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
+    assert (found.stage, found.samples, found.tries) == (Stage.SERVED, 1700, 1), found.reason
+    assert found.speed_up == 2.0
+    assert latest(digits) == learned_file(digits)
+    assert learned_file(digits).stat().st_mode & 0o777 == 0o600
+    cascade = read_cascade(learned_file(digits), digest_of(digits))
+    assert cascade.levels[0].accuracy == 0.9
+    assert cascade.levels[0].count.inputs <= 0.26 * 1700, "the newest quarter has proved it"
+    assert Adapter.open(digits, AdaptationSettings()) is not None
+    assert not (private_folder(digits) / "training").exists(), "hidden values are not kept"
+
+
+def _win(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("brisk.exits.exploration.explore")
+    from brisk.exits.exploration.composition import CompositionProblem
+    from brisk.exits.exploration.measuring import Verification
+
+    def won(
+        studied: object, whole: object, cascades: list[object], _: object
+    ) -> list[Verification]:
+        return [Verification(2e-3, 1e-3, 0.9, 0.0) for _ in cascades]
+
+    monkeypatch.setattr(module.Studied, "raced", won)
+    monkeypatch.setattr(module, "_untrained_s", lambda *_: 0.0)
+    made = module.composition_problem
+
+    def generous(*arguments: object) -> CompositionProblem:
+        problem = made(*arguments)  # type: ignore[arg-type]  # whatever it was called with
+        free = tuple(
+            dataclasses.replace(one, burden_s=0.0, lookup_s=0.0) for one in problem.candidates
+        )
+        reach_s = tuple(0.01 * place for place in range(len(problem.reach_s)))
+        return dataclasses.replace(problem, candidates=free, reach_s=reach_s, total_s=1.0)
+
+    monkeypatch.setattr(module, "composition_problem", generous)
+
+
+def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(
+    digits: Path, adapted: Adapted
+) -> None:
+    """A network of a few microseconds: nothing pays."""
+    write_samples(digits, [{"image": adapted.images[:1000]}])
+    record = LearningRecord(Stage.COLLECTING, 0.97, 1000)
+    for tries in range(1, MOST_TRIES + 1):
+        write_record(digits, record)
+        record = learn(digits, record, 1)
+        assert (record.stage, record.tries) == (Stage.REFUSED, tries)
+        assert record.reason
+        during = read_record(digits)
+        assert during is not None
+        assert during.stage is Stage.LEARNING, "who asks meanwhile sees it"
+        assert record.collects is (tries < MOST_TRIES)
+    assert not learned_file(digits).exists()
+    assert "does not pay" in record.words(1000)
+
+
+def test_samples_of_another_form_and_damaged_ones_are_left_out(
+    digits: Path, adapted: Adapted
+) -> None:
+    write_samples(digits, [{"image": images(300)}])
+    (samples_folder(digits) / "00000000000000000001-1-5.npz").write_bytes(b"PK\x03\x04 torn")
+    write_samples(digits, [{"image": adapted.images[:50]}])
+    found = learning_process.read_samples(digits)
+    assert found is not None
+    assert found.inputs["image"].shape == (50, 1, 8, 8), "the newest say what form"
+    refused = learn(digits, LearningRecord(Stage.COLLECTING, 0.97, 1000), 1)
+    assert refused.stage is Stage.REFUSED
+    assert "expected at least 200 different ones" in refused.reason
+
+
+def test_the_newest_rows_prove_and_nothing_else_does() -> None:
+    rows = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
+    division = divide(Samples({"x": rows}), 0, proves_newest=True)
+    assert sorted(division.calibrate) == list(range(750, 1000))
+    others = np.concatenate([division.fit, division.select, division.tune])
+    assert sorted(others) == list(range(750))
+    assert len(division.fit) > len(division.tune) > len(division.select)
+
+
+def test_a_copy_of_what_came_before_proves_nothing() -> None:
+    rows = np.random.default_rng(0).normal(size=(1000, 4)).astype(np.float32)
+    rows[900:] = rows[:100]
+    division = divide(Samples({"x": rows}), 0, proves_newest=True)
+    assert division.calibrate.max() < 900
+    assert sorted(division.calibrate) == list(range(675, 900))

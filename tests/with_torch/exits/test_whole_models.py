@@ -1,0 +1,181 @@
+"""The model in int8 in front of the exact one, and behind an exit: whose answers are whose."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from brisk.exits.base_model import load_graph
+from brisk.exits.cascade import INT8, Cascade, Exit
+from brisk.exits.files.artefact import read_cascade, write_cascade
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.guarantee.calibration import ExitCount
+from brisk.exits.heads.lookup import network_of
+from brisk.exits.heads.lookup_model import Judge, LookUpModel
+from brisk.exits.learning.quantising import Quantised, quantised, readable
+from brisk.exits.model_graph import ExitPoint, ModelGraph
+from brisk.exits.scores import find_scores
+from brisk.exits.serving.frame import find_places
+from support.exits.cascades import (
+    CLASSES,
+    SIDE,
+    Served,
+    finish,
+    graph_of,
+    images,
+    network,
+    served,
+    start,
+)
+
+SHAPE = (3, SIDE, SIDE)
+
+
+def made_of(graph: ModelGraph) -> Quantised:
+    return quantised(graph, find_scores(graph), {"image": images(64, seed=9)})
+
+
+def front(model: Served, made: Quantised, floor: float = 0.0) -> Exit:
+    point = ExitPoint(0, "image")
+    form = point, INT8, SHAPE, CLASSES, made.look_up(floor), 1e-4, 1000
+    return Exit(*form, judge=Judge.MARGIN)
+
+
+def with_exits(model: Served, exits: tuple[Exit, ...], thresholds: tuple[float, ...]) -> Served:
+    """The model with other exits, which its cut version stops at."""
+    level = dataclasses.replace(
+        model.level,
+        thresholds=thresholds,
+        count=dataclasses.replace(model.level.count, exits=(ExitCount(50, 50),) * len(exits)),
+    )
+    cascade = dataclasses.replace(model.cascade, exits=exits, levels=(level,), synchronous=True)
+    places = find_places(model.cut.plan, model.cut.graph, cascade)
+    assert places is not None
+    return dataclasses.replace(model, cascade=cascade, places=places)
+
+
+@pytest.mark.parametrize("tail", ["labels", "softmax"])
+def test_it_mostly_answers_as_the_model_and_says_how_sure_it_is(tail: str) -> None:
+    graph = graph_of(network(tail=tail))
+    look_up = LookUpModel(made_of(graph).look_up(0.0), SHAPE, CLASSES, is_whole=True)
+    rows = images(200)
+    found = look_up(rows)
+    exact = load_graph(graph).run({"image": rows})["scores"]
+    agrees = found.logits.argmax(1) == exact.argmax(1)
+    assert agrees.mean() > 0.8
+    shares = np.sort(np.exp(found.logits) / np.exp(found.logits).sum(1, keepdims=True), 1)
+    np.testing.assert_allclose(found.scores, shares[:, -1] - shares[:, -2], atol=1e-4)
+    sure = found.scores >= np.median(found.scores)
+    assert agrees[sure].all(), "what it is not sure of alone differs"
+    assert found.near.all()
+
+
+def test_nothing_below_the_floor_is_answered_nor_what_is_no_number() -> None:
+    made = made_of(graph_of(network()))
+    rows = images(100)
+    free = LookUpModel(made.look_up(0.0), SHAPE, CLASSES, is_whole=True)(rows).scores
+    floor = float(np.median(free))
+    strange = rows.copy()
+    strange[3, 1, 2, 2], strange[5, 0, 0, 0] = math.nan, math.inf
+    found = LookUpModel(made.look_up(floor), SHAPE, CLASSES, is_whole=True)(strange)
+    assert not found.near[[3, 5]].any()
+    assert found.scores[[3, 5]].tolist() == [0, 0]
+    others = np.delete(np.arange(100), [3, 5])
+    expected = np.where(free >= floor, free, 0)[others]
+    np.testing.assert_allclose(found.scores[others], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_in_front_of_the_model_it_answers_what_it_is_sure_of(rows: int) -> None:
+    model = served()
+    exit_ = front(model, made_of(model.cut.graph))
+    inputs = images(rows)
+    looked = exit_.look_up(inputs)
+    threshold = float(np.median(looked.scores))
+    chosen = with_exits(model, (exit_,), (threshold,))
+    frame = start(chosen, inputs, None)
+    assert frame.position == 0
+    assert frame.step() == (looked.scores >= threshold).all(), "the look-up is a step of its own"
+    assert frame.position == 0
+    results = finish(frame)
+    sure = looked.scores >= threshold
+    exact = model.whole.run({"image": inputs})["scores"]
+    expected = np.where(sure[:, None], looked.logits, exact)
+    np.testing.assert_allclose(results["scores"], expected, rtol=1e-3, atol=1e-4)
+    assert frame.looked == [rows]
+
+
+def test_behind_an_exit_it_reads_the_rows_that_this_has_missed() -> None:
+    model = served()
+    first = model.cascade.exits[0]
+    behind = dataclasses.replace(front(model, made_of(model.cut.graph)), point=first.point)
+    inputs = images(16)
+    threshold = model.level.thresholds[0]
+    chosen = with_exits(model, (first, behind), (threshold, 0.05))
+    frame = start(chosen, inputs, None)
+    results = finish(frame)
+    taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
+    missed = [row for row in range(16) if taken[row] != 0]
+    assert 0 < len(missed) < 16
+    assert frame.looked == [16, len(missed)]
+    looked = behind.look_up(inputs[missed])
+    for place, row in enumerate(missed):
+        sure = looked.scores[place] >= 0.05
+        assert taken[row] == (1 if sure else None)
+        if sure:
+            np.testing.assert_allclose(
+                results["scores"][row], looked.logits[place], rtol=1e-3, atol=1e-4
+            )
+
+
+def test_a_file_keeps_it_and_what_judges_it(tmp_path: Path) -> None:
+    model = served()
+    exit_ = dataclasses.replace(front(model, made_of(model.cut.graph), floor=0.25), threads=2)
+    cascade = with_exits(model, (exit_,), (0.5,)).cascade
+    write_cascade(tmp_path / "a.caches", cascade)
+    again = read_cascade(tmp_path / "a.caches", None)
+    assert again.taps == ()
+    found = again.exits[0]
+    assert (found.judge, found.threads, found.variant) == (Judge.MARGIN, 2, INT8)
+    judging = network_of(found)
+    assert judging.is_whole
+    assert float(judging.floor) == 0.25
+    logits = torch.from_numpy(found.look_up(images(20)).logits)
+    scores, _ = judging.decide(logits, torch.zeros(20))
+    np.testing.assert_allclose(scores.numpy(), found.look_up(images(20)).scores, atol=1e-5)
+
+
+def test_what_no_int8_can_be_made_of_is_said() -> None:
+    model = network()
+    other = model.graph.input.add()
+    other.CopyFrom(model.graph.input[0])
+    other.name = "mask"
+    model.graph.node.insert(0, onnx.helper.make_node("Add", ["image", "mask"], ["both"]))
+    model.graph.node[1].input[0] = "both"
+    graph = graph_of(model)
+    assert readable(graph) is None
+    with pytest.raises(ValueError, match="something else than one float32 tensor"):
+        quantised(graph, find_scores(graph), {"image": images(2), "mask": images(2)})
+
+
+def test_a_whole_model_of_foreign_operators_is_refused() -> None:
+    made = made_of(graph_of(network()))
+    model = onnx.load_model_from_string(made.look_up(0.0))
+    model.graph.node[0].domain = "evil"
+    with pytest.raises(DamagedFileError, match="has operator 'evil:"):
+        LookUpModel(model.SerializeToString(), SHAPE, CLASSES, is_whole=True)
+    with pytest.raises(DamagedFileError, match="operator"):
+        LookUpModel(made.look_up(0.0), SHAPE, CLASSES)
+
+
+def test_an_exit_in_front_of_the_model_that_reads_no_input_is_of_another_model() -> None:
+    model = served()
+    exit_ = dataclasses.replace(model.cascade.exits[0], point=ExitPoint(0, "image"))
+    cascade: Cascade = dataclasses.replace(model.cascade, exits=(exit_,))
+    assert find_places(model.cut.plan, model.cut.graph, cascade) is None

@@ -1,0 +1,113 @@
+"""How far learning from the traffic alone is for a model, as a file that anybody may read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from pathlib import Path
+
+from brisk.exits.files.versions import private_folder, samples_folder
+
+
+class Stage(str, Enum):
+    """``UNFIT``: the model cannot have early answers, whatever comes. ``REFUSED``: with what came
+    nothing pays, or nothing is proved."""
+
+    COLLECTING = "collecting"
+    LEARNING = "learning"
+    SERVED = "served"
+    REFUSED = "refused"
+    UNFIT = "unfit"
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRecord:
+    """``accuracy``: what is to be promised. ``wanted``: samples with which it is tried, or tried
+    again; 0: not again. ``samples``: of the last try, after so many ``tries``. ``speed_up``: of
+    the mean, measured on samples; 0 where there is none. ``reason``: in words why not.
+    """
+
+    stage: Stage
+    accuracy: float
+    wanted: int = 0
+    samples: int = 0
+    tries: int = 0
+    speed_up: float = 0.0
+    reason: str = ""
+
+    @property
+    def collects(self) -> bool:
+        """Whether samples are wanted."""
+        return self.stage in (Stage.COLLECTING, Stage.REFUSED) and self.wanted > 0
+
+    def words(self, rows: int) -> str:
+        """For people; ``rows``: samples that are there."""
+        if self.stage is Stage.COLLECTING:
+            return f"collecting: {min(rows, self.wanted):,} of {self.wanted:,} samples"
+        if self.stage is Stage.LEARNING:
+            return f"learning from {self.samples:,} samples"
+        if self.stage is Stage.SERVED:
+            return f"learned from {self.samples:,} samples: likely {self.speed_up:.2f} ×"
+        again = f"; again with {self.wanted:,} samples, {rows:,} are there" if self.wanted else ""
+        told = "not for this model" if self.stage is Stage.UNFIT else "does not pay"
+        return f"{told}: {self.reason}{again}"
+
+
+def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    return private_folder(model_file, environment) / "learning.json"
+
+
+def read_record(
+    model_file: Path, environment: Mapping[str, str] = os.environ
+) -> LearningRecord | None:
+    """None where there is none that can be read."""
+    try:
+        found = json.loads(record_file(model_file, environment).read_text())
+        wanted, samples, tries = (int(found[name]) for name in ("wanted", "samples", "tries"))
+        return LearningRecord(
+            *(Stage(found["stage"]), float(found["accuracy"]), wanted, samples, tries),
+            *(float(found["speed_up"]), str(found["reason"])),
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def write_record(model_file: Path, record: LearningRecord) -> None:
+    """A reader sees the old one or the new one. Raises OSError."""
+    target = record_file(model_file)
+    unfinished = target.with_suffix(".unfinished")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(asdict(record), file)
+    unfinished.replace(target)
+
+
+def collected(model_file: Path, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
+    """Rows of the samples that are there, as the files' names say, and their bytes."""
+    rows = size = 0
+    for file in samples_folder(model_file, environment).glob("*.npz"):
+        number = file.stem.rpartition("-")[2]
+        with contextlib.suppress(OSError):
+            size += file.stat().st_size
+            rows += int(number) if file.stem.count("-") > 1 and number.isdecimal() else 0
+    return rows, size
+
+
+HELD_OUT = 0.25
+"""Share of samples, the newest ones, that prove and do nothing else."""
+
+SPARE = 2.5
+"""Samples that prove, over those that do without a single mistake."""
+
+FEWEST = 1000
+
+
+def rows_wanted(accuracy: float, confidence: float) -> int:
+    """With so many samples learning is tried."""
+    proving = math.log(1 - confidence) / math.log(accuracy)
+    return max(FEWEST, math.ceil(SPARE * proving / HELD_OUT))

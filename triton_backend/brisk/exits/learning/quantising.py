@@ -1,0 +1,246 @@
+"""The whole model in int8 as a look-up, which stands in front of the exact one.
+
+It reads the model's own input. Where the two best classes are clearly apart its answer is mostly
+the exact model's; what it is not sure of goes on to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import math
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from brisk.exits.heads.lookup_model import (
+    FLOOR_OF_WHOLE,
+    INPUT,
+    LOGITS,
+    NEAR,
+    SCORE,
+    LookUpModel,
+    Shape,
+)
+from brisk.exits.model_graph import ModelGraph
+from brisk.exits.scores import ScoreForm, Scores
+
+CALIBRATED_ROWS = 200
+"""Of data that fits predictors: from these the ranges of all values are taken."""
+
+LARGEST_BYTES = 1 << 30
+"""Of a model: what is larger would lie in a file of caches, and in memory, twice."""
+
+AXES_ARE_INPUTS = 13
+"""Operator set from which on ReduceSum reads its axes."""
+
+LEAST_OPERATOR_SET = 11
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quantised:
+    """``model`` reads ``INPUT`` float32 [rows, *shape] and gives ``LOGITS`` [rows, classes]."""
+
+    model: ModelProto
+    shape: Shape
+    classes: int
+
+    def look_up(self, floor: float) -> bytes:
+        """With the score of ``Judge.MARGIN``, which is 0 below ``floor``."""
+        made = ModelProto()
+        made.CopyFrom(self.model)
+        graph = made.graph
+        own = ("", "ai.onnx")
+        version = next(each.version for each in made.opset_import if each.domain in own)
+        nodes = list(_judging(version, len(self.shape)))
+        constants = {
+            "brisk.two": np.array([2], np.int64),
+            "brisk.halves": np.array([[1], [-1]], np.float32),
+            "brisk.rows": np.array([-1], np.int64),
+            "brisk.nothing": np.array(0, np.float32),
+            FLOOR_OF_WHOLE: np.array(floor, np.float32),
+            "brisk.inner": np.arange(1, len(self.shape) + 1),
+        }
+        read = {name for node in nodes for name in node.input}
+        graph.node.extend(nodes)
+        graph.initializer.extend(
+            numpy_helper.from_array(array, name)
+            for name, array in constants.items()
+            if name in read
+        )
+        graph.output.extend(
+            [
+                helper.make_tensor_value_info(SCORE, TensorProto.FLOAT, ["rows"]),
+                helper.make_tensor_value_info(NEAR, TensorProto.BOOL, ["rows"]),
+            ]
+        )
+        data: bytes = made.SerializeToString()
+        return data
+
+
+def _judging(version: int, rank: int) -> Iterator[NodeProto]:
+    """From logits to score and nearness: a row of inputs that are not all numbers is not near, for
+    quantising makes numbers of anything."""
+    inner = list(range(1, rank + 1))
+    by_input = version >= AXES_ARE_INPUTS
+    reads = [INPUT, "brisk.inner"] if by_input else [INPUT]
+    axes: dict[str, Any] = {} if by_input else {"axes": inner}
+    for operator, inputs, output, attributes in (
+        ("Softmax", [LOGITS], "brisk.shares", {"axis": 1}),
+        ("TopK", ["brisk.shares", "brisk.two"], "brisk.greatest", {"axis": 1}),
+        ("MatMul", ["brisk.greatest", "brisk.halves"], "brisk.column", {}),
+        ("Reshape", ["brisk.column", "brisk.rows"], "brisk.margin", {}),
+        ("ReduceSum", reads, "brisk.sum", {"keepdims": 0, **axes}),
+        ("Sub", ["brisk.sum", "brisk.sum"], "brisk.finite", {}),
+        ("Add", ["brisk.finite", "brisk.margin"], "brisk.every", {}),
+        ("IsNaN", ["brisk.every"], "brisk.is_none", {}),
+        ("Not", ["brisk.is_none"], NEAR, {}),
+        ("Less", ["brisk.margin", FLOOR_OF_WHOLE], "brisk.is_low", {}),
+        ("Or", ["brisk.is_low", "brisk.is_none"], "brisk.is_out", {}),
+        ("Where", ["brisk.is_out", "brisk.nothing", "brisk.margin"], SCORE, {}),
+    ):
+        outputs = [output, "brisk.places"] if operator == "TopK" else [output]
+        yield helper.make_node(operator, inputs, outputs, **attributes)
+
+
+def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray]) -> Quantised:
+    """Static int8 by ONNX Runtime, weights by channel; ``inputs`` say the ranges.
+
+    Raises ValueError in words where the model has no such form: it reads more than one float32
+    tensor, is too large, or ONNX Runtime cannot do it.
+    """
+    shape = readable(graph)
+    if shape is None:
+        raise ValueError("it reads something else than one float32 tensor of fixed rows")
+    if graph.path.stat().st_size > LARGEST_BYTES:
+        raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
+    ((name, rows),) = inputs.items()
+    calibrated = [rows[place : place + 1] for place in range(min(CALIBRATED_ROWS, len(rows)))]
+    try:
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            made = static_int8(_until(graph, scores), Path(folder), name, calibrated)
+    except Exception as error:  # whatever a quantiser makes of a model
+        raise ValueError(f"ONNX Runtime cannot quantise it: {error!r:.200}") from error
+    _rename(made, {name: INPUT, scores.value: _OWN})
+    made.graph.node.extend(_as_logits(scores.form))
+    made.graph.output[0].CopyFrom(
+        helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["rows", scores.classes])
+    )
+    found = Quantised(made, shape, scores.classes)
+    LookUpModel(found.look_up(0.0), shape, scores.classes, is_whole=True)
+    return found
+
+
+def readable(graph: ModelGraph) -> Shape | None:
+    """Of a row of the model's only input, where that is a float32 tensor of fixed rows."""
+    needed = [each for each in graph.inputs if not each.optional]
+    if len(graph.inputs) != 1 or len(needed) != 1 or not graph.has_rows(needed[0].name):
+        return None
+    kind = needed[0].type
+    sizes = (kind.shape or ())[1:]
+    fixed = tuple(size for size in sizes if isinstance(size, int) and size > 0)
+    is_fit = kind.dtype == "float32" and len(fixed) == len(sizes) and 1 <= len(fixed) <= 3
+    return fixed if is_fit else None
+
+
+_OWN = "brisk.scores"
+
+
+def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
+    """From the input to the scores, weights inside."""
+    model = onnx.load(str(graph.path))
+    domains = [each for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    if domains[0].version < LEAST_OPERATOR_SET:
+        model = onnx.version_converter.convert_version(model, LEAST_OPERATOR_SET)
+    if scores.value not in {info.name for info in model.graph.output}:
+        model.graph.output.append(helper.make_tensor_value_info(scores.value, 1, None))
+    del model.graph.value_info[:]
+    model = onnx.shape_inference.infer_shapes(model)
+    return onnx.utils.Extractor(model).extract_model([graph.inputs[0].name], [scores.value])
+
+
+def static_int8(model: ModelProto, folder: Path, name: str, rows: list[np.ndarray]) -> ModelProto:
+    """``model``, weights by channel, with the ranges of ``rows`` of its input ``name``.
+
+    Works in ``folder``. Raises whatever ONNX Runtime's quantiser does.
+    """
+    source, prepared, target = (folder / f"{each}.onnx" for each in ("source", "prepared", "int8"))
+    onnx.save(model, source)
+    quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+    quantize_static(
+        *(str(prepared), str(target), _RangeRows(name, rows)),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        # products of 8 bits each saturate where a processor has no instruction for their sum
+        reduce_range=not _has_dot_products(),
+        activation_type=QuantType.QUInt8,
+        weight_type=QuantType.QInt8,
+    )
+    return onnx.load(str(target))
+
+
+class _RangeRows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
+    def __init__(self, name: str, rows: list[np.ndarray]) -> None:
+        self._rows = ({name: np.ascontiguousarray(row)} for row in rows)
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._rows, None)
+
+
+def _as_logits(form: ScoreForm) -> Iterator[NodeProto]:
+    """Scores as numbers of which the softmax is the model's distribution."""
+    operator = "Log" if form is ScoreForm.PROBABILITIES else "Identity"
+    yield helper.make_node(operator, [_OWN], [LOGITS])
+
+
+def _rename(model: ModelProto, names: Mapping[str, str]) -> None:
+    graph = model.graph
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        info.name = names.get(info.name, info.name)
+    graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """The quantiser says on standard output, and warns of, what users cannot change."""
+    logger = logging.getLogger()
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+@cache
+def _has_dot_products() -> bool:
+    """Whether the processor sums products of 8 bits in 32 (VNNI, Arm's dot products)."""
+    try:
+        text = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    except OSError:
+        return False
+    return any(flag in text.split() for flag in ("avx512_vnni", "avx_vnni", "asimddp"))
+
+
+def memory_of(model: bytes, shape: Shape) -> int:
+    """Of a look-up and what a call of it needs besides."""
+    return 2 * len(model) + 4 * math.prod(shape)

@@ -1,0 +1,160 @@
+"""Early answers that nobody has trained: collected for, learned and served where they pay.
+
+The thread that watches the caches' files asks once a second. One process at a time learns
+(``brisk.runtime.early_exit.learning_process``); what it has come to is in a file, which the other
+worker reads, too.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from brisk.exits.files.learning_record import (
+    HELD_OUT,
+    LearningRecord,
+    Stage,
+    collected,
+    read_record,
+    record_file,
+)
+from brisk.exits.files.versions import (
+    adapted_file,
+    caches_file,
+    candidate_file,
+    latest,
+    learned_file,
+    previous_file,
+)
+from brisk.runtime.log import LOGGER
+
+RESTART_S = 60.0
+"""From the start of a process that failed to that of the next one."""
+
+MOST_FAILURES = 3
+
+COUNT_S = 5.0
+"""Between two looks at a folder of samples."""
+
+
+class FirstLearning:
+    """``most_bytes``: of a model's samples. ``is_on``: whether samples are taken at all.
+    ``learns``: whether this worker has the process made."""
+
+    def __init__(self, most_bytes: int, *, is_on: bool, learns: bool) -> None:
+        self._most_bytes = most_bytes
+        self._is_on = is_on
+        self._learns = learns
+        self._process: tuple[Path, subprocess.Popen[bytes]] | None = None
+        self._failures: dict[Path, int] = {}
+        self._started_s: dict[Path, float] = {}
+        self._counted: dict[Path, tuple[float, int, int]] = {}
+
+    @property
+    def process_id(self) -> int | None:
+        """None: nothing is learned just now."""
+        return None if self._process is None else self._process[1].pid
+
+    def look(self, model: Path, accuracy: float, threads: int) -> tuple[bool, str]:
+        """Whether samples of ``model``'s runs are wanted, and in words how far it is."""
+        if not self._is_on:
+            return False, "off: BRISK_SAMPLED_SHARE is 0"
+        record = read_record(model)
+        if record is not None and record.accuracy != accuracy:
+            record = None  # another promise is asked for
+        rows, size = self._count(model)
+        if latest(model).exists():
+            return False, "" if record is None else record.words(rows)
+        if self._learns:
+            self._follow_process()
+            self._go_on(model, accuracy, threads, record, rows, size)
+        if record is None:
+            return False, "is looked at"
+        if record.stage is Stage.SERVED:
+            return False, "withdrawn: what was learned is gone; a new load begins anew"
+        if record.collects and find_spec("torch") is None:
+            return False, f"learning takes torch, which {sys.executable} does not have"
+        return record.collects, record.words(rows) + self._shortage(record, rows, size)
+
+    def begin_anew(self, model: Path) -> None:
+        """What was learned is of another model, or of none."""
+        files = learned_file(model), adapted_file(model), candidate_file(model)
+        for file in (*files, previous_file(model), record_file(model)):
+            file.unlink(missing_ok=True)
+
+    def forget(self, models: set[Path]) -> None:
+        """All but these: they are served no more."""
+        if self._process is not None and self._process[0] not in models:
+            self._process[1].kill()
+            self._process[1].wait()
+            self._process = None
+
+    def _go_on(
+        self,
+        model: Path,
+        accuracy: float,
+        threads: int,
+        record: LearningRecord | None,
+        rows: int,
+        size: int,
+    ) -> None:
+        """Start the process where it has something to do, unless another model's is at it."""
+        is_due = record is None or record.stage is Stage.LEARNING  # it was killed, perhaps
+        if record is not None and record.collects:
+            is_due = rows >= record.wanted or self._is_full(record, rows, size)
+            is_due = is_due and find_spec("torch") is not None
+        now_s = time.monotonic()
+        failures = self._failures.get(model, 0)
+        waits = failures and now_s - self._started_s[model] < RESTART_S
+        if not is_due or self._process is not None or waits or failures >= MOST_FAILURES:
+            return
+        command = [sys.executable, "-m", "brisk.runtime.early_exit.learning_process", str(model)]
+        command += ["--accuracy", str(accuracy), "--threads", str(threads)]
+        self._started_s[model] = now_s
+        self._process = model, subprocess.Popen(command, stdin=subprocess.DEVNULL)
+
+    def _follow_process(self) -> None:
+        if self._process is None:
+            return
+        model, process = self._process
+        status = process.poll()
+        if status is None:
+            return
+        self._process = None
+        self._failures[model] = self._failures.get(model, 0) + 1 if status else 0
+        if status:
+            LOGGER.warning(f"learning early answers of {model} ended with status {status}")
+
+    def _count(self, model: Path) -> tuple[int, int]:
+        """Rows and bytes of its samples, of late."""
+        now_s = time.monotonic()
+        at_s, rows, size = self._counted.get(model, (-COUNT_S, 0, 0))
+        if now_s - at_s >= COUNT_S:
+            rows, size = collected(model)
+            self._counted[model] = now_s, rows, size
+        return rows, size
+
+    def _is_full(self, record: LearningRecord, rows: int, size: int) -> bool:
+        """Whether more samples would not be kept, and as many as these may prove something."""
+        room = self._room(rows, size)
+        proves = record.wanted * HELD_OUT
+        return record.tries == 0 and room < record.wanted and room > proves and rows > 0.9 * room
+
+    def _shortage(self, record: LearningRecord, rows: int, size: int) -> str:
+        room = self._room(rows, size)
+        if not record.collects or room >= record.wanted:
+            return ""
+        needed = size / max(rows, 1) * record.wanted / 2**20
+        return f"; BRISK_SAMPLES_MIB keeps {room:,.0f} at most, {needed:.0f} keeps them all"
+
+    def _room(self, rows: int, size: int) -> float:
+        """Samples of that kind that there is room for."""
+        return self._most_bytes / (size / rows) if rows else float("inf")
+
+
+def is_trained_by_hand(model: Path) -> bool:
+    """Whether caches lie beside the model: what is wrong with them is for who trained them."""
+    return caches_file(model).exists()

@@ -1,0 +1,178 @@
+"""The process in which a model's first early answers are learned, from its traffic alone.
+
+``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N``
+
+Without a record of the model (``brisk.exits.files.learning_record``) it looks whether the model
+can have early answers at all. Else it takes the samples that workers have written, learns from the
+older ones, proves the promise on the newest, and writes what pays for the workers to serve. Lives
+as long as the worker that started it, on what processors others leave. Wherever it is killed,
+files are whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import shutil
+import sys
+from pathlib import Path
+from zipfile import BadZipFile
+
+from brisk.os_priority import step_aside
+from brisk.runtime.log import LOGGER, start_logging
+
+# Before what reads the environment for its threads is imported.
+if __name__ == "__main__" and not step_aside():
+    sys.exit(1)
+
+import numpy as np
+
+from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
+from brisk.exits.data.samples import Samples
+from brisk.exits.files.learning_record import (
+    LearningRecord,
+    Stage,
+    read_record,
+    rows_wanted,
+    write_record,
+)
+from brisk.exits.files.versions import (
+    REFERENCE_SUFFIX,
+    learned_file,
+    make_private_folder,
+    private_folder,
+    samples_folder,
+)
+from brisk.exits.model_graph import exit_points, read_graph
+from brisk.exits.scores import find_scores
+
+CONFIDENCE = 0.95
+
+POINTS = 6
+VARIANTS = ("Pool(4096)", "Conv2(3,2)", "Conv3(3,2)", "int8")
+"""Few, and quick to train: it is to come to something within minutes, beside the serving."""
+
+MOST_TRIES = 3
+PRIVATE = 0o600
+
+
+def main() -> int:
+    """Exit status: 0 where the record says what has come of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--accuracy", type=float, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    arguments = parser.parse_args()
+    start_logging()
+    model, accuracy = arguments.model, arguments.accuracy
+    make_private_folder(model)
+    record = read_record(model)
+    if record is None or record.accuracy != accuracy:
+        record = look_at(model, accuracy)
+    else:
+        record = learn(model, record, arguments.threads)
+    write_record(model, record)
+    LOGGER.info(f"early answers of {model} for {accuracy:.1%}: {record.words(0)}")
+    return 0
+
+
+def look_at(model: Path, accuracy: float) -> LearningRecord:
+    """Whether the model can have early answers."""
+    try:
+        graph = read_graph(model)
+        scores = find_scores(graph)
+        if not exit_points(graph, scores.position):
+            raise InvalidModelError("there is no value at which rows could leave it")
+    except BriskError as error:
+        return LearningRecord(Stage.UNFIT, accuracy, reason=_brief(error))
+    return LearningRecord(Stage.COLLECTING, accuracy, rows_wanted(accuracy, CONFIDENCE))
+
+
+def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
+    """Try it with the samples that are there."""
+    samples = read_samples(model)
+    rows = 0 if samples is None else len(samples)
+    tried = dataclasses.replace(record, samples=rows, tries=record.tries + 1, reason="")
+    write_record(model, dataclasses.replace(tried, stage=Stage.LEARNING))
+    again = 0 if tried.tries >= MOST_TRIES else 2 * max(rows, record.wanted)
+    refused = dataclasses.replace(tried, stage=Stage.REFUSED, wanted=again)
+    if samples is None:
+        return dataclasses.replace(refused, reason="there are no samples that can be read")
+    folder = private_folder(model) / "training"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    try:
+        return _explored(model, samples, folder, threads, tried, refused)
+    except InvalidRequestError as error:  # samples that do not fit, or copies of few
+        return dataclasses.replace(refused, reason=_brief(error))
+    except BriskError as error:
+        return dataclasses.replace(refused, stage=Stage.UNFIT, wanted=0, reason=_brief(error))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _explored(
+    model: Path,
+    samples: Samples,
+    folder: Path,
+    threads: int,
+    tried: LearningRecord,
+    refused: LearningRecord,
+) -> LearningRecord:
+    try:
+        from brisk.exits.exploration import ExplorationSettings, explore
+    except ImportError as error:
+        return dataclasses.replace(refused, reason=f"learning takes torch ({error})")
+    from brisk.exits.adaptation.reference import write_reference
+    from brisk.exits.data.samples import divide
+    from brisk.exits.files.artefact import write_cascade
+
+    settings = ExplorationSettings(
+        accuracy=tried.accuracy,
+        confidence=CONFIDENCE,
+        points=POINTS,
+        variants=VARIANTS,
+        threads=threads,
+        proves_newest=True,
+    )
+    found = explore(model, samples, folder, settings)
+    if found.cascade is None or found.verification is None:
+        return dataclasses.replace(refused, reason=" ".join(found.reason.split()))
+    target = learned_file(model)
+    division = divide(samples, settings.seed, proves_newest=True)
+    # What serves comes last: with it the workers see what adaptation goes on from.
+    reference = target.with_suffix(REFERENCE_SUFFIX)
+    write_reference(reference, found.cascade.model_digest, samples, division)
+    write_cascade(target, found.cascade, PRIVATE)
+    speed_up = found.verification.base_s / found.verification.cascade_s
+    return dataclasses.replace(tried, stage=Stage.SERVED, wanted=0, speed_up=speed_up)
+
+
+def read_samples(model: Path) -> Samples | None:
+    """All that are there, the oldest first; files of another form than the newest are left out."""
+    parts: list[dict[str, np.ndarray]] = []
+    for file in sorted(samples_folder(model).glob("*.npz"), reverse=True):
+        try:
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+                inputs = {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, EOFError, BadZipFile) as error:  # gone again, or damaged
+            LOGGER.warning(f"samples '{file}' are left out: {error}")
+            continue
+        if not parts or _form(inputs) == _form(parts[0]):
+            parts.append(inputs)
+    if not parts:
+        return None
+    parts.reverse()
+    return Samples({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+
+def _form(inputs: dict[str, np.ndarray]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {name: (array.dtype.str, array.shape[1:]) for name, array in inputs.items()}
+
+
+def _brief(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
