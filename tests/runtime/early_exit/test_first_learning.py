@@ -100,6 +100,10 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
         assert learning(place, model.file) == "learned from 1,000 samples: likely 1.50 ×"
     with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)) as connection:
         wait_until(lambda: taken(ask(connection, model.easy[:1])) == model.name, "after a load")
+        wait_until(
+            lambda: learning(place, model.file).startswith("learned from 1,000 samples"),
+            "what it was learned from",
+        )
 
 
 def test_what_was_learned_of_another_model_is_learned_anew(

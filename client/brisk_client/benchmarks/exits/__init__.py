@@ -4,7 +4,8 @@ Trains caches on one part of the data and measures on another that training neve
 agreement with the bare model and the share of early answers, at batch 1, 2 and 8, sides in turns;
 with look-ups the other way round, with thresholds on the softmax instead of selectors, and beside
 a smaller model and an int8 one. Then whether an audit notices a degradation, whether the promise
-is kept, split after split of a large pool, what every variant of predictor and every way of
+is kept, split after split of a large pool, what each family of ways answers to inputs that are
+not of the data, what every variant of predictor and every way of
 composing them comes to, and what learning from Zipf streams and from a video gains.
 """
 
@@ -28,12 +29,13 @@ from brisk_client.benchmarks.exits.data import (
 from brisk_client.benchmarks.exits.latency import measure_latency
 from brisk_client.benchmarks.exits.promise import measure_promise
 from brisk_client.benchmarks.exits.runs import ExitBench
+from brisk_client.benchmarks.exits.strange import families, measure_strange
 from brisk_client.benchmarks.exits.streams import SEEDS, fresh_seeds, measure_streams
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.report import Check, Report
 
-PARTS = ("latency", "promise", "variants", "streams")
+PARTS = ("latency", "strange", "promise", "variants", "streams")
 OF_CACHES = frozenset(PARTS) - {"variants"}
 """Parts that need the caches which `brisk caches train` would make."""
 
@@ -122,8 +124,13 @@ def _measure_case(report: Report, case: ExitCase, chosen: argparse.Namespace) ->
             name = f"{case.name}: caches that pay"
             report.checks.append(Check(name, found.reason, "found", False))
             return
+        alone = families(found.studied)
         if "latency" in chosen.parts:
-            measure_latency(report, case, found.cascade, bench, chosen.quick, chosen.plot)
+            served = found.cascade
+            measure_latency(report, case, served, alone, bench, chosen.quick, chosen.plot)
+        if "strange" in chosen.parts:
+            sides = {"all ways": found.cascade, **alone}
+            measure_strange(report, case, sides, bench, chosen.fashion)
         if "streams" in chosen.parts:
             seeds = chosen.seeds or fresh_seeds(SEEDS[chosen.quick])
             measure_streams(report, case, found.cascade, bench, chosen.video, seeds)

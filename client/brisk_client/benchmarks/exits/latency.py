@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,11 +47,14 @@ SPEED_UPS = {0.97: 1.95, 0.99: 1.41}
 TAIL = 1.02
 BATCHES = (1, 2, 8)
 
+INT8_PEER = "int8, by ONNX Runtime"
+
 
 def measure_latency(
     report: Report,
     case: ExitCase,
     cascade: Cascade,
+    alone: Mapping[str, Cascade],
     bench: ExitBench,
     quick: bool,
     plots: Path | None,
@@ -71,6 +74,12 @@ def measure_latency(
             )
     way = "in a lane" if cascade.synchronous else "in the model's thread"
     versions[f"look-ups {way}"] = Version(cascade, not cascade.synchronous)
+    for family, own in alone.items():
+        versions |= {
+            f"{family}, {level.accuracy * 100:g}%": Version(own, own.synchronous, level.accuracy)
+            for level in own.levels
+            if level.accuracy in SPEED_UPS
+        }
     softmax = softmax_cascade(base, cascade, case)
     if softmax is not None:
         versions["softmax thresholds"] = Version(softmax, cascade.synchronous)
@@ -80,6 +89,7 @@ def measure_latency(
         report.rows += side_rows(case.name, batch, sides)
         if batch == 1:
             report.checks += _latency_checks(case, sides)
+            report.checks += _family_checks(case, list(alone), sides)
             report.checks.append(_audit_check(case.name, sides))
             if plots is not None:
                 report.notes.append(f"plot: {plot_sides(case.name, sides, plots)}")
@@ -106,6 +116,23 @@ def _latency_checks(case: ExitCase, sides: dict[str, ExitSide]) -> list[Check]:
     return checks
 
 
+def _family_checks(
+    case: ExitCase, families: Sequence[str], sides: Mapping[str, ExitSide]
+) -> list[Check]:
+    """All ways together against each alone at the same promise, and int8 where it keeps that."""
+    checks = []
+    for accuracy in SPEED_UPS:
+        side = sides.get(_side(accuracy))
+        others = {name: sides.get(f"{name}, {accuracy * 100:g}%") for name in families}
+        whole = sides.get(INT8_PEER)
+        others[INT8_PEER] = whole if whole and whole.agreement >= accuracy else None
+        for name, other in others.items():
+            if side is not None and other is not None:
+                text = f"{case.name}, {accuracy:.0%}: mean of {name} over that of all ways"
+                checks.append(check_limit(text, other.mean_s / side.mean_s, ">=", 1.0))
+    return checks
+
+
 def _audit_check(label: str, sides: dict[str, ExitSide]) -> Check:
     early = sides[_side(ACCURACY)].agreed_early
     audits = audits_until_off(early, ACCURACY, STATED_AUDITS) if early else None
@@ -125,7 +152,7 @@ def alternatives(case: ExitCase) -> dict[str, Scoring]:
     found: dict[str, Scoring] = {}
     if case.smaller is not None:
         found["a smaller model (14 layers)"] = scoring(load_graph(read_graph(case.smaller())))
-    found["int8, by ONNX Runtime"] = _by_onnxruntime(_quantised(case.model, case.training))
+    found[INT8_PEER] = _by_onnxruntime(_quantised(case.model, case.training))
     found["float32, by ONNX Runtime"] = _by_onnxruntime(case.model)
     return found
 

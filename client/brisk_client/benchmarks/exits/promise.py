@@ -50,16 +50,28 @@ INTERVAL = 0.95
 
 def look_through(studied: Studied, samples: Samples) -> list[Scored]:
     """``samples`` through every trained variant, in order."""
-    networks = []
+    exits = []
     for one in studied.tried:
         point, classes = studied.points[one.point], studied.scores.classes
-        made = Exit(*(point, one.variant, one.shape, classes, one.model, 0.0, 0), judge=one.judge)
-        networks.append(network_of(made))
+        form = point, one.variant, one.shape, classes, one.model, 0.0, 0
+        exits.append(Exit(*form, judge=one.judge))
+    networks = [network_of(exit_) for exit_ in exits]
     parts: list[list[Scored]] = [[] for _ in networks]
-    read = studied.base, studied.points, studied.scores, samples.inputs
-    for hidden, teacher in run_in_batches(*read):
-        for part, one, network in zip(parts, studied.tried, networks, strict=True):
-            part.append(evaluate(network, torch.tensor(hidden[one.point]), teacher.argmax(1)))
+    points = [point for point in studied.points if point.position]
+    start = 0
+    for hidden, teacher in run_in_batches(studied.base, points, studied.scores, samples.inputs):
+        rows = slice(start, start := start + len(teacher))
+        at = dict(zip(points, hidden, strict=True))
+        whole: dict[bytes, np.ndarray] = {}  # of one model in front, and behind every point
+        for part, exit_, network in zip(parts, exits, networks, strict=True):
+            if exit_.reads_input:
+                (given,) = (np.ascontiguousarray(each[rows]) for each in samples.inputs.values())
+                if exit_.model not in whole:
+                    whole[exit_.model] = exit_.look_up(given).logits
+                value = whole[exit_.model]
+            else:
+                value = at[exit_.point]
+            part.append(evaluate(network, torch.tensor(value), teacher.argmax(1)))
     return [joined(part) for part in parts]
 
 
@@ -114,7 +126,7 @@ def split_often(
             dataclasses.replace(one, tune=looked.take(tune), held_out=looked.take(calibrate))
             for one, looked in zip(tried, pool, strict=True)
         ]
-        found = decide(problems_of(seen), seen, settings, _least_expected)
+        found = decide(problems_of(seen), seen, settings, least_expected)
         if isinstance(found, Chosen):
             judged = in_order([pool[index].take(rest) for index in found.tried])
             for level in found.levels:
@@ -122,7 +134,7 @@ def split_often(
     return counts
 
 
-def _least_expected(entered: Sequence[Finalist]) -> Finalist:
+def least_expected(entered: Sequence[Finalist]) -> Finalist:
     return min(entered, key=lambda one: one.latency_s)
 
 

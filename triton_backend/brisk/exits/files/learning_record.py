@@ -52,7 +52,8 @@ class LearningRecord:
         if self.stage is Stage.LEARNING:
             return f"learning from {self.samples:,} samples"
         if self.stage is Stage.SERVED:
-            return f"learned from {self.samples:,} samples: likely {self.speed_up:.2f} ×"
+            more = f"; again with {self.wanted:,}, {rows:,} are there" if self.wanted else ""
+            return f"learned from {self.samples:,} samples: likely {self.speed_up:.2f} ×{more}"
         again = f"; again with {self.wanted:,} samples, {rows:,} are there" if self.wanted else ""
         told = "not for this model" if self.stage is Stage.UNFIT else "does not pay"
         return f"{told}: {self.reason}{again}"

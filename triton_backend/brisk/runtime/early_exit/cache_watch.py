@@ -159,14 +159,18 @@ class CacheWatch:
             return None
         return _read(session, path, None)
 
-    def serve(self, session: Session, caches: ServedCaches) -> None:
+    def serve(self, session: Session, caches: ServedCaches, accuracy: float = 0.0) -> None:
         """Serve them from now on, and follow what becomes of their files. Any thread.
+        ``accuracy``: of what the traffic may teach where nobody has trained any.
 
         Precondition: ``open`` has read them.
         """
         assert isinstance(session, SegmentSession)
         session.caches.bring(caches)
-        self._follow(_Watched(session, _stamp(latest(session.path)), caches))
+        if is_trained_by_hand(session.path):
+            accuracy = 0.0
+        stamp = _stamp(latest(session.path))
+        self._follow(_Watched(session, stamp, caches, accuracy=accuracy))
 
     def collect(self, session: Session, accuracy: float) -> None:
         """It has no caches that fit: let its traffic teach some that promise ``accuracy``, and

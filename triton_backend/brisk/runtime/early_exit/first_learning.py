@@ -66,11 +66,12 @@ class FirstLearning:
         if record is not None and record.accuracy != accuracy:
             record = None  # another promise is asked for
         rows, size = self._count(model)
-        if latest(model).exists():
-            return False, "" if record is None else record.words(rows)
+        is_there = latest(model).exists()
         if self._learns:
             self._follow_process()
             self._go_on(model, accuracy, threads, record, rows, size)
+        if is_there:
+            return False, "" if record is None else record.words(rows)
         if record is None:
             return False, "is looked at"
         if record.stage is Stage.SERVED:
@@ -103,7 +104,7 @@ class FirstLearning:
     ) -> None:
         """Start the process where it has something to do, unless another model's is at it."""
         is_due = record is None or record.stage is Stage.LEARNING  # it was killed, perhaps
-        if record is not None and record.collects:
+        if record is not None and record.wanted:
             is_due = rows >= record.wanted or self._is_full(record, rows, size)
             is_due = is_due and find_spec("torch") is not None
         now_s = time.monotonic()

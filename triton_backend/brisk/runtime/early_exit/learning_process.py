@@ -53,6 +53,13 @@ VARIANTS = ("Pool(4096)", "Conv2(3,2)", "Conv3(3,2)", "int8")
 """Few, and quick to train: it is to come to something within minutes, beside the serving."""
 
 MOST_TRIES = 3
+
+MORE = 4
+"""Times as many samples with which all is tried again, where something is served."""
+
+CLEARLY = 1.05
+"""What that has to be faster by, to take the place of what is served."""
+
 PRIVATE = 0o600
 
 
@@ -94,8 +101,11 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     rows = 0 if samples is None else len(samples)
     tried = dataclasses.replace(record, samples=rows, tries=record.tries + 1, reason="")
     write_record(model, dataclasses.replace(tried, stage=Stage.LEARNING))
-    again = 0 if tried.tries >= MOST_TRIES else 2 * max(rows, record.wanted)
+    may_go_on = tried.tries < MOST_TRIES
+    again = 2 * max(rows, record.wanted) if may_go_on else 0
     refused = dataclasses.replace(tried, stage=Stage.REFUSED, wanted=again)
+    if learned_file(model).exists():  # which go on serving
+        refused = dataclasses.replace(tried, stage=Stage.SERVED, wanted=0)
     if samples is None:
         return dataclasses.replace(refused, reason="there are no samples that can be read")
     folder = private_folder(model) / "training"
@@ -138,14 +148,17 @@ def _explored(
     found = explore(model, samples, folder, settings)
     if found.cascade is None or found.verification is None:
         return dataclasses.replace(refused, reason=" ".join(found.reason.split()))
+    speed_up = found.verification.base_s / found.verification.cascade_s
+    if refused.stage is Stage.SERVED and speed_up < CLEARLY * tried.speed_up:
+        return refused
     target = learned_file(model)
     division = divide(samples, settings.seed, proves_newest=True)
     # What serves comes last: with it the workers see what adaptation goes on from.
     reference = target.with_suffix(REFERENCE_SUFFIX)
     write_reference(reference, found.cascade.model_digest, samples, division)
     write_cascade(target, found.cascade, PRIVATE)
-    speed_up = found.verification.base_s / found.verification.cascade_s
-    return dataclasses.replace(tried, stage=Stage.SERVED, wanted=0, speed_up=speed_up)
+    more = MORE * len(samples) if tried.tries < MOST_TRIES else 0
+    return dataclasses.replace(tried, stage=Stage.SERVED, wanted=more, speed_up=speed_up)
 
 
 def read_samples(model: Path) -> Samples | None:

@@ -110,7 +110,7 @@ class AfterLoad:
         finally:
             entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
         if caches is not None and not table.is_closed:
-            self._caches.serve(session, caches)
+            self._caches.serve(session, caches, entry.accuracy)
         elif is_warm and entry.accuracy:
             self._caches.collect(session, entry.accuracy)
         if self._tasks.is_empty():  # nothing waits for it
