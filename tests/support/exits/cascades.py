@@ -21,7 +21,7 @@ from brisk.exits.heads.lookup import empty_look_up
 from brisk.exits.heads.lookup_model import LookedUp, ReadyLookUp
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import ModelGraph, exit_points, read_graph
-from brisk.exits.scores import find_scores
+from brisk.exits.scores import ScoreForm, find_scores
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places
 from brisk.exits.serving.lane import LookUpLane
 from brisk_client.samples.writer import GraphWriter
@@ -33,20 +33,31 @@ SIDE = 12
 def network(layers: int = 6, channels: int = 8, tail: str = "labels") -> onnx.ModelProto:
     """``layers`` convolutions, pooled, classified; random weights.
 
-    ``tail``: ``labels`` adds the class as a second output, ``softmax`` answers probabilities.
+    ``tail``: ``labels`` adds the class as a second output, ``softmax`` answers probabilities,
+    ``written`` the same in elementary operators, and takes the batch's size from the input to the
+    end, as some exporters do.
     """
     random = np.random.default_rng(0)
     graph = GraphWriter("small", opset=18)
     value = graph.input("image", "float32", ("batch", 3, SIDE, SIDE))
     inputs = 3
+    size = ""
+    if tail == "written":
+        first, one = graph.integers(0), graph.integers(1)
+        size = graph.add("Slice", graph.add("Shape", value), first, one)
+        size = graph.add("Concat", size, graph.integers(-1), axis=0)
     for _ in range(layers):
         scale = math.sqrt(2 / (inputs * 9))
         weight = graph.weight(random.normal(0, scale, (channels, inputs, 3, 3)))
         value = graph.add("Conv", value, weight, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
         value = graph.add("Relu", value)
         inputs = channels
-    value = graph.add("Flatten", graph.add("GlobalAveragePool", value))
+    value = graph.add("GlobalAveragePool", value)
+    value = graph.add("Reshape", value, size) if size else graph.add("Flatten", value)
     value = graph.add("Gemm", value, graph.weight(random.normal(0, 3, (channels, CLASSES))))
+    if tail == "written":
+        value = graph.add("Exp", value)
+        value = graph.add("Div", value, graph.add("ReduceSum", value, one, keepdims=1))
     if tail == "softmax":
         graph.output(graph.add("Softmax", value, axis=1), "scores", "float32", ("batch", CLASSES))
     else:
@@ -109,6 +120,8 @@ def served(
     """
     graph = graph_of(network(layers, tail=tail))
     scores = find_scores(graph)
+    if tail == "written":  # which samples tell
+        scores = dataclasses.replace(scores, form=ScoreForm.PROBABILITIES)
     points = [exit_points(graph, scores.position)[index] for index in exits]
     whole = load_graph(graph)
     cut = load_graph(graph, taps=[point.value for point in points])

@@ -51,14 +51,14 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("tail", ["labels", "plain", "softmax"])
+@pytest.mark.parametrize("tail", ["labels", "plain", "softmax", "written"])
 @pytest.mark.parametrize("rows", [1, 2, 8, 21])
 def test_every_row_gets_its_first_hit_or_the_models_own_answer(rows: int, tail: str) -> None:
     model, inputs = served(tail=tail), images(rows)
     frame = start(model, inputs, None)
     results = finish(frame)
     expected, exits = by_hand(model, inputs)
-    if tail == "softmax":
+    if tail in ("softmax", "written"):
         early = np.array([taken is not None for taken in exits])
         shares = as_form(expected, ScoreForm.PROBABILITIES)
         expected = np.where(early[:, None], shares, expected)

@@ -72,6 +72,26 @@ def taps_of(points: Collection[ExitPoint], scores: Scores, graph: ModelGraph) ->
     return [*(point.value for point in points), *({scores.value} - outputs)]
 
 
+def values_at(
+    base: BaseModel,
+    points: Sequence[ExitPoint],
+    inputs: Mapping[str, np.ndarray],
+    scores: Scores | None = None,
+) -> dict[str, np.ndarray]:
+    """What is at each point, by value, and the scores as the model makes them.
+
+    Precondition: ``base`` was loaded with ``taps_of`` these.
+    """
+    wanted = {point.value for point in points}
+    places = base.after(wanted if scores is None else {*wanted, scores.value})
+    found: dict[str, np.ndarray] = {}
+    frame = base.start(inputs)
+    while not frame.step():
+        for name in places.get(frame.position, ()):
+            found[name] = frame.value_at(name)
+    return {**frame.results(), **found}
+
+
 def run_base(
     base: BaseModel,
     points: Sequence[ExitPoint],
@@ -83,14 +103,7 @@ def run_base(
     Precondition: ``base`` was loaded with ``taps_of`` these. Raises InvalidModelError where the
     model does not keep rows.
     """
-    places = base.after({*(point.value for point in points), scores.value})
-    found: dict[str, np.ndarray] = {}
-    frame = base.start(inputs)
-    while not frame.step():
-        for name in places.get(frame.position, ()):
-            found[name] = frame.value_at(name)
-    if scores.value not in found:
-        found.update(frame.results())
+    found = values_at(base, points, inputs, scores)
     distribution = as_probabilities(checked_scores(found[scores.value], scores), scores.form)
     hidden = [found[point.value] for point in points]
     rows = {len(value) for value in (*hidden, distribution)}

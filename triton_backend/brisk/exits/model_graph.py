@@ -14,7 +14,7 @@ import onnx
 from onnx import GraphProto, ModelProto
 
 from brisk.errors import InvalidModelError
-from brisk.graph.files.proto import from_type_proto
+from brisk.graph.files.proto import from_type_proto, is_unnamed
 from brisk.graph.program import ContainerKind, Dimension, ValueType, Variable
 from brisk.segments.model.cutting import is_fused_with_next
 from brisk.segments.model.extraction import normalise
@@ -48,10 +48,20 @@ class ModelGraph:
 
     def has_rows(self, value: str) -> bool:
         """Whether ``value`` is a tensor with the batch as its first dimension."""
+        return self.batch is not None and self._first(value) == (self.batch,)
+
+    def may_have_rows(self, value: str) -> bool:
+        """The same, where its first dimension may be unknown: then a run of the model tells."""
+        if self.batch is None or isinstance(self.batch, int):
+            return self.has_rows(value)
+        return self._first(value) in ((self.batch,), (None,))
+
+    def _first(self, value: str) -> tuple[Dimension, ...] | None:
+        """Dimension of a tensor; None where there is nothing like that."""
         kind = self.types.get(value)
-        if kind is None or kind.container is not ContainerKind.TENSOR or self.batch is None:
-            return False
-        return kind.shape is not None and kind.shape[:1] == (self.batch,)
+        if kind is None or kind.container is not ContainerKind.TENSOR or kind.shape is None:
+            return None
+        return kind.shape[:1]
 
 
 def read_graph(path: Path) -> ModelGraph:
@@ -83,11 +93,9 @@ def _typed(proto: ModelProto, path: Path) -> ModelProto:
     model.CopyFrom(proto)
     constant = constants_of(model.graph)
     inputs = [info for info in model.graph.input if info.name not in constant]
-    if not any(_first_name(info) for info in inputs):
+    if all(is_unnamed(_first(info)) for info in inputs):
         for info in inputs:
-            dims = info.type.tensor_type.shape.dim
-            if dims and not dims[0].HasField("dim_value"):
-                dims[0].dim_param = _BATCH
+            _first(info).dim_param = _BATCH
     for propagates in (True, False):
         try:
             return onnx.shape_inference.infer_shapes(model, data_prop=propagates)
@@ -96,9 +104,10 @@ def _typed(proto: ModelProto, path: Path) -> ModelProto:
     raise InvalidModelError(f"{path}: the types of its values cannot be inferred: {reason}")
 
 
-def _first_name(info: onnx.ValueInfoProto) -> str:
+def _first(info: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
+    """The first dimension of an input; one of size 1 where there is none."""
     dims = info.type.tensor_type.shape.dim
-    return dims[0].dim_param if dims else ""
+    return dims[0] if dims else onnx.TensorShapeProto.Dimension(dim_value=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,7 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
         ExitPoint(position, value, elapsed[position] / total)
         for value, position in single_values(graph.graph).items()
         if position < end
-        and graph.has_rows(value)
+        and graph.may_have_rows(value)
         and graph.types[value].dtype == "float32"
         and graph.types[value].rank in (2, 3, 4)
     ]

@@ -186,6 +186,10 @@ def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascad
 
     Tuned and calibrated on the rows that the cascade itself was.
     """
+    own = tuple(exit_ for exit_ in cascade.exits if not exit_.reads_input)
+    if not own:
+        return None
+    cascade = dataclasses.replace(cascade, exits=own)
     networks = [
         PlainLookUp(network_of(exit_).predictor, Judge.SOFTMAX).eval().requires_grad_(False)
         for exit_ in cascade.exits

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from brisk.exits.adaptation.features import read_points
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.collecting import bind_rows
@@ -161,8 +162,7 @@ class ExitBench:
 def load_for(model: Path, cascade: Cascade) -> BaseModel:
     """The model, cut so that the values at the cascade's exits and its scores can be read."""
     graph = read_graph(model)
-    points = [exit_.point for exit_ in cascade.exits]
-    return load_graph(graph, 1, taps_of(points, cascade.scores, graph))
+    return load_graph(graph, 1, taps_of(read_points(cascade), cascade.scores, graph))
 
 
 def side_rows(model: str, batch: int, sides: Mapping[str, ExitSide]) -> list[dict[str, Any]]:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from brisk.errors import InvalidModelError
-from brisk.exits.data.collecting import check_classes
+from brisk.exits.base_model import load_graph, taps_of, values_at
+from brisk.exits.data.collecting import check_classes, settled_scores, with_rows
+from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import ExitPoint, exit_points, spread
 from brisk.exits.scores import ScoreForm, Tail, find_scores
 from brisk.segments.model.graph_names import live_values
@@ -47,6 +49,67 @@ def test_points_are_boundaries_with_one_live_value() -> None:
     stem_is_shared = [index for index, live in enumerate(alive) if len(live) == 2]
     assert stem_is_shared
     assert not {point.position for point in found} & set(stem_is_shared)
+
+
+def test_what_follows_from_shapes_alone_may_be_live_beside_a_value() -> None:
+    model = network(tail="written")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "unk__7"  # as exporters write
+    graph = graph_of(model)
+    plain = graph_of(network(tail="softmax"))
+    found = exit_points(graph, find_scores(graph).position)
+    expected = exit_points(plain, find_scores(plain).position)
+    images_only = [each for each in expected if plain.types[each.value].rank == 4]
+    assert len(images_only) > 3
+    assert [graph.types[each.value].shape for each in found[: len(images_only)]] == [
+        (graph.batch, *(plain.types[each.value].shape or ())[1:]) for each in images_only
+    ]
+    alive = live_values(graph.graph)
+    assert all(len(alive[point.position]) == 2 for point in found[:3]), "the value and the shape"
+
+
+def test_a_softmax_that_is_written_out_is_found_by_what_it_makes() -> None:
+    for tail, form in (
+        ("written", ScoreForm.PROBABILITIES),
+        ("plain", ScoreForm.LOGITS),
+        ("softmax", ScoreForm.PROBABILITIES),
+    ):
+        graph = graph_of(network(tail=tail))
+        scores = find_scores(graph)
+        base = load_graph(graph, taps=taps_of((), scores, graph))
+        settled = settled_scores(base, scores, Samples({"image": images(40)}))
+        assert settled.form is form
+        assert settled.is_certain is (form is ScoreForm.PROBABILITIES)
+
+
+def test_a_value_of_unknown_first_size_is_an_exit_where_a_run_shows_its_rows() -> None:
+    """One is [8, rows, ...] by a shape that nobody can infer, its neighbours [rows, ...]."""
+    graph = GraphWriter("turned", opset=18)
+    image = graph.input("image", "float32", ("batch", 8, 12, 12))
+    shape = graph.add("Shape", image)
+    turned = graph.add("Gather", shape, graph.integers(1, 0, 2, 3))
+    turned = graph.add("Mul", turned, graph.add("Sign", graph.add("Abs", shape)))
+    before = graph.add("MaxPool", image, kernel_shape=[1, 1])
+    aside = graph.add("Neg", graph.add("Reshape", before, turned))
+    back = graph.add("Sin", graph.add("Reshape", aside, shape))
+    value = graph.add("Flatten", graph.add("GlobalMaxPool", back))
+    value = graph.add("Gemm", value, graph.weight(np.ones((8, 5))))
+    graph.output(value, "y", "float32", ("batch", 5))
+    model = graph_of(graph.model())
+    scores = find_scores(model)
+    points = exit_points(model, scores.position)
+    base = load_graph(model, taps=[point.value for point in points])
+    rows = Samples({"image": np.ones((5, 8, 12, 12), np.float32)})
+    shapes = {
+        each.value: values.shape
+        for each in points
+        for values in [values_at(base, points, rows.inputs)[each.value]]
+    }
+    assert {shape[0] for shape in shapes.values()} == {8, 5}
+    kept = with_rows(base, points, rows)
+    assert kept
+    assert {each.value for each in kept} == {
+        name for name, shape in shapes.items() if shape[0] == 5
+    }
 
 
 def test_points_are_spread_over_the_time_to_reach_them_most_of_them_early() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from brisk.errors import InvalidModelError
-from brisk.exits.base_model import BaseModel, run_base, run_in_batches
+from brisk.exits.base_model import BaseModel, run_base, run_in_batches, values_at
 from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import ExitPoint
-from brisk.exits.scores import Scores
+from brisk.exits.scores import ScoreForm, Scores, checked_scores
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +75,43 @@ def collect(
         unfinished.replace(teacher_file)
     mapped = tuple(np.load(file, mmap_mode="r") for file in files)
     return Collected(mapped, np.load(teacher_file))
+
+
+def with_rows(
+    base: BaseModel, points: Sequence[ExitPoint], samples: Samples
+) -> tuple[ExitPoint, ...]:
+    """Those of ``points`` where a run shows rows: of some no type says so.
+
+    Precondition: ``base`` stops behind them. Raises InvalidModelError where none does.
+    """
+    rows = min(COMPARED_ROWS, len(samples))
+    found = values_at(base, points, bind_rows(samples.take(slice(rows))))
+    kept = tuple(each for each in points if found[each.value].shape[:1] == (rows,))
+    if not kept:
+        raise InvalidModelError(f"model '{base.graph.name}' has no value that keeps its rows")
+    return kept
+
+
+SETTLED_ROWS, CLOSE = 32, 1e-3
+
+
+def settled_scores(base: BaseModel, scores: Scores, samples: Samples) -> Scores:
+    """``scores`` with the form that they have on samples: a softmax that is written out in
+    elementary operators makes probabilities, too, and a cache has to answer in the same form.
+
+    Precondition: ``base`` stops behind them.
+    """
+    if scores.form is not ScoreForm.LOGITS:
+        return scores
+    rows = bind_rows(samples.take(slice(0, SETTLED_ROWS)))
+    found = checked_scores(values_at(base, (), rows, scores)[scores.value], scores)
+    for form, shares in (
+        (ScoreForm.PROBABILITIES, found),
+        (ScoreForm.LOG_PROBABILITIES, np.exp(np.minimum(found, 1.0))),
+    ):
+        if (shares >= 0).all() and np.allclose(shares.sum(1), 1.0, atol=CLOSE):
+            return dataclasses.replace(scores, form=form, is_certain=True)
+    return scores
 
 
 MOST_UNCERTAIN = 0.6

@@ -14,7 +14,15 @@ import torch
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level
-from brisk.exits.data.collecting import Collected, bind_rows, check_classes, check_rows, collect
+from brisk.exits.data.collecting import (
+    Collected,
+    bind_rows,
+    check_classes,
+    check_rows,
+    collect,
+    settled_scores,
+    with_rows,
+)
 from brisk.exits.data.outliers import KEPT as FOR_FLOORS
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
@@ -183,12 +191,14 @@ def explore(
     everywhere, points = _choose_points(graph, scores, settings.points)
     whole = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of(points, scores, graph))
+    points = with_rows(base, points, samples)
     cut = load_graph(graph, threads, [point.value for point in points])
     newest = settings.proves_newest
     division = divide(samples, settings.seed, more_to_fit, proves_newest=newest)
     first = bind_rows(samples.take(slice(0, 1)))
     profile = profile_base(whole, cut, points, first)
     check_rows(base, points, scores, samples)
+    scores = settled_scores(base, scores, samples)
 
     every, fit_rows = _write_rows(folder, samples, more_to_fit, division, settings.seed)
     progress.stage("running the base model", len(every))

@@ -49,7 +49,7 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
         known[inputs[0]] = 0
     for exit_ in cascade.exits:
         point = exit_.point
-        if known.get(point.value) != point.position or not graph.has_rows(point.value):
+        if known.get(point.value) != point.position or not graph.may_have_rows(point.value):
             return None
         if exit_.reads_input != (point.position == 0) and not (exit_.reads_input and is_lone):
             return None
@@ -63,8 +63,8 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
     rows = {0} if is_lone else set()
     table = live_at(plan)
     for done, live in enumerate(table[1:-1], start=1):
-        if len(live) == 1:
-            boundaries.setdefault(live[0], done)
+        for name in live:
+            boundaries.setdefault(name, done)
         if live and all(graph.has_rows(name) for name in live):
             rows.add(done)
     exits: dict[int, tuple[tuple[int, str], ...]] = {}
@@ -78,8 +78,8 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
 
 def has_taps(plan: SegmentPlan, cascade: Cascade) -> bool:
     """Whether ``plan`` is cut behind all that ``cascade`` needs."""
-    single = {live[0] for live in live_at(plan)[1:-1] if len(live) == 1}
-    return single.issuperset(cascade.taps)
+    live = {name for names in live_at(plan)[1:-1] for name in names}
+    return live.issuperset(cascade.taps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,6 +18,11 @@ def _dimension(dim: TensorShapeProto.Dimension, inferred: bool) -> Dimension:
     return None if name in _ANONYMOUS or (_is_numbered(name) and not inferred) else name
 
 
+def is_unnamed(dim: TensorShapeProto.Dimension) -> bool:
+    """Whether nobody knows its size, nor whether another one is the same."""
+    return _dimension(dim, inferred=False) is None
+
+
 def _is_numbered(size: Dimension) -> bool:
     return isinstance(size, str) and size.startswith("unk__")
 

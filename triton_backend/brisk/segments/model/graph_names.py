@@ -124,14 +124,30 @@ def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
 
 
 def single_values(graph: GraphProto) -> dict[str, int]:
-    """Computed values that are all that is live at a boundary, and the first such boundary:
-    so many nodes are done there.
+    """Computed values that are all that is live at a boundary, but for what follows from shapes
+    alone, and the first such boundary: so many nodes are done there.
     """
-    inputs = {info.name for info in graph.input}
+    inputs, shapes = {info.name for info in graph.input}, shape_values(graph)
     found: dict[str, int] = {}
     for position, live in enumerate(live_values(graph)[:-1]):
-        if len(live) == 1 and live[0] not in inputs:
-            found.setdefault(live[0], position)
+        own = [name for name in live if name not in shapes]
+        if len(own) == 1 and own[0] not in inputs:
+            found.setdefault(own[0], position)
+    return found
+
+
+_OF_SHAPES = frozenset({"Shape", "Size"})
+
+
+def shape_values(graph: GraphProto) -> set[str]:
+    """Computed values that follow from shapes of values and from constants alone: a few numbers,
+    as exporters hand them on to Reshape and Expand."""
+    constant = constants_of(graph) - {info.name for info in graph.input}
+    found: set[str] = set()
+    for node in graph.node:
+        is_made = all(name in found or name in constant for name in reads_of(node))
+        if node.op_type in _OF_SHAPES or (is_made and any(name in found for name in node.input)):
+            found.update(name for name in node.output if name)
     return found
 
 
