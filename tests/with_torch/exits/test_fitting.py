@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from brisk.exits.heads.distance_gate import DistanceGate
-from brisk.exits.heads.lookup import GatedLookUp, Predicted, Selector
+from brisk.exits.heads.lookup import Predicted, SelectedLookUp, Selector
 from brisk.exits.learning.predictor import PredictorSettings, fit_last_layer
 from brisk.exits.learning.selection import (
     OUTLIERS_WEIGHT,
@@ -67,7 +67,7 @@ def test_however_many_outliers_there_are_a_selector_believes_what_is_mostly_righ
     classes = logits.argmax(1)
     gate = DistanceGate(4, 6)
     gate.fit(features[:ordinary], classes[:ordinary])
-    look_up = GatedLookUp(nn.Linear(4, 6), Selector(6), gate)
+    look_up = SelectedLookUp(nn.Linear(4, 6), Selector(6), gate)
     every = Predicted(logits, gate.distance(features, classes), classes)
     rows, strange, nothing = (
         every.take(np.arange(*ends))

@@ -63,7 +63,7 @@ def test_a_model_says_what_its_network_says(
     np.testing.assert_allclose(found.logits, logits, atol=1e-5 * scale)
     agrees = (found.near == near) & ((found.scores > 0) == (scores > 0))
     assert agrees.sum() >= len(rows) - 2, "but for rows at a limit"
-    passing = (8, 24) if judge is Judge.SELECTOR else (24, 40)
+    passing = (8, 24) if judge.is_gated else (24, 40)
     assert passing[0] <= (scores > 0).sum() <= passing[1], "some pass gate and floor, some not"
     np.testing.assert_allclose(found.scores[agrees], scores[agrees], atol=1e-5)
     exit_ = Exit(ExitPoint(1, "v"), name, shape, CLASSES, data, 0.0, 0, judge=judge)

@@ -18,7 +18,6 @@ import onnxruntime
 from brisk.exits.adaptation.features import gather, look_at
 from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Level
-from brisk.exits.data.samples import Samples
 from brisk.exits.exploration.settings import STRICTER_LEVELS
 from brisk.exits.guarantee.audit import STATED_AUDITS, CascadeAudit
 from brisk.exits.guarantee.calibration import Promise, calibrate
@@ -152,7 +151,7 @@ def alternatives(case: ExitCase) -> dict[str, Scoring]:
     found: dict[str, Scoring] = {}
     if case.smaller is not None:
         found["a smaller model (14 layers)"] = scoring(load_graph(read_graph(case.smaller())))
-    found[INT8_PEER] = _by_onnxruntime(_quantised(case.model, case.training))
+    found[INT8_PEER] = _by_onnxruntime(_quantised(case))
     found["float32, by ONNX Runtime"] = _by_onnxruntime(case.model)
     return found
 
@@ -165,14 +164,16 @@ def _by_onnxruntime(model: Path) -> Scoring:
     return lambda inputs: np.asarray(session.run([output], dict(inputs))[0])
 
 
-def _quantised(model: Path, training: Samples) -> Path:
+def _quantised(case: ExitCase) -> Path:
     """Static int8 quantisation, weights by channel, calibrated on training inputs; made once."""
-    target = model.with_name("int8-ranges.onnx")
+    target = case.folder / "int8-ranges.onnx"
     if not target.exists():
-        name, images = next(iter(training.inputs.items()))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        name, images = next(iter(case.training.inputs.items()))
         rows = [images[row : row + 1] for row in range(min(CALIBRATED_ROWS, len(images)))]
         with tempfile.TemporaryDirectory() as folder, quiet():
-            onnx.save(static_int8(onnx.load(str(model)), Path(folder), name, rows), target)
+            model = onnx.load(str(case.model))
+            onnx.save(static_int8(model, Path(folder), name, rows), target)
     return target
 
 

@@ -35,6 +35,7 @@ FAMILIES: Mapping[str, Callable[[Tried], bool]] = {
     "selectors behind a gate": lambda one: one.judge is Judge.SELECTOR,
     "softmax": lambda one: one.judge is Judge.SOFTMAX,
     "margin": lambda one: one.judge is Judge.MARGIN and one.variant != INT8,
+    "margin behind a gate": lambda one: one.judge is Judge.GATED_MARGIN,
     "int8 in front": lambda one: one.variant == INT8,
 }
 

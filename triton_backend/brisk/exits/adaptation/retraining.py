@@ -17,7 +17,13 @@ import torch
 
 from brisk.exits.adaptation.features import Material, predicted
 from brisk.exits.guarantee.calibration import Scored, joined
-from brisk.exits.heads.lookup import GatedLookUp, LookUp, Predicted, decided
+from brisk.exits.heads.lookup import (
+    GatedLookUp,
+    LookUp,
+    Predicted,
+    SelectedLookUp,
+    decided,
+)
 from brisk.exits.learning.predictor import (
     PredictorSettings,
     fit_last_layer,
@@ -96,12 +102,15 @@ def retrain(
         kept = dataclasses.replace(kept, classes=strange.kinds)
 
         def selected(chosen: Predicted) -> LookUp:
-            if not isinstance(changed, GatedLookUp):
+            if not isinstance(changed, SelectedLookUp):
+                own = copy.deepcopy(changed)
+                if isinstance(own, GatedLookUp):
+                    own.gate.set_limit(chosen.distances)
                 if len(kept.classes):
-                    changed.set_floor(chosen, kept)
-                return changed.eval().requires_grad_(False)
+                    own.set_floor(chosen, kept)
+                return own.eval().requires_grad_(False)
             selector, gate = copy.deepcopy(changed.selector), copy.deepcopy(changed.gate)
-            made = GatedLookUp(changed.predictor, selector, gate)
+            made = SelectedLookUp(changed.predictor, selector, gate)
             return fit_selection(made, chosen, learned, kept, settings.selector, settings.seed)
 
         odd, even = (np.arange(first, len(select), 2) for first in (1, 0))

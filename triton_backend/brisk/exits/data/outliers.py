@@ -50,6 +50,23 @@ def _stretched(values: np.ndarray, axis: int, side: int) -> np.ndarray:
     return values.take(low, axis) * (1 - share) + values.take(high, axis) * share
 
 
+MOST_SHAPES = 6
+
+
+def _shapes(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """A few blocks, each of one level, on a ground of another: edges without any texture."""
+    made = np.array(_constant(rows, random))
+    sides = rows.shape[2:] or rows.shape[1:]
+    for row in made:
+        for _ in range(random.integers(1, MOST_SHAPES + 1)):
+            ends = [np.sort(random.integers(0, side + 1, 2)) for side in sides]
+            every = [slice(None)] * (row.ndim - len(sides))
+            block = (*every, *(slice(start, stop) for start, stop in ends))
+            level = random.uniform(rows.min(), rows.max())
+            row[block] = level
+    return made
+
+
 def _blended(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Halfway between two samples; the rows come in random order."""
     return (rows + np.roll(rows, 1, axis=0)) / 2
@@ -66,6 +83,7 @@ MAKERS: tuple[Maker, ...] = (
     _constant,
     _negative,
     _clouds,
+    _shapes,
     _blended,
 )
 

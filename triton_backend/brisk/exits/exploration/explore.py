@@ -40,7 +40,7 @@ from brisk.exits.exploration.measuring import (
 from brisk.exits.exploration.selection import Chosen, decide, winner
 from brisk.exits.exploration.settings import ExplorationSettings, LookUps, Progress
 from brisk.exits.exploration.shortlist import Finalist
-from brisk.exits.exploration.trial import Trial, measure_trials, run_trials
+from brisk.exits.exploration.trial import METHOD, Trial, measure_trials, run_trials
 from brisk.exits.exploration.whole_models import OUTLIERS, front, try_quantised
 from brisk.exits.files.artefact import digest_of
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
@@ -146,8 +146,8 @@ FEWEST_EPOCHS, MOST_EPOCHS = 4, 40
 
 RACED_ROWS = 320
 
-KEPT = "at-values"
-"""Folder of what an interrupted call left: exits stand at values of the model's graph."""
+KEPT = f"at-values-{METHOD}"
+"""Folder of what an interrupted call left; that of another method has other rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -183,7 +183,7 @@ def explore(
     where the samples do not fit it or are too few.
     """
     progress = progress or Progress()
-    folder = folder / KEPT  # earlier versions left files of the same names, of other positions
+    folder = folder / KEPT
     folder.mkdir(exist_ok=True)
     torch.set_num_threads(settings.threads)
     graph, threads = read_graph(model_file), settings.threads

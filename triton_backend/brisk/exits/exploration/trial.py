@@ -23,10 +23,11 @@ from brisk.exits.files.container import DamagedFileError, read_container, write_
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.distance_gate import DistanceGate, summary
 from brisk.exits.heads.lookup import (
-    GatedLookUp,
+    GatedMarginLookUp,
     LookUp,
     PlainLookUp,
     Predicted,
+    SelectedLookUp,
     Selector,
     decided,
     empty_look_up,
@@ -52,8 +53,8 @@ from brisk.exits.learning.selection import (
 from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
-METHOD = 4
-"""Counts what a trial's settings do not tell: 4, rows and outliers are divided by source. What
+METHOD = 5
+"""Counts what a trial's settings do not tell: 5, shapes are among the outliers. What
 another method has left in a folder is trained again."""
 
 READ_ROWS = 256
@@ -128,7 +129,7 @@ def _train(trial: Trial) -> LookUp:
     _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
     gate = DistanceGate(summary(fit_hidden[:1]).shape[1], classes)
     # Both draw random numbers: another order of the two would be another METHOD.
-    look_up = GatedLookUp(settled(network), Selector(classes), gate)
+    look_up = SelectedLookUp(settled(network), Selector(classes), gate)
     gate.fit(summary(fit_hidden[:GATE_ROWS]), distribution[:GATE_ROWS].argmax(1))
     ordinary, strange, floor = (
         predict(look_up, tensor_of(hidden, chosen), torch.from_numpy(wanted))
@@ -228,15 +229,15 @@ def measure_trials(
                         _kept_outliers(trial.folder),
                     )
                 ]
-            gated = empty_look_up(trial.variant, shape, classes)
-            load_weights(gated, read_container(trial.file).tensors)
-            tune, held_out, select, kept = (predict(gated, *part) for part in parts)
+            selected = empty_look_up(trial.variant, shape, classes)
+            assert isinstance(selected, SelectedLookUp), "as it is trained"
+            load_weights(selected, read_container(trial.file).tensors)
+            tune, held_out, select, kept = (predict(selected, *part) for part in parts)
             taken_s: dict[bool, float] = {}
-            networks = [gated] if Judge.SELECTOR in judges else []
-            for network in (*networks, *_plain(gated, judges, select, kept)):
+            for network in _judged(selected, judges, select, kept):
                 model = export_look_up(network, shape, trial.variant)
-                is_gated = network is gated
-                if is_gated not in taken_s:  # scores that need no gate differ by microseconds
+                is_gated = network.judge.is_gated  # that apart they differ by microseconds
+                if is_gated not in taken_s:
                     ready = LookUpModel(model, shape, classes)
                     taken_s[is_gated] = look_up_seconds(ready, one, between)
                 tried.append(
@@ -256,15 +257,20 @@ def measure_trials(
     return tried
 
 
-def _plain(
-    gated: LookUp, judges: Sequence[Judge], rows: Predicted, outliers: Predicted
+def _judged(
+    selected: SelectedLookUp, judges: Sequence[Judge], rows: Predicted, outliers: Predicted
 ) -> list[LookUp]:
-    """The same predictor with each of the judges that need no training."""
-    found: list[LookUp] = []
+    """The same predictor with each judge. Where there are no outliers to take a floor from, every
+    one is behind the gate."""
+    found: list[LookUp] = [selected] if Judge.SELECTOR in judges else []
     for judge in judges:
-        if judge is Judge.SELECTOR:
+        network: LookUp
+        if judge is Judge.SELECTOR or not (len(outliers.classes) or judge.is_gated):
             continue
-        network = PlainLookUp(gated.predictor, judge)
+        if judge is Judge.GATED_MARGIN:
+            network = GatedMarginLookUp(selected.predictor, selected.gate)
+        else:
+            network = PlainLookUp(selected.predictor, judge)
         if len(outliers.classes):
             network.set_floor(rows, outliers)
         found.append(network.eval().requires_grad_(False))

@@ -70,7 +70,8 @@ def try_quantised(
         is_wrong = seen.logits.argmax(1) != seen.classes
         even = torch.zeros_like(seen.logits)  # of no margin
         judged = torch.where(is_wrong[:, None], seen.logits, even)
-        network.set_floor(select, Predicted(judged, seen.distances, torch.from_numpy(kinds)))
+        judged_rows = Predicted(judged, seen.distances, torch.from_numpy(kinds))
+        network.set_floor(select, judged_rows, doubted_share=0.0)
     model = made.look_up(float(network.floor))
     one = np.ascontiguousarray(next(iter(samples.inputs.values()))[:1])
     tried = Tried(

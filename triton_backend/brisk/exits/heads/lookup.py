@@ -110,11 +110,13 @@ class LookUp(nn.Module):
         raise NotImplementedError
 
     @torch.no_grad()
-    def set_floor(self, rows: Predicted, outliers: Predicted) -> None:
+    def set_floor(
+        self, rows: Predicted, outliers: Predicted, doubted_share: float = DOUBTED
+    ) -> None:
         """Let at most ``1 - REFUSED`` of each kind of outliers reach it, which trained nothing;
         their ``classes`` are their kinds.
 
-        Where some reach any score, ``DOUBTED`` of the ordinary ``rows`` that the gate lets pass
+        Where some reach any score, ``doubted_share`` of the ordinary ``rows`` that a gate passes
         stay under it, too: strange rows of other kinds do.
         """
         self.floor.zero_()
@@ -127,18 +129,15 @@ class LookUp(nn.Module):
         if reached > 0:
             ordinary, _ = self.decide(rows.logits, rows.distances)
             passing = ordinary[ordinary > 0]
-            doubted = float(passing.quantile(DOUBTED)) if len(passing) else 0.0
+            doubted = float(passing.quantile(doubted_share)) if len(passing) else 0.0
             self.floor.fill_(max(reached, doubted))
 
 
 class GatedLookUp(LookUp):
-    """A selector decides, of rows that a distance gate lets pass."""
+    """Something decides, of rows that a distance gate lets pass."""
 
-    judge = Judge.SELECTOR
-
-    def __init__(self, predictor: nn.Module, selector: Selector, gate: DistanceGate) -> None:
+    def __init__(self, predictor: nn.Module, gate: DistanceGate) -> None:
         super().__init__(predictor)
-        self.selector = selector
         self.gate = gate
 
     def distance(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
@@ -148,9 +147,35 @@ class GatedLookUp(LookUp):
         self, logits: torch.Tensor, distances: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         relative = self.gate.relative(distances)
-        score = self.selector(logits, relative).sigmoid()
+        score = self.sure(logits, relative)
         near = relative <= 0
         return score * (near & (score >= self.floor)), near
+
+    def sure(self, logits: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
+        """How sure it is of each row, in 0..1; ``relative``: what the gate says of them."""
+        raise NotImplementedError
+
+
+class SelectedLookUp(GatedLookUp):
+    """By a selector."""
+
+    judge = Judge.SELECTOR
+
+    def __init__(self, predictor: nn.Module, selector: Selector, gate: DistanceGate) -> None:
+        super().__init__(predictor, gate)
+        self.selector = selector
+
+    def sure(self, logits: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
+        return self.selector(logits, relative).sigmoid()
+
+
+class GatedMarginLookUp(GatedLookUp):
+    """By the margin of the predictor's distribution."""
+
+    judge = Judge.GATED_MARGIN
+
+    def sure(self, logits: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
+        return margin(logits)
 
 
 class PlainLookUp(LookUp):
@@ -163,12 +188,16 @@ class PlainLookUp(LookUp):
     def decide(
         self, logits: torch.Tensor, distances: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        greatest = logits.softmax(1).topk(min(2, logits.shape[1]), 1).values
-        score = greatest[:, 0]
-        if self.judge is Judge.MARGIN:
-            score = score - greatest[:, 1]
+        is_margin = self.judge is Judge.MARGIN
+        score = margin(logits) if is_margin else logits.softmax(1).max(1).values
         near = (logits.sum(1) + distances).isfinite()
         return torch.where(near & (score >= self.floor), score, 0.0), near
+
+
+def margin(logits: torch.Tensor) -> torch.Tensor:
+    """The greatest share of the distribution less the one next to it, [rows]."""
+    greatest = logits.softmax(1).topk(2, 1).values
+    return greatest[:, 0] - greatest[:, 1]
 
 
 PREDICTED_ROWS = 256
@@ -210,9 +239,11 @@ def empty_look_up(name: str, shape: Shape, classes: int, judge: Judge = Judge.SE
     """An untrained look-up in the form that is served."""
     predictor = variant(name).build(shape, classes, normalised=False)
     network: LookUp
-    if judge is Judge.SELECTOR:
+    if judge.is_gated:
         gate = DistanceGate(summary(torch.zeros(1, *shape)).shape[1], classes)
-        network = GatedLookUp(predictor, Selector(classes), gate)
+        network = GatedMarginLookUp(predictor, gate)
+        if judge is Judge.SELECTOR:
+            network = SelectedLookUp(predictor, Selector(classes), gate)
     else:
         network = PlainLookUp(predictor, judge)
     return network.eval().requires_grad_(False)

@@ -29,13 +29,18 @@ class Judge(str, Enum):
     """What says whether a prediction can be used.
 
     ``SELECTOR``: a learned one (GATI, section 3.1), behind a distance gate. The others are of the
-    distribution over the classes: its greatest share, and that less the one next to it. Neither
-    has a gate: predictors that outliers were shown to are unsure of them.
+    distribution over the classes: its greatest share, and that less the one next to it. They may
+    do without the gate, for predictors that outliers were shown to are unsure of these.
     """
 
     SELECTOR = "selector"
     SOFTMAX = "softmax"
     MARGIN = "margin"
+    GATED_MARGIN = "gated-margin"
+
+    @property
+    def is_gated(self) -> bool:
+        return self in (Judge.SELECTOR, Judge.GATED_MARGIN)
 
 
 OPSET, IR_VERSION = 17, 8

@@ -16,7 +16,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import nn
 
 from brisk.errors import InternalError
-from brisk.exits.heads.lookup import FARTHEST, FLOOR, GatedLookUp, LookUp
+from brisk.exits.heads.lookup import FARTHEST, FLOOR, GatedLookUp, LookUp, SelectedLookUp
 from brisk.exits.heads.lookup_model import (
     INPUT,
     IR_VERSION,
@@ -54,20 +54,24 @@ def _written(network: LookUp, shape: Shape, variant: str) -> bytes:
     writer = _Writer({name: value.numpy() for name, value in network.state_dict().items()})
     writer.predictor(network.predictor, shape)
     if isinstance(network, GatedLookUp):
+        is_selected = isinstance(network, SelectedLookUp)
         writer.add(
-            GATE.replace("SUMMARY", writer.summary(shape)) + SELECTOR + COUNTED,
+            GATE.replace("SUMMARY", writer.summary(shape))
+            + (SELECTOR if is_selected else MARGIN)
+            + COUNTED,
             nothing=0.0,
             column=[1],
             smallest_distance=SMALLEST_DISTANCE,
             least_logarithm=FLOOR,
             nearest=-FARTHEST,
             farthest=FARTHEST,
-            width=[network.selector.width],
+            width=[network.selector.width if isinstance(network, SelectedLookUp) else 0],
+            two=[2],
         )
     else:
         inner = list(range(1, len(shape) + 1))
         sure = GREATEST_SHARE if network.judge is Judge.SOFTMAX else MARGIN
-        writer.add(sure + COUNTED, nothing=0.0, column=[1], two=[2], inner=inner)
+        writer.add(sure + NUMBERS + COUNTED, nothing=0.0, column=[1], two=[2], inner=inner)
     graph = helper.make_graph(
         writer.nodes,
         f"look-up {variant}".strip(),
@@ -137,12 +141,6 @@ SELECTOR = """
 GREATEST_SHARE = """
     shares = Softmax <axis = 1> (logits)
     sure = ReduceMax <axes = [1], keepdims = 0> (shares)
-    total = ReduceSum <keepdims = 0> (logits, column)
-    all = ReduceSum <keepdims = 0> (hidden, inner)
-    any = Add (all, total)
-    finite = Sub (any, any)
-    is_none = IsNaN (finite)
-    near = Not (is_none)
 """
 
 MARGIN = """
@@ -152,13 +150,17 @@ MARGIN = """
     most = ReduceMax <axes = [1], keepdims = 0> (greatest)
     lesser = Sub (both, most)
     sure = Sub (most, lesser)
-    total = ReduceSum <keepdims = 0> (logits, column)
+"""
+
+NUMBERS = """
+    sum = ReduceSum <keepdims = 0> (logits, column)
     all = ReduceSum <keepdims = 0> (hidden, inner)
-    any = Add (all, total)
+    any = Add (all, sum)
     finite = Sub (any, any)
     is_none = IsNaN (finite)
     near = Not (is_none)
 """
+"""Without a gate: what is no number is not near."""
 
 COUNTED = """
     reaches = GreaterOrEqual (sure, floor)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from brisk.exits.heads.lookup import GatedLookUp, Predicted, Selector
+from brisk.exits.heads.lookup import Predicted, SelectedLookUp, Selector
 from brisk.exits.learning.predictor import OneCycle
 
 
@@ -86,14 +86,14 @@ with more of them, all of weight 1, it hits a quarter less, and keeps the same o
 
 
 def fit_selection(
-    look_up: GatedLookUp,
+    look_up: SelectedLookUp,
     rows: Predicted,
     learned: Predicted,
     kept: Predicted,
     settings: SelectorSettings,
     seed: int,
     outliers_weight: float = math.inf,
-) -> GatedLookUp:
+) -> SelectedLookUp:
     """``look_up``, with the limit of its fitted gate, its selector and its floor from rows that
     the predictor never saw.
 
