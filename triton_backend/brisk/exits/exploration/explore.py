@@ -212,9 +212,8 @@ def explore(
     progress.stage("measuring", len(trials))
     profile = profile_base(whole, cut, points, first)  # training may have taken hours
     between = Between(lambda: cut.run(first), profile.cut_s)
-    judges = settings.judges
+    every_point, judges = points, settings.judges
     tried = measure_trials(trials, points, collected, division, between, judges, progress)
-    every_point = points
     if INT8 in settings.variants and LookUps.ASYNCHRONOUS is not settings.look_ups:
         progress.stage("quantising", 1)
         found_whole = _try_quantised(
@@ -340,7 +339,8 @@ def _try_quantised(
     """The model in int8, judged with the outliers of ``_write_rows``."""
     with np.load(folder / "rows.npz") as rows:
         is_kept = rows["meant"] == FOR_FLOORS
-        chosen, kinds = rows["outliers"][is_kept][:OUTLIERS], rows["kinds"][is_kept][:OUTLIERS]
+        some = slice(None, None, -(-int(is_kept.sum()) // OUTLIERS) or 1)  # of every kind
+        chosen, kinds = rows["outliers"][is_kept][some], rows["kinds"][is_kept][some]
     classes = collected.teacher.argmax(1)
     outliers = every.take(chosen), kinds, classes[chosen]
     answers = classes[: len(samples)]

@@ -18,7 +18,7 @@ from brisk.exits.learning.quantising import memory_of, quantised, readable
 from brisk.exits.model_graph import ExitPoint, ModelGraph
 from brisk.exits.scores import Scores
 
-OUTLIERS = 200
+OUTLIERS = 700
 """Rows of them that the floor is taken from, at most: each takes a run of the model."""
 
 ROWS = 32

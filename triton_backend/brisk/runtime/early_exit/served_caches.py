@@ -8,7 +8,7 @@ from pathlib import Path
 
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph
-from brisk.exits.cascade import Cascade
+from brisk.exits.cascade import Cascade, Exit
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.audit import CascadeAudit, ExitAudit
@@ -65,7 +65,7 @@ class ServedCaches:
         places = find_places(base.plan, base.graph, cascade)
         if places is None or not cascade.levels:
             raise DamagedFileError("its exits are not values of the model; train again")
-        spared = tuple(1 - exit_.point.share for exit_ in cascade.exits)
+        spared = tuple(_spared(exit_, cascade.expected.base_s) for exit_ in cascade.exits)
         return cls(base, cascade, places, spared, CascadeAudit(cascade.levels[0].accuracy))
 
     @property
@@ -98,7 +98,8 @@ class ServedCaches:
             if use.looked < REVIEWED_ROWS:
                 continue
             exit_ = self.cascade.exits[index]
-            spared_s = exit_.saved_s + exit_.lookup_s  # what is saved is less the look-up
+            # in the lane what is saved is less the look-up
+            spared_s = exit_.saved_s + (0.0 if self.cascade.synchronous else exit_.lookup_s)
             cost_s = use.spent_ns / use.looked / 1e9
             most = upper_bound(use.answered, use.looked, REVIEW_CONFIDENCE)
             if exit_.saved_s > 0 and most * spared_s < cost_s and index not in self.costly:
@@ -120,6 +121,14 @@ class ServedCaches:
             answered = self.answered[index]
             found.append(ExitStatus(exit_.name, answered, audit.audited, audit.agreed, state))
         return tuple(found)
+
+
+def _spared(exit_: Exit, base_s: float) -> float:
+    """Share of the model behind an exit, less a whole model that stands there."""
+    behind = 1 - exit_.point.share
+    if exit_.reads_input and base_s > 0:
+        behind -= exit_.lookup_s / base_s
+    return max(0.0, behind)
 
 
 def read_version(

@@ -98,8 +98,10 @@ class SessionEntry:
 
     @property
     def accuracy(self) -> float:
-        """Of early answers that its traffic is to teach; 0: none are to be given."""
-        return self.asker.accuracy_ppm / 1e6
+        """Of early answers that its traffic is to teach; 0: none are. Not of a pipeline's network,
+        whose runs nobody samples, nor with states, which caches know nothing of."""
+        is_asked = self.bindings or not self.pipelines
+        return self.asker.accuracy_ppm / 1e6 if is_asked and not self.asker.states else 0.0
 
     @property
     def is_settled(self) -> bool:
