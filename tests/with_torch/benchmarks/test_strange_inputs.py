@@ -13,7 +13,7 @@ from brisk.exits.exploration.composition import Tried
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.lookup_model import Judge
 from brisk_client.benchmarks.exits.data import ExitCase
-from brisk_client.benchmarks.exits.strange import FAMILIES, ROWS, corrupted, strange_inputs
+from brisk_client.benchmarks.exits.strange import FAMILIES, ROWS, SERVED, corrupted, strange_inputs
 from brisk_client.benchmarks.exits_learned import main
 
 
@@ -53,14 +53,16 @@ def test_corruptions_grow_and_keep_what_is_shown() -> None:
     assert found["blurred"].std() < own.std()
 
 
-def test_every_way_is_of_one_family() -> None:
+def test_every_way_is_of_one_family_and_gated_ones_are_served() -> None:
     nothing = Scored(np.zeros(1, np.float32), np.ones(1, bool), np.ones(1, bool))
     for variant in ("Pool(4096)", "int8"):
         for judge in Judge:
             if variant == "int8" and judge is not Judge.MARGIN:
                 continue
             one = Tried(0, variant, 1e-4, b"", 1, (4,), nothing, nothing, judge)
-            assert sum(belongs(one) for belongs in FAMILIES.values()) == 1
+            of = {name for name, belongs in FAMILIES.items() if belongs(one)}
+            assert len(of - {SERVED}) == 1
+            assert (SERVED in of) is (judge.is_gated or variant == "int8")
 
 
 def test_shapes_are_among_the_outliers_and_have_few_levels() -> None:

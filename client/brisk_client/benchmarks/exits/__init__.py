@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brisk.exits.exploration import ExplorationSettings
+from brisk.exits.heads.lookup_model import Judge
 from brisk_client.benchmarks.exits.compositions import measure_compositions
 from brisk_client.benchmarks.exits.data import (
     ACCURACY,
@@ -29,7 +30,7 @@ from brisk_client.benchmarks.exits.data import (
 from brisk_client.benchmarks.exits.latency import measure_latency
 from brisk_client.benchmarks.exits.promise import measure_promise
 from brisk_client.benchmarks.exits.runs import ExitBench
-from brisk_client.benchmarks.exits.strange import families, measure_strange
+from brisk_client.benchmarks.exits.strange import SERVED, families, measure_strange
 from brisk_client.benchmarks.exits.streams import SEEDS, fresh_seeds, measure_streams
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import new_report
@@ -110,7 +111,11 @@ def seed(text: str) -> int:
 
 def _measure_case(report: Report, case: ExitCase, chosen: argparse.Namespace) -> None:
     settings = ExplorationSettings(
-        accuracy=ACCURACY, points=4 if chosen.quick else 8, variants=case.variants, jobs=2
+        accuracy=ACCURACY,
+        points=4 if chosen.quick else 8,
+        variants=case.variants,
+        judges=tuple(Judge),
+        jobs=2,
     )
     with contextlib.closing(ExitBench(case.model)) as bench:
         if "variants" in chosen.parts:
@@ -125,12 +130,13 @@ def _measure_case(report: Report, case: ExitCase, chosen: argparse.Namespace) ->
             report.checks.append(Check(name, found.reason, "found", False))
             return
         alone = families(found.studied)
+        served = alone.pop(SERVED, found.cascade)
+        alone["ungated ways, too"] = found.cascade
         if "latency" in chosen.parts:
-            served = found.cascade
             measure_latency(report, case, served, alone, bench, chosen.quick, chosen.plot)
         if "strange" in chosen.parts:
-            sides = {"all ways": found.cascade, **alone}
+            sides = {SERVED: served, **alone}
             measure_strange(report, case, sides, bench, chosen.fashion)
         if "streams" in chosen.parts:
             seeds = chosen.seeds or fresh_seeds(SEEDS[chosen.quick])
-            measure_streams(report, case, found.cascade, bench, chosen.video, seeds)
+            measure_streams(report, case, served, bench, chosen.video, seeds)

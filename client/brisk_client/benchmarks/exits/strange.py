@@ -31,7 +31,11 @@ MOST_WRONG = 0.03
 
 ROWS, BATCH = 400, 8
 
+SERVED = "what is served"
+"""All that a training tries unless it is asked for more."""
+
 FAMILIES: Mapping[str, Callable[[Tried], bool]] = {
+    SERVED: lambda one: one.judge.is_gated or one.variant == INT8,
     "selectors behind a gate": lambda one: one.judge is Judge.SELECTOR,
     "softmax": lambda one: one.judge is Judge.SOFTMAX,
     "margin": lambda one: one.judge is Judge.MARGIN and one.variant != INT8,

@@ -191,3 +191,31 @@ def test_libraries_of_custom_operators_are_loaded_unless_the_server_says_no(
 def test_another_value_for_custom_operators_is_refused_by_its_name() -> None:
     with pytest.raises(InvalidConfigurationError, match=r"BRISK_CUSTOM_OPS must be 1 .* not 'no'"):
         loads_custom_operators({"BRISK_CUSTOM_OPS": "no"})
+
+
+@pytest.mark.parametrize(
+    ("said", "of_server", "ppm"),
+    [
+        ({}, "", 0),
+        ({"brisk_accuracy": "0.98"}, "", 980_000),
+        ({}, "0.97", 970_000),
+        ({"brisk_accuracy": "off"}, "0.97", 0),
+        ({"brisk_accuracy": "0.5"}, "off", 500_000),
+    ],
+)
+def test_early_answers_are_asked_for_by_the_entry_or_the_server(
+    said: dict[str, str], of_server: str, ppm: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_ACCURACY", of_server)
+    written = {name: {"string_value": text} for name, text in said.items()}
+    assert parse_parameters(written).accuracy_ppm == ppm
+
+
+@pytest.mark.parametrize("text", ["1", "0.4", "nan", "high", "-0.98", "0,98"])
+def test_a_promise_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "brisk_accuracy must be a share from 0.5 to below 1, or off"
+    with pytest.raises(InvalidConfigurationError, match=told):
+        parse_parameters({"brisk_accuracy": {"string_value": text}})
+    monkeypatch.setenv("BRISK_ACCURACY", text)
+    with pytest.raises(InvalidConfigurationError, match="BRISK_ACCURACY must be a share"):
+        parse_parameters({})

@@ -64,6 +64,12 @@ def train(
         str | None, typer.Option(help="Only these, separated by ';', as `Pool(4096);Conv(3,1)`.")
     ] = None,
     points: Annotated[int, typer.Option(help="Most exit points to explore.")] = 8,
+    judges: Annotated[
+        str,
+        typer.Option(
+            help="What may decide about answers: `gated`, or `all`, what strange inputs pass, too."
+        ),
+    ] = "gated",
     look_ups: Annotated[
         str,
         typer.Option(help="asynchronous, synchronous, or automatic: what is faster on average."),
@@ -104,6 +110,7 @@ def train(
     from brisk.exits.exploration.settings import LookUps
     from brisk.exits.files.artefact import write_cascade
     from brisk.exits.files.versions import caches_file, reference_file
+    from brisk.exits.heads.lookup_model import GATED, Judge
     from brisk.exits.heads.predictors import CATALOGUE, variant
     from brisk.exits.model_graph import read_graph
     from brisk.exits.scores import find_scores
@@ -118,6 +125,8 @@ def train(
         raise InvalidConfigurationError(
             f"--look-ups must be one of {', '.join(ways)}, not '{look_ups}'"
         )
+    if judges not in ("gated", "all"):
+        raise InvalidConfigurationError(f"--judges must be gated or all, not '{judges}'")
     names = [name.strip() for name in variants.split(";")] if variants else None
     known = *(one.name for one in CATALOGUE), INT8
     chosen = tuple(name if name == INT8 else variant(name).name for name in names or known)
@@ -133,6 +142,7 @@ def train(
         seed=seed,
         output=output,
         look_ups=LookUps(look_ups),
+        judges=GATED if judges == "gated" else tuple(Judge),
     )
     file = model_file(model, version)
     graph = read_graph(file)

@@ -15,7 +15,7 @@ from rich.table import Table
 from brisk.cli.views.status import exits_table
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
 from brisk.exits.adaptation.reference import read_reference
-from brisk.exits.cascade import Cascade
+from brisk.exits.cascade import Cascade, way
 from brisk.exits.exploration import Exploration, ExplorationSettings, Progress
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
@@ -62,7 +62,7 @@ def print_exploration(console: Console, found: Exploration, settings: Exploratio
         table.add_row(
             "*" if index in found.chosen else "",
             str(found.studied.points[one.point].position),
-            one.variant,
+            way(one.variant, one.judge),
             f"{one.hit_rate:.1%}",
             f"{one.accuracy:.2%}",
             f"{(one.lookup_s or one.burden_s) * 1e6:.0f} µs",
@@ -105,7 +105,8 @@ def print_cascade(console: Console, cascade: Cascade) -> None:
             title=f"promise {level.accuracy:.1%}, proved with {cascade.confidence:.0%} confidence"
         )
         for column in ("exit", "answers", "agrees", "at least", "look-up", "memory"):
-            table.add_column(column, justify="left" if column == "exit" else "right")
+            is_name = column == "exit"
+            table.add_column(column, justify="left" if is_name else "right", no_wrap=is_name)
         for exit_, threshold, count in zip(
             cascade.exits, level.thresholds, level.count.exits, strict=True
         ):

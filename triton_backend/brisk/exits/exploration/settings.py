@@ -7,7 +7,7 @@ from enum import Enum
 
 from brisk.exits.cascade import INT8
 from brisk.exits.guarantee.calibration import Promise
-from brisk.exits.heads.lookup_model import Judge
+from brisk.exits.heads.lookup_model import GATED, Judge
 from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
@@ -57,7 +57,7 @@ class ExplorationSettings:
     predictor: PredictorSettings | None = None
     trains_all: bool = False
     proves_newest: bool = False
-    judges: tuple[Judge, ...] = tuple(Judge)
+    judges: tuple[Judge, ...] = GATED
     selector: SelectorSettings = field(default_factory=SelectorSettings)
 
     @property
