@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ import pytest
 from brisk.exits.files.versions import samples_folder
 from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.early_exit.sampling import (
+    COLLECTED_EVERY_S,
     MOST_WAITING,
     ROWS_PER_FILE,
     Sampler,
@@ -31,9 +33,11 @@ class Sampled:
     path: Path
 
 
-def runs_of(model: Path, rows: np.ndarray) -> list[CachedRun]:
-    """One run of a network with learned caches."""
-    return [CachedRun(Sampled(model), None, {"x": rows}, ("model", "1"))]  # type: ignore[arg-type]
+def runs_of(model: Path, rows: np.ndarray, *, has_caches: bool = True) -> list[CachedRun]:
+    """One run of a network with learned caches, or of one that is to have some."""
+    frame = object() if has_caches else None
+    session = Sampled(model)
+    return [CachedRun(session, frame, {"x": rows}, ("model", "1"))]  # type: ignore[arg-type]
 
 
 def kept(model: Path) -> np.ndarray:
@@ -66,6 +70,24 @@ def test_a_share_of_the_runs_is_kept(tmp_path: Path) -> None:
         sampler.sample(runs_of(model, np.zeros((ROWS_PER_FILE, 3), np.float32)))
     folder = samples_folder(model)
     wait_until(lambda: len(list(folder.glob("*.npz"))) == expected, "a file for each")
+
+
+def test_of_a_model_that_is_to_have_caches_a_run_is_kept_now_and_then(tmp_path: Path) -> None:
+    """Whatever the share is: there are to be enough within minutes, and no more than that."""
+    sampler, model, other = Sampler(0.01, 1 << 20), tmp_path / "a.onnx", tmp_path / "b.onnx"
+    rows = np.zeros((ROWS_PER_FILE, 3), np.float32)
+    begun_s = time.monotonic()
+    for _ in range(200):
+        sampler.sample(runs_of(model, rows, has_caches=False))
+    sampler.sample(runs_of(other, rows, has_caches=False))
+    most = 1 + (time.monotonic() - begun_s) / COLLECTED_EVERY_S
+    wait_until(lambda: any(samples_folder(other).glob("*.npz")), "the other model's own")
+    assert 1 <= len(list(samples_folder(model).glob("*.npz"))) <= most
+    (file, *_) = samples_folder(model).glob(f"*-{ROWS_PER_FILE}.npz")
+    time.sleep(COLLECTED_EVERY_S)
+    sampler.sample(runs_of(model, rows, has_caches=False))
+    wait_until(lambda: len(list(samples_folder(model).glob("*.npz"))) > 1, "another one")
+    assert file.exists()
 
 
 def test_nothing_is_kept_of_models_without_caches_or_where_it_is_off(tmp_path: Path) -> None:
