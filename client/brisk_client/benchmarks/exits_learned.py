@@ -231,6 +231,7 @@ def _compare(
     early = sum(each.answered for each in after.exits) - sum(
         each.answered for each in before.exits
     )
+    used = ", ".join(each.name for each in after.exits if each.answered)
     for side, times_s in taken.items():
         report.rows.append(
             {
@@ -240,7 +241,7 @@ def _compare(
                 "p99_ms": tail_or_shortage(times_s, 0.99, 1e3),
                 "agreement": agreeing / len(rows) if side == LEARNED else 1.0,
                 "early": early / len(rows) if side == LEARNED else 0.0,
-                "exits": ", ".join(each.name for each in after.exits if each.answered),
+                "exits": used if side == LEARNED else "",
             }
         )
     speed_up = statistics.fmean(taken[BARE]) / statistics.fmean(taken[LEARNED])
