@@ -125,6 +125,28 @@ def test_what_was_learned_of_another_model_is_learned_anew(
     assert not learned_file(model.file).exists()
 
 
+def test_a_stricter_promise_is_collected_for_beside_what_was_learned(
+    place: RuntimePaths, model: Model
+) -> None:
+    """What promises 97 % answers nothing there, and samples of it come."""
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)):
+        wait_until(lambda: read_record(model.file) is not None, "a record")
+    write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+    write_cascade(learned_file(model.file), model.cascade)
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=995_000)) as strict:
+        wait_until(
+            lambda: learning(place, model.file).startswith("collecting: "), "another record"
+        )
+        assert taken(ask(strict, model.easy[:1])) == ""
+
+        def is_written() -> bool:
+            ask(strict, model.easy[:1]).output()
+            return collected(model.file)[0] > 0
+
+        wait_until(is_written, "samples of the runs")
+    assert learned_file(model.file).exists()
+
+
 def test_of_a_model_without_classes_nothing_is_kept(place: RuntimePaths, tmp_path: Path) -> None:
     file = quick_model(tmp_path / "quick.onnx")
     with opened(place, describe(file, accuracy_ppm=PPM)):

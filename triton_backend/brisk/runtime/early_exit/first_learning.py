@@ -70,8 +70,8 @@ class FirstLearning:
         if self._learns:
             self._follow_process()
             self._go_on(model, accuracy, threads, record, rows, size)
-        if is_there:
-            return False, "" if record is None else record.words(rows)
+        if is_there:  # which may promise less than is asked for now, and answer nothing
+            return (False, "") if record is None else (record.collects, record.words(rows))
         if record is None:
             return False, "is looked at"
         if record.stage is Stage.SERVED:

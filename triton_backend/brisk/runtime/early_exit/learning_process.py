@@ -104,7 +104,7 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     may_go_on = tried.tries < MOST_TRIES
     again = 2 * max(rows, record.wanted) if may_go_on else 0
     refused = dataclasses.replace(tried, stage=Stage.REFUSED, wanted=again)
-    if learned_file(model).exists():  # which go on serving
+    if record.speed_up and learned_file(model).exists():  # which go on serving
         refused = dataclasses.replace(tried, stage=Stage.SERVED, wanted=0)
     if samples is None:
         return dataclasses.replace(refused, reason="there are no samples that can be read")
