@@ -39,11 +39,31 @@ def explain(
     version: VersionOption = None,
     device: DeviceOption = "cpu",
     every: Annotated[bool, typer.Option("--all", help="List the nodes of every segment.")] = False,
+    hosts: Annotated[
+        int | None,
+        typer.Option(help="Plan its start on 1 to so many hosts instead.", metavar="N"),
+    ] = None,
+    link: Annotated[
+        float, typer.Option(help="Of each host, each way, for --hosts.", metavar="MBIT")
+    ] = 1000,
+    registry: Annotated[
+        float,
+        typer.Option(help="Of the registry, for all hosts together, for --hosts.", metavar="MBIT"),
+    ] = 2000,
+    anywhere: Annotated[
+        bool,
+        typer.Option(
+            "--anywhere",
+            help="Cut for --hosts at any border, not only between the segments served in.",
+        ),
+    ] = False,
 ) -> None:
     """Print what a model is served as: in segments by ONNX Runtime, or captured on a GPU.
 
     A summary first, then a line for each segment: its nodes, its predicted time, what crosses its
-    end and how its weights are kept. Of a repository, all models.
+    end and how its weights are kept. Of a repository, all models. With --hosts, which parts of it
+    should start on which hosts: it is run here, and predicted from that when the first answer
+    comes, what a request takes and what bounds them.
     """
     from rich.console import Console
 
@@ -51,7 +71,11 @@ def explain(
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
     console = Console(soft_wrap=True, highlight=False)
     for entry in entries_in(model):
-        for line in _explained(entry, version, device, every=every):
+        if hosts is None:
+            lines = _explained(entry, version, device, every=every)
+        else:
+            lines = _parted(entry, version, device, (hosts, link, registry), anywhere=anywhere)
+        for line in lines:
             console.print(line, markup=False)
 
 
@@ -68,6 +92,30 @@ def _explained(model: Path, version: int | None, device: str, *, every: bool) ->
     if device == "cpu":
         return segments_text(file, model if model.is_dir() else None, every=every)
     return captured_text(file, device, every=every)
+
+
+def _parted(
+    model: Path,
+    version: int | None,
+    device: str,
+    network: tuple[int, float, float],
+    *,
+    anywhere: bool,
+) -> Iterator[str]:
+    """``network``: hosts, the Mbit/s of their links and of the registry."""
+    from brisk.cli.views.hosts import hosts_text
+    from brisk.partitions.network import HostNetwork
+    from brisk.pipelines import is_pipeline
+
+    file = model_file(model, version)
+    if is_pipeline(file):
+        raise InvalidConfigurationError(
+            f"'{file}' is a pipeline; expected one of its networks, which start by themselves"
+        )
+    if device != "cpu":
+        raise InvalidConfigurationError(f"parts of a model run on cpu alone, not on '{device}'")
+    entry = model if model.is_dir() else None
+    return hosts_text(file, entry, HostNetwork.alike(*network), anywhere=anywhere)
 
 
 def check(

@@ -1,0 +1,192 @@
+"""What ``brisk explain --hosts`` says: which parts of a model would start on which hosts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.exits.files.container import tapped_values
+from brisk.exits.files.versions import latest
+from brisk.partitions.cost import PartitionPlan, Pricing, turns_of
+from brisk.partitions.network import HostNetwork
+from brisk.partitions.plan import best_plans
+from brisk.partitions.profile import ModelProfile, SegmentProfile
+from brisk.segments.model.sources import BareModel, checked_model
+from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.trial import SegmentTrial
+from brisk.segments.source import SegmentPlan, SegmentSpec, Source
+from brisk.segments.starting import usable_cores
+from brisk.stub.config.session_tuning import read_tuning
+from brisk.tuning import SessionTuning
+from brisk.view.entry_text import written_config
+
+RUNS = 5
+"""Of a segment, after one that warms it; the median counts."""
+
+
+def hosts_text(
+    file: Path, entry: Path | None, network: HostNetwork, *, anywhere: bool
+) -> Iterator[str]:
+    """Lines: for 1, 2, ... hosts the best plan of so many parts, then which is best.
+
+    The model is run here, its segments one by one, on inputs that are made up. ``entry``: the
+    model's directory, whose ``config.pbtxt`` counts. ``anywhere``: cuts may stand at every border
+    of the model, not only between the segments that it is served in.
+
+    Raises InvalidModelError where it cannot be loaded or run so, InvalidConfigurationError as the
+    load does.
+    """
+    tuning = SessionTuning()
+    if entry is not None:
+        tuning = read_tuning(written_config(entry), entry, file).tuning
+    source = _served(file, tuning)
+    profile = measured_profile(source)
+    made = "prepared form" if source.origin == "artefact" else "file"
+    if anywhere:
+        source = BareModel(file, usable_cores(), tapped_values(latest(file)), tuning, longest_ns=0)
+        profile = _as_fast_as(profile.run_s, measured_profile(source))
+        made = "file"
+    count = len(profile)
+    yield (
+        f"{file}: {_counted(count, 'segment')} of its {made}, "
+        f"{profile.weight_bytes / 1e6:.1f} MB; a request takes {_time(profile.run_s)} here on "
+        f"{_counted(usable_cores(), 'thread')}"
+    )
+    yield (
+        f"  links of {network.hosts[0].link_mbit:g} Mbit/s each way, "
+        f"{network.registry_mbit:g} Mbit/s from the registry for all hosts together"
+    )
+    pricing = Pricing(profile, network)
+    turns = partial(turns_of, 1)
+    plans = best_plans(pricing, turns)
+    for plan in plans:
+        yield from _plan_text(pricing, plan, source.plan)
+    if len(plans) < len(network.hosts):
+        more = "" if anywhere else "; more where cuts may stand elsewhere (--anywhere)"
+        yield f"  no part is less than a segment: {_counted(count, 'host')} at most{more}"
+    best = min(plans, key=lambda plan: (plan.latency_s(turns), plan.parts))
+    gain = plans[0].cost.first_answer_s / best.cost.first_answer_s
+    words = f"{gain:.2f} times as soon as on one" if best.parts > 1 else "parts do not pay"
+    yield f"  best: {_counted(best.parts, 'host')}, {words}"
+
+
+def measured_profile(source: Source) -> ModelProfile:
+    """Each segment opened, warmed and run with what the one before made of made-up inputs.
+
+    Bytes are those that opening it reads. Raises InvalidModelError where the model takes no inputs
+    that can be made up, or something else than tensors of numbers crosses a border.
+    """
+    plan, trial = source.plan, SegmentTrial(source.plan)
+    found = []
+    for spec in plan.segments:
+        if isinstance(source, BareModel):
+            source.open(spec.index)  # what ``check`` has made, if it has
+        started_s = time.perf_counter()
+        first = source.open(spec.index)
+        load_s = time.perf_counter() - started_s
+        opened = source.open_warm(spec.index) or first
+        session = opened.session if opened.run is None else opened
+        outputs = (trial.run if spec.index else trial.run_first)(spec, session)
+        if outputs is None:
+            raise InvalidModelError(
+                f"model '{plan.name}' cannot be measured: segment {spec.index} ({spec.words}) "
+                "takes no inputs that are made up"
+            )
+        run_s = median(_run_s(trial, spec, session) for _ in range(RUNS))
+        trial.go_on(spec, outputs)
+        assert trial.values is not None
+        live = trial.values
+        if spec.index == len(plan.segments) - 1:
+            live = {each.name: live[each.name] for each in plan.outputs}
+        weight_bytes = sum(each.size for each in source.reads(spec.index))
+        live_bytes = sum(_bytes_of(name, value) for name, value in live.items())
+        found.append(SegmentProfile(weight_bytes, run_s, live_bytes, load_s))
+    if not any(each.weight_bytes for each in found):
+        found[0] = replace(found[0], weight_bytes=source.weight_bytes)
+    return ModelProfile(tuple(found))
+
+
+def _served(file: Path, tuning: SessionTuning) -> Source:
+    """The model as it starts here: by its prepared form, or from its file."""
+    threads, taps = usable_cores(), tapped_values(latest(file))
+    prepared = find_prepared(file, taps) if tuning.keeps_answers else None
+    if prepared is not None:
+        try:
+            return PreparedModel(prepared, file, threads, taps, tuning)
+        except ArtefactError:
+            pass  # a start would not use it, either
+    return checked_model(file, threads, taps, tuning)
+
+
+def _as_fast_as(run_s: float, profile: ModelProfile) -> ModelProfile:
+    """With times of runs that come to ``run_s``: many short sessions take longer than the few that
+    a part would have.
+    """
+    share = run_s / profile.run_s
+    return ModelProfile(
+        tuple(replace(each, run_s=each.run_s * share) for each in profile.segments)
+    )
+
+
+def _run_s(trial: SegmentTrial, spec: SegmentSpec, session: Any) -> float:
+    started_s = time.perf_counter()
+    trial.run(spec, session)
+    return time.perf_counter() - started_s
+
+
+def _bytes_of(name: str, value: Any) -> int:
+    if not value.is_tensor() or value.data_type() == "tensor(string)":
+        raise InvalidModelError(f"value '{name}' is no tensor of numbers: it is not sent to hosts")
+    return int(value.tensor_size_in_bytes())
+
+
+def _plan_text(pricing: Pricing, plan: PartitionPlan, segments: SegmentPlan) -> Iterator[str]:
+    """A line for the plan, one for each of its hosts."""
+    cost, bound = plan.cost, pricing.start_bound(plan)
+    pulls = pricing.network.pulls(plan.parts)
+    pull = pulls[bound.part]
+    words = {
+        "link": f"the link of host {bound.part + 1}",
+        "source": f"the uplink of {pull.source}, shared by {_counted(pull.sharers, 'host')}",
+        "sessions": f"making the sessions of host {bound.part + 1}",
+    }
+    yield (
+        f"  {_counted(plan.parts, 'host')}: first answer after {_time(cost.first_answer_s)}, "
+        f"a request {_time(cost.request_s)}; the start waits for {words[bound.by]}"
+    )
+    before = pricing.profile.bytes_before()
+    for part, (first, end) in enumerate(pairwise((0, *plan.cuts, len(pricing.profile)))):
+        yield (
+            f"    host {part + 1}: {_span_text(segments, first, end)}, "
+            f"{(before[end] - before[first]) / 1e6:.1f} MB from {pulls[part].source} at "
+            f"{pulls[part].mbit:.0f} Mbit/s{_live_text(pricing, end)}"
+        )
+
+
+def _span_text(segments: SegmentPlan, first: int, end: int) -> str:
+    """``segments 3 to 7 (conv_9 to relu_20)``."""
+    ends = [segments.segments[index].words.rpartition(", ")[2] for index in (first, end - 1)]
+    begin, behind = ends[0].partition(" to ")[0], ends[1].rpartition(" to ")[2]
+    name = f"segment {first}" if end - first == 1 else f"segments {first} to {end - 1}"
+    return f"{name} ({begin} to {behind})"
+
+
+def _live_text(pricing: Pricing, end: int) -> str:
+    if end == len(pricing.profile):
+        return ""
+    return f", hands on {pricing.profile.segments[end - 1].live_bytes / 1e6:.2f} MB"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count} {word}{'s'[: count != 1]}"

@@ -1,0 +1,26 @@
+"""Every plan there is, tried: what the planner must agree with. For models of few segments."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from brisk.partitions.cost import PartitionPlan, Pricing, Turns
+
+
+def brute_plans(pricing: Pricing, turns: Turns) -> tuple[PartitionPlan, ...]:
+    """By number of parts, the best plan; of equal ones that of the fewest groups and first cuts.
+
+    Takes time of 2^n: all cuts, with every number of groups that the hosts are enough for.
+    """
+    borders = range(1, len(pricing.profile))
+    return tuple(
+        min(
+            (
+                pricing.plan(cuts, groups)
+                for groups in range(1, pricing.most_groups(parts) + 1)
+                for cuts in combinations(borders, parts - 1)
+            ),
+            key=lambda plan: plan.latency_s(turns),
+        )
+        for parts in range(1, pricing.most_parts + 1)
+    )

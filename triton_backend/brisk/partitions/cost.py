@@ -1,0 +1,296 @@
+"""What a plan of parts costs: Flashpoint's equations (4.1) to (4.9), with the network in them.
+
+A plan cuts a model's segments into p parts, one for each host of a group; P hosts are enough for
+floor(P / p) such groups. With C the longest cold start of a part, E and N the longest run and hop,
+IN the sum of hops:
+
+    I(p) = I(1) + IN                                        a request that waits for nobody  (4.2)
+    W = max(E, N) * (ceil(x / groups) - 1)                  what request x waits             (4.5)
+    T = C + W + I(p)                                        from cold to its answer          (4.7)
+
+With one group (4.5) is (4.3), and without C (4.7) is (4.1) and (4.4). What depends on x is one
+number, ``turns``: how often the slowest step is waited for. Of request x (``turns_of``), of the
+mean over requests 1 to x (4.8, ``mean_turns``), of that mean where x is drawn from probabilities
+(4.9, ``expected_turns``).
+
+The paper takes C(p) = C(1) / p (4.6), which no set of parts reaches and no shared uplink allows.
+Here C is what bytes take to the slowest host (``HostNetwork.pulls``), with sessions made as their
+bytes come, in order, by one lane. So T counts a host as started with its last session, though it
+may run behind its bytes: for one host it is up to I(1) too late, never too early.
+
+Two more things than the paper has: answers travel back from the last host to the first, and fewer
+groups than there is room for may pull, where more would only share the registry's uplink.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from brisk.errors import InvalidConfigurationError
+from brisk.partitions.network import HostNetwork, Pull, transfer_s
+from brisk.partitions.profile import ModelProfile
+
+Turns = Callable[[int], float]
+"""By the number of groups, how often the slowest step is waited for."""
+
+StartTable = list[list[float]]
+"""By first segment and border behind the last one: seconds until a part is started. Infinite where
+there is no segment between them."""
+
+
+def turns_of(request: int, groups: int) -> float:
+    """Of request number ``request``, counted from 1 (4.5)."""
+    return -(-request // groups) - 1
+
+
+def mean_turns(requests: int, groups: int) -> float:
+    """Of the mean of requests 1 to ``requests`` (4.8)."""
+    rounds, rest = divmod(requests, groups)
+    return (groups * rounds * (rounds - 1) / 2 + rest * rounds) / requests
+
+
+def expected_turns(probabilities: Mapping[int, float], groups: int) -> float:
+    """Of ``mean_turns``, expected where x requests wait with ``probabilities[x]`` (4.9).
+
+    x = 0 is left out: nobody waits. Raises InvalidConfigurationError where nothing is probable.
+    """
+    likely = {requests: each for requests, each in probabilities.items() if requests > 0}
+    weight = sum(likely.values())
+    if not weight > 0:
+        raise InvalidConfigurationError("no number of requests from 1 on has a probability")
+    return sum(each * mean_turns(x, groups) for x, each in likely.items()) / weight
+
+
+class ColdStart(Enum):
+    """How long parts take to start: by the flows of the network, or C(1) / p (4.6)."""
+
+    FLOWS = "flows"
+    EQUAL_SHARES = "equal shares"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCost:
+    """Seconds. ``cold_start_s``: C; ``longest_run_s``, ``longest_hop_s``: E, N; ``hops_s``: IN;
+    ``run_s``: I(1).
+    """
+
+    cold_start_s: float
+    longest_run_s: float
+    longest_hop_s: float
+    hops_s: float
+    run_s: float
+
+    @property
+    def slowest_step_s(self) -> float:
+        """max(E, N): what pipelined requests follow each other by."""
+        return max(self.longest_run_s, self.longest_hop_s)
+
+    @property
+    def request_s(self) -> float:
+        """I(p): of a request to started hosts that waits for nobody (4.2)."""
+        return self.run_s + self.hops_s
+
+    @property
+    def first_answer_s(self) -> float:
+        """From cold: (4.7) with x = 1."""
+        return self.cold_start_s + self.request_s
+
+    def latency_s(self, turns: float) -> float:
+        """From cold, of a request that waits for the slowest step so often (4.7)."""
+        return self.first_answer_s + self.slowest_step_s * turns
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """``cuts``: the first segment of each part but the first, ascending. ``groups``: how many
+    groups of hosts start so. Host ``group * parts + part`` has that part.
+    """
+
+    cuts: tuple[int, ...]
+    groups: int
+    cost: PlanCost
+
+    @property
+    def parts(self) -> int:
+        return len(self.cuts) + 1
+
+    def latency_s(self, turns: Turns) -> float:
+        return self.cost.latency_s(turns(self.groups))
+
+
+class StartBound(NamedTuple):
+    """What the start of a plan waits for: of the ``part`` that starts last, its host's ``link``,
+    the uplink of its ``source``, or its ``sessions``.
+    """
+
+    part: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPrices:
+    """What parts cost where each has its host in each of some groups; of several groups, what the
+    slowest of them pays.
+
+    ``starts``: a table for each part. ``hops_s``: for each part by the border behind it; of the
+    last part of several, the way of the answers to the first host.
+    """
+
+    starts: tuple[StartTable, ...]
+    hops_s: tuple[tuple[float, ...], ...]
+    fastest: StartTable
+    """No part's are lower anywhere."""
+
+
+class Pricing:
+    """The prices of one model on one network; keeps tables that it has made. One thread's."""
+
+    def __init__(
+        self,
+        profile: ModelProfile,
+        network: HostNetwork,
+        cold_start: ColdStart = ColdStart.FLOWS,
+    ) -> None:
+        self.profile = profile
+        self.network = network
+        self.cold_start = cold_start
+        self.run_before_s = profile.run_before_s()
+        self._tables: dict[float, StartTable] = {}
+
+    @property
+    def most_parts(self) -> int:
+        return min(len(self.network.hosts), len(self.profile))
+
+    def most_groups(self, parts: int) -> int:
+        """floor(P / p)."""
+        return len(self.network.hosts) // parts
+
+    def pulls(self, parts: int, groups: int) -> tuple[Pull, ...]:
+        """By part: the slowest of the groups'."""
+        hosts = self.network.pulls(parts * groups)
+        return tuple(min(hosts[part::parts], key=lambda pull: pull.mbit) for part in range(parts))
+
+    def rates(self, parts: int, groups: int) -> tuple[Sequence[float], Sequence[float]]:
+        """What prices depend on, in Mbit/s by part: of the bytes, of the hop behind it."""
+        network = self.network
+        hops = [
+            min(
+                network.hop_mbit(group * parts + part, group * parts + (part + 1) % parts)
+                for group in range(groups)
+            )
+            for part in range(parts)
+        ]
+        if self.cold_start is ColdStart.EQUAL_SHARES:
+            return (), hops
+        return [pull.mbit for pull in self.pulls(parts, groups)], hops
+
+    def prices(self, parts: int, groups: int) -> GroupPrices:
+        pulls, hops = self.rates(parts, groups)
+        count = len(self.profile)
+        if self.cold_start is ColdStart.EQUAL_SHARES:
+            fastest = [[self._whole_start_s / parts] * (count + 1)] * count
+            starts: tuple[StartTable, ...] = (fastest,) * parts
+        else:
+            fastest = self.start_table(max(pulls))
+            starts = tuple(map(self.start_table, pulls))
+        return GroupPrices(
+            starts,
+            tuple(self._hops_s(mbit, part, parts) for part, mbit in enumerate(hops)),
+            fastest,
+        )
+
+    def plan(self, cuts: tuple[int, ...], groups: int = 1) -> PartitionPlan:
+        """The plan with its cost.
+
+        Raises InvalidConfigurationError where the model has no such cuts, or the network too few
+        hosts.
+        """
+        parts, count = len(cuts) + 1, len(self.profile)
+        borders = (0, *cuts, count)
+        spans = list(pairwise(borders))
+        if any(first >= end for first, end in spans):
+            raise InvalidConfigurationError(
+                f"cuts at {cuts}; expected ascending numbers from 1 to {count - 1}"
+            )
+        if not 1 <= groups <= self.most_groups(parts):
+            raise InvalidConfigurationError(
+                f"{groups} groups of {parts} hosts; expected at least one group and at most "
+                f"{len(self.network.hosts)} hosts"
+            )
+        prices = self.prices(parts, groups)
+        hops = [prices.hops_s[part][end] for part, (_, end) in enumerate(spans)]
+        cost = PlanCost(
+            max(prices.starts[part][first][end] for part, (first, end) in enumerate(spans)),
+            max(self.run_before_s[end] - self.run_before_s[first] for first, end in spans),
+            max(hops),
+            sum(hops),
+            self.run_before_s[-1],
+        )
+        return PartitionPlan(cuts, groups, cost)
+
+    def start_bound(self, plan: PartitionPlan) -> StartBound:
+        """Of flows, whatever ``cold_start`` is."""
+        before, segments = self.profile.bytes_before(), self.profile.segments
+        spans = list(pairwise((0, *plan.cuts, len(segments))))
+        pulls = self.pulls(plan.parts, plan.groups)
+
+        def start_s(part: int) -> float:
+            first, end = spans[part]
+            return self.start_table(pulls[part].mbit)[first][end]
+
+        part = max(range(plan.parts), key=start_s)
+        first, end = spans[part]
+        bytes_s = transfer_s(before[end] - before[first], pulls[part].mbit)
+        if sum(each.load_s for each in segments[first:end]) > bytes_s:
+            return StartBound(part, "sessions")
+        return StartBound(part, "source" if pulls[part].is_full else "link")
+
+    def start_table(self, mbit: float) -> StartTable:
+        """Of a host that gets bytes at that rate. A session is made when its bytes are there and
+        the one before is made: ready(j) = max(ready(j - 1), bytes up to j / rate) + load(j).
+        """
+        if (found := self._tables.get(mbit)) is not None:
+            return found
+        segments, before = self.profile.segments, self.profile.bytes_before()
+        table = []
+        for first in range(len(segments)):
+            row, ready_s = [math.inf] * (first + 1), 0.0
+            for index in range(first, len(segments)):
+                there_s = transfer_s(before[index + 1] - before[first], mbit)
+                ready_s = max(ready_s, there_s) + segments[index].load_s
+                row.append(ready_s)
+            table.append(row)
+        self._tables[mbit] = table
+        return table
+
+    @cached_property
+    def run_table(self) -> list[list[float]]:
+        """As ``StartTable``: seconds of a run."""
+        before_s = self.run_before_s
+        return [[end_s - begin_s for end_s in before_s] for begin_s in before_s[:-1]]
+
+    @cached_property
+    def _whole_start_s(self) -> float:
+        """C(1): of one host that pulls alone."""
+        return self.start_table(self.network.pulls(1)[0].mbit)[0][-1]
+
+    def _hops_s(self, mbit: float, part: int, parts: int) -> tuple[float, ...]:
+        """By the border behind the part; infinite where its end cannot be."""
+        count = len(self.profile)
+        if parts == 1:
+            return (0.0,) * (count + 1)
+        hops = [self.hop_s(end, mbit) for end in range(1, count + 1)]
+        if part == parts - 1:
+            return (math.inf,) * count + (hops[-1],)
+        return (math.inf, *hops[:-1], math.inf)
+
+    def hop_s(self, border: int, mbit: float) -> float:
+        """To hand on what lives at a border, counted from 1."""
+        live_bytes = self.profile.segments[border - 1].live_bytes
+        return self.network.hop_latency_s + transfer_s(live_bytes, mbit)

@@ -1,0 +1,124 @@
+"""Hosts and their links, and at what rate each of them gets a model's bytes.
+
+Rates are of payload, in Mbit/s (10**6 bits). Every link is full duplex.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from brisk.errors import InvalidConfigurationError
+
+HOP_LATENCY_S = 0.0003
+"""Between two hosts of a rack, beside the bytes: a message is sent, received and answered."""
+
+REGISTRY, OWN_COPY = "the registry", "its own copy"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedHost:
+    """``has_copy``: whether the model's bytes are there already."""
+
+    link_mbit: float
+    has_copy: bool = False
+
+
+class Pull(NamedTuple):
+    """What one host gets a part's bytes from: the ``source`` in words, ``mbit`` of it.
+
+    ``sharers``: how many hosts pull from it at once. ``is_full``: whether the source's uplink,
+    not the host's own link, sets the rate.
+    """
+
+    source: str
+    mbit: float
+    sharers: int
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HostNetwork:
+    """Hosts, in the order in which parts are given to them, and the sources of bytes.
+
+    ``registry_mbit``: uplink of the registry, shared by all hosts that pull from it at once.
+    ``peers_mbit``: uplinks of further hosts that have the model and run no part of it. A host that
+    has a copy needs no bytes, and is a source for the others.
+    """
+
+    hosts: tuple[LinkedHost, ...]
+    registry_mbit: float
+    peers_mbit: tuple[float, ...] = ()
+    hop_latency_s: float = HOP_LATENCY_S
+
+    def __post_init__(self) -> None:
+        """Raises InvalidConfigurationError where there is no host, or a rate that is none."""
+        if not self.hosts:
+            raise InvalidConfigurationError("a network of no hosts; expected one at least")
+        links = [host.link_mbit for host in self.hosts]
+        if not all(0 < mbit < math.inf for mbit in links):
+            raise InvalidConfigurationError(
+                f"links of {links} Mbit/s; expected finite rates above 0"
+            )
+        uplinks = [self.registry_mbit, *self.peers_mbit]
+        if not all(mbit > 0 for mbit in uplinks):
+            raise InvalidConfigurationError(
+                f"uplinks of {uplinks} Mbit/s, the registry's first; expected rates above 0"
+            )
+        if not (math.isfinite(self.hop_latency_s) and self.hop_latency_s >= 0):
+            raise InvalidConfigurationError(
+                f"hops of {self.hop_latency_s} s; expected a finite time from 0 on"
+            )
+
+    @classmethod
+    def alike(cls, hosts: int, link_mbit: float, registry_mbit: float) -> HostNetwork:
+        """``hosts`` hosts of one kind of link."""
+        return cls((LinkedHost(link_mbit),) * hosts, registry_mbit)
+
+    def pulls(self, count: int) -> tuple[Pull, ...]:
+        """Of the first ``count`` hosts, which pull at once.
+
+        Hosts are dealt to sources one by one, each to the one whose equal share would be largest,
+        of equal ones to a peer before the registry. Those that share an uplink get equal shares
+        of it, but for what a slower link leaves to the others (max-min fairness, as TCP's flows
+        come near to). So a rate is what a host has at least: what shorter parts leave when they
+        are done is not counted.
+        """
+        sources = [
+            *((f"peer {index}", mbit) for index, mbit in enumerate(self.peers_mbit, 1)),
+            *(
+                (f"host {index}", host.link_mbit)
+                for index, host in enumerate(self.hosts, 1)
+                if host.has_copy
+            ),
+            (REGISTRY, self.registry_mbit),
+        ]
+        sharers: list[list[int]] = [[] for _ in sources]
+        found = [Pull(OWN_COPY, math.inf, 1, False)] * count
+        for index, host in enumerate(self.hosts[:count]):
+            if not host.has_copy:
+                shares = [
+                    mbit / (len(sharing) + 1)
+                    for (_, mbit), sharing in zip(sources, sharers, strict=True)
+                ]
+                sharers[shares.index(max(shares))].append(index)
+        for (name, mbit), sharing in zip(sources, sharers, strict=True):
+            left_mbit = mbit
+            by_link = sorted(sharing, key=lambda index: self.hosts[index].link_mbit)
+            for position, index in enumerate(by_link):
+                share = left_mbit / (len(by_link) - position)
+                link_mbit = self.hosts[index].link_mbit
+                rate = min(share, link_mbit)
+                left_mbit -= rate
+                found[index] = Pull(name, rate, len(by_link), share < link_mbit)
+        return tuple(found)
+
+    def hop_mbit(self, sender: int, receiver: int) -> float:
+        """Between two hosts, by number from 0."""
+        return min(self.hosts[sender].link_mbit, self.hosts[receiver].link_mbit)
+
+
+def transfer_s(transferred_bytes: float, mbit: float) -> float:
+    """Of so many bytes at so many Mbit/s; none at an infinite rate."""
+    return transferred_bytes * 8 / (mbit * 1e6)

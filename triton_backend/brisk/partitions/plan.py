@@ -1,0 +1,245 @@
+"""The best plan of each number of parts: an exact dynamic program over Pareto fronts.
+
+The cost mixes maxima and a sum, C + IN + turns * max(E, N), so the best plan of a model need not
+begin with the best plan of its beginning: a beginning that costs more by its cold start costs
+nothing by it where a later part starts later still. Therefore each beginning (segments in front of
+a border, in so many parts) keeps every state (C, max(E, N), IN) that no other state of it is as
+good as in all three. Whatever follows adds the same to IN and is compared with C and max(E, N)
+alike, so in any plan a state that is left out can be replaced by one that is not.
+
+Two things keep that small, neither of which changes the answer. A state is dropped where what it
+costs at least, with the rest of the model by itself at its cheapest (the longest start and run of
+the rest as short as parts can make them, its hops the cheapest there are), is no less than a plan
+that is known. And C and max(E, N) count as what that rest makes of them at least, so that many
+states are equal.
+
+For n segments and p parts the tables take O(n^2) for each rate of bytes, the bounds O(n p log n),
+and the program O(n^2 p F) where fronts have up to F states: at worst F is the number of pairs of a
+start and a step, O(n^4), and in practice some dozens, as most states are dropped. All numbers of
+parts and groups of P hosts take the sum of that over p <= P, groups <= P / p.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from operator import itemgetter
+from typing import NamedTuple
+
+from brisk.partitions.cost import GroupPrices, PartitionPlan, Pricing, StartTable, Turns
+
+_BEAM = 2
+"""States that a border keeps in the quick search for a plan to measure others by."""
+
+
+def best_plans(pricing: Pricing, turns: Turns) -> tuple[PartitionPlan, ...]:
+    """By number of parts, from 1 to as many as there are hosts and segments."""
+    return tuple(_best_of(pricing, parts, turns) for parts in range(1, pricing.most_parts + 1))
+
+
+def best_plan(pricing: Pricing, turns: Turns) -> PartitionPlan:
+    """Of any number of parts; of equal ones the fewest: one host where parts do not pay."""
+    return min(best_plans(pricing, turns), key=lambda plan: (plan.latency_s(turns), plan.parts))
+
+
+def useful_groups(pricing: Pricing, parts: int, turns: Turns) -> list[int]:
+    """Numbers of groups worth looking at: those that leave fewer turns than any smaller one, but
+    for those beside which larger ones cost no more, as nothing is shared.
+    """
+    found: list[int] = []
+    for groups in range(1, pricing.most_groups(parts) + 1):
+        if not found or turns(groups) < turns(found[-1]):
+            if found and pricing.rates(parts, groups) == pricing.rates(parts, found[-1]):
+                found.pop()
+            found.append(groups)
+    return found
+
+
+def _best_of(pricing: Pricing, parts: int, turns: Turns) -> PartitionPlan:
+    found: PartitionPlan | None = None
+    for groups in useful_groups(pricing, parts, turns):
+        search = _Search(pricing, parts, groups, turns(groups))
+        plan = pricing.plan(search.shortest_start(), groups)
+        known_s = math.inf if found is None else found.latency_s(turns)
+        for width in (_BEAM, None):
+            known_s = min(known_s, plan.latency_s(turns))
+            cuts = search.cheaper_than(known_s, width)
+            if cuts is not None:
+                plan = pricing.plan(cuts, groups)
+        if found is None or plan.latency_s(turns) < found.latency_s(turns):
+            found = plan
+    assert found is not None  # one group is always looked at
+    return found
+
+
+class _State(NamedTuple):
+    """Of a beginning of the model, in parts: C, max(E, N), IN; ``least_s``: what any plan with
+    this beginning costs at least. ``before``: without the last part, which begins at ``first``.
+    """
+
+    start_s: float
+    step_s: float
+    hops_s: float
+    least_s: float
+    first: int
+    before: _State | None
+
+
+_STATE = itemgetter(0, 1, 2)
+
+
+class _Search:
+    """Plans of ``parts`` parts in ``groups`` groups whose slowest step is waited for ``turns``
+    times.
+    """
+
+    def __init__(self, pricing: Pricing, parts: int, groups: int, turns: float) -> None:
+        self._parts = parts
+        self._turns = turns
+        self._count = len(pricing.profile)
+        self._run_before_s = pricing.run_before_s
+        self._prices = pricing.prices(parts, groups)
+        self._starts_s = _least_longest(self._prices.fastest, parts, self._count)
+        self._steps_s = _least_longest(pricing.run_table, parts, self._count)
+        self._hops_s = _least_hops(self._prices, parts, self._count)
+
+    def shortest_start(self) -> tuple[int, ...]:
+        """Cuts with which the longest part starts soonest, were all rates the fastest one."""
+        cuts, first = [], 0
+        for rest in range(self._parts - 1, 0, -1):
+            row, behind = self._prices.fastest[first], self._starts_s[rest]
+            ends = range(first + 1, self._count - rest + 1)
+            first = min(ends, key=lambda end: max(row[end], behind[end]))
+            cuts.append(first)
+        return tuple(cuts)
+
+    def cheaper_than(self, known_s: float, width: int | None) -> tuple[int, ...] | None:
+        """Cuts of the cheapest plan that costs less than ``known_s``; None where there is none.
+
+        ``width``: how many states a border keeps, those that promise most; None for all.
+        """
+        layer: dict[int, list[_State]] = {0: [_State(0.0, 0.0, 0.0, 0.0, 0, None)]}
+        for part in range(self._parts):
+            reached: dict[int, list[_State]] = {}
+            for first in sorted(layer):
+                self._extend(part, first, layer[first], known_s, reached)
+            layer = {end: _front(states, width) for end, states in reached.items()}
+        complete = layer.get(self._count)
+        if not complete:
+            return None
+        state: _State | None = min(complete, key=lambda each: each.least_s)
+        cuts: list[int] = []
+        while state is not None and state.first > 0:
+            cuts.append(state.first)
+            state = state.before
+        return tuple(reversed(cuts))
+
+    def _extend(
+        self,
+        part: int,
+        first: int,
+        states: list[_State],
+        known_s: float,
+        reached: dict[int, list[_State]],
+    ) -> None:
+        """Give ``reached`` the states with part number ``part`` from segment ``first`` on."""
+        rest = self._parts - part - 1
+        starts, hops = self._prices.starts[part][first], self._prices.hops_s[part]
+        rest_starts, rest_steps = self._starts_s[rest], self._steps_s[rest]
+        rest_hops, turns = self._hops_s[rest], self._turns
+        runs, run_s = self._run_before_s, self._run_before_s[-1]
+        longest = self._count - rest
+        for state in states:
+            spare_s = known_s - run_s - state.hops_s - self._hops_s[rest + 1][first]
+            most_start_s = spare_s - turns * state.step_s
+            # what a part costs grows with it, what the rest does shrinks: borders elsewhere cost
+            # too much, by their starts or by their steps
+            last = min(bisect_right(starts, most_start_s, first + 1) - 1, longest)
+            ends = range(first + 1 if rest else longest, last + 1)
+            ends = ends[_place_of_most(rest_starts, ends, most_start_s) :]
+            if turns:
+                most_step_s = (spare_s - state.start_s) / turns
+                last = min(bisect_right(runs, runs[first] + most_step_s) - 1, last)
+                ends = range(ends.start, last + 1)
+                ends = ends[_place_of_most(rest_steps, ends, most_step_s) :]
+            for end in ends:
+                start_s, hop_s = state.start_s, hops[end]
+                if starts[end] > start_s:
+                    start_s = starts[end]
+                if rest_starts[end] > start_s:
+                    start_s = rest_starts[end]
+                hops_s = state.hops_s + hop_s
+                least_s = run_s + start_s + hops_s + rest_hops[end]
+                step_s = 0.0
+                if turns:
+                    step_s = max(state.step_s, runs[end] - runs[first], hop_s, rest_steps[end])
+                    least_s += turns * step_s
+                if least_s < known_s:
+                    found = _State(start_s, step_s, hops_s, least_s, first, state)
+                    reached.setdefault(end, []).append(found)
+
+
+def _place_of_most(costs: list[float], ends: range, most: float) -> int:
+    """Of the first of ``ends`` by which ``costs``, which never grow, are no more than ``most``."""
+    return bisect_left(ends, True, key=lambda end: costs[end] <= most)
+
+
+def _front(states: list[_State], width: int | None) -> list[_State]:
+    """Those that no other one is as good as in start, step and hops; of equal ones the first."""
+    kept: list[_State] = []
+    steps: list[float] = []
+    hops: list[float] = []
+    for state in sorted(states, key=_STATE):
+        # of those kept, which start no later: ``steps`` ascends, ``hops`` descends
+        place = bisect_right(steps, state.step_s)
+        if place and hops[place - 1] <= state.hops_s:
+            continue
+        kept.append(state)
+        place = bisect_left(steps, state.step_s)
+        until = place
+        while until < len(steps) and hops[until] >= state.hops_s:
+            until += 1
+        steps[place:until] = [state.step_s]
+        hops[place:until] = [state.hops_s]
+    if width is not None and len(kept) > width:
+        kept = sorted(kept, key=lambda each: each.least_s)[:width]
+    return kept
+
+
+def _least_longest(table: StartTable, parts: int, count: int) -> list[list[float]]:
+    """By number of parts and first segment: the least that the longest of them can cost.
+
+    ``table``: by first segment and border behind the last; grows with the part. Infinite where
+    there are fewer segments than parts, 0 for no part of no segment.
+    """
+    found = [[math.inf] * count + [0.0]]
+    found.append([table[first][count] for first in range(count)] + [math.inf])
+    for number in range(2, parts + 1):
+        before, row = found[-1], [math.inf] * (count + 1)
+        for first in range(count - number + 1):
+            lowest, highest = first + 1, count - number + 1
+            while lowest < highest:  # the first border from which this part is the longest one
+                middle = (lowest + highest) // 2
+                if table[first][middle] >= before[middle]:
+                    highest = middle
+                else:
+                    lowest = middle + 1
+            row[first] = max(table[first][lowest], before[lowest])
+            if lowest > first + 1:
+                row[first] = min(row[first], max(table[first][lowest - 1], before[lowest - 1]))
+        found.append(row)
+    return found
+
+
+def _least_hops(prices: GroupPrices, parts: int, count: int) -> list[list[float]]:
+    """By number of parts and first segment: the least that all their hops can cost."""
+    cheapest = [min(each) for each in zip(*prices.hops_s[:-1], strict=True)] or [0.0] * (count + 1)
+    back_s = prices.hops_s[-1][count]
+    found = [[math.inf] * count + [0.0], [back_s] * count + [math.inf]]
+    for number in range(2, parts + 1):
+        row, least = [math.inf] * (count + 1), math.inf
+        for first in range(count - number, -1, -1):
+            least = min(least, cheapest[first + 1] + found[-1][first + 1])
+            row[first] = least
+        found.append(row)
+    return found
