@@ -1,0 +1,1 @@
+"""Hosts on one machine: network namespaces, shaped links, and transfers between them."""
