@@ -2,6 +2,7 @@
 # make run ONCE=1   the same, but ends after every model was asked; status 0 if all was right
 # make test         linters, type check and all tests; TESTS=tests/unit for some of them
 #                   PROCESSES=1: all in one process, else what is not timed in two (tests/two_stages.py)
+#                   types are checked beside what is not timed, if all tests run in several
 #                   a failure of time alone is run once more, alone: FLAKY, if that passes
 # make image-test   builds docker/Dockerfile.cpu, runs it and asks it; needs Docker or buildah
 # make bench        the benchmark BENCH (warm); ARGS="--quick" and other options of it
@@ -13,6 +14,9 @@ TESTS ?= tests
 PROCESSES ?= 2
 BENCH ?= warm
 SOURCES := triton_backend client tests model_repository tools/publication
+
+TYPES = $(VENV)/bin/mypy triton_backend client tools/publication
+PYTEST = $(VENV)/bin/pytest $(if $(filter-out 1,$(PROCESSES)),-n $(PROCESSES) --max-worker-restart 0) --second-run
 
 .PHONY: help run test image-test bench release samples environment test-environment clean
 
@@ -35,8 +39,15 @@ run: samples
 test: test-environment samples
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/ruff format --check $(SOURCES)
-	$(VENV)/bin/mypy triton_backend client tools/publication
-	$(VENV)/bin/pytest $(if $(filter-out 1,$(PROCESSES)),-n $(PROCESSES) --max-worker-restart 0) --second-run $(TESTS)
+ifeq ($(TESTS)$(filter 1,$(PROCESSES)),tests)
+	@mkdir -p build
+	$(TYPES) >build/types.txt 2>&1 & types=$$!; \
+	$(PYTEST) $(TESTS); tests=$$?; \
+	wait $$types || { cat build/types.txt; tests=1; }; exit $$tests
+else
+	$(TYPES)
+	$(PYTEST) $(TESTS)
+endif
 
 image-test: test-environment samples
 	BRISK_TEST_IMAGES=1 $(VENV)/bin/pytest -m image --one-must-pass tests/docker

@@ -2,12 +2,14 @@
 
 Folders by what they need: ``unit`` Python and ONNX Runtime (two minutes), ``with_torch`` torch (of
 training caches), ``runtime`` processes of Brisk, ``server`` a
-real Triton server, ``docker`` a container builder, ``gpu`` a CUDA device.
+real Triton server, ``hosts`` network namespaces, ``docker`` a container builder, ``gpu`` a CUDA
+device.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SecondRun(config))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of ``unit``, which are short, come last: so several processes end together."""
+    short = Path(__file__).parent / "unit"
+    items.sort(key=lambda item: item.path.is_relative_to(short))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -51,8 +59,19 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
 
 
 @pytest.fixture(scope="session")
-def node_cases() -> list[Any]:
-    """All node cases of the ONNX project. Nothing of them is to be changed."""
+def node_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """All node cases of the ONNX project. Nothing of them is to be changed.
+
+    They take twelve seconds to make: of several processes the first that needs them does it.
+    """
     from brisk_client.benchmarks.conformance import collect_cases
 
-    return collect_cases()
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return collect_cases()
+    file = tmp_path_factory.getbasetemp().parent / "node-cases"  # of all processes of this run
+    if not file.exists():
+        unfinished = file.with_suffix(f".{os.getpid()}")
+        unfinished.write_bytes(pickle.dumps(collect_cases()))
+        unfinished.rename(file)
+    cases: list[Any] = pickle.loads(file.read_bytes())
+    return cases

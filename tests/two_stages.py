@@ -7,6 +7,7 @@ compares no times, and runs among the others.
 
 from __future__ import annotations
 
+import ast
 import functools
 from pathlib import Path
 
@@ -22,9 +23,15 @@ _LAST = "what is timed"
 
 @functools.cache
 def is_timed(file: Path) -> bool:
-    """Read from its text: a scheduler is told names of tests, not their marks."""
+    """Read from its source: a scheduler is told names of tests, not their marks. A mark within a
+    text, of a file that is written by a test, is none."""
     text = file.read_text(encoding="utf-8")
-    return MARK in text and BESIDE not in text
+    if MARK not in text:
+        return False
+    named = {
+        ast.unparse(each) for each in ast.walk(ast.parse(text)) if type(each) is ast.Attribute
+    }
+    return MARK in named and BESIDE not in named
 
 
 class TwoStages(LoadScopeScheduling):

@@ -1,13 +1,15 @@
 """A real tritonserver for tests, on free loopback ports, with a runtime of its own.
 
 ``start_server(repository, options=…)`` starts one and stops it after the test;
-``sample_server`` serves all sample entries and is shared by the whole run. Where a test has
-failed and a server has died, its log's end is among what is reported.
+``sample_server`` serves all sample entries and is shared by the whole run. A server ends while
+the next test begins; one that is timed, or that is no server's, begins when all have ended. Where
+a test has failed and a server has died, its log's end is among what is reported.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +19,16 @@ from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation, locate_server
 from brisk_client.samples.expectations import is_current
-from support.server.running import SAMPLES, StartServer, ends_of_dead_servers, running_server
+from support.server.running import (
+    SAMPLES,
+    Endings,
+    StartServer,
+    ends_of_dead_servers,
+    running_server,
+)
+from support.server.serve_command import Serving, serving
+
+_endings = pytest.StashKey[Endings]()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -26,6 +37,32 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed:
         report.sections.extend(ends_of_dead_servers())
     return report
+
+
+def is_timed(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker("timing") and not item.get_closest_marker("beside"))
+
+
+@pytest.hookimpl(trylast=True)  # fixtures have been made, and a server starts meanwhile
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if is_timed(item):
+        endings_of(item.session).await_all()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    here = Path(__file__).parent
+    if nextitem is None or not nextitem.path.is_relative_to(here):
+        endings_of(item.session).await_all()
+
+
+def endings_of(session: pytest.Session) -> Endings:
+    return session.config.stash.setdefault(_endings, Endings())
+
+
+@pytest.fixture(scope="session")
+def endings(request: pytest.FixtureRequest) -> Endings:
+    return endings_of(request.session)
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +78,7 @@ def backends(tmp_path_factory: pytest.TempPathFactory, installation: ServerInsta
 
 @pytest.fixture
 def start_server(
-    tmp_path: Path, installation: ServerInstallation, backends: Path
+    tmp_path: Path, installation: ServerInstallation, backends: Path, endings: Endings
 ) -> Iterator[StartServer]:
     """``start_server(repository, options=(), environment=None) -> TritonServer``, ready."""
     with contextlib.ExitStack() as servers:
@@ -56,7 +93,9 @@ def start_server(
             started += 1
             log = tmp_path / f"tritonserver-{started}.log"
             return servers.enter_context(
-                running_server(installation, repository, backends, log, options, environment)
+                running_server(
+                    installation, repository, backends, log, options, environment, endings
+                )
             )
 
         yield start
@@ -71,3 +110,9 @@ def sample_server(
     log = tmp_path_factory.mktemp("sample-server") / "tritonserver.log"
     with running_server(installation, SAMPLES, backends, log) as server:
         yield server
+
+
+@pytest.fixture
+def serve(endings: Endings) -> Serving:
+    """``brisk serve``; it has not ended behind the block, but while what comes next begins."""
+    return functools.partial(serving, endings=endings)

@@ -22,7 +22,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, deep, doubled, make_model, write_entry
-from support.server.running import StartServer, running_server, runtime_directory
+from support.server.running import Endings, StartServer, running_server, runtime_directory
 from support.server.scraping import PATIENCE_S, Series, scrape, value, wait_for
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
@@ -34,6 +34,7 @@ ROW = np.ones((1, 4), np.float32)
 def server(
     installation: ServerInstallation,
     backends: Path,
+    endings: Endings,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TritonServer]:
     folder = tmp_path_factory.mktemp("metrics")
@@ -44,7 +45,7 @@ def server(
     write_entry(repository, "long", deep(60, 256, rows=2048), 'backend: "brisk"' + ANY_CLASS)
     variables = {"BRISK_METRICS_INTERVAL_S": "0.2"}
     with running_server(
-        installation, repository, backends, folder / "log", environment=variables
+        installation, repository, backends, folder / "log", environment=variables, endings=endings
     ) as running:
         yield running
 

@@ -18,14 +18,17 @@ from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from support.server.entries import ANY_CLASS, deep, write_entry
-from support.server.running import running_server, runtime_directory
+from support.server.running import Endings, running_server, runtime_directory
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("traced")
     write_entry(repository, "deep", deep(20, 64), 'backend: "brisk"' + ANY_CLASS)
@@ -33,7 +36,7 @@ def server(
     traces.append("opentelemetry,url=http://127.0.0.1:9/v1/traces")  # nobody listens
     options = [f"--trace-config={option}" for option in traces]
     with running_server(
-        installation, repository, backends, repository / "log", options
+        installation, repository, backends, repository / "log", options, endings=endings
     ) as running:
         yield running
 

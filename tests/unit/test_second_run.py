@@ -102,6 +102,7 @@ def run(folder: Path, *options: str, tests: str) -> subprocess.CompletedProcess[
     (folder / "test_well.py").write_text(_HEAD + WELL)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["PYTEST_ADDOPTS"] = "-p no:hypothesispytest -p no:timeout"  # a second for each
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

@@ -98,4 +98,17 @@ def test_what_starts_servers_is_marked() -> None:
     beside = {file for file in marked if BESIDE in file.read_text()}
     assert len(marked) > len(files) / 2
     assert {file for file in files if is_timed(file)} == marked - beside
-    assert 0 < len(beside) < len(marked) / 2
+    assert 0 < len(beside) < len(marked)
+
+
+def test_a_mark_within_a_text_is_none() -> None:
+    """What ``test_second_run`` writes and runs has marks of its own."""
+    file = ROOT / "tests" / "unit" / "test_second_run.py"
+    assert MARK in file.read_text()
+    assert not is_timed(file)
+
+
+def test_the_short_files_come_last(request: pytest.FixtureRequest) -> None:
+    unit = ROOT / "tests" / "unit"
+    are_short = [item.path.is_relative_to(unit) for item in request.session.items]
+    assert are_short == sorted(are_short)

@@ -15,7 +15,7 @@ from brisk.runtime.models.load_watch import ABANDONED_S
 from support.runtime.runtime_process import describe, infer, opened, processes_of, worker_of
 from support.waiting import TIMED, wait_until
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
 ROWS = np.ones((3, 4), np.float32)
 SIZE = 2048

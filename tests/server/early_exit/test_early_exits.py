@@ -24,7 +24,7 @@ from brisk.triton.locate import ServerInstallation
 from support.exits.cascades import CLASSES, SIDE, hidden_at, images, network, served
 from support.exits.exits_model import Model, make_model
 from support.server.entries import write_entry
-from support.server.running import running_server
+from support.server.running import Endings, running_server
 from support.server.scraping import Series, value, wait_for
 from support.waiting import TIMED, wait_until
 
@@ -68,7 +68,10 @@ def eager(digest: str, promise: float = MODEST) -> Cascade:
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("early_exits")
     for name in ("eager", "audited", "damaged", "stale"):
@@ -89,7 +92,7 @@ def server(
     MIXED[0] = mixed
     told = {"BRISK_METRICS_INTERVAL_S": "0.5"}
     with running_server(
-        installation, repository, backends, repository / "log", environment=told
+        installation, repository, backends, repository / "log", environment=told, endings=endings
     ) as running:
         yield running
 

@@ -14,14 +14,17 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.pipeline_entries import describe_fork, write
-from support.server.running import running_server
+from support.server.running import Endings, running_server
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("pipelines")
     for name, changes in (("fork", {}), ("wrong", {"policy": "proportoinal"})):
@@ -29,7 +32,9 @@ def server(
         write(version, describe_fork(version, **changes))
         (version.parent / "config.pbtxt").write_text('backend: "brisk"')
     options = ("--model-control-mode=explicit", "--load-model=fork")
-    with running_server(installation, repository, backends, repository / "log", options) as run:
+    with running_server(
+        installation, repository, backends, repository / "log", options, endings=endings
+    ) as run:
         yield run
 
 

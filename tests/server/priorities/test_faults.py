@@ -19,6 +19,7 @@ from support.runtime.runtime_processes import processes_started_in
 from support.server.clients import Load, clients_at_work
 from support.server.entries import deep, doubled, write_entry
 from support.server.running import (
+    Endings,
     private_runtime,
     running_server,
     runtime_directory,
@@ -31,18 +32,24 @@ pytestmark = [pytest.mark.server, pytest.mark.timing]
 CLIENTS = 32
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    write_entry(tmp_path / "repository", "deep", deep(20, 256))
-    write_entry(tmp_path / "repository", "doubled", doubled())
-    return tmp_path / "repository"
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("faults") / "repository"
+    write_entry(directory, "deep", deep(20, 256))
+    write_entry(directory, "doubled", doubled())
+    return directory
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(
-    repository: Path, installation: ServerInstallation, backends: Path, tmp_path: Path
+    repository: Path,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
-    with running_server(installation, repository, backends, tmp_path / "log") as running:
+    """What one test kills has come again before the next, but for the stub of ``doubled``."""
+    log = repository.parent / "log"
+    with running_server(installation, repository, backends, log, endings=endings) as running:
         yield running
 
 

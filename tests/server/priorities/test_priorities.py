@@ -15,18 +15,21 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, deep, deep_answer, doubled, write_entry
-from support.server.running import running_server
+from support.server.running import Endings, running_server
 from support.waiting import TIMED
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
-ROWS = 8192
-"""Rows that keep ``background`` busy for about a second, in layers of some ten milliseconds."""
+LAYERS, ROWS = 36, 8192
+"""That keep ``background`` busy for about a second, in layers of some ten milliseconds."""
 
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("priorities")
     config = (
@@ -35,9 +38,11 @@ def server(
         'input [ { name: "x" data_type: TYPE_FP32 dims: [ 8192, 512 ] } ] '
         'output [ { name: "y" data_type: TYPE_FP32 dims: [ 8192, 512 ] } ] '
     )
-    write_entry(repository, "background", deep(60, rows=ROWS), config)
+    write_entry(repository, "background", deep(LAYERS, rows=ROWS), config)
     write_entry(repository, "urgent", doubled(), 'backend: "brisk"' + ANY_CLASS)
-    with running_server(installation, repository, backends, repository / "log") as running:
+    with running_server(
+        installation, repository, backends, repository / "log", endings=endings
+    ) as running:
         yield running
 
 
@@ -52,7 +57,7 @@ def test_an_urgent_request_interrupts_a_long_one_which_then_ends_right(
         with InferenceClient(server.endpoints.grpc, Transport.GRPC) as client:
             answer = client.infer("background", {"x": x})["y"]
             ended.append(time.monotonic())
-            right.append(np.allclose(answer, deep_answer(x, 60), atol=1e-5))
+            right.append(np.allclose(answer, deep_answer(x, LAYERS), atol=1e-5))
 
     def alone_s() -> float:
         started_s = time.monotonic()

@@ -31,7 +31,7 @@ from brisk_client.workload.description import (
 from brisk_client.workload.results import OK
 from brisk_client.workload.runner import run_workload
 from support.server.entries import ANY_CLASS, deep, doubled, write_entry
-from support.server.running import running_server
+from support.server.running import Endings, running_server
 
 pytestmark = pytest.mark.server
 
@@ -49,14 +49,19 @@ def read_rows(file: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     folder = tmp_path_factory.mktemp("workloads")
     repository = folder / "repository"
     write_entry(repository, "deep", deep(20, 256), CONFIG.format(width=256, output="y"))
     write_entry(repository, "doubled", doubled(), CONFIG.format(width=4, output="z") + ANY_CLASS)
     options = ["--disable-auto-complete-config"]
-    with running_server(installation, repository, backends, folder / "log", options) as running:
+    with running_server(
+        installation, repository, backends, folder / "log", options, endings=endings
+    ) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import identity, make_model, write_entry
-from support.server.running import running_server
+from support.server.running import Endings, running_server
 
 pytestmark = pytest.mark.server
 
@@ -38,7 +38,10 @@ ELEMENTS = {
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("datatypes")
     for name, element in ELEMENTS.items():
@@ -52,7 +55,9 @@ def server(
         [("y", TensorProto.FLOAT, ()), ("t", TensorProto.FLOAT, ())],
     )
     write_entry(repository, "scalar", scalar)
-    with running_server(installation, repository, backends, repository / "log") as running:
+    with running_server(
+        installation, repository, backends, repository / "log", endings=endings
+    ) as running:
         yield running
 
 

@@ -21,7 +21,7 @@ from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.models.custom_operators import compile_library, scaled
 from support.server.entries import deep, doubled, write_entry
-from support.server.running import StartServer, running_server
+from support.server.running import Endings, StartServer, running_server
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
@@ -124,7 +124,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(
-    repository: Path, installation: ServerInstallation, backends: Path
+    repository: Path, installation: ServerInstallation, backends: Path, endings: Endings
 ) -> Iterator[TritonServer]:
     options = (
         "--model-control-mode=explicit",
@@ -133,7 +133,9 @@ def server(
     )
     log = repository.parent / "features.log"
     environment = {"BRISK_THREADS": "2"}
-    with running_server(installation, repository, backends, log, options, environment) as running:
+    with running_server(
+        installation, repository, backends, log, options, environment, endings=endings
+    ) as running:
         yield running
 
 

@@ -18,7 +18,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, deep, deep_answer, doubled, make_model, write_entry
-from support.server.running import running_server
+from support.server.running import Endings, running_server
 from support.waiting import TIMED
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
@@ -34,7 +34,10 @@ DEEP_IO = (
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("requests")
     write_entry(repository, "doubled", doubled(), 'backend: "brisk" max_batch_size: 8')
@@ -67,7 +70,9 @@ def server(
         [("y", TensorProto.FLOAT, ("a", "b"))],
     )
     write_entry(repository, "reshape", divide)
-    with running_server(installation, repository, backends, repository / "log") as running:
+    with running_server(
+        installation, repository, backends, repository / "log", endings=endings
+    ) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import Transport
 from support.server.entries import ANY_CLASS, write_entry
-from support.server.running import running_server, runtime_processes
+from support.server.running import Endings, running_server, runtime_processes
 from support.server.sequence_clients import (
     INT64,
     ByHand,
@@ -56,7 +56,10 @@ FIRST_C = np.linspace(-1, 1, 8, dtype=np.float32).reshape(1, 8)
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("sequences")
     batch = BRISK + "max_batch_size: 4\n"
@@ -106,7 +109,9 @@ def server(
     )
     write_entry(repository, "controlled", controlled(), batch + X1 + Y1 + seen + direct(CONTROLS))
     write_entry(repository, "uncontrolled", accumulator(), batch + X + Y + direct(CONTROLS, SUM))
-    with running_server(installation, repository, backends, repository / "log") as running:
+    with running_server(
+        installation, repository, backends, repository / "log", endings=endings
+    ) as running:
         yield running
 
 

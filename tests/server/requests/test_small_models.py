@@ -25,7 +25,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import ANY_CLASS, make_model, write_entry
-from support.server.running import StartServer, running_server
+from support.server.running import Endings, running_server
 from support.server.scraping import Series, scrape, value, wait_for
 from support.waiting import TIMED, wait_until
 
@@ -62,10 +62,8 @@ BOTH = (
 
 def small() -> onnx.ModelProto:
     shape = ("batch", WIDTH)
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["p"]),
-        helper.make_node("Relu", ["p"], ["y"]),
-    ]
+    product = helper.make_node("MatMul", ["x", "w"], ["p"])
+    nodes = [product, helper.make_node("Relu", ["p"], ["y"])]
     ends = (("x", TensorProto.FLOAT, shape), ("y", TensorProto.FLOAT, shape))
     return make_model(nodes, ends[:1], ends[1:], [("w", WEIGHTS)])
 
@@ -149,7 +147,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(
-    place: Path, installation: ServerInstallation, backends: Path
+    place: Path, installation: ServerInstallation, backends: Path, endings: Endings
 ) -> Iterator[TritonServer]:
     repository = place / "models"
     write_entry(repository, "small", small(), SIGNATURE)
@@ -161,8 +159,11 @@ def server(
     write_entry(repository, "steps", small(), SIGNATURE + "sequence_batching { direct { } } ")
     write_entry(repository, "counting", counting(), COUNTING)
     write_entry(repository, "both", both(), BOTH + BATCHING)
+    write_entry(repository, "mortal", small(), SIGNATURE)
     log, environment = place / "tritonserver.log", environment_of(place)
-    with running_server(installation, repository, backends, log, (), environment) as made:
+    with running_server(
+        installation, repository, backends, log, (), environment, endings=endings
+    ) as made:
         yield made
 
 
@@ -188,8 +189,8 @@ def heat(
             client.infer(name, asked)
         return computed(server, name) > 0
 
-    with TIMED:
-        wait_until(is_so, "a stub that computes")
+    with TIMED:  # what makes the form gets idle processors only
+        wait_until(is_so, "a stub that computes", every_s=0.1)
 
 
 def answers(folder: Path, name: str, x: np.ndarray) -> list[bytes]:
@@ -266,27 +267,26 @@ def test_a_model_whose_requests_may_be_real_time_stays_in_the_worker(
     assert computed(server, "urgent") == 0
 
 
-def test_steps_of_sequences_stay_in_the_worker(server: TritonServer) -> None:
-    asked = InferInput("x", [1, WIDTH], "FP32")
-    asked.set_data_from_numpy(rows())
+def test_steps_of_sequences_stay_in_the_worker(server: TritonServer, place: Path) -> None:
+    asked = InferInput("x", [1, WIDTH], "FP32").set_data_from_numpy(rows())
+    file, made = place / "models/steps/1/model.onnx", environment_of(place)
+    with TIMED:
+        wait_until(lambda: find_prepared(file, environment=made) is not None, "its form")
     with InferenceServerClient(server.endpoints.grpc or "") as client:
-        for number in range(6 * HOT):
-            time.sleep(0.004)  # its form is made meanwhile, and any other model offered
+        for number in range(3 * HOT):
+            time.sleep(0.004)  # in the three seconds that it takes any other model is offered
             found = client.infer("steps", [asked], sequence_id=7, sequence_start=not number)
             np.testing.assert_allclose(found.as_numpy("y"), expected(rows()), rtol=1e-4, atol=1e-5)
     assert computed(server, "steps") == 0
 
 
 def test_a_stub_that_dies_of_its_model_does_it_once(
-    start_server: StartServer, tmp_path: Path
+    server: TritonServer, client: InferenceClient, place: Path
 ) -> None:
-    repository = tmp_path / "models"
-    write_entry(repository, "small", small(), SIGNATURE)
-    server = start_server(repository, environment=environment_of(tmp_path))
-    with InferenceClient(server.endpoints.grpc or "", Transport.GRPC) as client:
-        heat(server, client)
-    os.kill(stub_of(server, "small"), signal.SIGKILL)
-    notes = tmp_path / "cache" / "stub-deaths"
+    heat(server, client, "mortal")
+    notes = place / "cache" / "stub-deaths"
+    assert not notes.exists() or not any(notes.iterdir())
+    os.kill(stub_of(server, "mortal"), signal.SIGKILL)
     with TIMED:
         wait_until(lambda: notes.is_dir() and any(notes.iterdir()), "the note")
     assert "has died while it computed the model itself" in server.log_text()

@@ -16,7 +16,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, write_entry
-from support.server.running import running_server
+from support.server.running import Endings, running_server
 
 pytestmark = pytest.mark.server
 
@@ -46,14 +46,19 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } ]
 
 @pytest.fixture(scope="module")
 def server(
-    tmp_path_factory: pytest.TempPathFactory, installation: ServerInstallation, backends: Path
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
 ) -> Iterator[TritonServer]:
     repository = tmp_path_factory.mktemp("features")
     write_entry(repository, "doubled", doubled(), 'backend: "brisk" max_batch_size: 4')
     write_entry(repository, "warmed", doubled(), WARMED)
     (repository / "both" / "1").mkdir(parents=True)
     (repository / "both" / "config.pbtxt").write_text(ENSEMBLE)
-    with running_server(installation, repository, backends, repository / "log") as running:
+    with running_server(
+        installation, repository, backends, repository / "log", endings=endings
+    ) as running:
         yield running
 
 

@@ -9,7 +9,7 @@ import pytest
 from brisk.fork_server.build import find_compiler
 from support.runtime.compiled import compile_shared
 from support.server.entries import doubled, write_entry
-from support.server.serve_command import serving
+from support.server.serve_command import Serving
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
@@ -44,7 +44,9 @@ int pthread_mutex_unlock(pthread_mutex_t *mutex) {
 """In a stub: every lock that it shares with the server is held longer."""
 
 
-def test_a_stub_is_not_ended_while_it_holds_a_lock_that_the_server_needs(tmp_path: Path) -> None:
+def test_a_stub_is_not_ended_while_it_holds_a_lock_that_the_server_needs(
+    tmp_path: Path, serve: Serving
+) -> None:
     """Else the server would end with ``lock_exception``."""
     if find_compiler() is None:
         pytest.skip("there is no C++ compiler")
@@ -54,7 +56,7 @@ def test_a_stub_is_not_ended_while_it_holds_a_lock_that_the_server_needs(tmp_pat
     library = compile_shared(tmp_path / "long_unlocks.so", LONG_UNLOCKS, "-ldl")
     options = ["--model-control-mode=explicit"]
     environment = {"LD_PRELOAD": str(library)}
-    with serving(tmp_path, [tmp_path / "repository"], options, environment) as served:
+    with serve(tmp_path, [tmp_path / "repository"], options, environment) as served:
         for name in names:
             served.load(name)
             assert served.ask(name) == [2.0] * 8

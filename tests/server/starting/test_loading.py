@@ -21,10 +21,10 @@ from brisk_client.inference import InferenceClient, Transport
 from support.runtime.external_data import LOCATION, REPLACE, write_external
 from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import deep, doubled, identity, make_model, write_entry
-from support.server.running import running_server, runtime_directory
+from support.server.running import Endings, running_server, runtime_directory
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 SIGNATURE = (
     'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] '
@@ -41,7 +41,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(
-    repository: Path, installation: ServerInstallation, backends: Path
+    repository: Path, installation: ServerInstallation, backends: Path, endings: Endings
 ) -> Iterator[TritonServer]:
     options = (
         "--model-control-mode=explicit",
@@ -49,7 +49,9 @@ def server(
         "--cache-config=local,size=1048576",
     )
     log = repository.parent / "loading.log"
-    with running_server(installation, repository, backends, log, options) as running:
+    with running_server(
+        installation, repository, backends, log, options, endings=endings
+    ) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ import pytest
 from brisk.fork_server.build import find_compiler
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, write_entry
-from support.server.serve_command import ServeCommand, serving
+from support.server.serve_command import ServeCommand, Serving, serving
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
@@ -41,18 +41,18 @@ def test_a_server_with_a_compiler_serves_entries_of_any_name(tmp_path: Path, mod
 
 
 def test_without_one_such_an_entry_is_left_out_by_name_and_the_others_are_served(
-    tmp_path: Path,
+    tmp_path: Path, serve: Serving
 ) -> None:
     repository = tmp_path / "repository"
     for name in ("good", "with space", "it's"):
         write_entry(repository, name, doubled())
     environment = {"BRISK_FORK_STUBS": "0"}
-    with serving(tmp_path, [repository], environment=environment) as served:
+    with serve(tmp_path, [repository], environment=environment) as served:
         assert served.ask("good", 1) == [2.0] * 4
         for name in ("with space", "it's"):
             assert f"'{repository / name}' is left out" in served.log_text
         assert [entry["name"] for entry in served.post("repository/index")] == ["good"]
-    with serving(tmp_path, [repository], ["--model-control-mode=explicit"], environment) as served:
+    with serve(tmp_path, [repository], ["--model-control-mode=explicit"], environment) as served:
         assert f"do not load '{repository / 'with space'}'" in served.log_text
         served.load("good")
         assert served.ask("good", 1) == [2.0] * 4

@@ -17,7 +17,7 @@ from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, identity, make_model, write_entry
-from support.server.running import running_server
+from support.server.running import Endings, running_server
 
 pytestmark = pytest.mark.server
 
@@ -113,12 +113,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(
-    repository: Path, installation: ServerInstallation, backends: Path
+    repository: Path, installation: ServerInstallation, backends: Path, endings: Endings
 ) -> Iterator[TritonServer]:
     names = [path.name for path in repository.iterdir()]
     options = ["--model-control-mode=explicit", *(f"--load-model={name}" for name in names)]
     log = repository.parent / "tensors.log"
-    with running_server(installation, repository, backends, log, options) as running:
+    with running_server(
+        installation, repository, backends, log, options, endings=endings
+    ) as running:
         yield running
 
 

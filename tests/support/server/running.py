@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -65,6 +66,39 @@ def end_processes(runtime_directory: Path) -> None:
         time.sleep(0.1)
 
 
+class Endings:
+    """Servers whose tests are over, and that end while what comes next begins.
+
+    Triton looks once a second whether its models have gone: an end is some three seconds of sleep.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+
+    def begin(self, server: contextlib.ExitStack) -> None:
+        """End it in a thread of its own, and wait for those before the last."""
+        for thread in self._threads[:-1]:
+            thread.join()
+        self._threads = [*self._threads[-1:], threading.Thread(target=self._end, args=(server,))]
+        self._threads[-1].start()
+
+    def _end(self, server: contextlib.ExitStack) -> None:
+        try:
+            server.close()
+        except BaseException as error:  # noqa: BLE001  # raised by whoever waits for it
+            self._errors.append(error)
+
+    def await_all(self) -> None:
+        """Raises the first error that one of them has ended with."""
+        threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join()
+        errors, self._errors = self._errors, []
+        for error in errors:
+            raise error
+
+
 @contextlib.contextmanager
 def running_server(
     installation: ServerInstallation,
@@ -73,31 +107,37 @@ def running_server(
     log: Path,
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    endings: Endings | None = None,
 ) -> Iterator[TritonServer]:
     """A ready server with a private runtime. Clients must be closed before it ends.
 
     It makes no artefacts unless ``environment`` says otherwise: entries stay as tests wrote them.
+    ``endings``: it has not ended behind the block, but among these.
     """
-    with private_runtime() as runtime:
+    with contextlib.ExitStack() as ended:
+        runtime = ended.enter_context(private_runtime())
         own = {
             "BRISK_RUNTIME_DIR": str(runtime),
             "BRISK_ARTEFACTS": "off",
             "BRISK_SAMPLED_SHARE": "0",
         }
-        variables = {**os.environ, **own, **(environment or {})}
-        with TritonServer(
-            installation,
-            repository,
-            backends,
-            log=log,
-            options=["--exit-timeout-secs=10", *options],
-            environment=variables,
-        ) as server:
-            _running.append(server)
-            try:
-                yield server
-            finally:
-                _running.remove(server)
+        server = ended.enter_context(
+            TritonServer(
+                installation,
+                repository,
+                backends,
+                log=log,
+                options=["--exit-timeout-secs=10", *options],
+                environment={**os.environ, **own, **(environment or {})},
+            )
+        )
+        _running.append(server)
+        try:
+            yield server
+        finally:
+            _running.remove(server)
+            if endings is not None:
+                endings.begin(ended.pop_all())
 
 
 def runtime_processes(server: TritonServer) -> tuple[int, int]:

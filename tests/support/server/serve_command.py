@@ -10,12 +10,12 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from brisk.triton.options import holding_free_ports, option
-from support.server.running import private_runtime
+from support.server.running import Endings, private_runtime
 
 READY_TIMEOUT_S = 60.0
 
@@ -95,14 +95,19 @@ def serving(
     options: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
     working_directory: Path | None = None,
+    endings: Endings | None = None,
 ) -> Iterator[ServeCommand]:
-    """Ready; ended behind it, with all that it has started.
+    """Ready; ended behind it, with all that it has started, or among ``endings``.
 
     What is raised within says how the server's log ends.
     """
     given = ("--exit-on-error=false", "--strict-readiness=false", "--exit-timeout-secs=10")
     log = folder / "serve.log"
-    with private_runtime() as runtime, holding_free_ports([*given, *options]) as options:
+    if log.exists():  # of one that may not have ended yet
+        log.rename(folder / f"serve-{time.monotonic_ns()}.log")
+    with contextlib.ExitStack() as ended:
+        runtime = ended.enter_context(private_runtime())
+        options = ended.enter_context(holding_free_ports([*given, *options]))
         own = {
             "BRISK_RUNTIME_DIR": str(runtime),
             "BRISK_CACHE_DIR": str(folder / "cache"),
@@ -121,6 +126,7 @@ def serving(
                 env={**os.environ, **own, **(environment or {})},
                 cwd=working_directory,
             )
+        ended.callback(_end, process)
         served = ServeCommand(
             process, f"http://127.0.0.1:{option(options, 'http-port')}", log, runtime
         )
@@ -131,12 +137,20 @@ def serving(
             error.add_note(f"the log of brisk serve ends:\n{served.log_text[-6000:]}")
             raise
         finally:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            if endings is not None:
+                endings.begin(ended.pop_all())
+
+
+Serving = Callable[..., contextlib.AbstractContextManager[ServeCommand]]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait_ready(served: ServeCommand) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,17 @@ from typer.testing import CliRunner
 from brisk.cli.application import application
 from brisk.cli.commands.caches import NOTHING_WRITTEN
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
-from brisk.exits.exploration import trial
+from brisk.exits.exploration import measuring, trial
 from brisk.exits.exploration.trial import Trial, run_trial
 from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.versions import caches_file
 from brisk_client.samples.writer import GraphWriter
 
-SIDE, CLASSES, CHANNELS = 24, 4, 32
+SIDE, CLASSES, CHANNELS = 24, 4, 16
 
 
 def slow_network(
-    layers: int = 60, tail: str = "ArgMax", block: int | None = None
+    layers: int = 24, tail: str = "ArgMax", block: int | None = None
 ) -> onnx.ModelProto:
     """Classifies by what its first layer sees; all others hand that on, which takes its time.
 
@@ -71,6 +72,14 @@ def corners(count: int) -> np.ndarray:
     return images
 
 
+@pytest.fixture(autouse=True)
+def _short_races() -> Iterator[None]:
+    """Real ones, of so many rows as end in a second: most of the network is there to be spared."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(measuring, "RACE_SECONDS", 1.0)
+        yield
+
+
 def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "cache").mkdir()
     monkeypatch.setenv("BRISK_CACHE_DIR", str(folder / "cache"))
@@ -80,7 +89,7 @@ def own_cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An entry with the slow network, and data beside it."""
     own_cache(tmp_path, monkeypatch)
-    return put(tmp_path, slow_network(layers=40))
+    return put(tmp_path, slow_network(layers=24))
 
 
 @pytest.fixture
@@ -114,7 +123,7 @@ def test_trained_caches_lie_beside_the_model_and_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_cache(tmp_path, monkeypatch)
-    entry = put(tmp_path, slow_network(layers=40, block=10), rows=1000)
+    entry = put(tmp_path, slow_network(layers=24, block=6), rows=1000)
     made = train(entry)
     assert made.exit_code == 0, made.output
     file = entry / "1" / "model.onnx"
