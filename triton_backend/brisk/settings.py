@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 
@@ -26,6 +27,10 @@ CACHE_LIMIT = "BRISK_CACHE_MIB"
 ACCURACY = "BRISK_ACCURACY"
 LEAST_ACCURACY = 0.5
 
+PEERS, PEER_LISTEN, PEER_KEYS = "BRISK_PEERS", "BRISK_PEER_LISTEN", "BRISK_PEER_KEYS"
+REMOTE_URLS = "BRISK_REMOTE_URLS"
+_SCHEMES = ("https", "http", "s3", "file")
+
 OF_THE_RUNTIME = (
     *("BRISK_THREADS", "BRISK_IDLE_EXIT_S", "BRISK_POLICY", "BRISK_BESTEFFORT_SHARE"),
     *("BRISK_NORMAL_SHARE", "BRISK_OUTSTANDING_LAYERS", "BRISK_MAX_WAITING"),
@@ -39,7 +44,7 @@ VARIABLES = frozenset(
     (
         *OF_THE_RUNTIME,
         *("BRISK_RUNTIME_DIR", "BRISK_PYTHON", "BRISK_METRICS_INTERVAL_S", "BRISK_FORK_STUBS"),
-        ACCURACY,
+        *(ACCURACY, PEERS, PEER_LISTEN, PEER_KEYS, REMOTE_URLS),
     )
 )
 
@@ -193,6 +198,94 @@ def accuracy_ppm(environment: Mapping[str, str] = os.environ) -> int:
         return share_ppm(text)
     except ValueError as error:
         raise InvalidConfigurationError(f"{ACCURACY} {error}, not '{text}'") from None
+
+
+class HostAddress(NamedTuple):
+    """``host``: a name or an address, without brackets."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this machine's own, which nobody else reaches."""
+        import ipaddress  # by who has peers alone
+
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def peers(environment: Mapping[str, str] = os.environ) -> tuple[HostAddress, ...]:
+    """``$BRISK_PEERS``: hosts that copies of models are fetched from, too.
+
+    Raises InvalidConfigurationError where one of them is no host:port.
+    """
+    texts = environment.get(PEERS, "").split(",")
+    return tuple(_address(PEERS, text.strip()) for text in texts if text.strip())
+
+
+def peer_listen(environment: Mapping[str, str] = os.environ) -> HostAddress | None:
+    """``$BRISK_PEER_LISTEN``: where copies of models are served to other hosts; None: nowhere.
+
+    Raises InvalidConfigurationError where it is no host:port.
+    """
+    text = environment.get(PEER_LISTEN, "").strip()
+    return _address(PEER_LISTEN, text) if text else None
+
+
+def peer_keys(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """``$BRISK_PEER_KEYS``: the folder of this host's certificate; None: there is none.
+
+    Raises InvalidConfigurationError where there is none, and other hosts are to be reached or
+    to reach this one.
+    """
+    if folder := environment.get(PEER_KEYS):
+        return Path(folder).absolute()
+    listen = peer_listen(environment)
+    named = [(PEERS, each) for each in peers(environment)]
+    for name, address in [*named, *([(PEER_LISTEN, listen)] if listen is not None else [])]:
+        if not address.is_here:
+            raise InvalidConfigurationError(
+                f"{name} names {address}, and {PEER_KEYS} is not set: hosts talk to each other "
+                "with certificates alone; 'brisk hosts init DIR NAME...' makes them"
+            )
+    return None
+
+
+def remote_urls(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
+    """``$BRISK_REMOTE_URLS``: what URLs of models must begin with; None: it is not set.
+
+    Raises InvalidConfigurationError where one of them is no beginning of a URL.
+    """
+    text = environment.get(REMOTE_URLS, "")
+    prefixes = tuple(part.strip() for part in text.split(",") if part.strip())
+    for prefix in prefixes:
+        scheme, separator, rest = prefix.partition("://")
+        if scheme not in _SCHEMES or not separator or set(rest) & set("?#@\\"):
+            raise InvalidConfigurationError(
+                f"{REMOTE_URLS} must be prefixes of URLs with commas between them, as "
+                f"https://models.example/ or file:///srv/models, not '{prefix}'"
+            )
+    return prefixes or None
+
+
+def _address(name: str, text: str) -> HostAddress:
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65536
+    if not host or not is_port or set(host) & set("/@?# \t"):
+        raise InvalidConfigurationError(
+            f"{name} must be host:port, as 10.0.0.2:7700, not '{text}'"
+        )
+    return HostAddress(host, int(port))
 
 
 def _is_on(environment: Mapping[str, str], name: str, one: str, zero: str) -> bool:

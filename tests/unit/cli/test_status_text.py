@@ -162,3 +162,8 @@ def test_a_worker_that_is_new_has_no_rate_of_the_one_before() -> None:
 def test_recent_errors_are_shown() -> None:
     incident = Incident(10**9, "request of model 'net': too large")
     assert "1.0 s ago: request of model 'net': too large" in shown(snapshot(incidents=(incident,)))
+
+
+def test_it_says_how_far_a_model_that_arrives_has_come() -> None:
+    arriving = model("net")._replace(arriving="40 of 98 MB are here, 57 MB/s")
+    assert "net arrives: 40 of 98 MB are here, 57 MB/s" in shown(snapshot(arriving))

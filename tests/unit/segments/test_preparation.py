@@ -19,7 +19,8 @@ from brisk.artefacts.content import find_folder, writable_folder
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared import preparation, saving
-from brisk.segments.prepared.form import LEAST_BATCH_GAIN, PreparedModel, find_prepared
+from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.manifest import LEAST_BATCH_GAIN
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
 from support.models.segment_models import chain, info, save

@@ -20,6 +20,7 @@ from brisk.segments import session
 from brisk.segments.model import sources
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared import form as prepared
+from brisk.segments.prepared import manifest
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.saving import save_optimised
@@ -111,7 +112,7 @@ def test_weights_are_computed_with_where_they_are_mapped(model: Path) -> None:
 def test_copies_of_a_model_run_in_one_session_for_as_long_as_one_of_them_needs_it(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "LEAST_GAIN", 0.0)  # else each goes by what it has measured
+    monkeypatch.setattr(manifest, "LEAST_GAIN", 0.0)  # else each goes by what it has measured
     copy = tmp_path / "elsewhere" / "another.onnx"
     copy.parent.mkdir()
     shutil.copyfile(model, copy)
@@ -190,7 +191,7 @@ def test_a_session_packs_only_where_that_was_measured_to_gain(
         return OrtSession(None, ())
 
     monkeypatch.setattr(prepared, "open_saved", see)
-    least, least_batch = prepared.LEAST_GAIN, prepared.LEAST_BATCH_GAIN
+    least, least_batch = manifest.LEAST_GAIN, manifest.LEAST_BATCH_GAIN
     measured: list[tuple[float | None, float | None, bool]] = [
         (least, None, True),
         (least - 0.01, None, False),
@@ -218,7 +219,7 @@ def test_a_row_alone_is_computed_on_mapped_weights_where_packing_pays_for_batche
         return OrtSession(None, ())
 
     monkeypatch.setattr(prepared, "open_saved", see)
-    more, less = prepared.LEAST_GAIN, prepared.LEAST_GAIN - 0.01
+    more, less = manifest.LEAST_GAIN, manifest.LEAST_GAIN - 0.01
     for gain, packs in ((more, [True, True]), (less, [True, False])):
         source.kept = tuple(replace(each, gain=gain, batch_gain=9.0) for each in source.kept)
         asked.clear()
@@ -234,7 +235,7 @@ def test_a_memory_pattern_is_used_only_where_that_was_measured_to_gain(model: Pa
     path = prepare(model, THREADS).path
     source = PreparedModel(path, model, THREADS, shares=False)
     assert all(each.pattern_gain is not None and each.pattern_gain > 0 for each in source.kept)
-    least = prepared.LEAST_PATTERN_GAIN
+    least = manifest.LEAST_PATTERN_GAIN
     for gain, uses in ((least, True), (least - 0.001, False), (None, True)):
         source.kept = tuple(replace(each, pattern_gain=gain) for each in source.kept)
         assert source.open(0).session.get_session_options().enable_mem_pattern is uses

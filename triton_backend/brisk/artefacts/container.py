@@ -37,6 +37,7 @@ import numpy as np
 from brisk.artefacts import lease, room, store
 from brisk.errors import ArtefactError
 from brisk.ownership import make_private, open_own
+from brisk.paths import is_kept
 
 PAGE_BYTES = 4096
 MAGIC = b"BRISKART"
@@ -89,15 +90,20 @@ class Container:
             manifest = self._manifest(size, environment)
             self.content: Any = manifest.get("content")
             self._blobs = self._places(manifest.get("blobs"), size)
-            self.leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
             self._status = os.fstat(file.fileno())
+            self.is_kept = is_kept(self._status)
+            """Whether its bytes may still arrive (``brisk.copies``)."""
+            self.leased: lease.LeasedMap | None = None
+            if not self.is_kept:
+                self.leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)
             if self._status.st_size != size:
                 raise ArtefactError(f"{path}: it is being written")
         self._unseen: set[int] = set()
         if not store.is_verified(path, self._status):
             self._unseen.update(range(len(self._blobs)))
         self._is_noted = not self._unseen
-        self._map.madvise(mmap.MADV_WILLNEED)
+        if not self.is_kept:
+            self._map.madvise(mmap.MADV_WILLNEED)
 
     def __len__(self) -> int:
         return len(self._blobs)
@@ -175,7 +181,8 @@ class Container:
     def drop_pages(self, number: int) -> None:
         """Free this process of a blob's pages until it is read again, which then costs faults."""
         place = self.place(number)
-        self.leased.drop_pages(place.offset, place.size)
+        if self.leased is not None:
+            self.leased.drop_pages(place.offset, place.size)
 
     def place(self, number: int) -> BlobPlace:
         """Raises ArtefactError where there is no such blob."""

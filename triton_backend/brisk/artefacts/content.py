@@ -16,12 +16,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
 
 from brisk.artefacts import store
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import make_private
-from brisk.paths import Stamp, open_file, open_inside, stamp_of
+from brisk.paths import Stamp, is_kept, open_file, open_inside, stamp_of
+
+if TYPE_CHECKING:
+    from brisk.copies.manifest import ListedFile
 
 ITSELF = ""
 """Stands for the model among the names of its files, as no file's name does: other data is named
@@ -112,7 +115,7 @@ def written_since(model: Path, seen: Mapping[str, Stamp]) -> Path | None:
 def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Of artefacts of models whose own file is equal to ``model``; None where there is none."""
     with _opened(model, ITSELF) as file:
-        sketched = store.artefacts_directory(environment) / _sketch(file)
+        sketched = store.artefacts_directory(environment) / sketch_of(file)
         if not sketched.is_dir():
             return None
         folder = sketched / _digest(file, environment)[0]
@@ -126,7 +129,7 @@ def writable_folder(model: Path) -> Path:
     InvalidModelError as ``open_inside``.
     """
     with _opened(model, ITSELF) as file:
-        sketched = store.artefacts_directory() / _sketch(file)
+        sketched = store.artefacts_directory() / sketch_of(file)
         folder = sketched / _digest(file, os.environ)[0]
     make_private(folder)
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -160,8 +163,10 @@ def digest_of_all(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _sketch(file: BinaryIO) -> str:
+def sketch_of(file: BinaryIO) -> str:
     """Sixteen hexadecimal digits, which files of one content have in common."""
+    if (listed := _listed(file)) is not None:
+        return listed.sketch
     size = os.fstat(file.fileno()).st_size
     sketch = hashlib.sha256(size.to_bytes(8, "little"))
     for part in range(_SKETCHED_PARTS):
@@ -192,6 +197,8 @@ def _opened(model: Path, name: str) -> BinaryIO:
 def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]:
     """32 hexadecimal digits, and the file's state before it was read. Raises OSError."""
     stamp = stamp_of(os.fstat(file.fileno()))
+    if (listed := _listed(file)) is not None:
+        return listed.digest, stamp
     size, *_, inode, device = stamp
     folder = store.artefacts_directory(environment) / KNOWN
     note = folder / f"{device:x}-{inode:x}"
@@ -205,6 +212,25 @@ def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]
             make_private(folder)
             store.publish(note, lambda file: file.write(text), survives_a_crash=False)
     return digest, stamp
+
+
+def _listed(file: BinaryIO) -> ListedFile | None:
+    """What is known of a file of a copy, which may not be here in all its bytes; None of others.
+
+    Raises InvalidModelError where it is of no copy of ours after all.
+    """
+    if not is_kept(os.fstat(file.fileno())):
+        return None
+    from brisk.copies.local import listed  # by who has such entries alone
+
+    path = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
+    try:
+        found = listed(path)
+    except ArtefactError as error:
+        raise InvalidModelError(f"{path}: {error}") from error
+    if found is None:
+        raise InvalidModelError(f"{path} looks like a file of a copy, and is of none")
+    return found
 
 
 KNOWN = "known"

@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 import brisk
-from brisk.cli.commands import cache, caches, demo, deploy, look, measure, size, status, trace
+from brisk.cli.commands import (
+    cache,
+    caches,
+    demo,
+    deploy,
+    hosts,
+    look,
+    measure,
+    size,
+    status,
+    trace,
+)
 
 application = typer.Typer(
     name="brisk",
@@ -40,6 +51,7 @@ _add(_SERVE, serve, "brisk serve --repository models", context_settings=measure.
 _add(_SERVE, deploy.install, "brisk install --backend-directory /opt/tritonserver/backends")
 _add(_SERVE, deploy.config, "brisk config models/detector")
 _add(_SERVE, deploy.prepare, "brisk prepare models/detector")
+_add(_SERVE, hosts.publish, "brisk publish models/detector https://models.example/detector")
 _add(_SERVE, demo.demo, "brisk demo --once")
 _add(_LOOK, status.status, "brisk status --interval 5")
 _add(_LOOK, look.explain, "brisk explain models/detector")
@@ -53,6 +65,11 @@ application.add_typer(
     cache.cache,
     rich_help_panel=_SERVE,
     epilog="Example: `brisk cache clear --unused-days 30`",
+)
+application.add_typer(
+    hosts.hosts,
+    rich_help_panel=_SERVE,
+    epilog="Example: `brisk hosts init keys 10.0.0.2 10.0.0.3`",
 )
 application.add_typer(
     caches.caches,

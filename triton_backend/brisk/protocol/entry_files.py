@@ -14,6 +14,8 @@ from pathlib import Path
 MODEL_FILE = "model.onnx"
 PIPELINE_FILE = "pipeline.json"
 """Where another entry has MODEL_FILE: several networks that answer one request."""
+REMOTE_FILE = "model.remote"
+"""Where a version has MODEL_FILE that lies elsewhere: the URL and digest of its manifest."""
 CONFIG_FILE = "config.pbtxt"
 """Of the entry itself, beside its version directories."""
 

@@ -29,7 +29,8 @@ class ModelStatus(NamedTuple):
     that its weights are mapped from. ``failed``: requests of its present users answered with an
     error. ``shared_layers``: those that run in a session of their structure. ``durations``: of
     the runs of those answered well, how many requests in each class (``metrics.BOUNDS_NS``).
-    ``learning``: in words how far learning of early answers from the traffic is.
+    ``learning``: in words how far learning of early answers from the traffic is. ``arriving``: in
+    words how far the model's bytes have come, if they are on their way.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelStatus(NamedTuple):
     shared_layers: int = 0
     durations: tuple[int, ...] = ()
     learning: str = ""
+    arriving: str = ""
 
 
 class RunStatus(NamedTuple):

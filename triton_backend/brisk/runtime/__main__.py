@@ -25,7 +25,7 @@ from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything
 from brisk.runtime.settings import Settings, read_settings
 from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, listen, supervise
-from brisk.settings import unknown_variables
+from brisk.settings import PEER_LISTEN, PEERS, unknown_variables
 
 
 def main() -> int:
@@ -55,6 +55,10 @@ def main() -> int:
             # A peer takes a socket and a descriptor for each of its slabs: use all there may be.
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+            if any(os.environ.get(name) for name in (PEERS, PEER_LISTEN)):
+                from brisk.copies.courier import start_early  # by who has other hosts alone
+
+                start_early()
             import_everything(device)
             supervise(_slots(listeners, device, settings))
         finally:

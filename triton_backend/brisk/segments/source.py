@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +43,12 @@ class SegmentPlan:
     fixed: tuple[Variable, ...] = ()
 
 
+class FileBytes(NamedTuple):
+    path: Path
+    offset: int
+    size: int
+
+
 class Source(ABC):
     """Makes the sessions of one model's segments. Thread-safe."""
 
@@ -55,6 +63,10 @@ class Source(ABC):
     """Whether a prepared form would serve the model better."""
     remark = ""
     """What is unusual about how it is served, for its log."""
+
+    def reads(self, index: int) -> Sequence[FileBytes]:
+        """What of its files ``open`` of a segment reads, for files that may still be arriving."""
+        return ()
 
     @abstractmethod
     def open(self, index: int) -> OrtSession:

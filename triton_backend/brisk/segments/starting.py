@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from brisk.os_priority import LOADING, lower_thread
 from brisk.segments.program import InputCheck, Part, SegmentProgram, make_part, slots_of
@@ -98,9 +98,10 @@ class StartingSegments:
         return True
 
 
-def start_segments(source: Source) -> StartingSegments:
-    """No segment is loaded yet; lanes are to take them in turn."""
-    return StartingSegments(_program(source.plan, source.open), source)
+def start_segments(source: Source, arriving: Arriving | None = None) -> StartingSegments:
+    """No segment is loaded yet; lanes are to take them in turn. ``arriving``: where what
+    ``source`` reads may not be here yet."""
+    return StartingSegments(_program(source.plan, source.open, arriving), source)
 
 
 def open_warm_program(
@@ -120,15 +121,29 @@ def _open_fastest(source: Source, index: int) -> OrtSession:
     return source.open_warm(index) or source.open(index)
 
 
-def _program(plan: SegmentPlan, open_one: Callable[[int], OrtSession]) -> SegmentProgram:
+class Arriving(Protocol):
+    """What may have to be waited for before a segment is opened."""
+
+    def is_here(self, index: int) -> bool:
+        """Whether all that opening it reads is here."""
+
+    def wait_for(self, index: int) -> None:
+        """Until it is. Raises UnavailableError where nothing arrives any more."""
+
+
+def _program(
+    plan: SegmentPlan, open_one: Callable[[int], OrtSession], arriving: Arriving | None = None
+) -> SegmentProgram:
     slots = slots_of(plan)
 
     def load(index: int) -> Part:
+        if arriving is not None:
+            arriving.wait_for(index)
         return make_part(plan.segments[index], open_one(index), slots)
 
     return SegmentProgram(
         plan,
-        LayerTable(len(plan.segments), load),
+        LayerTable(len(plan.segments), load, *() if arriving is None else (arriving.is_here,)),
         slots,
         tuple(InputCheck(variable) for variable in plan.inputs),
         {variable.name: slots[variable.name] for variable in plan.outputs},

@@ -8,11 +8,12 @@ itself; one that meets a layer in work waits a moment, then loads the next free 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from brisk.errors import BriskError, InternalError
+from brisk.errors import BriskError, InternalError, UnavailableError
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 
 PATIENCE_S = 0.001
@@ -37,10 +38,19 @@ class LayerTable(Generic[Part]):
     it must. Raises what loading raised.
     """
 
-    def __init__(self, count: int, load: Callable[[int], Part]) -> None:
-        """``load``: loads a layer by its number."""
+    def __init__(
+        self,
+        count: int,
+        load: Callable[[int], Part],
+        is_here: Callable[[int], bool] = lambda index: True,
+    ) -> None:
+        """``load``: loads a layer by its number. ``is_here``: whether all that this reads is here;
+        else it waits, and raises UnavailableError where that takes too long: the layer is as if
+        nobody had begun it then.
+        """
         self.recorder = Recorder()
         self._load = load
+        self._is_here = is_here
         self._layers: list[Part | None] = [None] * count
         self._claimed = bytearray(count)
         self._errors: dict[int, BriskError] = {}
@@ -59,9 +69,9 @@ class LayerTable(Generic[Part]):
             if self._claim(index) is not None:
                 self._perform(index, EXECUTOR)
             elif not self._wait_for(index):
-                if (other := self._claim()) is not None:
+                if (other := self._claim_here()) is not None:
                     self._perform(other, EXECUTOR)
-                elif clock_ns() > give_up_ns:
+                elif clock_ns() > give_up_ns and self._is_here(index):
                     self._perform(index, EXECUTOR)
         if layer is None:
             raise self._errors[index]
@@ -93,6 +103,11 @@ class LayerTable(Generic[Part]):
         with self._changed:
             return not self._remaining and not self._errors
 
+    def next_free(self) -> int | None:
+        """The first layer that nobody has begun; None where there is none."""
+        index = self._claimed.find(0)
+        return None if index < 0 else index
+
     def switch(self, layers: Mapping[int, Part]) -> None:
         """Give frames that start from now on these layers; those that run keep theirs.
 
@@ -116,7 +131,8 @@ class LayerTable(Generic[Part]):
             # Claimed behind the wait: an executor that needs the layer meanwhile takes it.
             if self.is_closed or (index := self._claim()) is None:
                 break
-            self._perform(index, name)
+            with contextlib.suppress(UnavailableError):  # later, then
+                self._perform(index, name)
         with self._changed:
             self.lanes_at_work -= 1
 
@@ -148,14 +164,27 @@ class LayerTable(Generic[Part]):
             self._claimed[index] = 1
             return index
 
+    def _claim_here(self) -> int | None:
+        """The first layer that nobody has begun, if loading it waits for nothing."""
+        index = self.next_free()
+        return None if index is None or not self._is_here(index) else self._claim(index)
+
     def _perform(self, index: int, lane: str) -> None:
-        """Load a claimed layer and publish it, or what it raised."""
+        """Load a claimed layer and publish it, or what it raised.
+
+        Raises UnavailableError where it may be had later.
+        """
         layer: Part | None = None
         error: BriskError | None = None
         started_ns = clock_ns()
         try:
             layer = self._load(index)
             self.recorder.add(lane, EventKind.CREATE, index, started_ns)
+        except UnavailableError:
+            with self._changed:
+                self._claimed[index] = self._layers[index] is not None
+                self._changed.notify_all()
+            raise
         except BriskError as raised:
             error = raised
         except Exception as raised:  # noqa: BLE001  # whoever needs the layer must learn of it

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from brisk.runtime.models.segment_session import MOST_DEATHS, exchange_attempt
+from brisk.runtime.models.identity import MOST_DEATHS, exchange_attempt
 
 DYING = (
     "import os, sys; from pathlib import Path; "
-    "from brisk.runtime.models.segment_session import exchange_attempt\n"
+    "from brisk.runtime.models.identity import exchange_attempt\n"
     "with exchange_attempt(Path(sys.argv[1])) as may_be_tried:\n"
     "    os._exit(7 if may_be_tried else 0)"
 )

@@ -17,7 +17,7 @@ from brisk.errors import ArtefactError, InvalidModelError
 from brisk.runtime.models.segment_session import SegmentSession, load_segment_session
 from brisk.segments.frame import run_serially
 from brisk.segments.model.model_file import read_model_file
-from brisk.segments.prepared import form, preparation, siblings
+from brisk.segments.prepared import manifest, preparation, siblings
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.recipes import Fold, Recipe, follow
 from brisk.segments.prepared.siblings import skeleton_of
@@ -35,8 +35,8 @@ def whatever_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     which are measured to gain or not, are multiplied in another order.
     """
     monkeypatch.setattr(preparation, "LEAST_SHARED", 0.0)
-    monkeypatch.setattr(form, "LEAST_GAIN", 99.0)
-    monkeypatch.setattr(form, "LEAST_BATCH_GAIN", 99.0)
+    monkeypatch.setattr(manifest, "LEAST_GAIN", 99.0)
+    monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
 
 
 def refuse(error: ArtefactError) -> None:

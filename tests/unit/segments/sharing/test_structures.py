@@ -14,7 +14,7 @@ from onnx import helper
 
 from brisk.errors import ArtefactError
 from brisk.segments.frame import run_serially
-from brisk.segments.prepared import form, preparation, sharing
+from brisk.segments.prepared import form, manifest, preparation, sharing
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.session import OrtSession
@@ -93,8 +93,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Sequence[OrtSession]:
 def test_the_next_model_of_a_structure_makes_no_session(
     tmp_path: Path, made: Sequence[OrtSession], monkeypatch: pytest.MonkeyPatch, packs: bool
 ) -> None:
-    monkeypatch.setattr(form, "LEAST_GAIN", 0.0 if packs else 99.0)
-    monkeypatch.setattr(form, "LEAST_BATCH_GAIN", 99.0)
+    monkeypatch.setattr(manifest, "LEAST_GAIN", 0.0 if packs else 99.0)
+    monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
     first = prepared(network(tmp_path / "first.onnx", 1))
     second = prepared(network(tmp_path / "second.onnx", 2, prefix="other_"))
     assert digests(first) == digests(second)
@@ -120,8 +120,8 @@ def test_beside_a_warm_model_of_several_segments_the_next_one_finds_all(
     packs: bool,
 ) -> None:
     """On two threads, where a warm session waits in another manner than a first one."""
-    monkeypatch.setattr(form, "LEAST_GAIN", 0.0 if packs else 99.0)
-    monkeypatch.setattr(form, "LEAST_BATCH_GAIN", 99.0)
+    monkeypatch.setattr(manifest, "LEAST_GAIN", 0.0 if packs else 99.0)
+    monkeypatch.setattr(manifest, "LEAST_BATCH_GAIN", 99.0)
     first, second = (
         prepared(chain(tmp_path / f"{seed}.onnx", seed=seed), threads=2) for seed in (1, 2)
     )

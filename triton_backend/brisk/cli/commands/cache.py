@@ -30,7 +30,8 @@ def _check_directory() -> None:
 
 @cache.command("list")
 def show() -> None:
-    """The prepared forms of this cache directory, the one that was used last first."""
+    """The prepared forms and the copies of models that lie elsewhere, those that were used last
+    first."""
     from rich.console import Console
     from rich.table import Table
 
@@ -54,12 +55,36 @@ def show() -> None:
         size = f"{each.size_bytes / 2**20:.1f}"
         table.add_row(size, used, "yes" if is_held else "", made_from)
     directory = store.artefacts_directory()
-    if not kept:
+    if kept:
+        Console().print(table)
+        total = sum(each.size_bytes for each in kept) / 2**20
+        print(f"{len(kept)} in {directory}: {total:.1f} of {room.limit() / 2**20:.0f} MiB")
+    else:
         print(f"{directory} holds no prepared form")
+    _show_copies()
+
+
+def _show_copies() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from brisk.copies.local import ORIGIN, remote_directory
+    from brisk.sourcing.room import kept_copies
+    from brisk.sourcing.sources.addresses import shown_url
+
+    copies = sorted(kept_copies(remote_directory()), key=lambda each: each.used_s, reverse=True)
+    if not copies:
         return
+    table = Table("MiB", "last used", "in use", "copy of")
+    for each in copies:
+        used = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.used_s))
+        origin = each.folder / ORIGIN
+        url = shown_url(origin.read_text()) if origin.is_file() else each.folder.name
+        size = f"{each.size_bytes / 2**20:.1f}"
+        table.add_row(size, used, "yes" if each.is_held else "", url)
     Console().print(table)
-    total = sum(each.size_bytes for each in kept) / 2**20
-    print(f"{len(kept)} in {directory}: {total:.1f} of {room.limit() / 2**20:.0f} MiB")
+    total = sum(each.size_bytes for each in copies) / 2**20
+    print(f"{len(copies)} copies in {remote_directory()}: {total:.1f} MiB")
 
 
 @cache.command()
@@ -69,8 +94,11 @@ def clear(
         typer.Option(min=0.0, help="Only those that were not used for so many days; 0: all."),
     ] = 0.0,
 ) -> None:
-    """Remove prepared forms that nobody uses; models start from their own files then."""
+    """Remove prepared forms and copies that nobody uses; models start from their own files then,
+    and those that lie elsewhere are fetched again."""
     from brisk.artefacts import room
+    from brisk.copies.local import remote_directory
+    from brisk.sourcing.room import kept_copies, remove
 
     _check_directory()
     before_s = time.time() - unused_days * _DAY_S
@@ -78,3 +106,9 @@ def clear(
     removed = [each for each in chosen if room.remove(each.path)]
     freed = sum(each.size_bytes for each in removed) / 2**20
     print(f"removed {len(removed)} of {freed:.1f} MiB; {len(chosen) - len(removed)} are in use")
+    copies = [each for each in kept_copies(remote_directory()) if each.used_s <= before_s]
+    if copies:
+        gone = [each for each in copies if remove(each.folder)]
+        freed = sum(each.size_bytes for each in gone) / 2**20
+        left = len(copies) - len(gone)
+        print(f"removed {len(gone)} copies of {freed:.1f} MiB; {left} are in use")

@@ -9,7 +9,10 @@ import typer
 
 from brisk.errors import InvalidModelError
 from brisk.paths import find_inside
-from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE
+from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE, REMOTE_FILE
+
+_NAMES = (REMOTE_FILE, PIPELINE_FILE, MODEL_FILE)
+"""Of what may be a version's model; the last one is it where there are several."""
 
 ModelArgument = Annotated[
     Path,
@@ -27,13 +30,13 @@ DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:NUMBER.")]
 
 
 def version_files(model_directory: Path) -> dict[int, Path]:
-    """The file of each version, an ONNX model or a pipeline, oldest first.
+    """The file of each version, an ONNX model, a pipeline or ``model.remote``, oldest first.
 
     Raises InvalidModelError where there is none, or where one lies outside of its version.
     """
     files = {
         int(path.parent.name): found
-        for name in (PIPELINE_FILE, MODEL_FILE)
+        for name in _NAMES
         for path in model_directory.glob(f"*/{name}")
         if path.parent.name.isdecimal()
         and (found := find_inside(path.parent, name, "model file")) is not None
@@ -66,14 +69,14 @@ def entries_in(model: Path) -> list[Path]:
 
 
 def _has_version(directory: Path) -> bool:
-    names = (PIPELINE_FILE, MODEL_FILE)
     return any(
-        path.parent.name.isdecimal() for name in names for path in directory.glob(f"*/{name}")
+        path.parent.name.isdecimal() for name in _NAMES for path in directory.glob(f"*/{name}")
     )
 
 
 def model_file(model: Path, version: int | None = None) -> Path:
-    """The file of ``version``, the newest for None, or ``model`` itself if it is no folder.
+    """The file of ``version``, the newest for None, or ``model`` itself if it is no folder. Of a
+    model that lies elsewhere the file in its local copy, when all of it is here.
 
     Raises InvalidModelError where there is none, or no such version.
     """
@@ -84,4 +87,9 @@ def model_file(model: Path, version: int | None = None) -> Path:
     chosen = max(files) if version is None else version
     if chosen not in files:
         raise InvalidModelError(f"'{model}' has no version {chosen}, only {list(files)}")
-    return files[chosen]
+    found = files[chosen]
+    if found.name != REMOTE_FILE:
+        return found
+    from brisk.copies.courier import fetch
+
+    return fetch(found)

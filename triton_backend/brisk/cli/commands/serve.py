@@ -185,9 +185,16 @@ def _start_runtimes(
     """
 
     def start() -> None:  # what it imports it does beside us
+        from brisk.protocol.entry_files import REMOTE_FILE
         from brisk.view.plan import expected_devices, local_repositories
 
-        if devices := expected_devices(local_repositories(options) or (), served):
+        repositories = local_repositories(options) or ()
+        if any(True for path in repositories for _ in path.glob(f"*/*/{REMOTE_FILE}")):
+            from brisk.copies.courier import start_early
+
+            os.environ.update(environment)
+            start_early()
+        if devices := expected_devices(repositories, served):
             from brisk.protocol.runtime_paths import runtime_place
             from brisk.stub.runtime_client.runtime_process import start_if_absent
 

@@ -26,12 +26,8 @@ from brisk.segments.model.graph_names import is_in_order, types_of
 from brisk.segments.model.model_file import read_model_file
 from brisk.segments.model.node_times import UNKNOWN_BATCH, UNKNOWN_SIZE, predicted_times_ns
 from brisk.segments.model.sources import BareModel, checked_model
-from brisk.segments.prepared.form import (
-    SEVERAL_ROWS,
-    KeptSegment,
-    PreparedModel,
-    find_prepared,
-)
+from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.manifest import SEVERAL_ROWS, KeptSegment
 from brisk.segments.prepared.siblings import find_form, sibling_of
 from brisk.segments.session import onnxruntime
 from brisk.segments.source import SegmentPlan

@@ -68,16 +68,19 @@ def render(
     learning = {
         m.name: m.learning for each in reversed(now) for m in each.status.models if m.learning
     }
+    arriving = {m.name: m.arriving for each in now for m in each.status.models if m.arriving}
     room = len(rows)
     if height is not None:
         others = len(heads) + len(incidents) + sum(4 + len(model.exits) for model in exits)
-        room = max(3, height - others - len(learning) - 5)
+        room = max(3, height - others - len(learning) - len(arriving) - 5)
     parts: list[RenderableType] = [_models(rows, hidden, room, width)]
     if exits:
         parts.append(exits_table(exits))
     for name, words in learning.items():
         text = f"early answers of {name}: {words}"
         parts.append(Text(text, overflow="ellipsis", no_wrap=True))
+    for name, words in arriving.items():
+        parts.append(Text(f"{name} arrives: {words}", overflow="ellipsis", no_wrap=True))
     for incident in incidents:
         text = f"{_duration(incident.ago_ns)} ago: {incident.what}"
         parts.append(Text(text, style="red", overflow="ellipsis", no_wrap=True))

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from brisk.artefacts.lease import LeasedMap, hold
-from brisk.paths import Stamp, open_file, stamp_of
+from brisk.paths import Stamp, is_kept, open_file, stamp_of
 
 PAGE_BYTES = mmap.PAGESIZE
 _PAGES_AT_A_TIME = 512
@@ -49,7 +49,8 @@ class MappedFile(NamedTuple):
 
 
 def map_file(path: Path) -> MappedFile:
-    """The file's bytes, read-only to the caller.
+    """The file's bytes, read-only to the caller. Those of a copy (``brisk.copies``) may arrive
+    later: the mapping shows them then, as long as nobody writes to it.
 
     Raises OSError, and InvalidModelError where the path leads out of its model's folder.
     """
@@ -62,6 +63,8 @@ def map_file(path: Path) -> MappedFile:
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         except (OSError, ValueError):  # a file system that cannot be mapped
             return MappedFile(memoryview(file.read()), stamp)
+        if is_kept(status):  # nobody but the courier writes, what is to be there: nothing to hold
+            return MappedFile(memoryview(mapping).toreadonly(), stamp)
         leased = None
         if _holds:
             address = ctypes.addressof(ctypes.c_char.from_buffer(mapping))

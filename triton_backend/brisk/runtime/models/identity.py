@@ -3,7 +3,7 @@
 A load begins before anybody has read which files the model names. They all lie in its version's
 folder (``brisk.paths``), so the state of every file there, in folders of it too, is the model's:
 a look at each takes some microseconds, and nothing is read. A model that was read knows its files:
-``Source.made_of``.
+``Source.made_of``. What has gone wrong with a model is noted under what it was then.
 """
 
 from __future__ import annotations
@@ -13,12 +13,17 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from brisk.errors import InvalidModelError
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
-from brisk.paths import Stamp, stamp_of, version_folder
+from brisk.ownership import make_private
+from brisk.paths import Stamp, is_kept, stamp_of, version_folder
 from brisk.settings import cache_directory
 from brisk.tuning import SessionTuning
+
+if TYPE_CHECKING:
+    from brisk.copies.local import LocalCopy
 
 _OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
 
@@ -73,6 +78,21 @@ def _libraries(tuning: SessionTuning) -> Iterator[Stamp]:
             ) from error
 
 
+def copy_at(path: Path) -> LocalCopy | None:
+    """The copy that a model's file is of, where the model lies elsewhere.
+
+    Raises UnavailableError where that cannot be used.
+    """
+    try:
+        if not is_kept(os.stat(path)):
+            return None
+        from brisk.copies.local import copy_of  # by who has such entries alone
+
+        return copy_of(path)
+    except (OSError, ArtefactError) as error:
+        raise UnavailableError(f"{path}: {error}") from error
+
+
 def note_of(model: Path, kind: str) -> Path:
     """Where that is noted of the model as it is now: a changed one is tried anew.
 
@@ -80,3 +100,39 @@ def note_of(model: Path, kind: str) -> Path:
     """
     digest = hashlib.blake2b(os.fsencode(identity_of(str(model))), digest_size=16).hexdigest()
     return cache_directory() / kind / digest
+
+
+# Exchanges for warm sessions that have ended their worker: not tried without end.
+#
+# Making a session optimises the model's graph, and a model may crash ONNX Runtime there, when it
+# has been served for a while and no load is under way that could be blamed. So each exchange
+# leaves a note on disk until it is over; where notes are left over, workers have died of it.
+
+MOST_DEATHS = 2
+"""A worker may also die of something else meanwhile, once."""
+
+
+@contextlib.contextmanager
+def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bool]:
+    """Around the exchange: whether it may be tried. The note goes when it has ended, well or not.
+
+    Where no note can be written it may be. A load may start with optimised sessions, too: where a
+    worker died of that, the next one starts without.
+    """
+    try:
+        note = note_of(model, "exchanges")
+        deaths = int(note.read_text() or "0") if note.exists() else 0
+        if deaths < most_deaths:
+            make_private(note.parent)
+            note.write_text(str(deaths + 1))
+    except (OSError, ValueError, InvalidModelError):
+        yield True
+        return
+    if deaths >= most_deaths:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with contextlib.suppress(OSError):
+            note.unlink()

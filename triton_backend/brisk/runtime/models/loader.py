@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from brisk.errors import ArtefactError, BriskError, InternalError, InvalidModelError
 from brisk.os_priority import standing_back
@@ -39,6 +40,17 @@ class LoadCompletion:
     entry: SessionEntry
 
 
+@dataclass(frozen=True, slots=True)
+class LoadArrival:
+    """What arrives of the session's files has come so far that its requests may run, or has not
+    for so long that they are refused."""
+
+    entry: SessionEntry
+
+
+Outcome: TypeAlias = "LoadOutcome | LoadArrival | LoadCompletion"
+
+
 class Loader:
     """Loads the most urgent first, then in the order asked.
 
@@ -63,7 +75,7 @@ class Loader:
         self._artefacts = artefacts
         self._tasks: LoadQueue[SessionEntry | None] = LoadQueue()
         """None: give memory back."""
-        self.outcomes: deque[LoadOutcome | LoadCompletion] = deque()
+        self.outcomes: deque[Outcome] = deque()
         self.yielding = Yielding()
         self._longest_s = longest_s
         self.watch = LoadWatch(longest_s)
@@ -86,7 +98,7 @@ class Loader:
         """Return freed memory to the system, after the loads asked for so far."""
         self._tasks.put(None, None)
 
-    def tell(self, outcome: LoadOutcome | LoadCompletion) -> None:
+    def tell(self, outcome: Outcome) -> None:
         """Any thread: an outcome, wherever it was made."""
         self.outcomes.append(outcome)
         self._wake()
@@ -116,17 +128,29 @@ class Loader:
         # Set here, before any lane can say that the load has gone further.
         entry.reach(LoadState.RUNNABLE)
         session.table.when_loaded(functools.partial(entry.reach, LoadState.LOADED))
-        if is_lone:
+        arrival = session.arrival
+        if is_lone and arrival is None:
             self.lone.go_on_in(session.table)
+        elif is_lone:  # nobody waits for what arrives
+            self.lone.leave()
         self.tell(LoadOutcome(entry, session, None))
+        # Registered behind the outcome, so that the completion comes after it.
+        session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
+        if arrival is None:
+            self._look_after(entry, session)
+            return
+        arrival.when_ripe(functools.partial(self.tell, LoadArrival(entry)))
+        arrival.when_stalled(functools.partial(self.tell, LoadArrival(entry)))
+        arrival.when_whole(functools.partial(self._look_after, entry, session))
+
+    def _look_after(self, entry: SessionEntry, session: Session) -> None:
+        """All that the session's lanes read is here."""
         table = session.table
         self.watch.follow(
             f"loading parts of {entry.path}",
             lambda: not table.is_closed,
             lambda: not (table.is_loading or table.lanes_at_work),
         )
-        # Registered behind the outcome, so that the completion comes after it.
-        session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
         self._after_load.look_after(entry, session)
 
     def _give_up(self, entry: SessionEntry) -> None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from brisk.errors import ArtefactError, InvalidModelError
+from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
-from brisk.ownership import make_private
 from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.identity import note_of
+from brisk.runtime.models.identity import MOST_DEATHS, copy_at, exchange_attempt
 from brisk.runtime.models.session import Due, Frame, Session
 from brisk.segments.frame import SegmentFrame
-from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.form import PreparedModel, find_prepared, prepared_name
 from brisk.segments.prepared.sharing import may_have_siblings
 from brisk.segments.program import SegmentProgram
 from brisk.segments.session import OrtSession
@@ -37,6 +35,9 @@ from brisk.segments.values import Value
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
+    from brisk.copies.local import LocalCopy
+    from brisk.runtime.arrivals.arrival import ModelArrival
+
     # with onnx, which a prepared form does without
     from brisk.segments.model.model_file import ModelFile
     from brisk.segments.model.sources import BareModel
@@ -45,12 +46,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _ModelFile:
-    """A model's own file. ``taps``: values that segments end behind."""
+    """A model's own file. ``taps``: values that segments end behind. ``copy``: that it is of,
+    where it lies elsewhere and may still be arriving."""
 
     path: Path
     threads: int
     taps: Collection[str]
     tuning: SessionTuning
+    copy: LocalCopy | None = None
+
+    def cut_as_published(self) -> _ModelFile:
+        """With the cuts of a model that lies elsewhere; itself where it has none."""
+        if self.copy is None or not self.copy.manifest.cuts:
+            return self
+        return replace(self, taps=frozenset(self.taps).union(self.copy.manifest.cuts))
+
+    @property
+    def is_arriving(self) -> bool:
+        return self.copy is not None and not self.copy.is_whole
 
     @property
     def may_have_siblings(self) -> bool:
@@ -64,9 +77,11 @@ class _ModelFile:
         takes_optional: bool = False,
         longest_ns: float | None = None,
     ) -> BareModel:
-        """As ``BareModel``."""
+        """As ``BareModel``. Raises UnavailableError where the file is still arriving."""
         from brisk.segments.model.sources import BareModel
 
+        if self.is_arriving:
+            raise UnavailableError(f"{self.path}: the model's own file is still arriving")
         return BareModel(
             *(self.path, self.threads, self.taps, self.tuning),
             takes_optional=takes_optional,
@@ -96,7 +111,11 @@ class SegmentSession(Session):
     starts_with_substitutes = True
 
     def __init__(
-        self, file: _ModelFile, starting: StartingSegments, give_way: GiveWay | None
+        self,
+        file: _ModelFile,
+        starting: StartingSegments,
+        give_way: GiveWay | None,
+        arrival: ModelArrival | None = None,
     ) -> None:
         plan = starting.program.plan
         count = len(plan.segments)
@@ -117,6 +136,11 @@ class SegmentSession(Session):
         self.summary = f"{count} segment{'s'[: count != 1]} by ONNX Runtime from {kind}"
         if source.remark:
             self.summary += f": {source.remark}"
+        self.arrival = arrival
+        if arrival is not None:
+            self.summary += ", while it arrives"
+            arrival.follow(starting.table)
+            give_way = arrival.give_way(give_way)
         start_lanes(starting.table, file.threads, give_way)
 
     @property
@@ -224,19 +248,50 @@ def load_segment_session(
     """As ``load_session``. Raises InvalidModelError where ONNX Runtime does not take the model."""
     started_ns = clock_ns()
     with without_collections():
-        file = _ModelFile(path, threads, tapped_values(latest(path)), tuning)
+        plain = _ModelFile(path, threads, tapped_values(latest(path)), tuning, copy_at(path))
+        file = plain.cut_as_published()
         source: Source | None = None
+        arrival: ModelArrival | None = None
         if reject is not None and tuning.keeps_answers:
             source = _prepared(file, reject)
+            if source is None and file is not plain:  # a form of one that nobody has published
+                source = _prepared(plain, reject)
+                file = file if source is None else plain
         read: ModelFile | None = None
-        if source is None and reject is not None and file.may_have_siblings:
-            read, source = _of_sibling(file, reject)
+        if source is None and file.copy is not None and file.is_arriving:
+            source, arrival = _arriving(file, plain, file.copy, reject)
+        elif source is None and reject is not None and plain.may_have_siblings:
+            read, source = _of_sibling(plain, reject)
+        if source is not None and source.origin == "sibling":
+            file = plain
         if source is None:
             with exchange_attempt(path, most_deaths=1) as may_be_optimised:
                 source = file.checked(read, is_awaited=may_be_optimised)
-        starting = start_segments(source)
+        starting = start_segments(source, arrival)
     starting.table.recorder.add("parse", EventKind.PARSE, None, started_ns)
-    return SegmentSession(file, starting, give_way)
+    return SegmentSession(file, starting, give_way, arrival)
+
+
+def _arriving(
+    file: _ModelFile,
+    plain: _ModelFile,
+    copy: LocalCopy,
+    reject: Callable[[ArtefactError], None] | None,
+) -> tuple[Source, ModelArrival]:
+    """As ``open_arriving``. ``plain``: without the cuts of what was published, as other models
+    are. Raises InvalidModelError as ``BareModel``."""
+    from brisk.runtime.arrivals.arrival import open_arriving
+    from brisk.segments.model.sources import BareModel
+
+    known = file.path, file.threads, file.taps, file.tuning
+    takes_forms = reject is not None and file.tuning.keeps_answers
+    return open_arriving(
+        copy,
+        prepared_name(copy.digests(), file.taps) if takes_forms else None,
+        lambda: _of_sibling(plain, reject) if reject and plain.may_have_siblings else (None, None),
+        lambda path: MendedModel(path, file, reject or (lambda error: None)),
+        lambda read: BareModel(*known, file=read, is_awaited=True),
+    )
 
 
 def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
@@ -315,39 +370,3 @@ class MendedModel(PreparedModel):
                     raise InvalidModelError(f"{self._file.path}: not what it was prepared from")
                 self._bare = bare
         return self._bare
-
-
-# Exchanges for warm sessions that have ended their worker: not tried without end.
-#
-# Making a session optimises the model's graph, and a model may crash ONNX Runtime there, when it
-# has been served for a while and no load is under way that could be blamed. So each exchange
-# leaves a note on disk until it is over; where notes are left over, workers have died of it.
-
-MOST_DEATHS = 2
-"""A worker may also die of something else meanwhile, once."""
-
-
-@contextlib.contextmanager
-def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bool]:
-    """Around the exchange: whether it may be tried. The note goes when it has ended, well or not.
-
-    Where no note can be written it may be. A load may start with optimised sessions, too: where a
-    worker died of that, the next one starts without.
-    """
-    try:
-        note = note_of(model, "exchanges")
-        deaths = int(note.read_text() or "0") if note.exists() else 0
-        if deaths < most_deaths:
-            make_private(note.parent)
-            note.write_text(str(deaths + 1))
-    except (OSError, ValueError, InvalidModelError):
-        yield True
-        return
-    if deaths >= most_deaths:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        with contextlib.suppress(OSError):
-            note.unlink()

@@ -21,6 +21,7 @@ from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
+    from brisk.runtime.arrivals.arrival import ModelArrival
     from brisk.runtime.early_exit.audits import CachedRun
     from brisk.segments.program import SegmentProgram
 
@@ -70,11 +71,18 @@ class Servable(ABC):
     has_steady_runs = True
     narrow: SegmentProgram | None = None
     crowds = 0
+    arrival: ModelArrival | None = None
+    """Of its files, where these are on their way from elsewhere."""
 
     @property
     def shared_layers(self) -> int:
         """Of its parts, those that run in a session which models of their structure share."""
         return 0
+
+    @property
+    def awaits_bytes(self) -> bool:
+        """Whether requests are not to run yet, since they would wait for bytes."""
+        return self.arrival is not None and not self.arrival.is_ripe
 
     @property
     def is_loading(self) -> bool:

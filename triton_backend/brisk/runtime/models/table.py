@@ -118,6 +118,14 @@ class SessionTable:
         completion.entry.marks.clear()
         self._pipelines.assemble()
 
+    def take_late(self, now_ns: int) -> Iterator[tuple[Binding, Infer]]:
+        """Requests in backlogs whose time has run out, taken out."""
+        for binding in self._bindings.values():
+            for record in list(binding.backlog):
+                if record.deadline_ns is not None and record.deadline_ns < now_ns:
+                    binding.backlog.remove(record)
+                    yield binding, record
+
     def withdraw(self, peer: Peer, request: int) -> bool:
         """Take a request out of the backlog of a model that loads; False where it is in none."""
         for binding in self._bindings.values():

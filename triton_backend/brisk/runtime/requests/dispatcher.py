@@ -19,13 +19,15 @@ from brisk.errors import (
     InvalidRequestError,
     ModelNotLoadedError,
     ProtocolError,
+    UnavailableError,
 )
 from brisk.protocol import records
 from brisk.protocol.records import PROTOCOL_VERSION
 from brisk.protocol.shared_memory import checked_mark
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.loader import LoadCompletion, LoadOutcome
+from brisk.runtime.models.entry import Binding
+from brisk.runtime.models.loader import LoadArrival, LoadCompletion, Outcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
@@ -33,6 +35,7 @@ from brisk.runtime.requests.offering import Offering
 from brisk.runtime.requests.table import CANCELLED, RequestTable, load_failed
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass
+from brisk.scheduling.queue import DEFAULT_BOUND
 from brisk.settings import runtime_settings
 from brisk.telemetry import metrics
 from brisk.telemetry.events import INCIDENTS, SPANS
@@ -104,10 +107,14 @@ class Dispatcher:
             case unexpected:
                 raise ProtocolError(f"a stub may not send {type(unexpected).__name__}")
 
-    def settle(self, outcome: LoadOutcome | LoadCompletion) -> None:
+    def settle(self, outcome: Outcome) -> None:
         """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
         if isinstance(outcome, LoadCompletion):
             self.sessions.complete(outcome)
+            return
+        if isinstance(outcome, LoadArrival):
+            for binding in list(outcome.entry.bindings):
+                self._let_in(binding)
             return
         session, bindings = outcome.session, self.sessions.settle(outcome)
         if bindings:  # counted once, however many instances wait, under the name that asked first
@@ -121,19 +128,40 @@ class Dispatcher:
                 INCIDENTS.note(f"model '{first.name}' version {first.version}: {outcome.error}")
         for binding in bindings:
             model, peer = binding.model, binding.peer
-            backlog, binding.backlog = binding.backlog, []
             if session is not None:
                 # the log last: the stub, for which Triton waits, takes 5 ms to write it
                 self.transport.send(peer, records.ModelLoaded(model.model, session.load_ns))
                 self.transport.send(peer, records.Log("info", session.summary))
-                for record in backlog:
-                    self.requests.admit(binding, record)
+                self._let_in(binding)
                 continue
+            backlog, binding.backlog = binding.backlog, []
             error = outcome.error or InternalError("the load ended without a session")
             error = shortage(error, f"loading model '{model.name}'") or error
             self.transport.send(peer, load_failed(model.model, error))
             for record in backlog:
                 self.requests.refuse(peer, record.request, error)
+
+    def look(self, now_ns: int) -> None:
+        """Once a second: what has waited too long for its model ends."""
+        self.sessions.forget_idle_sequences(now_ns)
+        for binding, record in self.sessions.take_late(now_ns):
+            late = UnavailableError("the request's time-out ran out while its model arrived")
+            self.requests.refuse(binding.peer, record.request, late)
+
+    def _let_in(self, binding: Binding) -> None:
+        """The requests that came before the session could run them, if it can now."""
+        session = binding.session
+        if session is None:
+            return
+        problem = session.arrival.problem if session.arrival is not None else None
+        if session.awaits_bytes and problem is None:
+            return
+        backlog, binding.backlog = binding.backlog, []
+        for record in backlog:
+            if session.awaits_bytes and problem is not None:
+                self.requests.refuse(binding.peer, record.request, problem)
+            else:
+                self.requests.admit(binding, record)
 
     def _greet(self, peer: Peer, hello: records.Record) -> None:
         if not isinstance(hello, records.Hello):
@@ -201,10 +229,18 @@ class Dispatcher:
         elif record.form.job_class not in _CLASSES:
             unknown = InvalidRequestError(f"unknown class '{record.form.job_class:.40}'")
             self.requests.refuse(peer, record.request, unknown)
-        elif binding.session is None:
-            self.sessions.wait_for(binding, record)
+        elif binding.session is None or binding.session.awaits_bytes:
+            self._wait(binding, record)
         else:
             self.requests.admit(binding, record)
+
+    def _wait(self, binding: Binding, record: records.Infer) -> None:
+        if len(binding.backlog) >= DEFAULT_BOUND:
+            full = UnavailableError(f"{DEFAULT_BOUND} requests wait for the model to load")
+            self.requests.refuse(binding.peer, record.request, full)
+            return
+        self.sessions.wait_for(binding, record)
+        self._let_in(binding)  # where nothing arrives
 
     def _forget(self, peer: Peer, reason: str | None) -> None:
         """Give back all that a peer held; its jobs end unanswered."""

@@ -150,6 +150,7 @@ class Observation:
             session.shared_layers if session else 0,
             tuple(map(sum, zip(*(binding.durations for binding in bindings), strict=True))),
             exits.learning[:MAX_TEXT_CHARACTERS] if exits else "",
+            session.arrival.words()[:MAX_TEXT_CHARACTERS] if session and session.arrival else "",
         )
 
     def _measure(self) -> None:

@@ -397,4 +397,4 @@ class Worker:
         retire_orphans(self._connections, now_ns)
         self._offering.look(now_ns)
         self._side.look(now_ns)
-        self._sessions.forget_idle_sequences(now_ns)
+        self._dispatcher.look(now_ns)

@@ -100,7 +100,7 @@ class NodeSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Boundary:
+class Boundary:
     """Before node ``position``; ``cost_ns`` of crossing it."""
 
     position: int
@@ -145,14 +145,14 @@ def cut_points(
     if assumed is None:
         types = value_types(typed.graph)
         if longest_ns <= 0:
-            ends = [*(each.position for each in _boundaries(typed.graph, names, types)), count]
+            ends = [*(each.position for each in boundaries_of(typed.graph, names, types)), count]
             return [NodeSpan(start, stop, 0.0) for start, stop in pairwise([0, *ends])], typed
         times_ns = node_times_ns(model.graph, names, types)
     total_ns = sum(times_ns)
     forced = _tapped(typed.graph, types, taps)
     spans = [NodeSpan(0, count, total_ns)]
     if total_ns > longest_ns:
-        boundaries = list(_boundaries(typed.graph, names, types))
+        boundaries = list(boundaries_of(typed.graph, names, types))
         spans = _spans(times_ns, boundaries, longest_ns, MOST_LOSS * total_ns)
     return (_with_forced(spans, times_ns, forced, longest_ns) if forced else spans), typed
 
@@ -204,7 +204,7 @@ def _with_forced(
 
 
 def _spans(
-    times_ns: Sequence[float], boundaries: Sequence[_Boundary], longest_ns: float, budget_ns: float
+    times_ns: Sequence[float], boundaries: Sequence[Boundary], longest_ns: float, budget_ns: float
 ) -> list[NodeSpan]:
     """As many cuts as their costs allow, evenly: segments get longer where they do not."""
     elapsed = list(accumulate(times_ns, initial=0.0))
@@ -222,12 +222,12 @@ def _spans(
 
 
 def _cheapest(
-    elapsed: Sequence[float], boundaries: Sequence[_Boundary], target_ns: float
-) -> list[_Boundary]:
+    elapsed: Sequence[float], boundaries: Sequence[Boundary], target_ns: float
+) -> list[Boundary]:
     """From the front: each segment ends at the cheapest boundary of its second half, or at the
     next one behind it.
     """
-    cuts: list[_Boundary] = []
+    cuts: list[Boundary] = []
     start = 0
     while elapsed[-1] - elapsed[start] > target_ns:
         behind = [each for each in boundaries if each.position > start]
@@ -243,9 +243,9 @@ def _cheapest(
     return cuts
 
 
-def _boundaries(
+def boundaries_of(
     graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]
-) -> Iterator[_Boundary]:
+) -> Iterator[Boundary]:
     """Boundaries that only tensors of known types cross, in order.
 
     What follows from weights alone crosses none: ONNX Runtime computes it once, when it loads
@@ -294,7 +294,7 @@ def _boundaries(
                     * (LEFT_LAYOUT_CROSSINGS if last_plain.get(name, -1) >= position else 1)
                     for name in live
                 )
-                yield _Boundary(position, CALL_NS + cost_ns)
+                yield Boundary(position, CALL_NS + cost_ns)
         if reads and folded.issuperset(reads):
             folded.update(names.makes[position])
         for name in names.makes[position]:

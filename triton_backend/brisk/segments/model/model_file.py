@@ -8,7 +8,7 @@ written, and every process that serves the model shares the file's pages. ResNet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -28,6 +28,7 @@ from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import Stamp, find_inside, shown
 from brisk.segments.model.graph_names import bodies_of, constants_of
 from brisk.segments.session import IN_PLACE_BYTES, Weight
+from brisk.segments.source import FileBytes
 
 MOST_NESTED_BYTES = 1 << 30
 """Of external data of nodes and of their bodies, which is copied into the model."""
@@ -56,6 +57,20 @@ class ModelFile:
         options.add_external_initializers_from_files_in_memory(
             list(self.files), contents, [len(content) for content in contents]
         )
+
+    def bytes_of(self, names: Iterable[str]) -> list[FileBytes]:
+        """Where the weights of these names lie, as they are in the files; others are left out."""
+        spans = [
+            (_address(data), len(data), self.path.parent / name)
+            for name, data in self.files.items()
+            if len(data)
+        ]
+        found = []
+        for weight in (self.weights[name] for name in names if name in self.weights):
+            address = int(weight.data.ctypes.data)
+            start, _, path = next(span for span in spans if span[0] <= address < span[0] + span[1])
+            found.append(FileBytes(path, address - start, weight.data.nbytes))
+        return sorted(found)
 
 
 def read_model_file(path: Path) -> ModelFile:

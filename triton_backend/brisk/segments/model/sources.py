@@ -28,7 +28,7 @@ from brisk.segments.model.graph_names import (
 from brisk.segments.model.model_file import ModelFile, read_model_file, unread_file
 from brisk.segments.opening import CPU, Form, Provider, open_segment
 from brisk.segments.session import NEEDS_PACKING, OrtSession, running, shared
-from brisk.segments.source import SegmentPlan, Source
+from brisk.segments.source import FileBytes, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20
@@ -135,6 +135,10 @@ class BareModel(Source):
                 f"{written} was written to while it was loaded; expected a file that is whole "
                 "before its load, or another one that is renamed into its place"
             )
+
+    def reads(self, index: int) -> Sequence[FileBytes]:
+        graph = self.segments[index].proto.graph
+        return self.file.bytes_of([tensor.name for tensor in graph.initializer])
 
     def open(self, index: int) -> OrtSession:
         return self._opened.pop(index, None) or self._open_first(index)

@@ -15,7 +15,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,13 +24,8 @@ from brisk.artefacts import content, room, store
 from brisk.artefacts.container import Container
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.graph.files.element_types import dtype_of_element
-from brisk.segments.prepared.manifest import read_plan
-from brisk.segments.prepared.sharing import (
-    KeptStructure,
-    open_structure,
-    read_structure,
-    with_weights,
-)
+from brisk.segments.prepared.manifest import KeptSegment, read_plan
+from brisk.segments.prepared.sharing import open_structure, read_structure, with_weights
 from brisk.segments.session import (
     FOLDER_ENTRY,
     NOWHERE,
@@ -43,64 +37,13 @@ from brisk.segments.session import (
     shared,
     value_in_place,
 )
-from brisk.segments.source import SegmentPlan, Source
+from brisk.segments.source import FileBytes, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
     from brisk.segments.prepared.siblings import Sibling  # with onnx
 
 SCHEMA = 10
-LEAST_GAIN = 1.05
-"""How many times as fast a session must be, by packing its weights, to be worth its memory."""
-
-SEVERAL_ROWS = 4
-"""Of a batch that packing is measured with, too: a row alone is multiplied by weights as they are,
-several are not. Networks of matrices took 2 to 4 times as long without packing from two on."""
-
-LEAST_BATCH_GAIN = 1.2
-"""By packing, of a batch of so many rows: not every model is asked for one."""
-
-LEAST_PATTERN_GAIN = 1.01
-"""The same by a memory pattern: a block for all of a run, beside what the first run has taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptSegment:
-    """``proto``: number of the blob with its ONNX model; ``blobs``: of those of ``weights``.
-
-    ``gain``: time of a run without packed weights over that with them, ``batch_gain``: the same of
-    several rows, ``pattern_gain``: without a memory pattern over that with one; None: not
-    measured.
-    ``needs_packing``: whether it answers otherwise where its weights are not packed.
-    ``digest``: of all that a session is made from, by which equal segments are known.
-    ``structure``: by which models of other weights are known; None where they cannot share.
-    """
-
-    proto: int
-    weights: tuple[Weight, ...]
-    blobs: tuple[int, ...]
-    gain: float | None
-    batch_gain: float | None
-    pattern_gain: float | None
-    needs_packing: bool
-    digest: str
-    structure: KeptStructure | None = None
-
-    @property
-    def packs_for_a_row(self) -> bool:
-        """Whether a row alone is computed with packed weights."""
-        return self.needs_packing or self.gain is None or self.gain >= LEAST_GAIN
-
-    @property
-    def packs(self) -> bool:
-        """Whether its warm session has its weights packed."""
-        if self.packs_for_a_row:
-            return True
-        return self.batch_gain is not None and self.batch_gain >= LEAST_BATCH_GAIN
-
-    @property
-    def gains_by_pattern(self) -> bool:
-        return self.pattern_gain is None or self.pattern_gain >= LEAST_PATTERN_GAIN
 
 
 class _Manner(NamedTuple):
@@ -210,6 +153,17 @@ class PreparedModel(Source):
     def is_own(self) -> bool:
         """Whether the form is the model's, not that of a sibling."""
         return self._sibling is None
+
+    def reads(self, index: int) -> Sequence[FileBytes]:
+        kept = self.kept[index]
+        structure = kept.structure
+        if self._sibling is not None:
+            return () if structure is None else self._sibling.reads(structure)
+        blobs = {kept.proto, *kept.blobs}
+        if structure is not None:
+            blobs.update((structure.proto, *structure.blobs))
+        places = map(self.container.place, sorted(blobs))
+        return [FileBytes(self.path, place.offset, place.size) for place in places]
 
     def open(self, index: int) -> OrtSession:
         """Raises ArtefactError where the segment's bytes are damaged."""

@@ -1,8 +1,9 @@
-"""The plan of a prepared form in the manifest of its file, written and read."""
+"""What the manifest of a prepared form's file says: its segments; its plan, written and read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,61 @@ from brisk.artefacts.container import Container, ContainerDraft
 from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import ContainerKind, ValueType, Variable
+from brisk.segments.prepared.sharing import KeptStructure
+from brisk.segments.session import Weight
 from brisk.segments.source import SegmentPlan, SegmentSpec
+
+LEAST_GAIN = 1.05
+"""How many times as fast a session must be, by packing its weights, to be worth its memory."""
+
+SEVERAL_ROWS = 4
+"""Of a batch that packing is measured with, too: a row alone is multiplied by weights as they are,
+several are not. Networks of matrices took 2 to 4 times as long without packing from two on."""
+
+LEAST_BATCH_GAIN = 1.2
+"""By packing, of a batch of so many rows: not every model is asked for one."""
+
+LEAST_PATTERN_GAIN = 1.01
+"""The same by a memory pattern: a block for all of a run, beside what the first run has taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSegment:
+    """``proto``: number of the blob with its ONNX model; ``blobs``: of those of ``weights``.
+
+    ``gain``: time of a run without packed weights over that with them, ``batch_gain``: the same of
+    several rows, ``pattern_gain``: without a memory pattern over that with one; None: not
+    measured.
+    ``needs_packing``: whether it answers otherwise where its weights are not packed.
+    ``digest``: of all that a session is made from, by which equal segments are known.
+    ``structure``: by which models of other weights are known; None where they cannot share.
+    """
+
+    proto: int
+    weights: tuple[Weight, ...]
+    blobs: tuple[int, ...]
+    gain: float | None
+    batch_gain: float | None
+    pattern_gain: float | None
+    needs_packing: bool
+    digest: str
+    structure: KeptStructure | None = None
+
+    @property
+    def packs_for_a_row(self) -> bool:
+        """Whether a row alone is computed with packed weights."""
+        return self.needs_packing or self.gain is None or self.gain >= LEAST_GAIN
+
+    @property
+    def packs(self) -> bool:
+        """Whether its warm session has its weights packed."""
+        if self.packs_for_a_row:
+            return True
+        return self.batch_gain is not None and self.batch_gain >= LEAST_BATCH_GAIN
+
+    @property
+    def gains_by_pattern(self) -> bool:
+        return self.pattern_gain is None or self.pattern_gain >= LEAST_PATTERN_GAIN
 
 
 def write_plan(plan: SegmentPlan, draft: ContainerDraft) -> dict[str, Any]:

@@ -23,14 +23,13 @@ from brisk.paths import shown
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared import siblings
 from brisk.segments.prepared.form import (
-    SEVERAL_ROWS,
     PreparedModel,
     find_prepared,
     fingerprint,
     open_saved,
     prepared_name,
 )
-from brisk.segments.prepared.manifest import write_plan
+from brisk.segments.prepared.manifest import SEVERAL_ROWS, write_plan
 from brisk.segments.prepared.oracle import WholeModel, differing_output
 from brisk.segments.prepared.recipes import Recipe, find_recipes
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised

@@ -25,6 +25,7 @@ from brisk.segments.prepared.form import fingerprint
 from brisk.segments.prepared.recipes import floats_of, follow, read_recipe
 from brisk.segments.prepared.sharing import KeptStructure
 from brisk.segments.session import Weight
+from brisk.segments.source import FileBytes
 
 MOST_OTHER_BYTES = 1 << 20
 """Of large weights that are part of the skeleton, whose digest a start waits for."""
@@ -51,6 +52,12 @@ class Sibling:
         if record.get("skeleton") != self.digest:
             raise ArtefactError(f"{path}: made of a model of another structure")
         return self.file.stamps
+
+    def reads(self, kept: KeptStructure) -> Sequence[FileBytes]:
+        """What of the model's files ``weights`` reads."""
+        recipes = [read_recipe(each) for each in kept.recipes or ()]
+        names = {name for recipe in recipes if recipe is not None for name in recipe.sources}
+        return self.file.bytes_of(names)
 
     def weights(self, kept: KeptStructure, container: Container) -> tuple[Weight, ...]:
         """Of the segment's structure, with this model's values.

@@ -14,6 +14,7 @@ from brisk.protocol.entry_files import (
     MODEL_FILE,
     PIPELINE_FILE,
     REFUSED,
+    REMOTE_FILE,
     is_behind_view,
     users_path,
 )
@@ -117,9 +118,10 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
     """The file of a version: ``default_model_filename``, else ``model.onnx`` or a pipeline's.
 
     A directory of that name holds a model with its external data, as ``model.onnx`` in it.
-    The path is absolute: the runtime, which reads the file, works in another directory. Raises
-    InvalidModelError where there is none, where it lies outside of the version's directory, or
-    where nothing says which of two.
+    ``model.remote`` stands for a model that lies elsewhere: the file in its local copy, which may
+    still be arriving. The path is absolute: the runtime, which reads the file, works in another
+    directory. Raises InvalidModelError where there is none, where it lies outside of the version's
+    directory, or where nothing says which of two, UnavailableError where nothing can be fetched.
     """
     named = config.get("default_model_filename", "")
     is_named = bool(named) and not named.endswith(".py")
@@ -129,15 +131,21 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
     if found is not None and found.is_dir():
         name = f"{name}/{MODEL_FILE}"
         found = find_inside(folder, name, what)
-    pipeline = None if is_named else find_inside(folder, PIPELINE_FILE, "model file")
-    if found is not None and pipeline is not None:
+    others = () if is_named else (PIPELINE_FILE, REMOTE_FILE)
+    present = [found, *(find_inside(folder, other, "model file") for other in others)]
+    chosen = [each for each in present if each is not None]
+    if len(chosen) > 1:
         raise InvalidModelError(
-            f"there are both {found} and {pipeline}; say which in default_model_filename"
+            f"there are both {chosen[0]} and {chosen[1]}; say which in default_model_filename"
         )
-    chosen = found or pipeline
-    if chosen is None or chosen.is_dir():
-        raise InvalidModelError(f"there is no model file {folder / name}, nor a {PIPELINE_FILE}")
-    return chosen
+    if not chosen or chosen[0].is_dir():
+        expected = f"nor a {PIPELINE_FILE} or {REMOTE_FILE}"
+        raise InvalidModelError(f"there is no model file {folder / name}, {expected}")
+    if chosen[0].name != REMOTE_FILE:
+        return chosen[0]
+    from brisk.copies.courier import resolve
+
+    return resolve(chosen[0])
 
 
 def _check_completion(config: Mapping[str, Any]) -> None:

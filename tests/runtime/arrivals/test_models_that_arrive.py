@@ -1,0 +1,243 @@
+"""Models that lie on a web server are ready when it is known what they are, run as soon as their
+bytes are here, and never before."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.copies.courier import Courier, lock_path, resolve
+from brisk.copies.local import copy_of
+from brisk.errors import InvalidModelError, UnavailableError
+from brisk.observer import Observer
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.publishing.describing import cuts_of
+from brisk.publishing.describing import describe as described
+from brisk.publishing.writing import publish, remote_text
+from brisk.segments.prepared.preparation import prepare
+from brisk.stub.runtime_client.client import RuntimeClient
+from support.hosts.registry import Registry, registry_of
+from support.models.segment_models import chain, whole
+from support.runtime.runtime_process import describe, infer, opened, submit
+from support.runtime.runtime_processes import processes_started_in
+from support.waiting import wait_until
+
+WIDTH = 512
+X = np.random.default_rng(3).standard_normal((2, WIDTH)).astype("f4")
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    (tmp_path / "published").mkdir()
+    with registry_of(tmp_path / "published") as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _own_host(
+    tmp_path: Path, place: RuntimePaths, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """A cache and a courier of the test's own."""
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(place.base))
+    monkeypatch.setenv("BRISK_ARTEFACTS", "use")
+    yield
+    end_courier()
+
+
+def end_courier() -> None:
+    for process in processes_started_in(lock_path().parent):
+        with contextlib.suppress(OSError):
+            if b"brisk.sourcing" in Path(f"/proc/{process}/cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
+
+
+def publish_here(registry: Registry, model: Path, name: str = "m", *, form: bool = False) -> Path:
+    """The ``model.remote`` of a model that lies at the registry now."""
+    if form:
+        prepare(model, 1, cuts_of(model))
+    published = described(model, 1, with_form=form)
+    text = publish(published, str(registry.folder / name))
+    manifest = (registry.folder / name / "manifest.json").read_bytes()
+    assert str(registry.folder) in text
+    folder = model.parent / f"entry-{name}" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.remote").write_text(remote_text(f"{registry.url}/{name}", manifest))
+    return folder / "model.remote"
+
+
+def test_a_model_answers_when_its_last_byte_is_here_and_not_before(
+    registry: Registry, place: RuntimePaths, tmp_path: Path
+) -> None:
+    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    remote = publish_here(registry, model)
+    last = model.stat().st_size - (1 << 18)
+    registry.hold("/m/model.onnx", last)
+    local = resolve(remote)
+    assert not copy_of(local).is_whole
+    with opened(place, describe(local)) as connection:  # it is ready
+        _, answer = submit(connection, X)
+        time.sleep(0.5)
+        assert not answer.has_come
+        registry.let_go()
+        np.testing.assert_allclose(
+            answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
+        )
+        np.testing.assert_allclose(infer(connection, X), answer.output(), rtol=1e-3, atol=1e-4)
+    copy = copy_of(local)
+    wait_until(lambda: copy.is_whole, "the rest of the model")
+    assert local.read_bytes() == model.read_bytes()
+
+
+def test_other_models_answer_while_one_waits_for_bytes(
+    registry: Registry, place: RuntimePaths, tmp_path: Path, quick: Path
+) -> None:
+    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=WIDTH))
+    registry.hold("/m/model.onnx", 1 << 20)
+    value = np.ones((1, 4), np.float32)
+    with (
+        opened(place, describe(resolve(remote))) as arriving,
+        opened(place, describe(quick)) as other,
+    ):
+        _, answer = submit(arriving, X)
+        started_s = time.monotonic()
+        for _ in range(50):
+            np.testing.assert_array_equal(infer(other, value), -value)
+        assert time.monotonic() - started_s < 5
+        assert not answer.has_come
+        registry.let_go()
+        answer.output()
+
+
+def test_a_request_that_waits_for_bytes_ends_with_its_time(
+    registry: Registry, place: RuntimePaths, tmp_path: Path
+) -> None:
+    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=WIDTH))
+    registry.hold("/m/model.onnx", 1 << 20)
+    with opened(place, describe(resolve(remote))) as connection:
+        late_ns = time.monotonic_ns() + 300_000_000
+        _, answer = submit(connection, X, deadline_ns=late_ns)
+        assert "time-out ran out" in str(answer.wait().error)
+        registry.let_go()
+        infer(connection, X)
+
+
+def test_a_published_form_is_what_the_model_starts_by(
+    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "publisher"))
+    remote = publish_here(registry, model, form=True)
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    local = resolve(remote)
+    told: list[str] = []
+    connection = RuntimeClient(place, describe(local), lambda level, text: told.append(text))
+    connection.open()
+    answer = infer(connection, X)
+    connection.close()
+    assert any("from its artefact, while it arrives" in text for text in told), told
+    np.testing.assert_allclose(answer, whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4)
+    wait_until(lambda: copy_of(local).is_whole, "the model's own file")
+    sent = dict(registry.sent)
+    with opened(place, describe(resolve(remote))) as connection:  # all of it is here
+        np.testing.assert_allclose(infer(connection, X), answer, rtol=1e-3, atol=1e-4)
+    assert dict(registry.sent) == sent
+
+
+def test_an_unloaded_model_is_fetched_no_further(
+    registry: Registry, place: RuntimePaths, tmp_path: Path
+) -> None:
+    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=WIDTH))
+    registry.hold("/m/model.onnx", 1 << 20)
+    local = resolve(remote)
+    with opened(place, describe(local)) as connection:
+        submit(connection, X)
+    with Courier() as courier:
+        wait_until(lambda: not courier.status(), "its end")
+    registry.let_go()
+    time.sleep(0.5)
+    assert not copy_of(local).is_whole
+
+
+def test_a_courier_that_dies_is_started_again_and_goes_on(
+    registry: Registry, place: RuntimePaths, tmp_path: Path
+) -> None:
+    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    remote = publish_here(registry, model)
+    size = model.stat().st_size
+    registry.hold("/m/model.onnx", size // 2)
+    local = resolve(remote)
+    copy = copy_of(local)
+    with opened(place, describe(local)) as connection:
+        _, answer = submit(connection, X)
+        wait_until(lambda: copy.missing_bytes(copy.manifest.order) < 0.7 * size, "half of it")
+        end_courier()
+        registry.let_go()
+        np.testing.assert_allclose(
+            answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
+        )
+    assert registry.sent["/m/model.onnx"] < 1.6 * size
+
+
+def test_a_worker_that_dies_loses_no_request_of_a_model_that_arrives(
+    registry: Registry, place: RuntimePaths, tmp_path: Path
+) -> None:
+    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    remote = publish_here(registry, model)
+    registry.hold("/m/model.onnx", 1 << 20)
+    with opened(place, describe(resolve(remote))) as connection:
+        _, answer = submit(connection, X)
+        with Observer(place, Role.FOREGROUND) as observer:
+            os.kill(observer.pid, signal.SIGKILL)
+        time.sleep(0.2)
+        registry.let_go()
+        np.testing.assert_allclose(
+            answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
+        )
+
+
+def test_another_manifest_than_the_entry_names_is_refused(
+    registry: Registry, tmp_path: Path
+) -> None:
+    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=64, layers=2))
+    manifest = registry.folder / "m" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes() + b" ")
+    with pytest.raises(InvalidModelError, match=r"model\.remote: .*SHA-256"):
+        resolve(remote)
+
+
+def test_a_place_where_nothing_is_found_is_named(registry: Registry, tmp_path: Path) -> None:
+    remote = publish_here(registry, chain(tmp_path / "model.onnx", width=64, layers=2))
+    (registry.folder / "m" / "manifest.json").unlink()
+    with pytest.raises((UnavailableError, InvalidModelError), match=r"/m/manifest\.json.*404"):
+        resolve(remote)
+
+
+def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(
+    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fine-tune of a model that is prepared here: none of its own form is fetched, which was
+    published, too."""
+    here, there = (chain(tmp_path / f"{seed}.onnx", width=WIDTH, seed=seed) for seed in (7, 8))
+    prepare(here, 1)
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "publisher"))
+    remote = publish_here(registry, there, form=True)
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    with opened(place, describe(here)) as warm:
+        infer(warm, X)
+        told: list[str] = []
+        local = describe(resolve(remote))
+        connection = RuntimeClient(place, local, lambda level, text: told.append(text))
+        connection.open()
+        answer = infer(connection, X)
+        connection.close()
+    assert any("from the model and another one's artefact, while" in text for text in told), told
+    np.testing.assert_allclose(answer, whole(there, {"x": X})["y"], rtol=1e-3, atol=1e-4)
+    assert not [path for path in registry.sent if "/forms/" in path]

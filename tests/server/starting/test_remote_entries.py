@@ -1,0 +1,71 @@
+"""Entries whose model lies on a web server, in a real Triton that has nothing else of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tritonclient import http
+from tritonclient.utils import InferenceServerException
+
+from brisk.copies.manifest import write_manifest
+from brisk.publishing.describing import describe
+from brisk.publishing.writing import publish, remote_text
+from brisk_client.inference import InferenceClient, Transport
+from support.hosts.registry import Registry, registry_of
+from support.models.segment_models import chain, whole
+from support.server.running import StartServer
+
+pytestmark = [pytest.mark.server]
+
+WIDTH = 256
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    (tmp_path / "published").mkdir()
+    with registry_of(tmp_path / "published") as made:
+        yield made
+
+
+def write_remote(repository: Path, name: str, text: str) -> None:
+    folder = repository / name / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.remote").write_text(text)
+    (folder.parent / "config.pbtxt").write_text('backend: "brisk"\n')
+
+
+def test_an_entry_without_a_model_is_completed_served_and_asked_while_its_model_arrives(
+    tmp_path: Path, start_server: StartServer, private_cache: None, registry: Registry
+) -> None:
+    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    described = describe(model, 2, with_form=False)
+    publish(described, str(registry.folder / "m"))
+    manifest = write_manifest(described.manifest)
+    repository = tmp_path / "repository"
+    write_remote(repository, "there", remote_text(f"{registry.url}/m", manifest))
+    write_remote(repository, "gone", remote_text("http://127.0.0.1:9/gone", manifest))
+    write_remote(repository, "other", remote_text(f"{registry.url}/m", manifest + b" "))
+    write_remote(repository, "none", '{"address": "here"}')
+    registry.hold("/m/model.onnx", 1 << 20)
+    server = start_server(repository, ("--model-control-mode=explicit",))
+    values = np.random.default_rng(0).standard_normal((2, WIDTH)).astype("f4")
+    control = http.InferenceServerClient(server.endpoints.http, network_timeout=60.0)
+    for name, reason in (
+        ("gone", r"127\.0\.0\.1:9/gone"),
+        ("other", "SHA-256"),
+        ("none", 'expected {"url"'),
+    ):
+        with pytest.raises(InferenceServerException, match=reason):
+            control.load_model(name)
+    control.load_model("there")  # READY while its bytes are held back
+    told = control.get_model_config("there")
+    control.close()
+    assert [tensor["dims"] for tensor in told["input"]] == [[WIDTH]]
+    assert told["max_batch_size"] > 0
+    with InferenceClient(server.endpoints.http, Transport.HTTP) as client:
+        registry.let_go()
+        answer = client.infer("there", {"x": values})
+    np.testing.assert_allclose(answer["y"], whole(model, {"x": values})["y"], rtol=1e-3, atol=1e-4)

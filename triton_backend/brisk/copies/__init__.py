@@ -1,0 +1,1 @@
+"""Local copies of models that lie elsewhere: what a manifest says, what of it is here already."""

@@ -1,0 +1,225 @@
+"""A local copy of a published model: files that may still be arriving, and which of their chunks
+are here.
+
+::
+
+    <cache>/remote/<SHA-256 of the manifest>/
+        manifest.json
+        origin              the URL that it was opened by last
+        progress            a header, then one byte a chunk: 1 where it is here and verified
+        whole               there once all files of the model are on the disk, synced
+        gathered            all of the model's files that is no weight (``Manifest.head``)
+        1/model.onnx ...    the model's files, of their full size from the beginning
+        forms/<name>        prepared forms that are arriving
+
+The courier (``brisk.sourcing``) alone writes. Others map the files and look at ``progress`` before
+they read what a file holds: bytes that are not here yet read as zeros. Files have the mode
+``paths.KEPT``: their times change while they arrive, and their digests say what they hold.
+
+The chunks of ``gathered`` count as here only when its bytes stand in the model's files, too: what
+says which model it is can be read then, long before the chunks that it lies in have come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from brisk.copies.manifest import (
+    NAME,
+    ListedFile,
+    Manifest,
+    Range,
+    read_manifest,
+)
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.ownership import open_own
+from brisk.settings import cache_directory
+
+PROGRESS, WHOLE, GATHERED, ORIGIN = "progress", "whole", "gathered", "origin"
+MODEL_FOLDER, FORMS_FOLDER = "1", "forms"
+MAGIC = b"BRISKCPY"
+HEADER_BYTES = 64
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+HERE = 1
+"""Of a chunk's byte in ``progress``."""
+
+
+def remote_directory(environment: Mapping[str, str] = os.environ) -> Path:
+    return cache_directory(environment) / "remote"
+
+
+def progress_header() -> bytes:
+    """Of a ``progress`` that says what is in this boot's page cache; after the next one, files
+    are compared with their digests again."""
+    return (MAGIC + _BOOT.read_text().strip().encode()).ljust(HEADER_BYTES, b"\0")
+
+
+class LocalCopy:
+    """A copy in its folder, as others than the courier see it. Thread-safe.
+
+    While it lives nobody removes the copy.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises FileNotFoundError where there is no copy, ArtefactError where it cannot be used,
+        PermissionError where another user could have written it.
+        """
+        self.folder = folder
+        with open(open_own(folder / NAME), "rb") as file:
+            text = file.read()
+            self._lock = os.dup(file.fileno())
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            try:
+                self.manifest = read_manifest(text, folder.name)
+            except InvalidModelError as error:
+                raise ArtefactError(f"{folder}: {error}") from error
+            self._starts = list(chunk_starts(self.manifest))
+            self._progress = self._map_progress()
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise FileNotFoundError(f"{folder} is being removed") from error
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let it be removed."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            self.close()
+
+    @property
+    def model(self) -> Path:
+        return self.path(self.manifest.model)
+
+    def path(self, number: int) -> Path:
+        return path_in(self.folder, self.manifest, number)
+
+    def digests(self) -> dict[str, str]:
+        """Of the model's files by their names, as ``artefacts.content.content_of`` has them."""
+        manifest, folder = self.manifest, self.model.parent
+        names = {number: os.path.relpath(self.path(number), folder) for number in manifest.own}
+        names[manifest.model] = ""
+        return {names[number]: manifest.files[number].digest for number in manifest.own}
+
+    def number_of(self, path: Path) -> int | None:
+        """Of one of its files; None for another one."""
+        real = os.path.realpath(path)
+        numbers = range(len(self.manifest.files))
+        return next((each for each in numbers if os.path.realpath(self.path(each)) == real), None)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether all but the weights can be read."""
+        return (self.folder / WHOLE).exists() or self.is_here([self.manifest.gathered_range])
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every byte of the model's own files is here."""
+        if (self.folder / WHOLE).exists():
+            return True
+        own = self.manifest.own
+        return self.is_here(Range(each, 0, self.manifest.files[each].size) for each in own)
+
+    def is_here(self, parts: Iterable[Range]) -> bool:
+        """Whether all of these bytes can be read."""
+        return not any(True for _ in self.missing(parts))
+
+    def missing(self, parts: Iterable[Range]) -> Iterator[Range]:
+        """The chunks, in order, that these bytes lie in and that are not here."""
+        manifest = self.manifest
+        for part in parts:
+            start = HEADER_BYTES + self._starts[part.file]
+            for chunk in manifest.chunks_of(part):
+                if self._progress[start + chunk] != HERE:
+                    yield manifest.chunk_range(part.file, chunk)
+
+    def missing_bytes(self, parts: Iterable[Range]) -> int:
+        return sum(part.size for part in self.missing(parts))
+
+    def _map_progress(self) -> mmap.mmap | bytes:
+        count = HEADER_BYTES + self._starts[-1]
+        if (self.folder / WHOLE).exists():
+            own = set(self.manifest.own)
+            chunks = (
+                bytes([HERE * (number in own)]) * self.manifest.chunk_count(number)
+                for number in range(len(self.manifest.files))
+            )
+            whole = bytes(HEADER_BYTES) + b"".join(chunks)
+            with contextlib.suppress(OSError, ArtefactError, ValueError):
+                return self._mapped(count)  # forms may be here, too
+            return whole
+        return self._mapped(count)
+
+    def _mapped(self, count: int) -> mmap.mmap:
+        with open(open_own(self.folder / PROGRESS), "rb") as file:
+            if os.fstat(file.fileno()).st_size != count:
+                raise ArtefactError(f"{self.folder}: its progress is not of {count} bytes")
+            mapped = mmap.mmap(file.fileno(), count, prot=mmap.PROT_READ)
+        if mapped[:HEADER_BYTES] != progress_header():
+            raise ArtefactError(f"{self.folder}: it is to be verified after a boot")
+        return mapped
+
+
+def path_in(folder: Path, manifest: Manifest, number: int) -> Path:
+    """Where a copy in ``folder`` has a file of its manifest."""
+    file = manifest.files[number]
+    if number == manifest.gathered:
+        return folder / GATHERED
+    if file.form:
+        return folder / FORMS_FOLDER / file.form
+    return folder / MODEL_FOLDER / file.name
+
+
+def chunk_starts(manifest: Manifest) -> Iterator[int]:
+    """The number of each file's first chunk among all; behind them how many there are."""
+    start = 0
+    for number in range(len(manifest.files)):
+        yield start
+        start += manifest.chunk_count(number)
+    yield start
+
+
+def copy_folder(path: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The folder of the copy that a file lies in, links followed; None for another file."""
+    base = Path(os.path.realpath(remote_directory(environment)))
+    try:
+        parts = Path(os.path.realpath(path)).relative_to(base).parts
+    except ValueError:
+        return None
+    return base / parts[0] if len(parts) > 2 else None
+
+
+def copy_of(path: Path, environment: Mapping[str, str] = os.environ) -> LocalCopy | None:
+    """The copy that ``path`` is a file of, unless it is of none. Raises as ``LocalCopy``."""
+    folder = copy_folder(path, environment)
+    return None if folder is None else LocalCopy(folder)
+
+
+def listed(path: Path) -> ListedFile | None:
+    """What the manifest says of a file of a copy; None for another file. Raises as ``LocalCopy``,
+    but where it is to be verified after a boot: what it holds is known all the same.
+    """
+    folder = copy_folder(path)
+    if folder is None:
+        return None
+    with open(open_own(folder / NAME), "rb") as file:
+        try:
+            manifest = read_manifest(file.read(), folder.name)
+        except InvalidModelError as error:
+            raise ArtefactError(f"{folder}: {error}") from error
+    for number, each in enumerate(manifest.files):
+        if path_in(folder, manifest, number) == Path(os.path.realpath(path)):
+            return each
+    return None

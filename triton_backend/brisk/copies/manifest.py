@@ -1,0 +1,298 @@
+"""What a published model consists of, so that whoever has the manifest's digest can trust bytes
+from anybody (Flashpoint, chapter 5: sources are many, the model is one).
+
+An entry names the manifest by its URL and SHA-256 (``model.remote``). The manifest names the
+model's files in chunks, each by its SHA-256, and says in which order a start needs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+
+from brisk.errors import InvalidModelError
+
+FORMAT = 1
+NAME = "manifest.json"
+"""Of the manifest at a URL, beside the files that it names."""
+
+CHUNK_BYTES = 1 << 18
+"""Verified, and passed on, as a whole: each host of a chain is later by the time of one."""
+
+LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 1 << 16, 1 << 24
+MOST_MANIFEST_BYTES = 64 << 20
+MOST_FILES = 256
+MOST_FILE_BYTES = 1 << 41
+MOST_RANGES = 1 << 20
+MOST_CUTS = 64
+MOST_REMOTE_BYTES = 1 << 16
+_MOST_NAME = 200
+
+DIGEST_BYTES = 32
+
+
+class Range(NamedTuple):
+    """Bytes of a file of the manifest, by its number."""
+
+    file: int
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """``name``: relative to the manifest, with ``/`` between folders. ``form``: the name of the
+    prepared form that it is, by model and machine (``prepared_name``); empty for a file of the
+    model itself. ``digest``, ``sketch``: by which artefacts of the model are found
+    (``artefacts.content``). ``chunks``: SHA-256 of each, one behind the other.
+    """
+
+    name: str
+    size: int
+    form: str
+    digest: str
+    sketch: str
+    chunks: bytes = field(repr=False)
+
+
+class ListedSegment(NamedTuple):
+    """As the publisher's machine cut the model: predicted seconds of a run, and the bytes of its
+    weights."""
+
+    run_s: float
+    weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """``model``: number of the file that is the ONNX model. ``head``: all of the model's files
+    that is not a weight: it is read before any weight, and lies scattered between them. So its
+    bytes are published a second time, one range behind the other, as the file ``gathered``, which
+    whoever makes a copy fetches first and writes to where they belong. ``order``: the weights in
+    the order in which they are computed with. ``segments``: none where nobody measured.
+    """
+
+    files: tuple[ListedFile, ...]
+    model: int
+    gathered: int
+    chunk_bytes: int
+    head: tuple[Range, ...]
+    order: tuple[Range, ...]
+    cuts: tuple[str, ...]
+    segments: tuple[ListedSegment, ...]
+
+    def __post_init__(self) -> None:
+        """Raises InvalidModelError where it contradicts itself."""
+        _check(self)
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Numbers of the model's own files."""
+        return tuple(
+            number
+            for number, file in enumerate(self.files)
+            if not file.form and number != self.gathered
+        )
+
+    @property
+    def gathered_range(self) -> Range:
+        """All of the file that holds the head."""
+        return Range(self.gathered, 0, self.files[self.gathered].size)
+
+    def form_named(self, name: str) -> int | None:
+        """The number of a prepared form; None where it was not published."""
+        found = (number for number, file in enumerate(self.files) if file.form == name)
+        return next(found, None) if name else None
+
+    def chunk_count(self, number: int) -> int:
+        return -(-self.files[number].size // self.chunk_bytes)
+
+    def chunk_digest(self, number: int, chunk: int) -> bytes:
+        return self.files[number].chunks[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES]
+
+    def chunk_range(self, number: int, chunk: int) -> Range:
+        offset = chunk * self.chunk_bytes
+        return Range(number, offset, min(self.chunk_bytes, self.files[number].size - offset))
+
+    def chunks_of(self, part: Range) -> range:
+        """The chunks that the bytes lie in."""
+        if not part.size:
+            return range(0)
+        return range(
+            part.offset // self.chunk_bytes,
+            (part.offset + part.size - 1) // self.chunk_bytes + 1,
+        )
+
+
+def write_manifest(manifest: Manifest) -> bytes:
+    """Canonical: equal manifests are equal bytes."""
+    record = {
+        "brisk_manifest": FORMAT,
+        "model": manifest.model,
+        "gathered": manifest.gathered,
+        "chunk_bytes": manifest.chunk_bytes,
+        "files": [
+            {
+                "name": file.name,
+                "size": file.size,
+                "form": file.form,
+                "digest": file.digest,
+                "sketch": file.sketch,
+                "chunks": file.chunks.hex(),
+            }
+            for file in manifest.files
+        ],
+        "head": [list(part) for part in manifest.head],
+        "order": [list(part) for part in manifest.order],
+        "cuts": list(manifest.cuts),
+        "segments": [list(segment) for segment in manifest.segments],
+    }
+    return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
+
+
+def read_manifest(text: bytes, sha256: str) -> Manifest:
+    """``sha256``: in hexadecimal digits, as whoever trusts the model says.
+
+    Raises InvalidModelError where the bytes have another digest, or are no manifest.
+    """
+    found = hashlib.sha256(text).hexdigest()
+    if found != sha256:
+        raise InvalidModelError(f"the manifest has SHA-256 {found}, expected {sha256}")
+    try:
+        return _read(json.loads(text))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InvalidModelError(f"the manifest is none: {error!r:.200}") from error
+
+
+def _read(record: Mapping[str, Any]) -> Manifest:
+    if record["brisk_manifest"] != FORMAT:
+        _refuse(f"it is of format {record['brisk_manifest']!r:.20}, expected {FORMAT}")
+    if len(record["files"]) > MOST_FILES:
+        _refuse(f"it names {len(record['files'])} files, expected {MOST_FILES} at most")
+    files = tuple(
+        ListedFile(
+            _text(file["name"]),
+            _whole(file["size"]),
+            _text(file["form"]),
+            _text(file["digest"]),
+            _text(file["sketch"]),
+            bytes.fromhex(file["chunks"]),
+        )
+        for file in record["files"]
+    )
+    segments = tuple(
+        ListedSegment(float(run_s), _whole(size)) for run_s, size in record["segments"]
+    )
+    return Manifest(
+        files,
+        _whole(record["model"]),
+        _whole(record["gathered"]),
+        _whole(record["chunk_bytes"]),
+        tuple(_ranges(record["head"])),
+        tuple(_ranges(record["order"])),
+        tuple(map(_text, record["cuts"][:MOST_CUTS])),
+        segments,
+    )
+
+
+def _ranges(records: Sequence[Any]) -> Iterator[Range]:
+    if len(records) > MOST_RANGES:
+        _refuse(f"it has {len(records)} ranges, expected {MOST_RANGES} at most")
+    for file, offset, size in records:
+        yield Range(_whole(file), _whole(offset), _whole(size))
+
+
+def _check(manifest: Manifest) -> None:
+    chunk_bytes = manifest.chunk_bytes
+    if not LEAST_CHUNK_BYTES <= chunk_bytes <= MOST_CHUNK_BYTES or chunk_bytes & chunk_bytes - 1:
+        _refuse(f"its chunks are of {chunk_bytes} bytes")
+    names: set[str] = set()
+    for number, file in enumerate(manifest.files):
+        _check_name(file.name)
+        if file.name in names:
+            _refuse(f"it names '{file.name}' twice")
+        names.add(file.name)
+        if file.size > MOST_FILE_BYTES:
+            _refuse(f"'{file.name}' is of {file.size} bytes")
+        if len(file.chunks) != DIGEST_BYTES * manifest.chunk_count(number):
+            _refuse(f"'{file.name}' of {file.size} bytes has {len(file.chunks)} bytes of digests")
+        for digest, length in ((file.digest, 32), (file.sketch, 16)):
+            if number in manifest.own and not _is_digest(digest, length):
+                _refuse(f"'{file.name}' has no digest of its content")
+        if file.form and ("/" in file.form or not file.form.isascii() or file.form[0] == "."):
+            _refuse(f"'{file.name}' is a form of no name")
+    for name in names:
+        above = name.split("/")[:-1]
+        if any("/".join(above[:count]) in names for count in range(1, len(above) + 1)):
+            _refuse(f"'{name}' lies in what is a file")
+    if manifest.model not in manifest.own:
+        _refuse("it names no model")
+    if not manifest.gathered < len(manifest.files) or manifest.files[manifest.gathered].form:
+        _refuse("it names no file with the model's head")
+    head_bytes = sum(part.size for part in manifest.head)
+    if head_bytes != manifest.files[manifest.gathered].size:
+        _refuse(f"the head has {head_bytes} bytes, and its file another number of them")
+    for part in (*manifest.head, *manifest.order):
+        if part.file not in manifest.own:
+            _refuse(f"it has bytes of a file {part.file}")
+        if part.offset + part.size > manifest.files[part.file].size:
+            _refuse(f"it has bytes behind the end of '{manifest.files[part.file].name}'")
+    for segment in manifest.segments:
+        if not 0 <= segment.run_s < 3600:
+            _refuse(f"a segment takes {segment.run_s} s")
+
+
+def _check_name(name: str) -> None:
+    parts = name.split("/")
+    is_plain = len(name) <= _MOST_NAME and name.isprintable() and "\\" not in name
+    if not is_plain or any(part in ("", ".", "..") or part[0] == "." for part in parts):
+        _refuse(f"'{name!r:.80}' is no name of a file below it")
+
+
+def _is_digest(text: str, length: int) -> bool:
+    return len(text) == length and not set(text) - set("0123456789abcdef")
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r:.40} is no whole number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise InvalidModelError(f"the manifest cannot be used: {problem}")
+
+
+class Remote(NamedTuple):
+    """Where a version's model lies: the manifest's URL and SHA-256."""
+
+    url: str
+    sha256: str
+
+
+def read_remote(text: bytes, where: str) -> Remote:
+    """What ``model.remote`` says; ``where``: it lies, for messages.
+
+    Raises InvalidModelError where it says something else.
+    """
+    expected = 'expected {"url": "https://…/manifest.json", "sha256": "<64 hexadecimal digits>"}'
+    try:
+        record = json.loads(text)
+        names = set(record) if isinstance(record, dict) else set()
+        if names != {"url", "sha256"}:
+            raise InvalidModelError(f"{where}: {sorted(names)!r:.120}; {expected}")
+        url, sha256 = _text(record["url"]), _text(record["sha256"]).lower()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidModelError(f"{where}: {error}; {expected}") from error
+    if not _is_digest(sha256, 64) or "://" not in url or not url.isprintable():
+        raise InvalidModelError(f"{where}: {url!r:.120}, {sha256!r:.80}; {expected}")
+    return Remote(url, sha256)

@@ -1,0 +1,1 @@
+"""Writing a model where other hosts can fetch it from (Flashpoint, chapter 5)."""

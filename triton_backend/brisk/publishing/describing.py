@@ -1,0 +1,204 @@
+"""What is published of a model: its files as they are, what a start reads first, in which order
+it reads the rest, and its prepared form for machines like this one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from onnx import TensorProto
+
+from brisk.artefacts import content
+from brisk.artefacts.container import DIGEST_BYTES as SEAL_BYTES
+from brisk.artefacts.container import HEADER_BYTES
+from brisk.copies.manifest import CHUNK_BYTES, ListedFile, ListedSegment, Manifest, Range
+from brisk.errors import BriskError, InvalidModelError
+from brisk.paths import open_file, open_inside
+from brisk.segments.frame import SegmentFrame
+from brisk.segments.model.extraction import normalise
+from brisk.segments.model.graph_names import constants_of
+from brisk.segments.model.late_cut import late_cut
+from brisk.segments.model.model_file import ModelFile, read_model_file
+from brisk.segments.model.sources import BareModel
+from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.trial import SIZES, made_up
+from brisk.segments.source import FileBytes, Source
+from brisk.segments.starting import open_warm_program
+
+GATHERED_NAME = "head.bin"
+FORMS_FOLDER = "forms"
+
+RUNS = 5
+"""Of which the fastest counts, segment by segment, behind one that is not measured."""
+
+_WEIGHTS = frozenset(
+    number
+    for name, number in TensorProto.DataType.items()
+    if name.startswith(("FLOAT", "BFLOAT", "DOUBLE", "INT8", "UINT8", "INT4", "UINT4"))
+)
+"""Types of what is computed with only; all others may decide shapes when a model is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """``contents``: by the name that a file has beside the manifest, where its bytes are: in a
+    file of this machine, or here."""
+
+    manifest: Manifest
+    contents: Mapping[str, Path | bytes]
+
+
+def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
+    """``threads``: of the runs that say how long each segment takes. ``with_form``: whether the
+    prepared form is published, if there is one for this machine.
+
+    Raises InvalidModelError where the model cannot be read, and OSError.
+    """
+    read = read_model_file(model)
+    names = [model.name, *(name for name in read.files if name != model.name)]
+    if GATHERED_NAME in names:
+        raise InvalidModelError(f"{model}: its data lies in '{GATHERED_NAME}'; rename that")
+    cuts = cuts_of(model)
+    source = BareModel(model, threads, cuts)
+    paths = {name: model.parent / name for name in names}
+    numbers = {path: number for number, path in enumerate(paths.values())}
+    weights = list(_in_order(read, source))
+    sizes = [path.stat().st_size for path in paths.values()]
+    order = [Range(numbers[path], offset, size) for path, offset, size in weights]
+    head = list(_rest(sizes, order))
+    gathered = b"".join(_bytes_of(paths[names[part.file]], part) for part in head)
+    found = content.content_of(model, [content.ITSELF, *names[1:]]).digests
+    files = []
+    for name, size in zip(names, sizes, strict=True):
+        digest = found[content.ITSELF if name == model.name else name]
+        with _opened(model, name) as file:
+            sketch = content.sketch_of(file)
+        files.append(ListedFile(name, size, "", digest, sketch, _chunks_of(paths[name])))
+    files.append(ListedFile(GATHERED_NAME, len(gathered), "", "", "", _digests([gathered])))
+    contents: dict[str, Path | bytes] = {**paths, GATHERED_NAME: gathered}
+    form = find_prepared(model, cuts) if with_form else None
+    if form is not None and not (kept := PreparedModel(form, model, threads, cuts)).plan.defaults:
+        data = unsealed(form)
+        name = f"{FORMS_FOLDER}/{form.name}"
+        files.append(ListedFile(name, len(data), form.name, "", "", _digests([data])))
+        contents[name] = data
+        source_of_runs: Source = kept
+    else:
+        source_of_runs = source
+    weight_bytes = [
+        sum(part.size for part in source.reads(index))
+        for index in range(len(source.plan.segments))
+    ]
+    segments = tuple(_measured(source_of_runs, weight_bytes))
+    manifest = Manifest(
+        tuple(files), 0, len(names), CHUNK_BYTES, tuple(head), tuple(order), cuts, segments
+    )
+    return Published(manifest, contents)
+
+
+def cuts_of(model: Path) -> tuple[str, ...]:
+    """Values behind which the model is cut where it arrives. Raises InvalidModelError."""
+    read = read_model_file(model)
+    normalise(read.proto)
+    found = late_cut(read)
+    return (found,) if found else ()
+
+
+def unsealed(form: Path) -> bytes:
+    """A prepared form without this machine's seal: who fetches it seals it anew, when it has been
+    compared with the manifest."""
+    data = bytearray(form.read_bytes())
+    data[HEADER_BYTES - SEAL_BYTES : HEADER_BYTES] = bytes(SEAL_BYTES)
+    return bytes(data)
+
+
+def _in_order(read: ModelFile, source: BareModel) -> Iterator[FileBytes]:
+    """Weights in the order of the segments that compute with them, each byte once."""
+    given = {info.name for info in read.proto.graph.input} & constants_of(read.proto.graph)
+    streamed = {
+        name
+        for name, weight in read.weights.items()
+        if weight.kind in _WEIGHTS and name not in given
+    }
+    seen: set[FileBytes] = set()
+    names = [
+        [tensor.name for tensor in segment.proto.graph.initializer if tensor.name in streamed]
+        for segment in source.segments
+    ]
+    for part in (part for each in (*names, sorted(streamed)) for part in read.bytes_of(each)):
+        if part not in seen and not any(_overlap(part, other) for other in seen):
+            seen.add(part)
+            yield part
+
+
+def _overlap(one: FileBytes, other: FileBytes) -> bool:
+    is_apart = one.offset + one.size <= other.offset or other.offset + other.size <= one.offset
+    return one.path == other.path and not is_apart
+
+
+def _rest(sizes: Sequence[int], parts: Sequence[Range]) -> Iterator[Range]:
+    """What of files of these sizes lies in none of ``parts``, which do not overlap."""
+    for number, size in enumerate(sizes):
+        position = 0
+        for part in sorted(part for part in parts if part.file == number):
+            if part.offset > position:
+                yield Range(number, position, part.offset - position)
+            position = part.offset + part.size
+        if size > position:
+            yield Range(number, position, size - position)
+
+
+def _measured(source: Source, weight_bytes: Sequence[int]) -> Iterator[ListedSegment]:
+    """What a run takes in each segment, on this machine; nothing where no inputs can be made up
+    that the model takes, or it is cut otherwise."""
+    plan = source.plan
+    if len(plan.segments) != len(weight_bytes):
+        return
+    for size in SIZES:
+        try:
+            inputs = made_up(plan, size)
+            program = open_warm_program(source)
+            runs = [_timed(SegmentFrame(program, inputs)) for _ in range(RUNS + 1)][1:]
+        except (BriskError, KeyError, TypeError, ValueError):
+            continue
+        fastest = [min(each) for each in zip(*runs, strict=True)]
+        yield from map(ListedSegment, fastest, weight_bytes)
+        return
+
+
+def _timed(frame: SegmentFrame) -> list[float]:
+    taken = []
+    while not frame.is_finished:
+        started_s = time.perf_counter()
+        frame.step()
+        taken.append(time.perf_counter() - started_s)
+    return taken
+
+
+def _opened(model: Path, name: str) -> BinaryIO:
+    return open_file(model) if name == model.name else open_inside(model.parent, name, "data")
+
+
+def _bytes_of(path: Path, part: Range) -> bytes:
+    with open(path, "rb") as file:
+        file.seek(part.offset)
+        return file.read(part.size)
+
+
+def _chunks_of(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return _digests(iter(lambda: file.read(CHUNK_BYTES), b""))
+
+
+def _digests(parts: Iterable[bytes]) -> bytes:
+    """SHA-256 of each chunk of ``parts``, each of which ends with one."""
+    return b"".join(
+        hashlib.sha256(part[start : start + CHUNK_BYTES]).digest()
+        for part in parts
+        for start in range(0, len(part), CHUNK_BYTES)
+    )

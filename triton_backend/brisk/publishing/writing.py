@@ -1,0 +1,137 @@
+"""Where a model is published to: a folder, an HTTP server that takes PUT, an S3 bucket."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit, urlunsplit
+
+from brisk.copies.manifest import NAME, write_manifest
+from brisk.errors import InvalidConfigurationError, UnavailableError
+from brisk.publishing.describing import Published
+
+TIMEOUT_S = 60.0
+"""For an HTTP server to take anything of a file."""
+
+_SCHEMES = ("file", "http", "https", "s3")
+
+
+def publish(
+    published: Published, url: str, tell: Callable[[str], None] = lambda line: None
+) -> str:
+    """Write everything below ``url``, the manifest last; the text of ``model.remote``.
+
+    Raises InvalidConfigurationError for a place that cannot be written to, UnavailableError where
+    it does not take a file.
+    """
+    put = _writer(url)
+    for name, content in published.contents.items():
+        with _opened(content) as (file, size):
+            tell(f"{name}: {size / 1e6:.1f} MB")
+            put(name, file, size)
+    text = write_manifest(published.manifest)
+    put(NAME, io.BytesIO(text), len(text))
+    return remote_text(url, text)
+
+
+def remote_text(url: str, manifest: bytes) -> str:
+    """What an entry's ``model.remote`` says of a manifest that lies below ``url``."""
+    sha256 = hashlib.sha256(manifest).hexdigest()
+    return json.dumps({"url": f"{_place(url)}/{NAME}", "sha256": sha256}, indent=1) + "\n"
+
+
+def _place(url: str) -> str:
+    if urlsplit(url).scheme not in _SCHEMES:
+        url = Path(os.path.abspath(url)).as_uri()
+    parts = urlsplit(url)
+    bare = parts.netloc.rpartition("@")[2]  # nobody else's password stands in an entry
+    return urlunsplit((parts.scheme, bare, parts.path.rstrip("/"), "", ""))
+
+
+@contextlib.contextmanager
+def _opened(content: Path | bytes) -> Iterator[tuple[BinaryIO, int]]:
+    """A file and its size."""
+    if isinstance(content, bytes):
+        yield io.BytesIO(content), len(content)
+        return
+    with open(content, "rb") as file:
+        yield file, os.fstat(file.fileno()).st_size
+
+
+_Put = Callable[[str, BinaryIO, int], None]
+
+
+def _writer(url: str) -> _Put:
+    scheme = urlsplit(url).scheme
+    if scheme in ("http", "https"):
+        return lambda name, file, size: _put_http(f"{url.rstrip('/')}/{name}", file, size)
+    if scheme == "s3":
+        return _to_s3(url)
+    folder = Path(urlsplit(url).path if scheme == "file" else url)
+    if "://" in url and scheme != "file":
+        raise InvalidConfigurationError(
+            f"'{url:.80}': expected a folder, or a URL of {', '.join(_SCHEMES)}"
+        )
+    return lambda name, file, size: _put_file(folder / name, file)
+
+
+def _put_file(target: Path, file: BinaryIO) -> None:
+    """Whole or not at all, readable by all: a web server may be another user."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        try:
+            with open(descriptor, "wb") as copy:
+                while part := file.read(1 << 20):
+                    copy.write(part)
+            os.chmod(draft, 0o644)
+            os.rename(draft, target)
+        except BaseException:
+            os.unlink(draft)
+            raise
+    except OSError as error:
+        raise UnavailableError(f"{target} cannot be written: {error}") from error
+
+
+def _put_http(url: str, file: BinaryIO, size: int) -> None:
+    shown = _place(url)
+    request = urllib.request.Request(
+        url, data=file, method="PUT", headers={"Content-Length": str(size)}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S):
+            return
+    except urllib.error.HTTPError as error:
+        raise UnavailableError(f"PUT {shown}: {error.code} {error.reason}") from error
+    except OSError as error:
+        raise UnavailableError(f"PUT {shown}: {error}") from error
+
+
+def _to_s3(url: str) -> _Put:
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+    except ImportError as error:
+        raise InvalidConfigurationError(
+            "publishing to s3:// needs boto3: pip install 'brisk-triton[s3]'"
+        ) from error
+    parts = urlsplit(url)
+    client: Any = boto3.client("s3")
+
+    def put(name: str, file: BinaryIO, size: int) -> None:
+        key = f"{parts.path.strip('/')}/{name}".lstrip("/")
+        try:
+            client.upload_fileobj(file, parts.netloc, key)
+        except (BotoCoreError, ClientError) as error:
+            raise UnavailableError(f"s3://{parts.netloc}/{key}: {error}") from error
+
+    return put

@@ -1,0 +1,316 @@
+"""What a session's segments still wait for of a copy, and when its requests may begin.
+
+Lanes make a segment's session as soon as its bytes are here, in order, so that a start is done
+soon after the last byte. A run is begun as late as it can be without being later for that: from
+then on its segments are there by the time it has come to them. So it holds no processor that
+others could have while bytes are on their way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from brisk.copies.courier import Courier, FetchProgress
+from brisk.copies.local import LocalCopy
+from brisk.copies.manifest import Range, Remote
+from brisk.errors import ArtefactError, BriskError, InternalError, UnavailableError
+from brisk.runtime.log import LOGGER
+from brisk.segments.source import FileBytes, Source
+from brisk.segments.table import GiveWay, LayerTable
+
+STALLED_S = 10.0
+"""Without a further byte: from then on requests are refused until some come."""
+
+SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
+"""Between two looks at whether a segment's bytes are here."""
+
+_RETRY_S = 0.5
+
+_Tell = Callable[[], None]
+
+_File = TypeVar("_File")
+"""A model's file as it was read, or None."""
+
+
+def is_ripe(missing_bytes: Sequence[int], run_s: Sequence[float], bytes_per_s: float) -> bool:
+    """Whether a run that begins now comes to no segment before its bytes are here.
+
+    ``missing_bytes``: of each segment, in the order in which they come. ``run_s``: what the run
+    computes in each; the bytes of the last segment hide behind what those before it take.
+    """
+    arrives_s = reached_s = 0.0
+    for missing, run in zip(missing_bytes, run_s, strict=True):
+        if missing:
+            if bytes_per_s <= 0:
+                return False
+            arrives_s += missing / bytes_per_s
+            if arrives_s > reached_s:
+                return False
+        reached_s += run
+    return True
+
+
+class ModelArrival:
+    """Of one session's files: ``expect``, then ``follow``.
+
+    Lanes wait in ``give_way`` before they take a segment; a thread of its own asks the courier.
+    """
+
+    def __init__(self, copy: LocalCopy) -> None:
+        """Raises BriskError where the copy cannot be fetched any more."""
+        self.copy = copy
+        self._sha256 = copy.folder.name
+        self._courier = Courier()
+        try:
+            self._courier.open(Remote("", self._sha256))
+        except BaseException:
+            self._courier.close()
+            raise
+        self._needs: Sequence[Sequence[Range]] = ()
+        self._run_s: Sequence[float] = ()
+        self._bytes_per_s = 0.0
+        self._lock = threading.Lock()
+        self._on_ripe: list[_Tell] = []
+        self._on_whole: list[_Tell] = []
+        self._on_stall: list[_Tell] = []
+        self.is_ripe = False
+        """Whether requests may begin to run."""
+        self.problem: UnavailableError | None = None
+        """Why nothing arrives, where that has lasted."""
+        self._is_whole = False
+        self._is_closed: Callable[[], bool] = lambda: False
+
+    def close(self) -> None:
+        """Nothing is followed."""
+        self._courier.close()
+
+    def words(self) -> str:
+        """How far what is fetched has come; empty where all is here."""
+        if self._is_whole:
+            return ""
+        own = self.copy.manifest.files
+        every = [Range(number, 0, own[number].size) for number in self.copy.manifest.own]
+        missing, size = self.copy.missing_bytes(every), sum(part.size for part in every)
+        needed = sum(self.copy.missing_bytes(parts) for parts in self._needs)
+        text = f"{(size - missing) / 1e6:.0f} of {size / 1e6:.0f} MB are here"
+        if needed:
+            text += f", {needed / 1e6:.1f} MB before it can run"
+        if self.problem is not None:
+            return f"{text}; {self.problem}"
+        return f"{text}, {self._bytes_per_s / 1e6:.0f} MB/s"
+
+    def take_form(self, name: str) -> Path | None:
+        """The prepared form of this name, which arrives instead of raw weights; None where they
+        come sooner, or none was published. Raises BriskError."""
+        if self.copy.manifest.form_named(name) is None:
+            return None
+        return self._courier.take(self._sha256, name)
+
+    def expect(self, source: Source) -> None:
+        """What ``source`` reads for each segment is what is waited for."""
+        count = len(source.plan.segments)
+        self._needs = [
+            [self._range(part) for part in source.reads(index)] for index in range(count)
+        ]
+        listed = self.copy.manifest.segments
+        if len(listed) == count:
+            self._run_s = [segment.run_s for segment in listed]
+        else:  # cut otherwise than where it was published: nobody knows
+            self._run_s = [0.0] * count
+
+    def follow(self, table: LayerTable[Any]) -> None:
+        """Fetch it, and then what is left of the model, for as long as ``table`` is open."""
+        self._is_closed = lambda: table.is_closed
+        self._look()
+        threading.Thread(target=self._work, name="brisk-arrival", daemon=True).start()
+
+    def give_way(self, others: GiveWay | None) -> GiveWay:
+        """For lanes: until the bytes of the next segment are here, or the table is closed; then
+        what ``others`` say."""
+
+        def wait(table: LayerTable[Any]) -> None:
+            while not table.is_closed:
+                index = table.next_free()
+                if index is None or self.is_here(index):
+                    break
+                time.sleep(self._pause_s(index))
+                self._look()
+            if others is not None:
+                others(table)
+
+        return wait
+
+    def is_here(self, index: int) -> bool:
+        """Whether all that opening a segment reads is here."""
+        return self.copy.is_here(self._needs[index])
+
+    def wait_for(self, index: int) -> None:
+        """Until it is: for a run that has come to the segment sooner than was to be expected.
+
+        Raises UnavailableError where nothing arrives any more, or nobody needs it.
+        """
+        while not self.is_here(index):
+            if self._is_closed():
+                raise UnavailableError("the model was unloaded while it arrived")
+            if self.problem is not None:
+                raise self.problem
+            time.sleep(self._pause_s(index))
+
+    def when_ripe(self, tell: _Tell) -> None:
+        """Call ``tell``, in any thread, when requests may begin to run: at once where they may."""
+        self._register(self._on_ripe, lambda: self.is_ripe, tell)
+
+    def when_whole(self, tell: _Tell) -> None:
+        """The same when all of the model's files are here."""
+        self._register(self._on_whole, lambda: self._is_whole, tell)
+
+    def when_stalled(self, tell: _Tell) -> None:
+        """Call ``tell`` each time when nothing has arrived for long: see ``problem``."""
+        self._on_stall.append(tell)
+
+    def _register(self, told: list[_Tell], is_so: Callable[[], bool], tell: _Tell) -> None:
+        with self._lock:
+            if not is_so():
+                told.append(tell)
+                return
+        tell()
+
+    def _range(self, part: FileBytes) -> Range:
+        number = self.copy.number_of(part.path)
+        if number is None:
+            raise InternalError(f"{part.path} is no file of {self.copy.folder}")
+        return Range(number, part.offset, part.size)
+
+    def _pause_s(self, index: int) -> float:
+        """Until another look is worth it: a quarter of what the bytes are likely to take."""
+        if self._bytes_per_s <= 0:
+            return 10 * SHORTEST_LOOK_S
+        likely_s = self.copy.missing_bytes(self._needs[index]) / self._bytes_per_s
+        return min(max(likely_s / 4, SHORTEST_LOOK_S), LONGEST_LOOK_S)
+
+    def _look(self) -> None:
+        """Let requests run if they may. Any thread."""
+        if self.is_ripe:
+            return
+        missing = [self.copy.missing_bytes(parts) for parts in self._needs]
+        if is_ripe(missing, self._run_s, self._bytes_per_s):
+            with self._lock:
+                self.is_ripe = True
+                told, self._on_ripe = self._on_ripe, []
+            for tell in told:
+                tell()
+
+    # The thread that asks the courier.
+
+    def _work(self) -> None:
+        """Ends when all is here, or the table is closed."""
+        own = self.copy.manifest
+        parts = [part for need in self._needs for part in need]
+        every = [Range(number, 0, own.files[number].size) for number in own.own]
+        try:
+            for wanted in (parts, every):
+                if not self._await(wanted):
+                    return
+                self._look()
+        except Exception as error:  # noqa: BLE001  # nobody else would tell
+            LOGGER.error(f"{self.copy.folder}: {type(error).__name__}: {error}")
+            return
+        finally:
+            self._courier.close()
+        with self._lock:
+            self._is_whole = True
+            told, self._on_whole = self._on_whole, []
+        for tell in told:
+            tell()
+
+    def _await(self, wanted: Sequence[Range]) -> bool:
+        """Until all of it is here; False where the table is closed before. A courier that ends is
+        started again."""
+        stalled_since_s, least = time.monotonic(), self.copy.missing_bytes(wanted)
+        while not self._is_closed():
+            problem = ""
+            try:
+                for progress in self._asked(wanted):
+                    if self._is_closed():
+                        return False
+                    problem = progress.problem
+                    self._bytes_per_s = progress.bytes_per_s
+                    self._look()
+                    if progress.missing_bytes < least:
+                        least, stalled_since_s = progress.missing_bytes, time.monotonic()
+                        self.problem = None
+                    elif time.monotonic() - stalled_since_s > STALLED_S:
+                        self._stall(problem)
+                self.problem = None
+                return True
+            except (BriskError, OSError) as error:
+                if time.monotonic() - stalled_since_s > STALLED_S:
+                    self._stall(str(error))
+                time.sleep(_RETRY_S)
+                self._connect_again()
+        return False
+
+    def _asked(self, wanted: Sequence[Range]) -> Iterator[FetchProgress]:
+        if self.copy.is_here(wanted):
+            return iter(())
+        return self._courier.wait(self._sha256, wanted)
+
+    def _connect_again(self) -> None:
+        """What goes wrong is seen when it is asked."""
+        self._courier.close()
+        try:
+            self._courier = Courier()
+            self._courier.open(Remote("", self._sha256))
+        except (BriskError, OSError) as error:
+            LOGGER.warning(f"{self.copy.folder}: {error}")
+
+    def _stall(self, problem: str) -> None:
+        is_new = self.problem is None
+        self.problem = UnavailableError(
+            f"the model's bytes have not arrived for {STALLED_S:g} s: {problem or 'no source'}"
+        )
+        if is_new:
+            LOGGER.warning(f"{self.copy.folder}: {self.problem}")
+        for tell in self._on_stall:
+            tell()
+
+
+def open_arriving(
+    copy: LocalCopy,
+    form: str | None,
+    of_sibling: Callable[[], tuple[_File, Source | None]],
+    of_form: Callable[[Path], Source],
+    of_weights: Callable[[_File], Source],
+) -> tuple[Source, ModelArrival]:
+    """What starts soonest of a model whose bytes are on their way, and what is to be waited for
+    before each of its segments is opened.
+
+    The form of another model of its structure, with this one's weights: those are all that it
+    needs. Its own prepared form, where one was published for this machine and comes sooner than
+    what it saves. Else its weights as they are in its file.
+
+    ``form``: name of the form for this machine; None: forms are not wanted. ``of_sibling``: the
+    model's file, read, and a sibling's form with its weights, if there is one. No session is made
+    before a segment's bytes are here: what ONNX Runtime does not take is told by requests, not by
+    the load. Raises UnavailableError where nothing can be fetched, and what reading the file does.
+    """
+    arrival = ModelArrival(copy)
+    try:
+        read, source = of_sibling()
+        taken = arrival.take_form(form) if source is None and form is not None else None
+        if taken is not None:
+            try:
+                source = of_form(taken)
+            except ArtefactError as error:
+                LOGGER.warning(f"{error}; its weights are fetched instead")
+        if source is None:
+            source = of_weights(read)
+        arrival.expect(source)
+    except BaseException:
+        arrival.close()
+        raise
+    return source, arrival
