@@ -177,7 +177,8 @@ def test_a_courier_that_dies_is_started_again_and_goes_on(
     copy = copy_of(local)
     with opened(place, describe(local)) as connection:
         _, answer = submit(connection, X)
-        wait_until(lambda: copy.missing_bytes(copy.manifest.order) < 0.7 * size, "half of it")
+        spans = copy.spans(copy.manifest.order)
+        wait_until(lambda: copy.missing_bytes(spans) < 0.7 * size, "half of it")
         end_courier()
         registry.let_go()
         np.testing.assert_allclose(

@@ -182,11 +182,9 @@ def fetch(remote_file: Path) -> Path:
     path = resolve(remote_file)
     copy = LocalCopy(remote_directory() / remote.sha256)
     if not copy.is_whole:
-        files = copy.manifest.files
         with Courier() as courier:
             courier.open(remote)
-            own = [Range(number, 0, files[number].size) for number in copy.manifest.own]
-            for progress in courier.wait(remote.sha256, own):
+            for progress in courier.wait(remote.sha256, copy.all_of_it):
                 if progress.problem and not progress.bytes_per_s:
                     raise UnavailableError(f"{remote_file}: {progress.problem}")
     return path

@@ -28,6 +28,7 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from brisk.copies.manifest import (
     NAME,
@@ -48,6 +49,10 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 HERE = 1
 """Of a chunk's byte in ``progress``."""
+
+
+Spans: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Of chunks, by their numbers among those of all files: the first, and that behind the last."""
 
 
 def remote_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -122,31 +127,49 @@ class LocalCopy:
     @property
     def has_head(self) -> bool:
         """Whether all but the weights can be read."""
-        return (self.folder / WHOLE).exists() or self.is_here([self.manifest.gathered_range])
+        return (self.folder / WHOLE).exists() or self.is_here(
+            self.spans([self.manifest.gathered_range])
+        )
 
     @property
     def is_whole(self) -> bool:
         """Whether every byte of the model's own files is here."""
         if (self.folder / WHOLE).exists():
             return True
-        own = self.manifest.own
-        return self.is_here(Range(each, 0, self.manifest.files[each].size) for each in own)
+        return self.is_here(self.spans(self.all_of_it))
 
-    def is_here(self, parts: Iterable[Range]) -> bool:
-        """Whether all of these bytes can be read."""
-        return not any(True for _ in self.missing(parts))
+    @property
+    def all_of_it(self) -> list[Range]:
+        """Every byte of the model's own files."""
+        files = self.manifest.files
+        return [Range(number, 0, files[number].size) for number in self.manifest.own]
 
-    def missing(self, parts: Iterable[Range]) -> Iterator[Range]:
-        """The chunks, in order, that these bytes lie in and that are not here."""
-        manifest = self.manifest
-        for part in parts:
-            start = HEADER_BYTES + self._starts[part.file]
-            for chunk in manifest.chunks_of(part):
-                if self._progress[start + chunk] != HERE:
-                    yield manifest.chunk_range(part.file, chunk)
+    def spans(self, parts: Iterable[Range]) -> Spans:
+        """The chunks that these bytes lie in."""
+        numbers = {
+            self._starts[part.file] + chunk
+            for part in parts
+            for chunk in self.manifest.chunks_of(part)
+        }
+        found: list[tuple[int, int]] = []
+        for number in sorted(numbers):
+            if found and found[-1][1] == number:
+                found[-1] = found[-1][0], number + 1
+            else:
+                found.append((number, number + 1))
+        return tuple(found)
 
-    def missing_bytes(self, parts: Iterable[Range]) -> int:
-        return sum(part.size for part in self.missing(parts))
+    def is_here(self, spans: Spans) -> bool:
+        """Whether all of these chunks can be read."""
+        return self.missing_bytes(spans) == 0
+
+    def missing_bytes(self, spans: Spans) -> int:
+        """Of the chunks that are not here; the last one of a file counts as a whole one."""
+        count = 0
+        for start, end in spans:
+            noted = self._progress[HEADER_BYTES + start : HEADER_BYTES + end]
+            count += end - start - noted.count(HERE)
+        return count * self.manifest.chunk_bytes
 
     def _map_progress(self) -> mmap.mmap | bytes:
         count = HEADER_BYTES + self._starts[-1]

@@ -1,6 +1,7 @@
 """What runs in the host of ``brisk bench streamed``: for each line that it is told one start.
 
-A new server with an empty cache, then the load of an entry, its first answer and its warm ones.
+A new server with an empty cache, which serves another model and has its courier, then the load of
+an entry, its first answer and its warm ones.
 The clock starts when the load is asked for; what is downloaded before a load counts, too.
 """
 
@@ -8,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +29,7 @@ from brisk.copies.local import LocalCopy, remote_directory
 from brisk.copies.manifest import Range
 from brisk.errors import ArtefactError
 from brisk_client.benchmarks.engines.agreement import agree_by_name
-from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
+from brisk_client.benchmarks.harness.served_entries import sample_file, write_brisk_entry
 from brisk_client.benchmarks.harness.served_server import (
     WITHOUT_COMPLETION,
     BenchmarkServer,
@@ -37,8 +40,10 @@ from brisk_client.disb.wire import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 WARM_RUNS = 20
-ENTRY = "model"
-_LOOK_S = 0.001
+ENTRY, OTHER = "model", "other"
+"""What is started; what the server serves already."""
+
+_LOOK_S = 0.005
 
 
 def main(model: str) -> None:
@@ -56,10 +61,13 @@ def start(case: Case, told: dict[str, Any]) -> dict[str, float]:
         write_brisk_entry(repository, case.file, ENTRY, {})
         file = repository / ENTRY / "1" / "model.onnx"
         file.unlink()
+        write_brisk_entry(repository, sample_file("mlp/1"), OTHER, {})
         environment = {"BRISK_CACHE_DIR": str(cache)}
         options = [WITHOUT_COMPLETION, "--model-control-mode=explicit"]
         with benchmark_server(repository, environment, options) as server:
             client = InferenceServerClient(server.grpc)
+            client.load_model(OTHER)
+            _start_courier(server, environment)
             begun_s = time.perf_counter()
             if "url" in told:
                 with urllib.request.urlopen(told["url"]) as response, open(file, "wb") as target:
@@ -90,6 +98,13 @@ def start(case: Case, told: dict[str, Any]) -> dict[str, float]:
         "warm_s": warm_s,
         "again_s": again_s,
     }
+
+
+def _start_courier(server: BenchmarkServer, environment: Mapping[str, str]) -> None:
+    """As ``brisk serve`` does when it starts, where a repository has such entries."""
+    code = "from brisk.copies.courier import Courier; Courier().close()"
+    own = {**os.environ, **environment, "BRISK_RUNTIME_DIR": str(server.place.base)}
+    subprocess.run([sys.executable, "-c", code], env=own, check=True)
 
 
 def _unload(client: InferenceServerClient) -> None:
@@ -138,8 +153,8 @@ def _has_all(copy: LocalCopy) -> bool:
     ]
     if taken:
         size = copy.manifest.files[taken[0]].size
-        return copy.is_here([Range(taken[0], 0, size)])
-    return copy.is_here(copy.manifest.order)
+        return copy.is_here(copy.spans([Range(taken[0], 0, size)]))
+    return copy.is_here(copy.spans(copy.manifest.order))
 
 
 def _ask(server: BenchmarkServer, case: Case, count: int) -> list[tuple[float, float]]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from brisk.copies.courier import Courier, FetchProgress
-from brisk.copies.local import LocalCopy
+from brisk.copies.local import LocalCopy, Spans
 from brisk.copies.manifest import Range, Remote
 from brisk.errors import ArtefactError, BriskError, InternalError, UnavailableError
 from brisk.runtime.log import LOGGER
@@ -27,6 +27,10 @@ STALLED_S = 10.0
 
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
 """Between two looks at whether a segment's bytes are here."""
+
+FIRST_RUN = 3.0
+"""How many times as long as a warm one a first run takes, which touches weights for the first time
+while others of them still arrive: 2.5 to 4 on two processors."""
 
 _RETRY_S = 0.5
 
@@ -71,6 +75,10 @@ class ModelArrival:
             self._courier.close()
             raise
         self._needs: Sequence[Sequence[Range]] = ()
+        self._spans: Sequence[Spans] = ()
+        """Of each segment."""
+        self._every: Spans = ()
+        """Of all that is needed."""
         self._run_s: Sequence[float] = ()
         self._bytes_per_s = 0.0
         self._lock = threading.Lock()
@@ -92,10 +100,10 @@ class ModelArrival:
         """How far what is fetched has come; empty where all is here."""
         if self._is_whole:
             return ""
-        own = self.copy.manifest.files
-        every = [Range(number, 0, own[number].size) for number in self.copy.manifest.own]
-        missing, size = self.copy.missing_bytes(every), sum(part.size for part in every)
-        needed = sum(self.copy.missing_bytes(parts) for parts in self._needs)
+        every = self.copy.all_of_it
+        size = sum(part.size for part in every)
+        missing = min(self.copy.missing_bytes(self.copy.spans(every)), size)
+        needed = self.copy.missing_bytes(self._every)
         text = f"{(size - missing) / 1e6:.0f} of {size / 1e6:.0f} MB are here"
         if needed:
             text += f", {needed / 1e6:.1f} MB before it can run"
@@ -116,9 +124,11 @@ class ModelArrival:
         self._needs = [
             [self._range(part) for part in source.reads(index)] for index in range(count)
         ]
+        self._spans = [self.copy.spans(parts) for parts in self._needs]
+        self._every = self.copy.spans(part for parts in self._needs for part in parts)
         listed = self.copy.manifest.segments
         if len(listed) == count:
-            self._run_s = [segment.run_s for segment in listed]
+            self._run_s = [FIRST_RUN * segment.run_s for segment in listed]
         else:  # cut otherwise than where it was published: nobody knows
             self._run_s = [0.0] * count
 
@@ -137,7 +147,7 @@ class ModelArrival:
                 index = table.next_free()
                 if index is None or self.is_here(index):
                     break
-                time.sleep(self._pause_s(index))
+                time.sleep(self._pause_s())
                 self._look()
             if others is not None:
                 others(table)
@@ -146,7 +156,7 @@ class ModelArrival:
 
     def is_here(self, index: int) -> bool:
         """Whether all that opening a segment reads is here."""
-        return self.copy.is_here(self._needs[index])
+        return self.copy.is_here(self._spans[index])
 
     def wait_for(self, index: int) -> None:
         """Until it is: for a run that has come to the segment sooner than was to be expected.
@@ -158,7 +168,7 @@ class ModelArrival:
                 raise UnavailableError("the model was unloaded while it arrived")
             if self.problem is not None:
                 raise self.problem
-            time.sleep(self._pause_s(index))
+            time.sleep(self._pause_s())
 
     def when_ripe(self, tell: _Tell) -> None:
         """Call ``tell``, in any thread, when requests may begin to run: at once where they may."""
@@ -185,18 +195,19 @@ class ModelArrival:
             raise InternalError(f"{part.path} is no file of {self.copy.folder}")
         return Range(number, part.offset, part.size)
 
-    def _pause_s(self, index: int) -> float:
-        """Until another look is worth it: a quarter of what the bytes are likely to take."""
+    def _pause_s(self) -> float:
+        """Until another look is worth it: a small part of what all that is needed is likely to
+        take."""
         if self._bytes_per_s <= 0:
             return 10 * SHORTEST_LOOK_S
-        likely_s = self.copy.missing_bytes(self._needs[index]) / self._bytes_per_s
-        return min(max(likely_s / 4, SHORTEST_LOOK_S), LONGEST_LOOK_S)
+        likely_s = self.copy.missing_bytes(self._every) / self._bytes_per_s
+        return min(max(likely_s / 16, SHORTEST_LOOK_S), LONGEST_LOOK_S)
 
     def _look(self) -> None:
         """Let requests run if they may. Any thread."""
         if self.is_ripe:
             return
-        missing = [self.copy.missing_bytes(parts) for parts in self._needs]
+        missing = [self.copy.missing_bytes(spans) for spans in self._spans]
         if is_ripe(missing, self._run_s, self._bytes_per_s):
             with self._lock:
                 self.is_ripe = True
@@ -208,11 +219,9 @@ class ModelArrival:
 
     def _work(self) -> None:
         """Ends when all is here, or the table is closed."""
-        own = self.copy.manifest
         parts = [part for need in self._needs for part in need]
-        every = [Range(number, 0, own.files[number].size) for number in own.own]
         try:
-            for wanted in (parts, every):
+            for wanted in (parts, self.copy.all_of_it):
                 if not self._await(wanted):
                     return
                 self._look()
@@ -230,7 +239,7 @@ class ModelArrival:
     def _await(self, wanted: Sequence[Range]) -> bool:
         """Until all of it is here; False where the table is closed before. A courier that ends is
         started again."""
-        stalled_since_s, least = time.monotonic(), self.copy.missing_bytes(wanted)
+        stalled_since_s, least = time.monotonic(), sum(part.size for part in wanted) + 1
         while not self._is_closed():
             problem = ""
             try:
@@ -255,7 +264,7 @@ class ModelArrival:
         return False
 
     def _asked(self, wanted: Sequence[Range]) -> Iterator[FetchProgress]:
-        if self.copy.is_here(wanted):
+        if self.copy.is_here(self.copy.spans(wanted)):
             return iter(())
         return self._courier.wait(self._sha256, wanted)
 
