@@ -71,7 +71,9 @@ class LayerTable(Generic[Part]):
             elif not self._wait_for(index):
                 if (other := self._claim_here()) is not None:
                     self._perform(other, EXECUTOR)
-                elif clock_ns() > give_up_ns and self._is_here(index):
+                elif not self._is_here(index):  # its lane waits for bytes, too
+                    give_up_ns = clock_ns() + int(RESCUE_S * 1e9)
+                elif clock_ns() > give_up_ns:
                     self._perform(index, EXECUTOR)
         if layer is None:
             raise self._errors[index]
