@@ -1,0 +1,85 @@
+"""Published folders of random bytes: what ``brisk publish`` makes of a model."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+from brisk.copies.manifest import (
+    CHUNK_BYTES,
+    NAME,
+    ListedFile,
+    Manifest,
+    Range,
+    write_manifest,
+)
+
+
+class Published(NamedTuple):
+    """A folder, ``manifest.json`` in it, and what its files hold."""
+
+    folder: Path
+    manifest: Manifest
+    sha256: str
+    contents: tuple[bytes, ...]
+
+    @property
+    def own(self) -> tuple[bytes, ...]:
+        return tuple(self.contents[number] for number in self.manifest.own)
+
+
+def listed(
+    name: str, content: bytes, form: str = "", chunk_bytes: int = CHUNK_BYTES
+) -> ListedFile:
+    digests = (
+        hashlib.sha256(content[offset : offset + chunk_bytes]).digest()
+        for offset in range(0, len(content), chunk_bytes)
+    )
+    whole = hashlib.sha256(content).hexdigest()
+    return ListedFile(name, len(content), form, whole[:32], whole[:16], b"".join(digests))
+
+
+def publish(
+    folder: Path,
+    size: int = 5_000_000,
+    *,
+    seed: int = 0,
+    forms: dict[str, bytes] | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+    weights_bytes: int = 300_000,
+) -> Published:
+    """A model of ``size`` bytes and a further file of weights. ``forms``: prepared ones."""
+    source = random.Random(seed)
+    model, weights = source.randbytes(size), source.randbytes(weights_bytes)
+    head_ranges = [(0, min(1000, size)), (size // 2, min(500, size - size // 2))]
+    gathered = b"".join(model[start : start + count] for start, count in head_ranges)
+    contents = [model, weights, gathered]
+    files = [
+        listed("model.onnx", model, chunk_bytes=chunk_bytes),
+        listed("data/weights.bin", weights, chunk_bytes=chunk_bytes),
+        listed("gathered", gathered, chunk_bytes=chunk_bytes),
+    ]
+    for form, content in (forms or {}).items():
+        contents.append(content)
+        files.append(listed(f"forms/{form}", content, form, chunk_bytes))
+    head = tuple(Range(0, start, count) for start, count in head_ranges)
+    order = (Range(0, 0, size), Range(1, 0, weights_bytes))
+    manifest = Manifest(
+        files=tuple(files),
+        model=0,
+        gathered=2,
+        chunk_bytes=chunk_bytes,
+        head=head,
+        order=order,
+        cuts=(),
+        segments=(),
+    )
+    text = write_manifest(manifest)
+    for file, content in zip(files, contents, strict=True):
+        path = folder / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (folder / NAME).write_bytes(text)
+    return Published(folder, manifest, hashlib.sha256(text).hexdigest(), tuple(contents))

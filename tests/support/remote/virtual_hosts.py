@@ -1,0 +1,224 @@
+"""Hosts that fetch a model from each other in virtual time: the product's fetching, serving and
+choosing, with links that have a rate, and no process, socket or second that passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from brisk.copies.manifest import ListedFile, write_manifest
+from brisk.sourcing.arriving import ArrivingCopy, make_copy
+from brisk.sourcing.fetching import Fetch
+from brisk.sourcing.policies.choosing import Told
+from brisk.sourcing.serving import arriving_bytes
+from brisk.sourcing.sources.failures import SourceError
+from brisk.sourcing.sources.peers import ASKED_S, HELD_S
+from brisk.sourcing.sources.registry import ByteSource, Pieces
+from brisk.sourcing.supply import Supply
+from support.remote.published import Published
+
+_PIECE_BYTES = 1 << 14
+
+
+class AtOnce(Executor):
+    """Runs what it is given before anything else goes on."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except OSError as error:
+            done.set_exception(error)
+        return done
+
+
+class Link:
+    """One direction of a host's link."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.free_s = 0.0
+        self.sent_bytes = 0
+
+
+async def carry(data: bytes, *links: Link) -> None:
+    """Over all of these at once, behind what is on them."""
+    loop = asyncio.get_running_loop()
+    begin_s = max(loop.time(), *(link.free_s for link in links))
+    for link in links:
+        link.free_s = begin_s + len(data) / link.bytes_per_s
+        link.sent_bytes += len(data)
+    await asyncio.sleep(max(link.free_s for link in links) - loop.time())
+
+
+class VirtualRegistry:
+    """What is published, behind one uplink."""
+
+    is_peer = False
+
+    def __init__(self, published: Published, bytes_per_s: float, down: Link) -> None:
+        self.name = "registry"
+        self.published = published
+        self.up = Link(bytes_per_s)
+        self.down = down
+        self.is_gone = False
+
+    def for_host(self, down: Link) -> VirtualRegistry:
+        other = VirtualRegistry(self.published, 1.0, down)
+        other.up = self.up
+        return other
+
+    @asynccontextmanager
+    async def read(
+        self, number: int, file: ListedFile, offset: int, size: int
+    ) -> AsyncIterator[Pieces]:
+        if self.is_gone:
+            raise SourceError("registry: refused")
+        yield Pieces(self._pieces(number, offset, size), offset, True)
+
+    async def _pieces(self, number: int, offset: int, size: int) -> AsyncIterator[bytes]:
+        content = self.published.contents[number]
+        for begin in range(offset, offset + size, _PIECE_BYTES):
+            if self.is_gone:
+                raise SourceError("registry: reset")
+            data = content[begin : min(begin + _PIECE_BYTES, offset + size)]
+            await carry(data, self.up, self.down)
+            yield data
+
+
+class VirtualPeer:
+    """A host as another one sees it."""
+
+    is_peer = True
+
+    def __init__(self, host: VirtualHost, seen_by: VirtualHost) -> None:
+        self.name = f"peer {host.name}"
+        self.host = host
+        self.seen_by = seen_by
+
+    @asynccontextmanager
+    async def read(
+        self, number: int, file: ListedFile, offset: int, size: int
+    ) -> AsyncIterator[Pieces]:
+        await asyncio.sleep(self.host.answer_s)
+        if self.host.is_dead:
+            raise SourceError(f"{self.name}: refused")
+        if self.host.is_cut:
+            await asyncio.sleep(3600.0)
+        yield Pieces(self._pieces(number, offset, size), offset, True)
+
+    async def _pieces(self, number: int, offset: int, size: int) -> AsyncIterator[bytes]:
+        host, loop = self.host, asyncio.get_running_loop()
+        served = arriving_bytes(host.copy, lambda: host.fetch, number, offset, offset + size)
+        async for data in served:
+            for begin in range(0, len(data), _PIECE_BYTES):
+                if host.is_dead:
+                    raise SourceError(f"{self.name}: reset")
+                if host.is_cut:
+                    await asyncio.sleep(3600.0)
+                host.pulled_s[self.seen_by.name] = loop.time()
+                piece = data[begin : begin + _PIECE_BYTES]
+                await carry(piece, host.up, self.seen_by.down)
+                yield piece
+
+    async def watch(self, supply: Supply) -> None:
+        """As ``PeerCopy.watch`` does, and ``CopyServer`` answers."""
+        clock = asyncio.get_running_loop().time
+        is_first = True
+        while True:
+            await supply.wait_until_curious()
+            asked_s = clock()
+            while self.host.supply is None and not is_first and clock() < asked_s + HELD_S:
+                await asyncio.sleep(0.002)
+            is_first = False
+            await asyncio.sleep(self.host.answer_s)
+            if self.host.is_dead or self.host.is_cut:
+                supply.hear(self.name, None, f"{self.name} does not answer")
+            elif self.host.supply is None:
+                supply.hear(self.name, None, f"{self.name} has no copy")
+            else:
+                supply.hear(self.name, self.host.told(self.seen_by.name))
+            await asyncio.sleep(max(asked_s + ASKED_S - clock(), 0.0))
+
+
+class VirtualHost:
+    """``answer_s``: until it answers anything."""
+
+    def __init__(
+        self, name: str, folder: Path, published: Published, bytes_per_s: float, answer_s: float
+    ) -> None:
+        self.name = name
+        self.up, self.down = Link(bytes_per_s), Link(bytes_per_s)
+        self.answer_s = answer_s
+        self.is_dead = self.is_cut = False
+        self.pulled_s: dict[str, float] = {}
+        self.supply: Supply | None = None
+        self.fetch: Fetch | None = None
+        self.done_s = 0.0
+        self.switches: list[tuple[float, str]] = []
+        place = folder / name / published.sha256
+        make_copy(place, write_manifest(published.manifest), published.manifest)
+        self.copy = ArrivingCopy(place)
+        self._executor = AtOnce()
+        self._watching: list[asyncio.Task[None]] = []
+
+    def fill(self, published: Published) -> None:
+        """It has all of it already."""
+        layout = self.copy.layout
+        for number in (*published.manifest.own, published.manifest.gathered):
+            for index in range(*layout.file(number)):
+                part = layout.range_of(index)
+                content = published.contents[number][part.offset : part.offset + part.size]
+                assert self.copy.put(index, [content])
+        self.copy.finish()
+
+    def told(self, asked_by: str) -> Told:
+        assert self.supply is not None
+        now_s = asyncio.get_running_loop().time()
+        pulls = [name for name, at_s in self.pulled_s.items() if now_s - at_s < 0.6]
+        return self.supply.told(len(pulls))
+
+    def start(self, registry: VirtualRegistry | None, others: list[VirtualHost]) -> None:
+        clock = asyncio.get_running_loop().time
+        self.fetch = Fetch(self.copy, self._executor, clock)
+        self.supply = Supply(self.fetch, self.name, {}, clock)
+        peers = [VirtualPeer(other, self) for other in others]
+        sources: list[ByteSource] = [*peers]
+        if registry is not None:
+            sources.append(registry.for_host(self.down))
+        self.supply.start(sources, 0.1 if peers else 0.0)
+        self._watching = [asyncio.create_task(peer.watch(self.supply)) for peer in peers]
+
+    async def wait(self) -> None:
+        """Until it has all."""
+        assert self.fetch is not None
+        assert self.supply is not None
+        upstream = ""
+        clock = asyncio.get_running_loop().time
+        while self.fetch.missing and not self.is_dead:
+            await self.fetch.arrived.wait(0.05)
+            if self.supply.upstream != upstream:
+                upstream = self.supply.upstream
+                self.switches.append((clock(), upstream))
+        self.done_s = clock()
+
+    async def close(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        if self.supply is not None:
+            await self.supply.close()
+        if self.fetch is not None:
+            await self.fetch.close()
+        self.copy.close()
+
+
+def everything(hosts: list[VirtualHost]) -> Iterator[tuple[VirtualHost, list[VirtualHost]]]:
+    """Each host with all others."""
+    for host in hosts:
+        yield host, [each for each in hosts if each is not host]

@@ -1,0 +1,362 @@
+"""A copy as the courier writes it: what it has verified, and nothing else.
+
+Layout and meaning of the files: ``brisk.copies.local``. A copy is made with its full size on the
+disk, so that no chunk fails for want of room later; its ``manifest.json`` comes last, by renaming:
+what is half made is no copy. A published prepared form has no seal (``artefacts.container``); here
+it has this machine's, and is read as it was published for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import mmap
+import os
+import shutil
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from brisk.artefacts.content import note_names
+from brisk.artefacts.store import artefacts_directory
+from brisk.copies.local import (
+    FORMS_FOLDER,
+    HEADER_BYTES,
+    HERE,
+    PROGRESS,
+    WHOLE,
+    path_in,
+    progress_header,
+)
+from brisk.copies.manifest import NAME, Manifest, Range, read_manifest
+from brisk.errors import ArtefactError, InvalidModelError
+from brisk.ownership import check_directory, make_private, open_own
+from brisk.paths import KEPT
+from brisk.sourcing.policies.stretches import Layout
+
+_DRAFT = ".manifest.json"
+_FORM_START = struct.Struct("<8sQQQ")
+"""Of a prepared form: magic, format, bytes of its manifest, bytes of the file."""
+
+SEAL = slice(64, 96)
+"""Of a prepared form's header: zeros where it is published."""
+
+
+def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
+    """Files of the model's full size, nothing in them yet. Raises OSError, and leaves nothing.
+
+    ``text``: of the manifest. Precondition: nobody else makes one in the folder.
+    """
+    make_private(folder.parent)
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)  # what was begun and is no copy
+    try:
+        make_private(folder / FORMS_FOLDER)
+        for number in (*manifest.own, manifest.gathered):
+            path = path_in(folder, manifest, number)
+            make_private(path.parent)
+            _reserve(path, manifest.files[number].size)
+        write_small(folder / PROGRESS, progress_header() + bytes(Layout(manifest).count))
+        write_small(folder / _DRAFT, text)
+        os.rename(folder / _DRAFT, folder / NAME)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+class ArrivingCopy:
+    """A copy in its folder, to be written. ``put`` and ``read`` may be called by any threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises OSError, PermissionError where another user could have written it, ArtefactError
+        where it cannot be used, BlockingIOError where it is being removed."""
+        self.folder = folder
+        self._files: dict[int, int] = {}
+        self._lock = open_own(folder / NAME)
+        """Held shared: nobody removes what is written to or served."""
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with open(os.dup(self._lock), "rb") as file:
+                self.text = file.read()
+            if not os.fstat(self._lock).st_nlink:
+                raise BlockingIOError(f"{folder} is being removed")
+            try:
+                self.manifest = read_manifest(self.text, folder.name)
+            except InvalidModelError as error:
+                raise ArtefactError(f"{folder}: {error}") from error
+            self.layout = Layout(self.manifest)
+            self._head_starts = _starts_of_head(self.manifest)
+            self._progress, self.is_trusted = self._map()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        for descriptor in (*self._files.values(), self._lock):
+            os.close(descriptor)
+        self._files.clear()
+        self._progress.close()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of the model's own files are on the disk."""
+        return (self.folder / WHOLE).exists()
+
+    def here(self) -> int:
+        """The set of chunks that are here."""
+        text = self._progress[HEADER_BYTES:].translate(_DIGITS)[::-1]
+        return int(text, 2) if text else 0
+
+    def verify(self) -> Iterator[int]:
+        """After a boot: compare what is on the disk with its digests, and note it. Yields each
+        chunk that is looked at, so that others come to their turn; raises OSError.
+        """
+        own = set(self.manifest.own) if self.is_whole else set()
+        for number in range(len(self.manifest.files)):
+            chunks = self.layout.file(number)
+            if number in own:
+                self._note(chunks.start, chunks.end)
+                continue
+            if not path_in(self.folder, self.manifest, number).exists():
+                continue
+            for index in range(chunks.start, chunks.end):
+                part = self.layout.range_of(index)
+                if not self._is_hole(part):
+                    data = self.read(*part)
+                    if hashlib.sha256(data).digest() == self._digest(index):
+                        self._scatter(part, data)
+                        self._note(index, index + 1)
+                    yield index
+        self.is_trusted = True
+
+    def put(self, index: int, pieces: Sequence[bytes | memoryview]) -> bool:
+        """Write a chunk, given in ``pieces``, unless its digest is another: then False.
+
+        Raises OSError.
+        """
+        found = hashlib.sha256()
+        for piece in pieces:
+            found.update(piece)
+        if found.digest() != self._digest(index):
+            return False
+        part = self.layout.range_of(index)
+        if self.manifest.files[part.file].form and part.offset < SEAL.stop:
+            pieces = [_sealed(b"".join(pieces))]
+        if part.file == self.manifest.gathered:
+            self._scatter(part, b"".join(pieces))
+        _write_at(self._open(part.file), pieces, part.offset)
+        self._note(index, index + 1)
+        return True
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        """Bytes of a file as they were published. Raises OSError."""
+        data = os.pread(self._open(number), size, offset)
+        if self.manifest.files[number].form and offset < SEAL.stop:
+            zeros = bytearray(data)
+            start, end = max(SEAL.start - offset, 0), min(SEAL.stop - offset, len(data))
+            zeros[start:end] = bytes(max(end - start, 0))
+            return bytes(zeros)
+        return data
+
+    def read_now(self, number: int, offset: int, size: int) -> bytes | None:
+        """As ``read``, where that need not wait for the disk; else None."""
+        if self.manifest.files[number].form and offset < SEAL.stop:
+            return None
+        found = bytearray(size)
+        try:
+            count = os.preadv(self._open(number), [found], offset, os.RWF_NOWAIT)
+        except OSError:  # it is not in memory, or the file system cannot tell
+            return None
+        return bytes(found) if count == size else None
+
+    def reserve_form(self, number: int) -> None:
+        """Room for a prepared form. Raises OSError, and leaves nothing."""
+        file = self.manifest.files[number]
+        path = path_in(self.folder, self.manifest, number)
+        if not path.exists():
+            _reserve(path, file.size)
+
+    def outline(self, number: int) -> tuple[Range, ...]:
+        """What of a prepared form says where its parts lie: its header, and, once that is here,
+        its own manifest, at its end. Raises ArtefactError where it is none."""
+        size = self.manifest.files[number].size
+        front = Range(number, 0, min(SEAL.stop, size))
+        if not self._is_here(front):
+            return (front,)
+        from brisk.artefacts.container import FORMAT, MAGIC, MOST_MANIFEST_BYTES  # with numpy
+
+        head = self.read(*front)
+        magic, version, length, stated = _FORM_START.unpack_from(head.ljust(SEAL.stop, b"\0"))
+        if (magic, version, stated) != (MAGIC, FORMAT, size) or length > MOST_MANIFEST_BYTES:
+            raise ArtefactError(f"'{self.manifest.files[number].name}' is no prepared form")
+        if length + SEAL.stop > size:
+            raise ArtefactError(f"'{self.manifest.files[number].name}' is cut off")
+        return front, Range(number, size - length, length)
+
+    def publish_form(self, number: int) -> None:
+        """A prepared form that is here as a whole, among the artefacts of the model: the same
+        file by another name, of their mode, so that its stamp has times from now on. Whoever has
+        mapped it goes on, and what was noted of it with its stamp is forgotten. Raises OSError.
+        """
+        model = self.manifest.files[self.manifest.model]
+        folder = artefacts_directory() / model.sketch / model.digest
+        make_private(folder)
+        above = os.path.dirname(model.name)
+        names = (
+            os.path.relpath(self.manifest.files[own].name, above or ".")
+            for own in self.manifest.own
+            if own != self.manifest.model
+        )
+        note_names(folder, [name for name in names if not name.startswith("../")])
+        os.fsync(self._open(number))
+        os.fchmod(self._open(number), 0o600)
+        with contextlib.suppress(FileExistsError):
+            path = path_in(self.folder, self.manifest, number)
+            os.link(path, folder / self.manifest.files[number].form)
+
+    def finish(self) -> None:
+        """All own files are here: bring them to the disk, and note that. Raises OSError."""
+        for number in (*self.manifest.own, self.manifest.gathered):
+            os.fsync(self._open(number))
+        write_small(self.folder / WHOLE, b"", is_synced=True)
+        for each in (self.folder, self.folder.parent):
+            descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def _scatter(self, part: Range, data: bytes) -> None:
+        """Bytes of the file ``gathered``: where they belong, unless a whole chunk is there."""
+        if part.file != self.manifest.gathered:
+            return
+        end = part.offset + part.size
+        first = max(bisect_right(self._head_starts, part.offset) - 1, 0)
+        for start, place in zip(
+            self._head_starts[first:], self.manifest.head[first:], strict=True
+        ):
+            if start >= end:
+                return
+            begin, stop = max(start, part.offset), min(start + place.size, end)
+            if begin < stop:
+                target = Range(place.file, place.offset + begin - start, stop - begin)
+                if not self._is_here(target):
+                    piece = data[begin - part.offset : stop - part.offset]
+                    _write_at(self._open(place.file), [piece], target.offset)
+
+    def _digest(self, index: int) -> bytes:
+        return self.manifest.chunk_digest(*self.layout.place(index))
+
+    def _is_here(self, part: Range) -> bool:
+        chunks = self.layout.stretch(part)
+        here = self._progress[HEADER_BYTES + chunks.start : HEADER_BYTES + chunks.end]
+        return here == bytes([HERE]) * chunks.chunks
+
+    def _is_hole(self, part: Range) -> bool:
+        """Whether nothing was ever written there."""
+        try:
+            found = os.lseek(self._open(part.file), part.offset, os.SEEK_DATA)
+        except OSError:  # there is none behind it
+            return True
+        return found >= part.offset + part.size
+
+    def _note(self, start: int, end: int) -> None:
+        self._progress[HEADER_BYTES + start : HEADER_BYTES + end] = bytes([HERE]) * (end - start)
+
+    def _open(self, number: int) -> int:
+        found = self._files.get(number)
+        if found is None:
+            path = path_in(self.folder, self.manifest, number)
+            flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+            opened = os.open(path, flags)
+            found = self._files.setdefault(number, opened)
+            if found != opened:  # another thread was first
+                os.close(opened)
+        return found
+
+    def _map(self) -> tuple[mmap.mmap, bool]:
+        """The progress, and whether it says what is in this boot's page cache; else nothing is
+        in it any more. Precondition: a copy is opened under the lock of all (``locked``)."""
+        check_directory(self.folder)
+        count = HEADER_BYTES + self.layout.count
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(self.folder / PROGRESS, flags, 0o600), "r+b") as file:
+            header = progress_header()
+            is_of_this_boot = file.read(HEADER_BYTES) == header
+            if not is_of_this_boot or os.fstat(file.fileno()).st_size != count:
+                is_of_this_boot = False
+                file.truncate(0)
+                file.seek(0)
+                file.write(header + bytes(self.layout.count))
+                file.flush()
+            return mmap.mmap(file.fileno(), count), is_of_this_boot
+
+
+def _sealed(data: bytes) -> bytes:
+    """The first chunk of a prepared form with this machine's seal."""
+    from brisk.artefacts.container import make_key, seal  # with numpy: by who takes a form alone
+
+    start = data[: SEAL.start]
+    return start + seal(start, make_key()) + data[SEAL.stop :]
+
+
+def _starts_of_head(manifest: Manifest) -> list[int]:
+    """Where each range of the head begins in the file ``gathered``."""
+    starts, start = [], 0
+    for part in manifest.head:
+        starts.append(start)
+        start += part.size
+    return starts
+
+
+_DIGITS = bytes([ord("0"), ord("1")]) + b"0" * 254
+"""Of the bytes of a progress, as binary digits."""
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Alone among all that make, open or remove copies in ``directory``. Raises OSError."""
+    make_private(directory)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """A new file with room for all of its bytes. Raises OSError."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        if size:
+            os.posix_fallocate(descriptor, 0, size)
+        os.fchmod(descriptor, KEPT)
+    except BaseException:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def write_small(path: Path, data: bytes, *, is_synced: bool = False) -> None:
+    """A file with these bytes, of mode 0600. Raises OSError."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
+        file.flush()
+        if is_synced:
+            os.fsync(file.fileno())
+
+
+def _write_at(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+    left = [memoryview(piece) for piece in pieces]
+    while left:
+        written = os.pwritev(descriptor, left[:1024], offset)
+        offset += written
+        while left and written >= len(left[0]):
+            written -= len(left.pop(0))
+        if written:
+            left[0] = left[0][written:]

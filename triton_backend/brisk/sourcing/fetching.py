@@ -1,0 +1,268 @@
+"""One copy as it arrives: what is wanted of it, until all of that is here.
+
+Everything here runs in one event loop, but for verifying and writing chunks, which threads do.
+Who is asked for what is ``supply``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from brisk.copies.courier import FetchProgress
+from brisk.copies.local import path_in
+from brisk.copies.manifest import Range
+from brisk.errors import ArtefactError, BriskError, InvalidRequestError, UnavailableError
+from brisk.sourcing.arriving import ArrivingCopy
+from brisk.sourcing.lanes import Bell, Supplier
+from brisk.sourcing.log import LOGGER
+from brisk.sourcing.policies import wants
+from brisk.sourcing.policies.patience import RateMeter
+from brisk.sourcing.policies.stretches import Stretch, bits_of_all
+from brisk.sourcing.policies.worth import expected_bytes_per_s, is_form_sooner
+
+TOLD_S = 0.2
+"""Between two times that somebody who waits is told how far it is."""
+
+_AT_ONCE_BYTES = 1 << 20
+"""Of a chunk that is verified and written by the loop itself, as long as the disk takes what it
+is given: 0.3 ms for 256 KiB, a third of what a thread's help costs beside that."""
+
+_SLOW_WRITE_S = 0.1
+_SLOW_FOR_S = 1.0
+"""A disk that took longer has threads wait for it meanwhile."""
+
+_QUIET_S = 1.0
+"""Without a byte: then what is wrong is told."""
+
+
+class Awaited(NamedTuple):
+    """What somebody waits for, and the set of its chunks."""
+
+    parts: tuple[Range, ...]
+    bits: int
+    come: Bell
+    """Rung when they are all here, or never come."""
+
+
+class Fetch:
+    """A copy that is being fetched. ``close`` before the copy is closed."""
+
+    def __init__(
+        self,
+        copy: ArrivingCopy,
+        executor: Executor,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.copy = copy
+        self.layout = copy.layout
+        self.here = copy.here()
+        self.arrived = Bell()
+        """Rung whenever a chunk has come."""
+        self.wanted_anew = Bell()
+        """Rung whenever something else is wanted than before."""
+        self.forms: tuple[int, ...] = ()
+        """Prepared forms that were taken, by their numbers."""
+        self.wanted: tuple[Stretch, ...] = ()
+        self.wanted_bits = 0
+        self.failure: BriskError | None = None
+        """Why nothing more can come."""
+        self.meter = RateMeter()
+        self.heard_s = clock()
+        """When the last chunk came."""
+        self._executor = executor
+        self._clock = clock
+        self._awaited: list[Awaited] = []
+        self._outline: tuple[Range, ...] = ()
+        self._behind = 0
+        self._is_slow_until_s = 0.0
+        self._is_finished = copy.is_whole
+        self._published: set[int] = set()
+        self._writes: set[asyncio.Future[Any]] = set()
+        self._order()
+
+    async def close(self) -> None:
+        """What is being written is written to its end. Precondition: nothing is put any more."""
+        while self._writes:
+            await asyncio.wait(self._writes)
+
+    @property
+    def missing(self) -> int:
+        """The set of the chunks that are wanted and not here."""
+        return self.wanted_bits & ~self.here
+
+    @property
+    def urgent(self) -> int:
+        """The set of those of them that somebody waits for, or that say what the model is."""
+        found = bits_of_all([self.layout.file(self.copy.manifest.gathered)])
+        for awaited in self._awaited:
+            found |= awaited.bits
+        return found & ~self.here
+
+    async def wait_for(
+        self, parts: Sequence[Range], problem: Callable[[], str], every_s: float = TOLD_S
+    ) -> AsyncIterator[FetchProgress]:
+        """Until all of these bytes are here: how far it is, each ``every_s``.
+
+        ``problem``: tells why nothing comes. Raises InvalidRequestError where there are no such
+        bytes, and what ``failure`` is.
+        """
+        bits = bits_of_all(map(self._stretch, parts))
+        awaited = Awaited(tuple(parts), bits, Bell())
+        if not bits & ~self.here:
+            return
+        self._awaited.append(awaited)
+        self._behind = self._stretch(parts[-1]).end
+        self._order()
+        told_s = self._clock()
+        try:
+            while bits & ~self.here:
+                if self.failure is not None:
+                    raise self.failure
+                left_s = told_s + every_s - self._clock()
+                if left_s > 0:
+                    await awaited.come.wait(left_s)
+                    continue
+                told_s = self._clock()
+                yield self.progress(bits, problem)
+        finally:
+            self._awaited.remove(awaited)
+            self._order()
+
+    def progress(self, bits: int, problem: Callable[[], str]) -> FetchProgress:
+        """How far the chunks of a set have come."""
+        now_s = self._clock()
+        is_quiet = now_s - self.heard_s > _QUIET_S
+        missing_bytes = self.layout.size_of(bits & ~self.here)
+        return FetchProgress(missing_bytes, self.meter.rate(now_s), problem() if is_quiet else "")
+
+    def fail(self, error: BriskError) -> None:
+        """Nothing can be kept any more: whoever waits is told."""
+        if self.failure is None:
+            LOGGER.warning(f"{self.copy.folder.name[:16]}: {error}")
+        self.failure = error
+        for awaited in self._awaited:
+            awaited.come.ring()
+
+    async def take(self, name: str, best_rate: float) -> Path | None:
+        """The prepared form of this name, once what says where its parts lie is here; None where
+        there is none, or weights come sooner. ``best_rate``: ever, from the sources; 0: unknown.
+        """
+        number = self.copy.manifest.form_named(name)
+        if number is None:
+            return None
+        if number not in self.forms and not await self._begin(number, best_rate):
+            return None
+        try:
+            while True:
+                self._outline = self.copy.outline(number)
+                async for _ in self.wait_for(self._outline, str):
+                    pass
+                if len(self._outline) > 1:
+                    return path_in(self.copy.folder, self.copy.manifest, number)
+        except ArtefactError as error:
+            LOGGER.warning(f"a prepared form is not used: {error}")
+            self.forms = tuple(each for each in self.forms if each != number)
+            self._outline = ()
+            self._order()
+            return None
+
+    async def _begin(self, number: int, best_rate: float) -> bool:
+        here = self.here
+        form_bytes = self.layout.size_of(bits_of_all([self.layout.file(number)]) & ~here)
+        raw_bytes = self.layout.size_of(self.layout.own & ~here)
+        rate = expected_bytes_per_s(self.meter.rate(self._clock()), best_rate)
+        if not is_form_sooner(form_bytes, raw_bytes, rate):
+            return False
+        try:
+            await self._in_thread(self.copy.reserve_form, number)
+        except OSError as error:
+            name = self.copy.manifest.files[number].name
+            LOGGER.warning(f"'{name}' is not fetched: {form_bytes} bytes: {error.strerror}")
+            return False
+        self.forms = (*self.forms, number)
+        self._order()
+        return True
+
+    async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
+        """Keep a chunk, given in ``pieces``; False where it has another digest.
+
+        Raises UnavailableError where it cannot be written.
+        """
+        if self.here >> index & 1:
+            return True
+        size = self.layout.range_of(index).size
+        began_s = self._clock()
+        try:
+            if size <= _AT_ONCE_BYTES and began_s >= self._is_slow_until_s:
+                is_right = self.copy.put(index, pieces)
+                if self._clock() - began_s > _SLOW_WRITE_S:
+                    self._is_slow_until_s = began_s + _SLOW_FOR_S
+                if is_right:
+                    self._note(index, size)
+                return is_right
+            written = self._in_thread(self.copy.put, index, pieces)
+            written.add_done_callback(lambda done: self._note_later(index, size, done))
+            return bool(await asyncio.shield(written))
+        except OSError as error:
+            raise UnavailableError(
+                f"{self.copy.folder}: cannot be written: {error.strerror}"
+            ) from error
+
+    def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+        future = asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        self._writes.add(future)
+        future.add_done_callback(self._writes.discard)
+        return future
+
+    def _note_later(self, index: int, size: int, written: asyncio.Future[Any]) -> None:
+        if not written.cancelled() and written.exception() is None and written.result():
+            self._note(index, size)
+
+    def _note(self, index: int, size: int) -> None:
+        """A chunk was written."""
+        self.here |= 1 << index
+        self.heard_s = self._clock()
+        self.meter.add(size, self.heard_s)
+        self.arrived.ring()
+        for awaited in self._awaited:
+            if not awaited.bits & ~self.here:
+                awaited.come.ring()
+        if not self._is_finished and not self.layout.own & ~self.here:
+            self._is_finished = True
+            self._later(self.copy.finish)
+        number, _ = self.layout.place(index)
+        if number in self.forms and number not in self._published:
+            left = bits_of_all([self.layout.file(number)]) & ~self.here
+            if not left:
+                self._published.add(number)
+                self._later(self.copy.publish_form, number)
+
+    def _later(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Something that need not succeed."""
+
+        def done(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled() and isinstance(error := future.exception(), OSError):
+                LOGGER.warning(f"{self.copy.folder}: {error}")
+
+        self._in_thread(function, *arguments).add_done_callback(done)
+
+    def _stretch(self, part: Range) -> Stretch:
+        """Raises InvalidRequestError where there are no such bytes."""
+        files = self.copy.manifest.files
+        if not part.file < len(files) or part.offset + part.size > files[part.file].size:
+            raise InvalidRequestError(f"the manifest has no bytes {part}")
+        return self.layout.stretch(part)
+
+    def _order(self) -> None:
+        """What is wanted, anew."""
+        parts = [part for awaited in self._awaited for part in awaited.parts]
+        self.wanted = wants.order(self.layout, parts, self.forms, self._outline, self._behind)
+        self.wanted_bits = wants.wanted_bits(self.layout, self.forms)
+        for awaited in self._awaited:
+            self.wanted_bits |= awaited.bits
+        self.wanted_anew.ring()

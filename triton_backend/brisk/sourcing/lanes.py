@@ -1,0 +1,311 @@
+"""Requests to one source: made one behind the other, so that it never pauses between two, and
+everything that comes is verified before it is written.
+
+A source has two lanes that take turns. The second sends its request when what is left of the
+first's answer takes about as long as it takes a request to be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from brisk.errors import BriskError, InternalError
+from brisk.sourcing.policies.patience import SLOW_S, RateMeter, Waited, pause_s
+from brisk.sourcing.policies.stretches import Layout, Stretch, bits_of
+from brisk.sourcing.sources.failures import SourceError, WrongBytesError
+from brisk.sourcing.sources.registry import ByteSource, Pieces
+
+LANES = 2
+_USUAL_ANSWER_S = 0.01
+_SLOWER = 1.5
+"""Times the usual time of an answer: what takes longer is an accident, at first."""
+
+
+class Bell:
+    """Wakes all who wait when it is rung."""
+
+    def __init__(self) -> None:
+        self._rung: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        if self._rung is not None and not self._rung.done():
+            self._rung.set_result(None)
+        self._rung = None
+
+    def rung(self) -> asyncio.Future[None]:
+        """Done when it is rung for the next time. Never cancel it."""
+        if self._rung is None:
+            self._rung = asyncio.get_running_loop().create_future()
+        return self._rung
+
+    async def wait(self, timeout_s: float) -> None:
+        await asyncio.wait([self.rung()], timeout=timeout_s)
+
+
+class Portion:
+    """Chunks of one file that one request asks for, in order; ``next`` is the one that comes."""
+
+    def __init__(self, chunks: Stretch, asked_s: float) -> None:
+        self.next, self.end = chunks
+        self.asked_s = asked_s
+        self.heard_s: float | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def bits(self) -> int:
+        return bits_of(Stretch(self.next, self.end))
+
+    def cut(self) -> None:
+        """Nothing more behind the chunk that comes now."""
+        self.end = min(self.end, self.next + 1)
+
+
+class Customer(Protocol):
+    """Who wants chunks."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def next_portion(self, supplier: Supplier) -> Stretch | None:
+        """Which chunks to ask for now; None: nothing, until ``wait_for_news`` has returned."""
+
+    async def wait_for_news(self) -> None: ...
+
+    async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
+        """A chunk; False where it has another digest. Raises BriskError where it cannot be
+        kept."""
+
+    def is_stuck(self, supplier: Supplier, portion: Portion) -> bool:
+        """Whether nothing has come to a peer since it was asked, by its own word."""
+
+    def note(self, supplier: Supplier) -> None:
+        """Something about a source has changed: chunks are free again, perhaps."""
+
+    def fail(self, error: BriskError) -> None:
+        """Nothing can be kept any more."""
+
+
+class Record(NamedTuple):
+    """What is told of a source."""
+
+    name: str
+    bytes_total: int
+    bytes_per_s: float
+    rejected: int
+    problem: str
+
+
+class Supplier:
+    """A source with its lanes, and how it has behaved. One event loop uses it."""
+
+    def __init__(
+        self,
+        source: ByteSource,
+        customer: Customer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.source = source
+        self.name = source.name
+        self.is_peer = source.is_peer
+        self.is_ranged = True
+        self.is_blamed = False
+        self.is_dry = False
+        self.problem = ""
+        self.rejected = 0
+        self.slow_bytes_per_s = 0.0
+        self.slow_until_s = -math.inf
+        """Until then it is expected to give no more than that."""
+        self.portions: list[Portion] = []
+        self.meter = RateMeter()
+        self._long_meter = RateMeter(SLOW_S)
+        self._busy_s: float | None = None
+        """Since when there has always been some request."""
+        self._customer = customer
+        self._clock = clock
+        self._heard_s = -math.inf
+        self._failures = 0
+        self._rests_until_s = 0.0
+        self._answer_s = _USUAL_ANSWER_S
+        self._hurries = False
+        self._turn = asyncio.Lock()
+        self._tasks = [asyncio.create_task(self._run()) for _ in range(LANES)]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def record(self) -> Record:
+        rate = self.meter.rate(self._clock())
+        return Record(self.name, self.meter.total, rate, self.rejected, self.problem)
+
+    @property
+    def rests_s(self) -> float:
+        """Until it is asked again; 0: it may be."""
+        return max(self._rests_until_s - self._clock(), 0.0)
+
+    @property
+    def is_usable(self) -> bool:
+        return not self.is_blamed and not self.rests_s
+
+    def measured(self, least_s: float) -> float:
+        """Bytes/s that it gives; 0 where it has not been asked for ``least_s`` on end."""
+        now_s = self._clock()
+        if self._busy_s is None or now_s - self._busy_s < least_s:
+            return 0.0
+        return self._long_meter.rate(now_s)
+
+    def waited(self, portion: Portion, expected: float) -> Waited:
+        """``expected``: bytes/s."""
+        now_s = self._clock()
+        return Waited(
+            self.is_peer,
+            portion.asked_s,
+            portion.heard_s,
+            self._long_meter.rate(now_s),
+            now_s - (now_s if self._busy_s is None else self._busy_s),
+            expected,
+        )
+
+    def is_sending(self, within_s: float) -> bool:
+        """Whether something has come just now, and nothing is overdue that it was asked for."""
+        now_s = self._clock()
+        return now_s - self._heard_s < within_s and not any(
+            portion.heard_s is None and now_s - portion.asked_s > within_s / 2
+            for portion in self.portions
+        )
+
+    def leave(self, portion: Portion, problem: str) -> None:
+        """Give a request up, as if it had failed; what has come stays."""
+        self._fail(problem, has_come=False)
+        if portion.task is not None:
+            portion.task.cancel()
+
+    def hurry(self) -> None:
+        """Something is wanted sooner than what comes now: the other lane asks for it at once."""
+        self._hurries = len(self.portions) == 1
+
+    def _ended(self, lane: asyncio.Task[None]) -> None:
+        if not lane.cancelled() and (error := lane.exception()) is not None:
+            self._customer.fail(InternalError(f"{self.name}: {error!r}"))
+
+    async def _run(self) -> None:
+        while True:
+            await self._turn.acquire()
+            turn = contextlib.ExitStack()
+            turn.callback(self._turn.release)
+            with turn:
+                portion = await self._next()
+                portion.task = asyncio.create_task(self._carry(portion, turn))
+                try:
+                    await asyncio.wait([portion.task])
+                finally:
+                    portion.task.cancel()
+                    self.portions.remove(portion)
+                    if not self.portions:
+                        self._busy_s = None
+                    self._customer.note(self)
+                if not portion.task.cancelled():
+                    portion.task.result()
+
+    async def _next(self) -> Portion:
+        while True:
+            chunks = self._customer.next_portion(self) if self.is_usable else None
+            if chunks is not None:
+                portion = Portion(chunks, self._clock())
+                if not self.portions:
+                    self._busy_s = portion.asked_s
+                    self._long_meter.start(portion.asked_s)
+                self.portions.append(portion)
+                return portion
+            await self._customer.wait_for_news()
+
+    async def _carry(self, portion: Portion, turn: contextlib.ExitStack) -> None:
+        before = portion.next
+        try:
+            await self._stream(portion, turn)
+        except WrongBytesError as error:
+            self.is_blamed = True
+            self.problem = str(error)
+            return
+        except SourceError as error:
+            self._fail(str(error), has_come=portion.next > before)
+            return
+        except BriskError as error:
+            self._customer.fail(error)
+            return
+        if portion.next > before:
+            self._failures, self.problem = 0, ""
+        if portion.next < portion.end:
+            if self.is_peer:  # which ends its answer when nothing new has come to it
+                self.is_dry = portion.next == before and self._customer.is_stuck(self, portion)
+            else:
+                self._fail(f"{self.name} ended an answer early", has_come=portion.next > before)
+
+    def _fail(self, problem: str, *, has_come: bool) -> None:
+        self._failures = 1 if has_come else self._failures + 1
+        self.problem = problem
+        pause = 0.0 if has_come else pause_s(self._failures)
+        self._rests_until_s = self._clock() + pause
+
+    async def _stream(self, portion: Portion, turn: contextlib.ExitStack) -> None:
+        layout = self._customer.layout
+        wanted = layout.bytes_of(Stretch(portion.next, portion.end))
+        file = layout.manifest.files[wanted.file]
+        offset, size = wanted.offset, wanted.size
+        async with self.source.read(wanted.file, file, offset, size) as pieces:
+            self.is_ranged = pieces.is_ranged
+            answer_s = self._clock() - portion.asked_s
+            self._answer_s = min(answer_s, _SLOWER * self._answer_s)
+            await self._collect(portion, pieces, offset - pieces.offset, turn)
+
+    async def _collect(
+        self, portion: Portion, pieces: Pieces, skipped: int, turn: contextlib.ExitStack
+    ) -> None:
+        layout = self._customer.layout
+        collected: list[bytes | memoryview] = []
+        have, need = 0, layout.range_of(portion.next).size
+        left = layout.bytes_of(Stretch(portion.next, portion.end)).size
+        async for piece in pieces.content:
+            now_s = portion.heard_s = self._heard_s = self._clock()
+            view = memoryview(piece)
+            if skipped:
+                view, skipped = view[skipped:], max(skipped - len(view), 0)
+            while view:
+                part = view[: need - have]
+                collected.append(part)
+                have, view = have + len(part), view[len(part) :]
+                if have < need:
+                    break
+                self.meter.add(have, now_s)
+                self._long_meter.add(have, now_s)
+                await self._put(portion, collected)
+                left -= have
+                if portion.next >= portion.end:
+                    return
+                collected, have = [], 0
+                need = layout.range_of(portion.next).size
+                lead = max(need, self.meter.rate(now_s) * self._answer_s)
+                if self.is_ranged and (left <= lead or self._hurries):
+                    self._hurries = False
+                    turn.close()
+
+    async def _put(self, portion: Portion, pieces: list[bytes | memoryview]) -> None:
+        index = portion.next
+        if not await self._customer.put(self, index, pieces):
+            self.rejected += 1
+            file, chunk = self._customer.layout.place(index)
+            name = self._customer.layout.manifest.files[file].name
+            raise WrongBytesError(
+                f"{self.name}: chunk {chunk} of '{name}' is not what the manifest says: the file "
+                "was changed or damaged"
+            )
+        portion.next += 1

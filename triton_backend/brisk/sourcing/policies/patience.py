@@ -1,0 +1,89 @@
+"""Until when a source is waited for, and when it is asked again: pure, in whatever clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+PEER_SILENCE_S = 0.6
+"""A live peer ends its answer when it has had nothing new for 0.25 s: this one has gone."""
+
+FIRST_BYTE_S, NEXT_BYTE_S = 10.0, 3.0
+"""Of a registry, which may have to fetch the file itself."""
+
+SLOW_S = 2.0
+SLOW_SHARE = 0.5
+"""Of what was expected, for ``SLOW_S``: then it is left, if there is another one."""
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+_MOST_DOUBLINGS = 8
+
+
+class Waited(NamedTuple):
+    """What has come of a request, in seconds of one clock. ``heard_s``: when the last byte came;
+    None where none did. ``bytes_per_s``: over the last ``SLOW_S``, from all requests to the
+    source, which had some for ``busy_s``. ``expected``: bytes/s, when it was chosen."""
+
+    is_peer: bool
+    asked_s: float
+    heard_s: float | None
+    bytes_per_s: float
+    busy_s: float
+    expected: float
+
+
+def is_silent(waited: Waited, now_s: float) -> bool:
+    if waited.heard_s is None:
+        patience_s = PEER_SILENCE_S if waited.is_peer else FIRST_BYTE_S
+        return now_s - waited.asked_s > patience_s
+    return now_s - waited.heard_s > (PEER_SILENCE_S if waited.is_peer else NEXT_BYTE_S)
+
+
+def is_slow(waited: Waited) -> bool:
+    return waited.busy_s >= SLOW_S and waited.bytes_per_s < SLOW_SHARE * waited.expected
+
+
+def pause_s(failures: int) -> float:
+    """Before a source that has failed so many times on end is asked again; the first time only
+    where nothing had come."""
+    doubled = FIRST_PAUSE_S * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS)
+    return min(doubled, LONGEST_PAUSE_S) if failures else 0.0
+
+
+class RateMeter:
+    """Bytes per second over the last ``window_s``; who asks gives the time."""
+
+    def __init__(self, window_s: float = 1.0) -> None:
+        self._window_s = window_s
+        self._slot_s = window_s / 20
+        self._slots: deque[tuple[float, int]] = deque()
+        self._since_s: float | None = None
+        self.total = 0
+
+    def add(self, size: int, now_s: float) -> None:
+        self.total += size
+        if self._since_s is None:
+            self._since_s = now_s
+        if self._slots and now_s - self._slots[-1][0] < self._slot_s:
+            begin_s, before = self._slots[-1]
+            self._slots[-1] = begin_s, before + size
+        else:
+            self._slots.append((now_s, size))
+        self._forget(now_s)
+
+    def start(self, now_s: float) -> None:
+        """Count from now on: nothing was asked for before."""
+        self._slots.clear()
+        self._since_s = now_s
+
+    def rate(self, now_s: float) -> float:
+        """0 where nothing came."""
+        self._forget(now_s)
+        if not self._slots or self._since_s is None:
+            return 0.0
+        seconds = min(self._window_s, now_s - self._since_s)
+        return sum(size for _, size in self._slots) / max(seconds, self._slot_s)
+
+    def _forget(self, now_s: float) -> None:
+        while self._slots and self._slots[0][0] < now_s - self._window_s:
+            self._slots.popleft()

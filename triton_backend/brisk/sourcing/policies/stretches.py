@@ -1,0 +1,139 @@
+"""Chunks of a manifest by one number each, and sets of them.
+
+Chunks are numbered through all files, as their bytes are in a copy's ``progress``. A set of them
+is a whole number whose bit ``n`` stands for chunk ``n``: sets are compared, cut and joined by one
+instruction for 64 chunks, and are as immutable as a snapshot has to be.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from brisk.copies.local import chunk_starts
+from brisk.copies.manifest import Manifest, Range
+from brisk.errors import ProtocolError
+
+
+class Stretch(NamedTuple):
+    """The chunks from ``start`` to before ``end``."""
+
+    start: int
+    end: int
+
+    @property
+    def chunks(self) -> int:
+        return self.end - self.start
+
+
+def bits_of(stretch: Stretch) -> int:
+    return ((1 << max(stretch.chunks, 0)) - 1) << stretch.start
+
+
+def bits_of_all(stretches: Iterable[Stretch]) -> int:
+    found = 0
+    for stretch in stretches:
+        found |= bits_of(stretch)
+    return found
+
+
+def first_stretch(bits: int, within: Stretch, most: int) -> Stretch | None:
+    """The first chunks of the set that lie side by side ``within``: ``most`` of them."""
+    inside = (bits >> within.start) & ((1 << max(within.chunks, 0)) - 1)
+    if not inside:
+        return None
+    skipped = (inside & -inside).bit_length() - 1
+    shifted = inside >> skipped
+    length = ((shifted + 1) & ~shifted).bit_length() - 1
+    start = within.start + skipped
+    return Stretch(start, start + min(length, most))
+
+
+def stretches_of(bits: int) -> Iterator[Stretch]:
+    """A set as stretches, each as long as can be, in order."""
+    offset = 0
+    while bits:
+        skipped = (bits & -bits).bit_length() - 1
+        bits >>= skipped
+        length = ((bits + 1) & ~bits).bit_length() - 1
+        yield Stretch(offset + skipped, offset + skipped + length)
+        bits >>= length
+        offset += skipped + length
+
+
+def pack(bits: int, count: int) -> str:
+    """A set of ``count`` chunks as text."""
+    return base64.b64encode(bits.to_bytes(-(-count // 8), "little")).decode()
+
+
+def unpack(text: str, count: int) -> int:
+    """Raises ProtocolError where the text is no set of ``count`` chunks."""
+    length = -(-count // 8)
+    if len(text) > 4 * (length + 3):
+        raise ProtocolError(f"a set of {count} chunks takes {len(text)} characters")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(f"{text!r:.40} is no set of chunks: {error}") from error
+    bits = int.from_bytes(data, "little")
+    if len(data) != length or bits >> count:
+        raise ProtocolError(f"{len(data)} bytes are no set of {count} chunks")
+    return bits
+
+
+class Layout:
+    """Where the numbered chunks of a manifest lie."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._starts = list(chunk_starts(manifest))
+
+    @property
+    def count(self) -> int:
+        """Of all chunks."""
+        return self._starts[-1]
+
+    def place(self, index: int) -> tuple[int, int]:
+        """The file's number and the number of the chunk in it."""
+        file = bisect_right(self._starts, index) - 1
+        return file, index - self._starts[file]
+
+    def range_of(self, index: int) -> Range:
+        """The bytes of a chunk."""
+        return self.manifest.chunk_range(*self.place(index))
+
+    def bytes_of(self, stretch: Stretch) -> Range:
+        """Of chunks that are all of one file."""
+        first, last = self.range_of(stretch.start), self.range_of(stretch.end - 1)
+        return Range(first.file, first.offset, last.offset + last.size - first.offset)
+
+    def file(self, number: int) -> Stretch:
+        """All chunks of a file."""
+        return Stretch(self._starts[number], self._starts[number + 1])
+
+    def stretch(self, part: Range) -> Stretch:
+        """The chunks that bytes of a file lie in."""
+        chunks = self.manifest.chunks_of(part)
+        start = self._starts[part.file]
+        return Stretch(start + chunks.start, start + chunks.stop)
+
+    def size_of(self, bits: int) -> int:
+        """Bytes of all chunks of a set."""
+        total = 0
+        for number in range(len(self.manifest.files)):
+            file = self.file(number)
+            inside = (bits >> file.start) & ((1 << file.chunks) - 1)
+            if not inside:
+                continue
+            total += inside.bit_count() * self.manifest.chunk_bytes
+            if inside >> (file.chunks - 1):  # the last one, which may be shorter
+                total -= self.manifest.chunk_bytes - self.range_of(file.end - 1).size
+        return total
+
+    @property
+    def own(self) -> int:
+        """The set of all chunks of the model's own files."""
+        return bits_of_all(map(self.file, self.manifest.own))

@@ -1,0 +1,148 @@
+"""The courier's process: what it is made of, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from brisk.copies.local import remote_directory
+from brisk.settings import (
+    HostAddress,
+    cache_limit_bytes,
+    peer_keys,
+    peer_listen,
+    peers,
+    remote_urls,
+)
+from brisk.sourcing.certificates import Security, read_keys
+from brisk.sourcing.log import LOGGER
+from brisk.sourcing.service import CourierService, listening
+from brisk.sourcing.serving import CopyServer
+from brisk.sourcing.sources.downloads import Web
+from brisk.sourcing.sources.peers import Peer
+from brisk.sourcing.table import CopyTable
+
+IDLE_S = 30.0
+"""Without a connection: then it ends, where it serves no peers."""
+
+SERVING_IDLE_S = 600.0
+"""Since a peer asked, or somebody held a connection: then it ends, where it serves peers."""
+
+WRITERS = 2
+"""Threads that verify and write chunks."""
+
+_LOOK_S = 0.5
+
+
+class CourierSettings(NamedTuple):
+    """What the environment says."""
+
+    peers: tuple[HostAddress, ...]
+    listen: HostAddress | None
+    security: Security | None
+    urls: tuple[str, ...] | None
+    limit_bytes: int | None
+
+
+def read_settings(environment: Mapping[str, str] = os.environ) -> CourierSettings:
+    """Raises InvalidConfigurationError."""
+    keys = peer_keys(environment)
+    return CourierSettings(
+        peers(environment),
+        peer_listen(environment),
+        None if keys is None else read_keys(keys),
+        remote_urls(environment),
+        cache_limit_bytes(environment),
+    )
+
+
+async def run(place: Path, settings: CourierSettings) -> None:
+    """Serve at the socket ``place`` until nobody needs it. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(place))
+    finally:
+        os.umask(mask)
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    identity = _identity(settings.listen)
+    web = Web()
+    security = settings.security
+    inner_web = Web(None if security is None else security.client, is_proxied=False)
+    others = [
+        Peer(str(each), inner_web, identity, is_secure=security is not None)
+        for each in settings.peers
+    ]
+    with ThreadPoolExecutor(WRITERS, thread_name_prefix="brisk-courier") as executor:
+        table = CopyTable(
+            remote_directory(),
+            identity,
+            web,
+            executor,
+            others,
+            settings.urls,
+            settings.limit_bytes,
+        )
+        service = CourierService(table, os.geteuid())
+        local = await listening(service, listener)
+        server = None
+        if settings.listen is not None:
+            server = await _serving(
+                table, settings.listen, None if security is None else security.server
+            )
+        await _until_idle(service, server, ended)
+        local.close()
+        await table.close()
+        if server is not None:
+            await server.close()
+        await web.close()
+        await inner_web.close()
+
+
+async def _serving(
+    table: CopyTable, address: HostAddress, security: ssl.SSLContext | None
+) -> CopyServer | None:
+    server = CopyServer(table, os.geteuid(), is_secure=security is not None)
+    try:
+        await server.listen(address, security)
+    except OSError as error:  # models are fetched all the same
+        LOGGER.error(f"copies are not served at {address} (BRISK_PEER_LISTEN): {error}")
+        return None
+    LOGGER.info(f"copies are served at {address}")
+    return server
+
+
+async def _until_idle(
+    service: CourierService, server: CopyServer | None, ended: asyncio.Event
+) -> None:
+    used_s = time.monotonic()
+    while not ended.is_set():
+        now_s = time.monotonic()
+        if service.is_used:
+            used_s = now_s
+        if server is not None:
+            server.tidy()
+            if now_s - max(used_s, server.asked_s) > SERVING_IDLE_S:
+                return
+        elif now_s - used_s > IDLE_S:
+            return
+        try:
+            await asyncio.wait_for(ended.wait(), _LOOK_S)
+        except (asyncio.TimeoutError, TimeoutError):
+            continue
+
+
+def _identity(listen: HostAddress | None) -> str:
+    """Of this courier, for others: unlike any other's, and in the order of hosts' names."""
+    return f"{socket.gethostname()}:{listen.port if listen else 0}/{secrets.token_hex(8)}"

@@ -1,0 +1,152 @@
+"""What copies may take on disk: those that were used least recently make room for a new one.
+
+Who uses a copy holds a shared lock on its manifest (``copies.local.LocalCopy``): what is locked
+stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from brisk.copies.manifest import NAME, Manifest
+from brisk.errors import UnavailableError
+from brisk.settings import CACHE_LIMIT
+from brisk.sourcing.arriving import make_copy
+from brisk.sourcing.log import LOGGER
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class KeptCopy(NamedTuple):
+    """``size_bytes``: on disk. ``used_s``: since the epoch, when it was opened last."""
+
+    folder: Path
+    size_bytes: int
+    used_s: float
+    is_held: bool
+
+
+def to_remove(
+    kept: Sequence[KeptCopy], needed_bytes: int, limit_bytes: int | None
+) -> list[KeptCopy] | None:
+    """Which copies make room for so many bytes, the one that was used least recently first; None
+    where all that nobody holds would not be enough. Pure."""
+    if limit_bytes is None:
+        return []
+    over_bytes = sum(each.size_bytes for each in kept) + needed_bytes - limit_bytes
+    chosen = []
+    for each in sorted(kept, key=lambda each: (each.used_s, each.folder)):
+        if over_bytes <= 0:
+            break
+        if not each.is_held:
+            chosen.append(each)
+            over_bytes -= each.size_bytes
+    return chosen if over_bytes <= 0 else None
+
+
+def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: int | None) -> None:
+    """``make_copy``, for which others make room. Precondition: ``arriving.locked``.
+
+    Raises UnavailableError that names how many bytes are needed, and leaves nothing, where that
+    is not enough; OSError.
+    """
+    needed_bytes = sum(manifest.files[number].size for number in manifest.own)
+    text_needed = f"the model needs {needed_bytes} bytes ({needed_bytes / 1e6:.0f} MB)"
+    chosen = to_remove(kept_copies(folder.parent), needed_bytes, limit_bytes)
+    if chosen is None:
+        raise UnavailableError(
+            f"{text_needed} in {folder.parent}, where copies may take "
+            f"{(limit_bytes or 0) >> 20} MiB ({CACHE_LIMIT}) with those that are in use"
+        )
+    for each in chosen:
+        remove(each.folder)
+    _retried(lambda: make_copy(folder, text, manifest), folder.parent, text_needed)
+
+
+def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
+    """``make``, after one copy more was removed each time that the disk is full."""
+    while True:
+        try:
+            make()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            idle = [each for each in kept_copies(base) if not each.is_held]
+            oldest = min(idle, key=lambda each: each.used_s, default=None)
+            if oldest is None or not remove(oldest.folder):
+                status = os.statvfs(base)
+                free_bytes = status.f_bavail * status.f_frsize
+                raise UnavailableError(
+                    f"{needed} in {base}, and {free_bytes} are free: {error.strerror}"
+                ) from error
+        else:
+            return
+
+
+def kept_copies(base: Path) -> list[KeptCopy]:
+    """All of a cache directory. What is half made, and was left, is removed."""
+    found = []
+    with contextlib.suppress(OSError):
+        for folder in sorted(base.iterdir()):
+            with contextlib.suppress(OSError):
+                if not folder.is_dir():
+                    continue
+                if not (folder / NAME).exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+                    continue
+                status = (folder / NAME).stat()
+                used_s = max(status.st_mtime, status.st_atime)
+                found.append(KeptCopy(folder, _size(folder), used_s, _is_held(folder)))
+    return found
+
+
+def note_use(folder: Path) -> None:
+    """The copy is used now."""
+    with contextlib.suppress(OSError):
+        os.utime(folder / NAME)
+
+
+def remove(folder: Path) -> bool:
+    """Remove a copy; False where somebody holds it."""
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        (folder / NAME).unlink()  # first: without it there is no copy
+        shutil.rmtree(folder, ignore_errors=True)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    LOGGER.info(f"the copy {folder.name[:16]} was removed: nobody uses it")
+    return True
+
+
+def _is_held(folder: Path) -> bool:
+    descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk; a form that lies among artefacts, too, is theirs."""
+    total = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            status = os.lstat(os.path.join(above, name))
+            total += status.st_blocks * 512 if status.st_nlink == 1 else 0
+    return total

@@ -1,0 +1,313 @@
+"""Copies served to other hosts: what is here of them, and their bytes, also while they arrive.
+
+| request | answer |
+| --- | --- |
+| ``GET /v1/copies/<SHA-256>`` | what is here, as JSON (``peers.write_told``); with |
+| | ``?since=<count>`` when something has come since, or after 0.25 s |
+| ``GET /v1/copies/<SHA-256>/manifest`` | the manifest |
+| ``GET /v1/copies/<SHA-256>/files/<number>`` | with ``Range``: bytes that are here, in order; |
+| | the answer ends early when nothing more has come for 0.25 s |
+
+Nothing is served that was not verified; a prepared form as it was published, without a seal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from aiohttp import web
+
+from brisk.errors import ArtefactError
+from brisk.settings import HostAddress
+from brisk.sourcing.arriving import ArrivingCopy, locked
+from brisk.sourcing.fetching import Fetch
+from brisk.sourcing.log import LOGGER
+from brisk.sourcing.policies.choosing import Told
+from brisk.sourcing.sources.peers import HELD_S, IDENTITY_HEADER, write_told
+from brisk.sourcing.table import CopyTable
+
+MOST_CONNECTIONS = 64
+PULLS_S = 0.6
+"""Since its last byte a host counts as one that pulls."""
+
+SHELF_S = 30.0
+"""A copy that nobody uses here stays open so long for those that ask for it."""
+
+STUCK_S = 30.0
+"""A connection that takes nothing for so long is ended."""
+
+_READ_BYTES = 1 << 20
+_BUFFERED_BYTES = 1 << 20
+_PATH = re.compile(r"/v1/copies/([0-9a-f]{64})(?:/(manifest)|/files/(\d{1,4}))?")
+_RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
+
+
+class CopyServer:
+    """One event loop uses it."""
+
+    def __init__(self, table: CopyTable, own_user: int, *, is_secure: bool) -> None:
+        """``is_secure``: by certificates; else it is for processes of ``own_user`` and root."""
+        self.asked_s = time.monotonic()
+        """When a host asked last."""
+        self._table = table
+        self._own_user = own_user
+        self._is_secure = is_secure
+        self._shelf: dict[str, tuple[ArrivingCopy, float]] = {}
+        self._pulls: dict[str, dict[str, float]] = {}
+        """By copy, then by host: until when it counts as one that pulls."""
+        self._allowed: WeakKeyDictionary[asyncio.BaseTransport, bool] = WeakKeyDictionary()
+        self._web = web.Server(
+            self._answer,
+            access_log=None,
+            keepalive_timeout=15.0,
+            max_line_size=2048,
+            max_field_size=4096,
+        )
+        self._server: asyncio.Server | None = None
+        table.receivers_of = self.receivers
+
+    async def listen(self, address: HostAddress, security: ssl.SSLContext | None) -> None:
+        """Raises OSError."""
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connected,
+            address.host,
+            address.port,
+            ssl=security,
+            ssl_handshake_timeout=5.0 if security is not None else None,
+        )
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        await self._web.shutdown(1.0)
+        for copy, _ in self._shelf.values():
+            copy.close()
+        self._shelf.clear()
+
+    def receivers(self, sha256: str) -> int:
+        """Hosts that pull the copy now."""
+        now_s = time.monotonic()
+        pulls = self._pulls.get(sha256, {})
+        for identity in [each for each, until_s in pulls.items() if until_s < now_s]:
+            del pulls[identity]
+        return len(pulls)
+
+    def tidy(self) -> None:
+        """Let go of copies that nobody has asked for."""
+        now_s = time.monotonic()
+        for sha256, (copy, used_s) in list(self._shelf.items()):
+            if now_s - used_s > SHELF_S and not self.receivers(sha256):
+                del self._shelf[sha256]
+                copy.close()
+
+    def _connected(self) -> asyncio.Protocol:
+        if len(self._web.connections) >= MOST_CONNECTIONS:
+            return _Refusal()
+        return self._web()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.method != "GET":
+            return web.Response(status=405)
+        if not self._is_allowed(request):
+            return web.Response(status=403)
+        self.asked_s = time.monotonic()
+        match = _PATH.fullmatch(request.path)
+        if match is None:
+            return web.Response(status=404)
+        sha256, manifest, number = match.groups()
+        if manifest is not None:
+            copy = await self._copy(sha256)
+            return web.Response(status=404) if copy is None else web.Response(body=copy.text)
+        if number is not None:
+            return await self._send(request, sha256, int(number))
+        return await self._tell(request, sha256)
+
+    def _is_allowed(self, request: web.BaseRequest) -> bool:
+        """Without certificates: whether a process of this user or of root asks. It is looked up
+        once for each connection."""
+        transport = request.transport
+        if self._is_secure or transport is None:
+            return transport is not None
+        found = self._allowed.get(transport)
+        if found is None:
+            name, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+            user = _user_of(peer[1], name[1])
+            found = self._allowed[transport] = user in (self._own_user, 0)
+            if not found:
+                LOGGER.warning(f"a process of user {user} was refused a copy")
+        return found
+
+    async def _tell(self, request: web.BaseRequest, sha256: str) -> web.Response:
+        since = request.query.get("since", "")
+        is_coming = sha256 in self._table.opening
+        deadline_s = time.monotonic() + (HELD_S if since or is_coming else 0.0)
+        while True:
+            bell = self._table.opened.rung()
+            fetch = self._table.fetches.get(sha256)
+            if fetch is not None:
+                bell = fetch.arrived.rung()
+            copy = await self._copy(sha256)
+            here = 0 if copy is None else fetch.here if fetch is not None else copy.here()
+            left_s = deadline_s - time.monotonic()
+            count = here.bit_count()
+            if left_s <= 0 or (copy is not None and since != str(count)):
+                break
+            await asyncio.wait([bell], timeout=left_s)
+        if copy is None:
+            return web.Response(status=404)
+        receivers = self.receivers(sha256)
+        supply = self._table.supply_of(sha256)
+        if supply is not None:
+            told = supply.told(receivers)
+        else:
+            told = Told(self._table.identity, here, False, (), 0.0, receivers, ())
+        return web.json_response(write_told(told, copy.layout, count))
+
+    async def _send(
+        self, request: web.BaseRequest, sha256: str, number: int
+    ) -> web.StreamResponse:
+        copy = await self._copy(sha256)
+        if copy is None or number >= len(copy.manifest.files):
+            return web.Response(status=404)
+        size = copy.manifest.files[number].size
+        match = _RANGE.fullmatch(request.headers.get("Range", ""))
+        begin, end = (int(match[1]), int(match[2]) + 1) if match else (0, size)
+        if not begin < end <= size:
+            return web.Response(status=416, headers={"Content-Range": f"bytes */{size}"})
+        headers = {"Content-Range": f"bytes {begin}-{end - 1}/{size}"}
+        response = web.StreamResponse(status=206 if match else 200, headers=headers)
+        response.enable_chunked_encoding()
+        try:
+            await response.prepare(request)
+            await self._stream(request, response, sha256, copy, number, begin, end)
+        except ConnectionError:
+            pass  # whoever asked has found another one
+        return response
+
+    async def _stream(
+        self,
+        request: web.BaseRequest,
+        response: web.StreamResponse,
+        sha256: str,
+        copy: ArrivingCopy,
+        number: int,
+        begin: int,
+        end: int,
+    ) -> None:
+        """The bytes from ``begin`` to ``end``, as far as they come. Raises ConnectionError."""
+        if request.transport is not None:
+            request.transport.set_write_buffer_limits(_BUFFERED_BYTES)
+        identity = request.headers.get(IDENTITY_HEADER, "")[:256] or str(request.remote)
+        async for data in arriving_bytes(
+            copy, lambda: self._table.fetches.get(sha256), number, begin, end
+        ):
+            self._pulls.setdefault(sha256, {})[identity] = time.monotonic() + PULLS_S
+            await asyncio.wait_for(response.write(data), STUCK_S)
+            if _has_gone(request):
+                return
+        await response.write_eof()
+
+    async def _copy(self, sha256: str) -> ArrivingCopy | None:
+        """The one that is open; else it is opened, if there is one."""
+        fetch = self._table.fetches.get(sha256)
+        if fetch is not None:
+            return fetch.copy
+        if sha256 not in self._shelf:
+            copy = await asyncio.to_thread(_shelved, self._table.base / sha256)
+            if copy is None:
+                return None
+            if sha256 in self._shelf:  # somebody else was sooner
+                copy.close()
+            else:
+                self._shelf[sha256] = copy, 0.0
+        copy, _ = self._shelf[sha256]
+        self._shelf[sha256] = copy, time.monotonic()
+        return copy
+
+
+def _has_gone(request: web.BaseRequest) -> bool:
+    return request.transport is None or request.transport.is_closing()
+
+
+async def arriving_bytes(
+    copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, begin: int, end: int
+) -> AsyncIterator[bytes]:
+    """Bytes of a file, in order, until nothing more has come for ``HELD_S``.
+
+    ``fetch``: by which the copy grows at the time; None: it does not.
+    """
+    offset = begin
+    while offset < end:
+        here_to = await _here_to(copy, fetch, number, offset)
+        until = min(here_to, end, offset + _READ_BYTES)
+        if until <= offset:
+            return
+        data = copy.read_now(number, offset, until - offset)
+        if data is None:
+            data = await asyncio.to_thread(copy.read, number, offset, until - offset)
+        yield data
+        offset += len(data)
+
+
+async def _here_to(
+    copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, offset: int
+) -> int:
+    """The end of what is here from ``offset`` on; waits somewhat for the first byte."""
+    chunk_bytes, file = copy.manifest.chunk_bytes, copy.layout.file(number)
+    first, clock = offset // chunk_bytes, asyncio.get_running_loop().time
+    deadline_s = clock() + HELD_S
+    while True:
+        present = fetch()
+        here = present.here if present is not None else copy.here()
+        found = (here >> (file.start + first)) & ((1 << (file.chunks - first)) - 1)
+        chunks = ((found + 1) & ~found).bit_length() - 1
+        left_s = deadline_s - clock()
+        if chunks or left_s <= 0 or present is None:
+            return min((first + chunks) * chunk_bytes, copy.manifest.files[number].size)
+        await present.arrived.wait(left_s)
+
+
+class _Refusal(asyncio.Protocol):
+    """Of one connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+def _shelved(folder: Path) -> ArrivingCopy | None:
+    try:
+        if not folder.is_dir():
+            return None
+        with locked(folder.parent):
+            copy = ArrivingCopy(folder)
+    except (OSError, ArtefactError):
+        return None
+    if not copy.is_trusted:
+        for _ in copy.verify():
+            pass
+    return copy
+
+
+def _user_of(port: int, own_port: int) -> int | None:
+    """Whose connection of this machine it is that comes from ``port`` to ``own_port``; None
+    where the kernel names nobody."""
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if _port(fields[1]) == port and _port(fields[2]) == own_port:
+                return int(fields[7])
+    return None
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)

@@ -1,0 +1,205 @@
+"""Bytes of a file by HTTP: a range, as a stream that may end early, and small files whole."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from brisk.sourcing.sources import addresses
+from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
+
+READ_BYTES = 1 << 20
+"""Of a connection, kept while nobody takes them."""
+
+SMALL_BYTES = 1 << 17
+GATHER_S = 0.004
+"""A piece of less than these bytes: so long nothing is read, that more comes together. To wake up
+for each packet took three times the processor's time, of which several couriers have too little.
+"""
+
+_REDIRECTS = (301, 302, 303, 307, 308)
+_HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
+
+
+class Answer(NamedTuple):
+    """``offset``: of the first byte of ``content`` in the file; what the server knows of ranges
+    decides. ``is_ranged``: whether it does know of them."""
+
+    response: aiohttp.ClientResponse
+    offset: int
+    is_ranged: bool
+
+
+class Web:
+    """HTTP connections, kept for the next request. One event loop uses it."""
+
+    def __init__(self, security: ssl.SSLContext | None = None, *, is_proxied: bool = True) -> None:
+        """``security``: of https; None: certificates that the machine trusts. ``is_proxied``:
+        by the proxy that environment variables name."""
+        self._security = security
+        self._is_proxied = is_proxied
+        self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
+
+    def _session(self, target: str, *, is_outward: bool) -> aiohttp.ClientSession:
+        """``is_outward``: it connects to no private address."""
+        is_secure = urlsplit(target).scheme == "https"
+        found = self._sessions.get((is_outward, is_secure))
+        if found is None:
+            found = self._sessions[is_outward, is_secure] = self._opened(is_outward, is_secure)
+        return found
+
+    def _opened(self, is_outward: bool, is_secure: bool) -> aiohttp.ClientSession:
+        if is_secure and self._security is None:
+            self._security = ssl.create_default_context()  # reads all that the machine trusts
+        connector = aiohttp.TCPConnector(
+            limit=0,
+            resolver=addresses.OutwardResolver() if is_outward else None,
+            ssl=self._security or True,
+            use_dns_cache=not is_outward,
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=_HEADERS,
+            read_bufsize=READ_BYTES,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+            trust_env=self._is_proxied,
+        )
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+
+    @asynccontextmanager
+    async def get(
+        self, url: str, headers: Mapping[str, str] | None = None, *, follows: bool = True
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a GET, redirects followed as ``addresses`` allows them.
+
+        Raises SourceError where there is none.
+        """
+        count, is_outward, target = 0, False, url
+        while True:
+            session = self._session(target, is_outward=is_outward)
+            try:
+                response = await session.get(target, headers=headers, allow_redirects=False)
+            except (aiohttp.ClientError, OSError, ValueError) as error:
+                raise SourceError(f"{addresses.shown_url(target)}: {_said(error)}") from error
+            if not follows or response.status not in _REDIRECTS:
+                break
+            response.close()
+            count += 1
+            target = addresses.redirected(target, response.headers.get("Location", ""), count)
+            if not await _leads_inside(url):
+                is_outward = True
+                host = urlsplit(target).hostname or ""
+                if addresses.is_address(host) and addresses.is_inside(host):
+                    raise SourceError(f"{addresses.shown_url(url)} redirects to {host}")
+        try:
+            yield response
+        except (aiohttp.ClientError, OSError) as error:
+            raise SourceError(f"{addresses.shown_url(target)}: {_said(error)}") from error
+        finally:
+            response.close() if not response.content.is_eof() else response.release()
+
+    @asynccontextmanager
+    async def get_range(
+        self,
+        url: str,
+        offset: int,
+        size: int,
+        total: int,
+        headers: Mapping[str, str] | None = None,
+        *,
+        follows: bool = True,
+    ) -> AsyncIterator[Answer]:
+        """Bytes of a file of ``total``, from where the answer says. Raises SourceError,
+        MissingError, and WrongBytesError where the file is another one."""
+        wanted = {**(headers or {}), "Range": f"bytes={offset}-{offset + size - 1}"}
+        async with self.get(url, wanted, follows=follows) as response:
+            check_status(response, url)
+            shown = addresses.shown_url(url)
+            if response.headers.get("Content-Encoding", "identity") != "identity":
+                raise SourceError(f"{shown} sends compressed bytes")
+            if response.status == 206:
+                begin, stated = _content_range(response.headers.get("Content-Range", ""), shown)
+                if stated not in (None, total):
+                    raise WrongBytesError(f"{shown} has {stated} bytes, the manifest says {total}")
+                if begin > offset:
+                    raise SourceError(f"{shown} sends bytes from {begin} instead of {offset}")
+                yield Answer(response, begin, True)
+                return
+            length = response.content_length
+            if length not in (None, total):
+                raise WrongBytesError(f"{shown} has {length} bytes, the manifest says {total}")
+            yield Answer(response, 0, False)
+
+    async def get_small(self, url: str, most: int, *, follows: bool = True) -> bytes:
+        """A file of ``most`` bytes at most. Raises SourceError."""
+        async with self.get(url, follows=follows) as response:
+            check_status(response, url)
+            found = bytearray()
+            async for piece in response.content.iter_any():
+                found += piece
+                if len(found) > most:
+                    raise SourceError(f"{addresses.shown_url(url)} has more than {most} bytes")
+            return bytes(found)
+
+
+async def pieces_of(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The answer's bytes, in pieces that are worth to wake up for."""
+    while piece := await response.content.readany():
+        yield piece
+        connection = response.connection
+        transport = None if connection is None else connection.transport
+        if len(piece) < SMALL_BYTES and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+            try:
+                await asyncio.sleep(GATHER_S)
+            finally:
+                transport.resume_reading()
+
+
+def check_status(response: aiohttp.ClientResponse, url: str) -> None:
+    """Raises MissingError where the file is not there, SourceError for any other failure."""
+    if response.status in (200, 206):
+        return
+    text = f"{addresses.shown_url(url)} answers {response.status} {response.reason or ''}".strip()
+    if response.status == 416:
+        raise WrongBytesError(f"{text}: the file is shorter than the manifest says")
+    if response.status in (403, 404, 410):
+        raise MissingError(text)
+    raise SourceError(text)
+
+
+def _content_range(text: str, shown: str) -> tuple[int, int | None]:
+    """The first byte's number, and of how many; None where that is not told."""
+    unit, _, rest = text.partition(" ")
+    places, _, total = rest.partition("/")
+    begin, _, _ = places.partition("-")
+    if unit != "bytes" or not begin.isdecimal() or not (total == "*" or total.isdecimal()):
+        raise SourceError(f"{shown} answers with the range {text!r:.60}")
+    return int(begin), None if total == "*" else int(total)
+
+
+async def _leads_inside(url: str) -> bool:
+    try:
+        return await addresses.leads_inside(url)
+    except OSError:
+        return False
+
+
+def _said(error: Exception) -> str:
+    """An error in words; some of aiohttp's have none, some tell the whole URL."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return str(error.os_error) or type(error.os_error).__name__
+    if isinstance(error, aiohttp.InvalidURL):
+        return "it is no URL"
+    return str(error) or type(error).__name__

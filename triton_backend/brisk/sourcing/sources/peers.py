@@ -1,0 +1,178 @@
+"""Other hosts' couriers: what they have of a copy, and its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from brisk.copies.manifest import MOST_MANIFEST_BYTES, ListedFile
+from brisk.errors import ProtocolError
+from brisk.sourcing.policies.choosing import LONGEST_CHAIN, Told
+from brisk.sourcing.policies.patience import pause_s
+from brisk.sourcing.policies.stretches import Layout, Stretch, pack, unpack
+from brisk.sourcing.sources.downloads import Web, pieces_of
+from brisk.sourcing.sources.failures import MissingError, SourceError
+from brisk.sourcing.sources.registry import Pieces
+
+ASKED_S = 0.2
+"""Between two questions to a peer: what it tells is so old, while its chunks go on coming."""
+
+HELD_S = 0.25
+"""A peer that has nothing new answers after so long."""
+
+ANSWER_S = 0.6
+IDENTITY_HEADER = "Brisk-Host"
+_MOST_STATUS_BYTES = 1 << 22
+_MOST_STRETCHES = 64
+_MOST_TEXT = 256
+
+
+class Listener(Protocol):
+    """Who wants to know what peers have."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def hear(self, name: str, told: Told | None, problem: str = "") -> None: ...
+
+    @property
+    def is_curious(self) -> bool:
+        """Whether anything is missing."""
+
+    async def wait_until_curious(self) -> None: ...
+
+
+class Peer:
+    """A host, by its address."""
+
+    def __init__(self, address: str, web: Web, identity: str, *, is_secure: bool) -> None:
+        """``address``: host:port. ``identity``: of the host that asks."""
+        self.address = address
+        self.web = web
+        self.identity = identity
+        self.base = f"{'https' if is_secure else 'http'}://{address}/v1/copies"
+
+    def copy_of(self, sha256: str) -> PeerCopy:
+        return PeerCopy(self, sha256)
+
+
+class PeerCopy:
+    """What a peer has of one copy. The first of its errors that say why is kept in words."""
+
+    is_peer = True
+
+    def __init__(self, peer: Peer, sha256: str) -> None:
+        self.name = f"peer {peer.address}"
+        self._peer = peer
+        self._url = f"{peer.base}/{sha256}"
+        self._count: int | None = None
+        """Of changes that it has told of; None: it is to answer at once."""
+
+    async def manifest(self) -> bytes:
+        """Raises SourceError, MissingError where the peer has no such copy."""
+        url = f"{self._url}/manifest"
+        try:
+            return await asyncio.wait_for(
+                self._peer.web.get_small(url, MOST_MANIFEST_BYTES, follows=False), 5.0
+            )
+        except (asyncio.TimeoutError, TimeoutError) as error:
+            raise SourceError(f"{self.name} does not answer") from error
+
+    @asynccontextmanager
+    async def read(
+        self, number: int, file: ListedFile, offset: int, size: int
+    ) -> AsyncIterator[Pieces]:
+        """As ``ByteSource`` says; bytes end where the peer has had nothing new for a while."""
+        url = f"{self._url}/files/{number}"
+        headers = {IDENTITY_HEADER: self._peer.identity}
+        async with self._peer.web.get_range(
+            url, offset, size, file.size, headers, follows=False
+        ) as answer:
+            content = pieces_of(answer.response)
+            yield Pieces(content, answer.offset, answer.is_ranged)
+
+    async def watch(self, listener: Listener) -> None:
+        """Tell ``listener`` what the peer has, again and again, while it wants to know."""
+        failures = 0
+        while True:
+            await listener.wait_until_curious()
+            asked_s = time.monotonic()
+            try:
+                told = await asyncio.wait_for(self._ask(listener.layout), ANSWER_S + HELD_S)
+            except MissingError:
+                self._count, failures = 0, 0
+                listener.hear(self.name, None, f"{self.name} has no copy")
+            except (SourceError, ProtocolError, asyncio.TimeoutError, TimeoutError) as error:
+                failures += 1
+                said = str(error) or f"{self.name} does not answer"
+                listener.hear(self.name, None, said)
+                self._count = None
+            else:
+                failures = 0
+                if told.identity == self._peer.identity:
+                    listener.hear(self.name, None, f"{self.name} is this host")
+                    return
+                listener.hear(self.name, told)
+            pause = max(pause_s(failures), ASKED_S) - (time.monotonic() - asked_s)
+            await asyncio.sleep(max(pause, 0.0))
+
+    async def _ask(self, layout: Layout) -> Told:
+        url = self._url if self._count is None else f"{self._url}?since={self._count}"
+        data = await self._peer.web.get_small(url, _MOST_STATUS_BYTES, follows=False)
+        try:
+            record = json.loads(data)
+            self._count = _whole(record["count"])
+            return read_told(record, layout)
+        except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as error:
+            raise ProtocolError(f"{self.name} tells {data!r:.80}") from error
+
+
+def write_told(told: Told, layout: Layout, count: int) -> Mapping[str, Any]:
+    """``count``: of changes, to ask for the next one by."""
+    return {
+        "identity": told.identity,
+        "count": count,
+        "here": pack(told.here, layout.count),
+        "fetching": told.is_fetching,
+        "next": [list(stretch) for stretch in told.next],
+        "bytes_per_s": told.bytes_per_s,
+        "receivers": told.receivers,
+        "path": list(told.path),
+    }
+
+
+def read_told(record: Mapping[str, Any], layout: Layout) -> Told:
+    """Raises ValueError, TypeError, KeyError, ProtocolError where it is something else."""
+    stretches = [Stretch(_whole(start), _whole(end)) for start, end in record["next"]]
+    if len(stretches) > _MOST_STRETCHES:
+        raise ValueError(f"{len(stretches)} stretches")
+    if any(not start < end <= layout.count for start, end in stretches):
+        raise ValueError("stretches of chunks that are not there")
+    identity, path = record["identity"], tuple(record["path"])
+    if len(path) > LONGEST_CHAIN:
+        raise ValueError(f"a chain of {len(path)} hosts")
+    for text in (identity, *path):
+        if type(text) is not str or len(text) > _MOST_TEXT:
+            raise ValueError("no name of a host")
+    rate = float(record["bytes_per_s"])
+    if not 0 <= rate < 1e15:
+        raise ValueError(f"{rate} bytes a second")
+    return Told(
+        identity,
+        unpack(record["here"], layout.count),
+        record["fetching"] is True,
+        tuple(stretches),
+        rate,
+        _whole(record["receivers"]),
+        path,
+    )
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError(f"{value!r:.40} is no number")
+    return value

@@ -1,0 +1,158 @@
+"""The folder at an entry's URL: a web server's, an object store's, a directory's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
+
+from brisk.copies.manifest import MOST_MANIFEST_BYTES, ListedFile
+from brisk.errors import InvalidConfigurationError
+from brisk.sourcing.sources import addresses
+from brisk.sourcing.sources.downloads import READ_BYTES, Web, pieces_of
+from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
+
+_SIGNED_S = 3600
+
+
+class Pieces(NamedTuple):
+    """Of a file, as they come. ``offset``: of the first; ``is_ranged``: whether that may be
+    anywhere."""
+
+    content: AsyncIterator[bytes]
+    offset: int
+    is_ranged: bool
+
+
+class ByteSource(Protocol):
+    """Who gives bytes of a model's files. ``name``: for messages, and to know it again."""
+
+    name: str
+    is_peer: bool
+
+    def read(
+        self, number: int, file: ListedFile, offset: int, size: int
+    ) -> AbstractAsyncContextManager[Pieces]:
+        """Of a file of the manifest; they may end early, and begin before ``offset``.
+
+        Raises SourceError for what may pass, MissingError where there is no such file,
+        WrongBytesError where it is another one."""
+
+
+class Registry:
+    """What a manifest's URL has beside it."""
+
+    is_peer = False
+
+    def __init__(self, url: str, web: Web) -> None:
+        self._url = url
+        self._web = web
+        self._scheme = urlsplit(url).scheme
+        self._signer: Any = None
+        self.name = addresses.shown_url(url).rpartition("/")[0]
+
+    async def manifest(self) -> bytes:
+        """Raises SourceError, MissingError where there is none."""
+        if self._scheme == "file":
+            return await asyncio.to_thread(_read_small, self._url)
+        return await self._web.get_small(await self._address(self._url), MOST_MANIFEST_BYTES)
+
+    @asynccontextmanager
+    async def read(
+        self, number: int, file: ListedFile, offset: int, size: int
+    ) -> AsyncIterator[Pieces]:
+        """As ``ByteSource`` says."""
+        url = addresses.file_url(self._url, file.name)
+        if self._scheme == "file":
+            opened = await asyncio.to_thread(_open, url, file.size)
+            with contextlib.closing(opened):
+                yield Pieces(opened.pieces(offset, size), offset, True)
+            return
+        address = await self._address(url)
+        async with self._web.get_range(address, offset, size, file.size) as answer:
+            content = pieces_of(answer.response)
+            yield Pieces(content, answer.offset, answer.is_ranged)
+
+    async def _address(self, url: str) -> str:
+        """To be asked: that of an object store is signed with the machine's credentials."""
+        if self._scheme != "s3":
+            return url
+        return await asyncio.to_thread(self._sign, url)
+
+    def _sign(self, url: str) -> str:
+        parts = urlsplit(url)
+        try:
+            import boto3
+            from botocore.exceptions import BotoCoreError
+        except ImportError as error:
+            raise InvalidConfigurationError(
+                f"{addresses.shown_url(url)}: boto3 signs such URLs, and is not installed: "
+                f"pip install 'brisk-triton[s3]'"
+            ) from error
+        try:
+            if self._signer is None:
+                self._signer = boto3.client("s3")
+            place = {"Bucket": parts.netloc, "Key": unquote(parts.path).lstrip("/")}
+            return str(self._signer.generate_presigned_url("get_object", place, _SIGNED_S))
+        except BotoCoreError as error:
+            raise SourceError(f"{addresses.shown_url(url)}: {error}") from error
+
+
+class _File:
+    """A file of a directory, read as it is."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    async def pieces(self, offset: int, size: int) -> AsyncIterator[bytes]:
+        while size:
+            data = await asyncio.to_thread(
+                os.pread, self._descriptor, min(size, READ_BYTES), offset
+            )
+            if not data:
+                return
+            yield data
+            offset, size = offset + len(data), size - len(data)
+
+
+def _open(url: str, total: int) -> _File:
+    shown = addresses.shown_url(url)
+    try:
+        descriptor = os.open(_path(url), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise MissingError(f"{shown}: there is no such file") from error
+    except OSError as error:
+        raise SourceError(f"{shown}: {error.strerror}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != total:
+        os.close(descriptor)
+        raise WrongBytesError(f"{shown} has {status.st_size} bytes, the manifest says {total}")
+    return _File(descriptor)
+
+
+def _read_small(url: str) -> bytes:
+    shown = addresses.shown_url(url)
+    try:
+        with open(os.open(_path(url), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise SourceError(f"{shown} is no file")
+            data = file.read(MOST_MANIFEST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise MissingError(f"{shown}: there is no such file") from error
+    except OSError as error:
+        raise SourceError(f"{shown}: {error.strerror}") from error
+    if len(data) > MOST_MANIFEST_BYTES:
+        raise SourceError(f"{shown} has more than {MOST_MANIFEST_BYTES} bytes")
+    return data
+
+
+def _path(url: str) -> str:
+    return unquote(urlsplit(url).path)

@@ -1,0 +1,313 @@
+"""Who is asked for the chunks of one copy: sources watched, chosen, left and asked again.
+
+One event loop uses it. What is decided is decided by ``brisk.sourcing.policies``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import NamedTuple
+
+from brisk.errors import BriskError
+from brisk.sourcing.fetching import Fetch
+from brisk.sourcing.lanes import Bell, Portion, Record, Supplier
+from brisk.sourcing.log import LOGGER
+from brisk.sourcing.policies import choosing
+from brisk.sourcing.policies.choosing import LONGEST_CHAIN, Candidate, Roles, Standing, Told
+from brisk.sourcing.policies.patience import is_silent, is_slow
+from brisk.sourcing.policies.stretches import Layout, Stretch
+from brisk.sourcing.policies.wants import merged
+from brisk.sourcing.policies.worth import expected_bytes_per_s
+from brisk.sourcing.sources.registry import ByteSource
+
+LOOK_S = 0.1
+"""Between two looks at sources and at what they are asked for."""
+
+SLOW_FOR_S = 10.0
+"""A source that was slow is expected to stay so."""
+
+SENDING_S = 0.3
+"""Since its last byte a source counts as one that sends."""
+
+MOST_NEXT = 32
+"""Stretches that others are told of what is fetched next."""
+
+FIRST_CHUNKS = 4
+"""Of a source that nobody has measured; then as many as it has given, until it is."""
+
+_MEASURED_S = 0.5
+"""Of a source that is busy: then it is measured."""
+
+
+class KnownPeer(NamedTuple):
+    """What a peer has told of the copy last, when, and since when it has what it has."""
+
+    told: Told
+    told_s: float
+    changed_s: float
+
+
+class Supply:
+    """The sources of a copy, asked from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        fetch: Fetch,
+        identity: str,
+        best_rates: MutableMapping[str, float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``identity``: of this host, for others. ``best_rates``: bytes/s ever seen, by sources'
+        names."""
+        self.fetch = fetch
+        self.identity = identity
+        self.suppliers: list[Supplier] = []
+        self.upstream = ""
+        """The name of the peer that it pulls from; empty: none."""
+        self._best = best_rates
+        self._clock = clock
+        self._known: dict[str, KnownPeer] = {}
+        self._unanswered: set[str] = set()
+        self._hold_s = 0.0
+        self._started_s = clock()
+        self._news = Bell()
+        self._roles = Roles({}, "")
+        self._blamed: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, sources: Sequence[ByteSource], hold_s: float = 0.0) -> None:
+        """Ask these; registries only when all peers have answered, or after ``hold_s``."""
+        self._hold_s = hold_s
+        self._unanswered = {source.name for source in sources if source.is_peer}
+        for source in sources:
+            self.suppliers.append(Supplier(source, self, self._clock))
+        self._choose()
+        self._tasks = [
+            asyncio.create_task(self._look_often()),
+            asyncio.create_task(self._hurry_often()),
+        ]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for supplier in self.suppliers:
+            await supplier.close()
+
+    @property
+    def best_rate(self) -> float:
+        """Ever, from one of the sources; 0: unknown."""
+        return max((self._best.get(each.name, 0.0) for each in self.suppliers), default=0.0)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether every source lies, or is a peer that has nothing that is missing."""
+        usable = [each for each in self.suppliers if not each.is_blamed]
+        missing = self.fetch.missing
+        return not any(
+            not each.is_peer
+            or (each.name in self._known and self._known[each.name].told.here & missing)
+            for each in usable
+        )
+
+    def problem(self) -> str:
+        """What is wrong with each source, by name."""
+        return "; ".join(
+            each.problem or f"{each.name}: nothing has come yet" for each in self.suppliers
+        )
+
+    def records(self) -> list[Record]:
+        return [each.record for each in self.suppliers]
+
+    def told(self, receivers: int) -> Told:
+        """What others are told of this host's copy."""
+        fetch = self.fetch
+        known = self._known.get(self.upstream)
+        return Told(
+            self.identity,
+            fetch.here,
+            bool(fetch.missing),
+            merged(fetch.wanted, fetch.missing, MOST_NEXT),
+            fetch.meter.rate(self._clock()),
+            receivers,
+            () if known is None else (known.told.identity, *known.told.path)[:LONGEST_CHAIN],
+        )
+
+    def hear(self, name: str, told: Told | None, problem: str = "") -> None:
+        """What a peer tells; None: it has no copy, or does not answer (``problem``)."""
+        self._unanswered.discard(name)
+        supplier = next(each for each in self.suppliers if each.name == name)
+        if told is None:
+            self._known.pop(name, None)
+            if not supplier.is_blamed:
+                supplier.problem = problem
+        else:
+            before, now_s = self._known.get(name), self._clock()
+            changed_s = now_s
+            if before is None:
+                supplier.problem = ""
+            elif before.told.here == told.here:
+                changed_s = before.changed_s
+            if changed_s == now_s:
+                supplier.is_dry = False
+            self._known[name] = KnownPeer(told, now_s, changed_s)
+        self._choose()
+        self._news.ring()
+
+    @property
+    def is_curious(self) -> bool:
+        return bool(self.fetch.missing)
+
+    async def wait_until_curious(self) -> None:
+        while not self.is_curious:
+            await asyncio.shield(self.fetch.wanted_anew.rung())
+
+    # What lanes ask of it.
+
+    @property
+    def layout(self) -> Layout:
+        return self.fetch.layout
+
+    def next_portion(self, supplier: Supplier) -> Stretch | None:
+        fetch, layout = self.fetch, self.fetch.layout
+        if fetch.failure is not None:
+            return None
+        free = fetch.missing & ~self._claimed()
+        allowed = self._roles.allowed.get(supplier.name, 0) & free
+        chunk_bytes = fetch.copy.manifest.chunk_bytes
+        most = max(FIRST_CHUNKS, supplier.meter.total // chunk_bytes)
+        if self._best.get(supplier.name):
+            most = choosing.run_chunks(self._speed(supplier), chunk_bytes)
+        run = choosing.next_run(fetch.wanted, allowed, most)
+        if run is None:
+            return None
+        file = layout.file(layout.place(run.start)[0])
+        if not supplier.is_ranged:  # it sends whole files
+            return None if supplier.portions else file
+        return Stretch(run.start, min(run.end, file.end))
+
+    async def wait_for_news(self) -> None:
+        await asyncio.shield(self._news.rung())
+
+    async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
+        return await self.fetch.put(supplier, index, pieces)
+
+    def is_stuck(self, supplier: Supplier, portion: Portion) -> bool:
+        known = self._known.get(supplier.name)
+        return known is None or known.changed_s < portion.asked_s
+
+    def note(self, supplier: Supplier) -> None:
+        if supplier.is_blamed and supplier.name not in self._blamed:
+            self._blamed.add(supplier.name)
+            LOGGER.warning(f"{supplier.problem}; it is not asked again")
+        self._choose()
+        self._news.ring()
+
+    def fail(self, error: BriskError) -> None:
+        self.fetch.fail(error)
+
+    # Choosing.
+
+    def _claimed(self) -> int:
+        """The set of chunks that some source was asked for."""
+        found = 0
+        for each in self.suppliers:
+            for portion in each.portions:
+                found |= portion.bits
+        return found
+
+    def _speed(self, supplier: Supplier) -> float:
+        """Bytes/s that a source is expected to give: what it did at best, unless it was slow
+        lately; of a peer that nobody has measured, what others of them did."""
+        if self._clock() < supplier.slow_until_s:
+            return supplier.slow_bytes_per_s
+        alike = (
+            self._best.get(each.name, 0.0)
+            for each in self.suppliers
+            if each.is_peer and supplier.is_peer
+        )
+        return expected_bytes_per_s(self._best.get(supplier.name, 0.0), max(alike, default=0.0))
+
+    def _due(self, supplier: Supplier) -> float:
+        """Bytes/s that a source must give now; 0: nobody can say."""
+        best = self._best.get(supplier.name, 0.0)
+        known = self._known.get(supplier.name)
+        comes = known.told.bytes_per_s if known is not None and known.told.is_fetching else best
+        return min(best, comes, self._speed(supplier))
+
+    def _choose(self) -> None:
+        now_s = self._clock()
+        fetch = self.fetch
+        is_held = bool(self._unanswered) and now_s - self._started_s < self._hold_s
+        candidates = []
+        for each in self.suppliers:
+            if is_held:
+                break
+            known = self._known.get(each.name)
+            speeds = self._speed(each), self._best.get(each.name, 0.0)
+            is_sending = each.is_sending(SENDING_S)
+            if not each.is_usable:
+                continue
+            if known is not None:
+                age_s = now_s - known.told_s
+                candidates.append(
+                    Candidate(each.name, known.told, age_s, *speeds, each.is_dry, is_sending)
+                )
+            elif not each.is_peer:
+                candidates.append(Candidate(each.name, None, 0.0, *speeds, False, is_sending))
+        standing = Standing(
+            self.identity,
+            fetch.here,
+            fetch.missing,
+            fetch.wanted,
+            fetch.urgent,
+            fetch.copy.manifest.chunk_bytes,
+            fetch.meter.rate(now_s),
+            self._best.get("", 0.0),
+            self.upstream,
+        )
+        self._roles = choosing.choose(candidates, standing)
+        self.upstream = self._roles.upstream
+        for each in self.suppliers:
+            allowed = self._roles.allowed.get(each.name, 0)
+            for portion in each.portions:
+                rest = portion.bits & fetch.missing & ~(1 << portion.next)
+                if rest and not rest & allowed:  # somebody else is better
+                    portion.cut()
+
+    async def _look_often(self) -> None:
+        while True:
+            await self.wait_until_curious()
+            await asyncio.sleep(LOOK_S)
+            self._look()
+            self._news.ring()
+
+    async def _hurry_often(self) -> None:
+        """Something else is wanted: who sends only what can wait is asked for it beside that."""
+        while True:
+            await asyncio.shield(self.fetch.wanted_anew.rung())
+            self._choose()
+            self._news.ring()
+            first = choosing.next_run(self.fetch.wanted, self.fetch.missing, 1, 1)
+            claimed = self._claimed()
+            if first is not None and not claimed >> first.start & 1:
+                for each in self.suppliers:
+                    each.hurry()
+
+    def _look(self) -> None:
+        now_s = self._clock()
+        for each in self.suppliers:
+            if rate := each.measured(_MEASURED_S):
+                self._best[each.name] = max(self._best.get(each.name, 0.0), rate)
+            for portion in list(each.portions):
+                waited = each.waited(portion, self._due(each))
+                if is_silent(waited, now_s):
+                    each.leave(portion, f"{each.name}: no byte came in time")
+                elif is_slow(waited):
+                    each.slow_bytes_per_s = max(waited.bytes_per_s, 1.0)
+                    each.slow_until_s = now_s + SLOW_FOR_S
+        total = self.fetch.meter.rate(now_s)
+        self._best[""] = max(self._best.get("", 0.0), total)
+        self._choose()

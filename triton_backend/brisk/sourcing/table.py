@@ -1,0 +1,373 @@
+"""The copies that are open in this process: opened by who asks for them, or for other hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from brisk.copies.courier import FetchProgress
+from brisk.copies.local import ORIGIN
+from brisk.copies.manifest import NAME, Range, Remote, read_manifest
+from brisk.errors import (
+    ArtefactError,
+    BriskError,
+    InvalidModelError,
+    InvalidRequestError,
+    UnavailableError,
+)
+from brisk.sourcing import room
+from brisk.sourcing.arriving import ArrivingCopy, locked, write_small
+from brisk.sourcing.fetching import Fetch
+from brisk.sourcing.lanes import Bell
+from brisk.sourcing.log import LOGGER
+from brisk.sourcing.policies.patience import pause_s
+from brisk.sourcing.sources.addresses import check_url, shown_url
+from brisk.sourcing.sources.downloads import Web
+from brisk.sourcing.sources.failures import MissingError, SourceError
+from brisk.sourcing.sources.peers import Peer, PeerCopy
+from brisk.sourcing.sources.registry import ByteSource, Registry
+from brisk.sourcing.supply import Supply
+
+OPEN_PATIENCE_S = 20.0
+"""Without anything new: then opening a copy fails. What is awaited of an open one goes on."""
+
+HOLD_S = 0.1
+"""Peers are given to answer before the registry is asked."""
+
+_LOOK_S = 0.2
+
+
+class OpenedCopy:
+    """A copy that somebody has opened: fetched from then on, until it is closed."""
+
+    def __init__(
+        self, table: CopyTable, remote: Remote, before: asyncio.Task[None] | None
+    ) -> None:
+        """``before``: what was open of it before, and is being closed."""
+        self.folder = table.base / remote.sha256
+        self.users = 0
+        self.remote = remote
+        self.arriving: ArrivingCopy | None = None
+        self.fetch: Fetch | None = None
+        self.supply: Supply | None = None
+        self._table = table
+        self._before = before
+        self._registry: Registry | None = None
+        self._peers: list[PeerCopy] = []
+        self._watching: list[asyncio.Task[None]] = []
+        self._is_closing = False
+        self._thread: asyncio.Future[Any] | None = None
+        self._ready = asyncio.create_task(self._prepare())
+        self._ready.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def has_head(self) -> None:
+        """Wait for what says what the model is. Raises BriskError where that does not come."""
+        fetch = await self._fetch()
+        head = [] if fetch.copy.is_whole else [fetch.copy.manifest.gathered_range]
+        heard_s = time.monotonic()
+        async for progress in self.wait_for(head):
+            heard_s = max(heard_s, fetch.heard_s)
+            if time.monotonic() - heard_s > OPEN_PATIENCE_S:
+                raise UnavailableError(
+                    f"nothing came in {OPEN_PATIENCE_S:.0f} s: {progress.problem}"
+                )
+
+    async def take(self, form: str) -> Path | None:
+        fetch = await self._fetch()
+        supply = self._supplied(fetch)
+        return await fetch.take(form, supply.best_rate)
+
+    async def wait_for(self, parts: Sequence[Range]) -> AsyncIterator[FetchProgress]:
+        """As ``Fetch`` does; raises InvalidModelError where every source lies, too."""
+        fetch = await self._fetch()
+        supply = self._supplied(fetch)
+        async for progress in fetch.wait_for(parts, supply.problem):
+            if progress.problem and supply.is_hopeless:
+                raise InvalidModelError(progress.problem)
+            yield progress
+
+    def close(self) -> asyncio.Task[None]:
+        """Nothing is fetched any more."""
+        self._is_closing = True
+        return asyncio.create_task(self._close())
+
+    def status(self) -> dict[str, Any]:
+        """For who looks from outside."""
+        shown = {"sha256": self.remote.sha256, "url": shown_url(self.remote.url)}
+        if self.fetch is None:
+            return {**shown, "state": "opening"}
+        fetch, layout = self.fetch, self.fetch.layout
+        own = layout.own
+        missing_bytes = layout.size_of(own & ~fetch.here)
+        manifest = fetch.copy.manifest
+        sources = self.supply.records() if self.supply is not None else []
+        return {
+            **shown,
+            "state": "fetching" if fetch.missing else "here",
+            "folder": str(self.folder),
+            "bytes_here": layout.size_of(own) - missing_bytes,
+            "bytes": layout.size_of(own),
+            "bytes_per_s": fetch.meter.rate(time.monotonic()),
+            "forms": [manifest.files[number].form for number in fetch.forms],
+            "upstream": self.supply.upstream if self.supply is not None else "",
+            "receivers": self._table.receivers_of(self.remote.sha256),
+            "sources": [record._asdict() for record in sources],
+            "problem": "" if fetch.failure is None else str(fetch.failure),
+        }
+
+    async def _fetch(self) -> Fetch:
+        await asyncio.shield(self._ready)
+        assert self.fetch is not None
+        return self.fetch
+
+    async def _prepare(self) -> None:
+        table, folder = self._table, self.folder
+        if self._before is not None:
+            await self._before
+        self._peers = [peer.copy_of(self.remote.sha256) for peer in table.peers]
+        copy = await self._in_thread(_present, folder)
+        url = self.remote.url or await asyncio.to_thread(_origin, folder)
+        self.remote = self.remote._replace(url=url)
+        if url:
+            check_url(url, table.allowed_urls)
+            self._registry = Registry(url, table.web)
+        elif copy is None:
+            raise InvalidModelError(f"there is no copy {folder}, and no URL to fetch it from")
+        if copy is None:
+            text = await self._obtain_manifest()
+            await table.closed()  # those make room, too
+            copy = await self._in_thread(_made, folder, text, table.limit_bytes)
+        self.arriving = copy
+        if url:
+            await asyncio.to_thread(_note, folder, url)
+        if not copy.is_trusted:
+            await self._in_thread(self._verify, copy)
+        self.fetch = Fetch(copy, table.executor)
+        table.note_open(self.remote.sha256, self.fetch)
+        if self.fetch.missing:
+            self._supplied(self.fetch)
+
+    def _verify(self, copy: ArrivingCopy) -> None:
+        LOGGER.info(f"{copy.folder.name[:16]} is compared with its digests: the machine started")
+        for _ in copy.verify():
+            if self._is_closing:
+                return
+
+    def _supplied(self, fetch: Fetch) -> Supply:
+        if self.supply is None:
+            table = self._table
+            self.supply = Supply(fetch, table.identity, table.best_rates)
+            sources: list[ByteSource] = [*self._peers]
+            if self._registry is not None:
+                sources.append(self._registry)
+            self.supply.start(sources, HOLD_S if self._peers else 0.0)
+            self._watching = [asyncio.create_task(peer.watch(self.supply)) for peer in self._peers]
+        return self.supply
+
+    async def _obtain_manifest(self) -> bytes:
+        """From whoever has it. Raises InvalidModelError where the registry has another one or
+        none, and no peer has it; UnavailableError where nobody answers for long."""
+        assert self._registry is not None
+        began_s, failures = time.monotonic(), 0
+        while True:
+            asked: list[Registry | PeerCopy] = [self._registry, *self._peers]
+            tasks = [asyncio.create_task(self._manifest(source)) for source in asked]
+            try:
+                problems = []
+                for done in asyncio.as_completed(tasks):
+                    try:
+                        return await done
+                    except (SourceError, InvalidModelError) as error:
+                        problems.append(error)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+            text = "; ".join(dict.fromkeys(map(str, problems)))
+            is_final = isinstance(tasks[0].exception(), (InvalidModelError, MissingError))
+            if is_final:
+                raise InvalidModelError(text)
+            if time.monotonic() - began_s > OPEN_PATIENCE_S:
+                raise UnavailableError(text)
+            failures += 1
+            await asyncio.sleep(pause_s(failures))
+
+    async def _manifest(self, source: Registry | PeerCopy) -> bytes:
+        text = await source.manifest()
+        try:
+            await asyncio.to_thread(read_manifest, text, self.remote.sha256)
+        except InvalidModelError as error:
+            raise InvalidModelError(f"{source.name}: {error}") from error
+        return text
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        """A step that is waited for even where nobody wants its result any more."""
+        future = asyncio.get_running_loop().run_in_executor(
+            self._table.executor, function, *arguments
+        )
+        self._thread = future
+        try:
+            return await asyncio.shield(future)
+        except OSError as error:
+            raise UnavailableError(f"{self.folder}: {error.strerror or error}") from error
+
+    async def _close(self) -> None:
+        self._ready.cancel()
+        if self._thread is not None:
+            with contextlib.suppress(OSError, BriskError):
+                late = await self._thread
+                if isinstance(late, ArrivingCopy) and self.arriving is None:
+                    self.arriving = late
+        await asyncio.gather(self._ready, return_exceptions=True)
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        if self.supply is not None:
+            await self.supply.close()
+        if self.fetch is not None:
+            self._table.note_open(self.remote.sha256, None)
+            await self.fetch.close()
+        if self.arriving is not None:
+            self.arriving.close()
+
+
+class CopyTable:
+    """One event loop uses it."""
+
+    def __init__(
+        self,
+        base: Path,
+        identity: str,
+        web: Web,
+        executor: Executor,
+        peers: Sequence[Peer] = (),
+        allowed_urls: Sequence[str] | None = None,
+        limit_bytes: int | None = None,
+    ) -> None:
+        """``base``: where copies lie. ``identity``: of this host, for others."""
+        self.base = base
+        self.identity = identity
+        self.web = web
+        self.executor = executor
+        self.peers = peers
+        self.allowed_urls = allowed_urls
+        self.limit_bytes = limit_bytes
+        self.best_rates: dict[str, float] = {}
+        self.opened = Bell()
+        """Rung whenever a copy can be served that could not be before."""
+        self.receivers_of: Callable[[str], int] = lambda sha256: 0
+        """How many hosts pull a copy from this one."""
+        self.fetches: dict[str, Fetch] = {}
+        """Of copies that are being fetched or used here."""
+        self._opened: dict[str, OpenedCopy] = {}
+        self._closing: dict[str, asyncio.Task[None]] = {}
+
+    def take(self, remote: Remote) -> OpenedCopy:
+        """The copy, opened where it is not yet; ``give_back`` when it is not needed any more."""
+        found = self._opened.get(remote.sha256)
+        if found is None:
+            found = OpenedCopy(self, remote, self._closing.get(remote.sha256))
+            self._opened[remote.sha256] = found
+        found.users += 1
+        return found
+
+    def find(self, sha256: str) -> OpenedCopy:
+        """Raises InvalidRequestError where nobody has opened it."""
+        found = self._opened.get(sha256)
+        if found is None:
+            raise InvalidRequestError(f"nobody has opened the copy {sha256}")
+        return found
+
+    def give_back(self, copy: OpenedCopy) -> None:
+        copy.users -= 1
+        if copy.users:
+            return
+        sha256 = copy.remote.sha256
+        del self._opened[sha256]
+        closing = copy.close()
+        self._closing[sha256] = closing
+
+        def forget(task: asyncio.Task[None]) -> None:
+            if self._closing.get(sha256) is task:
+                del self._closing[sha256]
+
+        closing.add_done_callback(forget)
+
+    @property
+    def opening(self) -> set[str]:
+        """Copies of which something will be here in a moment."""
+        return self._opened.keys() - self.fetches.keys()
+
+    def supply_of(self, sha256: str) -> Supply | None:
+        found = self._opened.get(sha256)
+        return None if found is None else found.supply
+
+    def note_open(self, sha256: str, fetch: Fetch | None) -> None:
+        if fetch is None:
+            self.fetches.pop(sha256, None)
+        else:
+            self.fetches[sha256] = fetch
+            self.opened.ring()
+
+    async def closed(self) -> None:
+        """When every copy that nobody has opened any more is let go of."""
+        await asyncio.gather(*self._closing.values(), return_exceptions=True)
+
+    def statuses(self) -> list[dict[str, Any]]:
+        return [each.status() for each in self._opened.values()]
+
+    async def close(self) -> None:
+        for copy in list(self._opened.values()):
+            copy.users = 1
+            self.give_back(copy)
+        await asyncio.gather(*self._closing.values(), return_exceptions=True)
+
+
+def _present(folder: Path) -> ArrivingCopy | None:
+    """Raises OSError where it cannot be used by others' fault."""
+    with locked(folder.parent):
+        return _opened(folder)
+
+
+def _opened(folder: Path) -> ArrivingCopy | None:
+    if not (folder / NAME).exists():
+        return None
+    try:
+        copy = ArrivingCopy(folder)
+    except (ArtefactError, BlockingIOError) as error:
+        LOGGER.warning(f"{error}; it is made anew")
+        return None
+    room.note_use(folder)
+    return copy
+
+
+def _made(folder: Path, text: bytes, limit_bytes: int | None) -> ArrivingCopy:
+    with locked(folder.parent):
+        present = _opened(folder)
+        if present is None:
+            manifest = read_manifest(text, folder.name)
+            room.make_with_room(folder, text, manifest, limit_bytes)
+            present = ArrivingCopy(folder)
+        return present
+
+
+def _origin(folder: Path) -> str:
+    try:
+        return (folder / ORIGIN).read_text()
+    except OSError:
+        return ""
+
+
+def _note(folder: Path, url: str) -> None:
+    if _origin(folder) != url:
+        draft = folder / f".{ORIGIN}"
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+            write_small(draft, url.encode())
+            os.rename(draft, folder / ORIGIN)
