@@ -40,6 +40,9 @@ from brisk_client.disb.wire import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 WARM_RUNS = 20
+REST_S = 2.0
+"""Until what the server does behind its first load is done."""
+
 ENTRY, OTHER = "model", "other"
 """What is started; what the server serves already."""
 
@@ -68,6 +71,7 @@ def start(case: Case, told: dict[str, Any]) -> dict[str, float]:
             client = InferenceServerClient(server.grpc)
             client.load_model(OTHER)
             _start_courier(server, environment)
+            time.sleep(REST_S)
             begun_s = time.perf_counter()
             if "url" in told:
                 with urllib.request.urlopen(told["url"]) as response, open(file, "wb") as target:
