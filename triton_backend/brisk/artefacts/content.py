@@ -115,7 +115,7 @@ def written_since(model: Path, seen: Mapping[str, Stamp]) -> Path | None:
 def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
     """Of artefacts of models whose own file is equal to ``model``; None where there is none."""
     with _opened(model, ITSELF) as file:
-        sketched = store.artefacts_directory(environment) / sketch_of(file)
+        sketched = store.artefacts_directory(environment) / sketch_of(file, environment)
         if not sketched.is_dir():
             return None
         folder = sketched / _digest(file, environment)[0]
@@ -163,9 +163,9 @@ def digest_of_all(digests: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def sketch_of(file: BinaryIO) -> str:
+def sketch_of(file: BinaryIO, environment: Mapping[str, str] = os.environ) -> str:
     """Sixteen hexadecimal digits, which files of one content have in common."""
-    if (listed := _listed(file)) is not None:
+    if (listed := _listed(file, environment)) is not None:
         return listed.sketch
     size = os.fstat(file.fileno()).st_size
     sketch = hashlib.sha256(size.to_bytes(8, "little"))
@@ -197,7 +197,7 @@ def _opened(model: Path, name: str) -> BinaryIO:
 def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]:
     """32 hexadecimal digits, and the file's state before it was read. Raises OSError."""
     stamp = stamp_of(os.fstat(file.fileno()))
-    if (listed := _listed(file)) is not None:
+    if (listed := _listed(file, environment)) is not None:
         return listed.digest, stamp
     size, *_, inode, device = stamp
     folder = store.artefacts_directory(environment) / KNOWN
@@ -214,7 +214,7 @@ def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]
     return digest, stamp
 
 
-def _listed(file: BinaryIO) -> ListedFile | None:
+def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None:
     """What is known of a file of a copy, which may not be here in all its bytes; None of others.
 
     Raises InvalidModelError where it is of no copy of ours after all.
@@ -225,7 +225,7 @@ def _listed(file: BinaryIO) -> ListedFile | None:
 
     path = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
     try:
-        found = listed(path)
+        found = listed(path, environment)
     except ArtefactError as error:
         raise InvalidModelError(f"{path}: {error}") from error
     if found is None:

@@ -81,6 +81,8 @@ class LocalCopy:
             self._lock = os.dup(file.fileno())
         try:
             fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if not os.fstat(self._lock).st_nlink:  # it was removed, and perhaps made again
+                raise FileNotFoundError(f"{folder} has been removed")
             try:
                 self.manifest = read_manifest(text, folder.name)
             except InvalidModelError as error:
@@ -221,7 +223,7 @@ def copy_folder(path: Path, environment: Mapping[str, str] = os.environ) -> Path
         parts = Path(os.path.realpath(path)).relative_to(base).parts
     except ValueError:
         return None
-    return base / parts[0] if len(parts) > 2 else None
+    return base / parts[0] if len(parts) > 1 else None
 
 
 def copy_of(path: Path, environment: Mapping[str, str] = os.environ) -> LocalCopy | None:
@@ -230,11 +232,11 @@ def copy_of(path: Path, environment: Mapping[str, str] = os.environ) -> LocalCop
     return None if folder is None else LocalCopy(folder)
 
 
-def listed(path: Path) -> ListedFile | None:
+def listed(path: Path, environment: Mapping[str, str] = os.environ) -> ListedFile | None:
     """What the manifest says of a file of a copy; None for another file. Raises as ``LocalCopy``,
     but where it is to be verified after a boot: what it holds is known all the same.
     """
-    folder = copy_folder(path)
+    folder = copy_folder(path, environment)
     if folder is None:
         return None
     with open(open_own(folder / NAME), "rb") as file:

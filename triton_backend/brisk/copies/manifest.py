@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
@@ -30,6 +31,7 @@ MOST_RANGES = 1 << 20
 MOST_CUTS = 64
 MOST_REMOTE_BYTES = 1 << 16
 _MOST_NAME = 200
+_FORM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 DIGEST_BYTES = 32
 
@@ -163,12 +165,12 @@ def read_manifest(text: bytes, sha256: str) -> Manifest:
         raise InvalidModelError(f"the manifest has SHA-256 {found}, expected {sha256}")
     try:
         return _read(json.loads(text))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise InvalidModelError(f"the manifest is none: {error!r:.200}") from error
 
 
 def _read(record: Mapping[str, Any]) -> Manifest:
-    if record["brisk_manifest"] != FORMAT:
+    if type(record["brisk_manifest"]) is not int or record["brisk_manifest"] != FORMAT:
         _refuse(f"it is of format {record['brisk_manifest']!r:.20}, expected {FORMAT}")
     if len(record["files"]) > MOST_FILES:
         _refuse(f"it names {len(record['files'])} files, expected {MOST_FILES} at most")
@@ -184,7 +186,7 @@ def _read(record: Mapping[str, Any]) -> Manifest:
         for file in record["files"]
     )
     segments = tuple(
-        ListedSegment(float(run_s), _whole(size)) for run_s, size in record["segments"]
+        ListedSegment(_seconds(run_s), _whole(size)) for run_s, size in record["segments"]
     )
     return Manifest(
         files,
@@ -209,7 +211,9 @@ def _check(manifest: Manifest) -> None:
     chunk_bytes = manifest.chunk_bytes
     if not LEAST_CHUNK_BYTES <= chunk_bytes <= MOST_CHUNK_BYTES or chunk_bytes & chunk_bytes - 1:
         _refuse(f"its chunks are of {chunk_bytes} bytes")
+    own = frozenset(manifest.own)
     names: set[str] = set()
+    forms: set[str] = set()
     for number, file in enumerate(manifest.files):
         _check_name(file.name)
         if file.name in names:
@@ -220,15 +224,16 @@ def _check(manifest: Manifest) -> None:
         if len(file.chunks) != DIGEST_BYTES * manifest.chunk_count(number):
             _refuse(f"'{file.name}' of {file.size} bytes has {len(file.chunks)} bytes of digests")
         for digest, length in ((file.digest, 32), (file.sketch, 16)):
-            if number in manifest.own and not _is_digest(digest, length):
+            if number in own and not _is_digest(digest, length):
                 _refuse(f"'{file.name}' has no digest of its content")
-        if file.form and ("/" in file.form or not file.form.isascii() or file.form[0] == "."):
-            _refuse(f"'{file.name}' is a form of no name")
+        if file.form and (not _FORM.fullmatch(file.form) or file.form in forms):
+            _refuse(f"'{file.name}' is a form of no name, or of another one's")
+        forms.add(file.form)
     for name in names:
         above = name.split("/")[:-1]
         if any("/".join(above[:count]) in names for count in range(1, len(above) + 1)):
             _refuse(f"'{name}' lies in what is a file")
-    if manifest.model not in manifest.own:
+    if manifest.model not in own:
         _refuse("it names no model")
     if not manifest.gathered < len(manifest.files) or manifest.files[manifest.gathered].form:
         _refuse("it names no file with the model's head")
@@ -236,7 +241,7 @@ def _check(manifest: Manifest) -> None:
     if head_bytes != manifest.files[manifest.gathered].size:
         _refuse(f"the head has {head_bytes} bytes, and its file another number of them")
     for part in (*manifest.head, *manifest.order):
-        if part.file not in manifest.own:
+        if part.file not in own:
             _refuse(f"it has bytes of a file {part.file}")
         if part.offset + part.size > manifest.files[part.file].size:
             _refuse(f"it has bytes behind the end of '{manifest.files[part.file].name}'")
@@ -260,6 +265,12 @@ def _whole(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise TypeError(f"{value!r:.40} is no whole number")
     return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r:.40} is no number of seconds")
+    return float(value)
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,211 @@
+"""Which copies make room for a new one, on paper and on a real disk."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import pytest
+
+from brisk.copies.local import LocalCopy
+from brisk.copies.manifest import NAME, write_manifest
+from brisk.errors import UnavailableError
+from brisk.sourcing.arriving import make_copy
+from brisk.sourcing.room import (
+    KeptCopy,
+    kept_copies,
+    make_with_room,
+    note_use,
+    remove,
+    to_remove,
+)
+from support.remote.published import Published, publish
+
+CHUNK = 1 << 16
+
+
+def kept(name: str, size_bytes: int, used_s: float, is_held: bool = False) -> KeptCopy:
+    return KeptCopy(Path(name), size_bytes, used_s, is_held)
+
+
+OLD, MIDDLE, NEW = kept("a", 100, 10.0), kept("b", 50, 20.0), kept("c", 100, 30.0)
+HELD = kept("d", 100, 1.0, is_held=True)
+
+
+@pytest.mark.parametrize(
+    ("present", "needed_bytes", "limit_bytes", "chosen"),
+    [
+        ([], 10, None, []),
+        ([NEW, OLD], 10**15, None, []),
+        ([], 10, 10, []),
+        ([], 11, 10, None),
+        ([NEW, MIDDLE, OLD], 50, 300, []),
+        ([NEW, MIDDLE, OLD], 51, 300, [OLD]),
+        ([NEW, MIDDLE, OLD], 150, 300, [OLD]),
+        ([NEW, MIDDLE, OLD], 151, 300, [OLD, MIDDLE]),
+        ([NEW, MIDDLE, OLD], 300, 300, [OLD, MIDDLE, NEW]),
+        ([NEW, MIDDLE, OLD], 301, 300, None),
+        ([HELD, NEW], 50, 200, [NEW]),
+        ([HELD, NEW], 100, 200, [NEW]),
+        ([HELD, NEW], 101, 200, None),
+        ([HELD], 1, 100, None),
+        ([HELD], 0, 50, None),  # the limit was lowered
+        ([NEW, MIDDLE], 0, 60, [MIDDLE, NEW]),
+    ],
+)
+def test_who_was_used_least_recently_makes_room(
+    present: list[KeptCopy],
+    needed_bytes: int,
+    limit_bytes: int | None,
+    chosen: list[KeptCopy] | None,
+) -> None:
+    for order in itertools.permutations(present):
+        assert to_remove(order, needed_bytes, limit_bytes) == chosen
+
+
+def test_of_copies_used_at_one_time_the_name_decides() -> None:
+    assert to_remove([kept("b", 10, 5.0), kept("a", 10, 5.0)], 5, 20) == [kept("a", 10, 5.0)]
+
+
+# On a disk.
+
+
+def add(base: Path, published: Published, used_s: float) -> Path:
+    folder = base / published.sha256
+    make_copy(folder, write_manifest(published.manifest), published.manifest)
+    os.utime(folder / NAME, (used_s, used_s))
+    return folder
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[Published]:
+    """Models of 128, 192 and 256 KiB."""
+    return [
+        publish(
+            tmp_path / f"m{count}",
+            count * CHUNK,
+            seed=count,
+            chunk_bytes=CHUNK,
+            weights_bytes=0,
+        )
+        for count in (2, 3, 4)
+    ]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "remote"
+
+
+def names(base: Path) -> set[str]:
+    return {each.name for each in base.iterdir()}
+
+
+def test_copies_are_found_with_what_they_take_and_when_they_were_used(
+    base: Path, three: list[Published]
+) -> None:
+    folders = [add(base, each, 1000.0 + number) for number, each in enumerate(three)]
+    copy = LocalCopy(folders[1])
+    found = {each.folder: each for each in kept_copies(base)}
+    assert set(found) == set(folders)
+    assert [found[folder].is_held for folder in folders] == [False, True, False]
+    for number, folder in enumerate(folders):
+        own = three[number].manifest.files[0].size
+        assert own <= found[folder].size_bytes <= own + 64 * 1024
+        assert found[folder].used_s == pytest.approx(1000.0 + number, abs=1) or (
+            found[folder].used_s > 1000.0  # it was read just now, where reading is noted
+        )
+    copy.close()
+    assert not any(each.is_held for each in kept_copies(base))
+
+
+def test_a_directory_that_is_not_there_has_no_copies(base: Path) -> None:
+    assert kept_copies(base) == []
+
+
+def test_what_is_half_made_is_removed_and_files_are_left(
+    base: Path, three: list[Published]
+) -> None:
+    folder = add(base, three[0], 1000.0)
+    (base / ("f" * 64) / "1").mkdir(parents=True)
+    (base / ("f" * 64) / "1" / "model.onnx").write_bytes(b"half")
+    (base / "note").write_bytes(b"")
+    assert [each.folder for each in kept_copies(base)] == [folder]
+    assert names(base) == {folder.name, "note"}
+
+
+def test_use_is_noted(base: Path, three: list[Published]) -> None:
+    first, second = add(base, three[0], 1000.0), add(base, three[1], 2000.0)
+    note_use(first)
+    found = {each.folder: each.used_s for each in kept_copies(base)}
+    assert found[first] > 1e9
+    assert found[first] >= found[second]
+    note_use(base / "nothing")
+
+
+def test_a_copy_is_removed_unless_somebody_holds_it(base: Path, three: list[Published]) -> None:
+    folder = add(base, three[0], 1000.0)
+    copy = LocalCopy(folder)
+    assert not remove(folder)
+    assert copy.model.exists()
+    copy.close()
+    assert remove(folder)
+    assert names(base) == set()
+    assert not remove(folder)
+
+
+def test_a_link_in_place_of_a_manifest_is_not_followed(
+    base: Path, three: list[Published], tmp_path: Path
+) -> None:
+    folder = add(base, three[0], 1000.0)
+    elsewhere = (folder / NAME).rename(tmp_path / "elsewhere")
+    (folder / NAME).symlink_to(elsewhere)
+    assert not remove(folder)
+    assert elsewhere.exists()
+
+
+def test_a_form_that_lies_among_artefacts_too_is_theirs(
+    base: Path, three: list[Published], tmp_path: Path
+) -> None:
+    folder = add(base, three[0], 1000.0)
+    form = folder / "forms" / "one"
+    form.write_bytes(b"\1" * 10_000_000)
+    assert kept_copies(base)[0].size_bytes > 10_000_000
+    os.link(form, tmp_path / "artefact")
+    assert kept_copies(base)[0].size_bytes < 1_000_000
+
+
+def test_a_new_copy_takes_the_room_of_the_oldest_that_nobody_holds(
+    base: Path, three: list[Published]
+) -> None:
+    held, old = add(base, three[0], 1000.0), add(base, three[1], 2000.0)
+    copy = LocalCopy(held)
+    new, manifest = base / three[2].sha256, three[2].manifest
+    limit_bytes = sum(each.size_bytes for each in kept_copies(base)) + CHUNK
+    make_with_room(new, write_manifest(manifest), manifest, limit_bytes)
+    assert names(base) == {held.name, new.name}
+    assert not old.exists()
+    assert LocalCopy(new).manifest == manifest
+    copy.close()
+
+
+def test_where_there_is_no_room_it_is_said_how_much_is_needed_and_nothing_changes(
+    base: Path, three: list[Published]
+) -> None:
+    held = add(base, three[0], 1000.0)
+    idle = add(base, three[1], 2000.0)
+    copy = LocalCopy(held)
+    manifest = three[2].manifest
+    with pytest.raises(UnavailableError, match=r"needs 262144 bytes .*BRISK_CACHE_MIB"):
+        make_with_room(base / three[2].sha256, write_manifest(manifest), manifest, 300_000)
+    assert names(base) == {held.name, idle.name}
+    copy.close()
+
+
+def test_without_a_limit_nothing_is_removed(base: Path, three: list[Published]) -> None:
+    for number, each in enumerate(three[:2]):
+        add(base, each, float(number))
+    manifest = three[2].manifest
+    make_with_room(base / three[2].sha256, write_manifest(manifest), manifest, None)
+    assert names(base) == {each.sha256 for each in three}
