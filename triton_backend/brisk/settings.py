@@ -265,13 +265,23 @@ def remote_urls(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] 
     text = environment.get(REMOTE_URLS, "")
     prefixes = tuple(part.strip() for part in text.split(",") if part.strip())
     for prefix in prefixes:
-        scheme, separator, rest = prefix.partition("://")
-        if scheme not in _SCHEMES or not separator or set(rest) & set("?#@\\"):
+        if not _begins_a_url(prefix):
             raise InvalidConfigurationError(
                 f"{REMOTE_URLS} must be prefixes of URLs with commas between them, as "
                 f"https://models.example/ or file:///srv/models, not '{prefix}'"
             )
     return prefixes or None
+
+
+def _begins_a_url(text: str) -> bool:
+    from urllib.parse import urlsplit  # by who sets that alone
+
+    scheme, separator, rest = text.partition("://")
+    try:
+        urlsplit(text).port  # noqa: B018  # it is parsed now
+    except ValueError:
+        return False
+    return scheme in _SCHEMES and bool(separator) and not set(rest) & set("?#@\\")
 
 
 def _address(name: str, text: str) -> HostAddress:
@@ -281,7 +291,7 @@ def _address(name: str, text: str) -> HostAddress:
     elif ":" in host:
         host = ""
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 65536
-    if not host or not is_port or set(host) & set("/@?# \t"):
+    if not host or not is_port or set(host) & set("/@?#[] \t"):
         raise InvalidConfigurationError(
             f"{name} must be host:port, as 10.0.0.2:7700, not '{text}'"
         )

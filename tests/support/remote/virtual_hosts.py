@@ -5,19 +5,20 @@ choosing, with links that have a rate, and no process, socket or second that pas
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor, Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from brisk.copies.local import path_in
 from brisk.copies.manifest import ListedFile, write_manifest
 from brisk.sourcing.arriving import ArrivingCopy, make_copy
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.policies.choosing import Told
-from brisk.sourcing.serving import arriving_bytes
+from brisk.sourcing.serving import PULLS_S, arriving_bytes
 from brisk.sourcing.sources.failures import SourceError
-from brisk.sourcing.sources.peers import ASKED_S, HELD_S
+from brisk.sourcing.sources.peers import ANSWER_S, ASKED_S, HELD_S
 from brisk.sourcing.sources.registry import ByteSource, Pieces
 from brisk.sourcing.supply import Supply
 from support.remote.published import Published
@@ -67,11 +68,19 @@ class VirtualRegistry:
         self.up = Link(bytes_per_s)
         self.down = down
         self.is_gone = False
+        self._seen: list[VirtualRegistry] = []
 
     def for_host(self, down: Link) -> VirtualRegistry:
+        """As a host sees it."""
         other = VirtualRegistry(self.published, 1.0, down)
         other.up = self.up
+        self._seen.append(other)
         return other
+
+    def go(self) -> None:
+        """It answers no more."""
+        for each in (self, *self._seen):
+            each.is_gone = True
 
     @asynccontextmanager
     async def read(
@@ -137,6 +146,8 @@ class VirtualPeer:
                 await asyncio.sleep(0.002)
             is_first = False
             await asyncio.sleep(self.host.answer_s)
+            if self.host.is_cut:
+                await asyncio.sleep(ANSWER_S + HELD_S)
             if self.host.is_dead or self.host.is_cut:
                 supply.hear(self.name, None, f"{self.name} does not answer")
             elif self.host.supply is None:
@@ -167,20 +178,38 @@ class VirtualHost:
         self._executor = AtOnce()
         self._watching: list[asyncio.Task[None]] = []
 
-    def fill(self, published: Published) -> None:
-        """It has all of it already."""
+    def copy_path(self, number: int) -> Path:
+        return path_in(self.copy.folder, self.copy.manifest, number)
+
+    def fill(self, published: Published, has: Callable[[int], bool] = lambda index: True) -> None:
+        """It has the chunks that ``has`` names already."""
         layout = self.copy.layout
         for number in (*published.manifest.own, published.manifest.gathered):
-            for index in range(*layout.file(number)):
+            for index in filter(has, range(*layout.file(number))):
                 part = layout.range_of(index)
                 content = published.contents[number][part.offset : part.offset + part.size]
                 assert self.copy.put(index, [content])
-        self.copy.finish()
+
+    def serve(self) -> None:
+        """What it has; it fetches nothing."""
+        clock = asyncio.get_running_loop().time
+        self.fetch = Fetch(self.copy, self._executor, clock)
+        self.supply = Supply(self.fetch, self.name, {}, clock)
+
+    async def die(self) -> None:
+        """It asks for nothing and answers nothing; connections are reset."""
+        self.is_dead = True
+        await self._stop()
+
+    async def cut(self) -> None:
+        """Nothing comes from it any more, and nobody is told."""
+        self.is_cut = True
+        await self._stop()
 
     def told(self, asked_by: str) -> Told:
         assert self.supply is not None
         now_s = asyncio.get_running_loop().time()
-        pulls = [name for name, at_s in self.pulled_s.items() if now_s - at_s < 0.6]
+        pulls = [name for name, at_s in self.pulled_s.items() if now_s - at_s < PULLS_S]
         return self.supply.told(len(pulls))
 
     def start(self, registry: VirtualRegistry | None, others: list[VirtualHost]) -> None:
@@ -207,18 +236,15 @@ class VirtualHost:
                 self.switches.append((clock(), upstream))
         self.done_s = clock()
 
-    async def close(self) -> None:
+    async def _stop(self) -> None:
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
         if self.supply is not None:
             await self.supply.close()
+
+    async def close(self) -> None:
+        await self._stop()
         if self.fetch is not None:
             await self.fetch.close()
         self.copy.close()
-
-
-def everything(hosts: list[VirtualHost]) -> Iterator[tuple[VirtualHost, list[VirtualHost]]]:
-    """Each host with all others."""
-    for host in hosts:
-        yield host, [each for each in hosts if each is not host]

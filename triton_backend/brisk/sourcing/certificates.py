@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from brisk.ownership import check_directory, make_private, open_own
 
 AUTHORITY, CERTIFICATE, KEY = "ca.pem", "host.pem", "host.key"
 AUTHORITY_KEY = "ca.key"
+_NAME = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}")
 _VALID = datetime.timedelta(days=3650)
 _EARLIER = datetime.timedelta(hours=1)
 
@@ -61,8 +63,10 @@ def make_keys(folder: Path, names: Sequence[str]) -> list[Path]:
     """
     made = []
     for name in names:
-        if not name or name[0] in ".-" or set(name) & set("/\\ \0"):
-            raise InvalidConfigurationError(f"'{name}' is no name or address of a host")
+        if not _NAME.fullmatch(name) or name in (AUTHORITY, AUTHORITY_KEY):
+            raise InvalidConfigurationError(f"{name!r:.80} is no name or address of a host")
+        if names.count(name) > 1:
+            raise InvalidConfigurationError(f"'{name}' is named twice")
         if (folder / name).exists():
             raise InvalidConfigurationError(f"{folder / name} is there already; remove it first")
     make_private(folder)

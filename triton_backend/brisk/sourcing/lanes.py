@@ -115,6 +115,9 @@ class Supplier:
         self.is_ranged = True
         self.is_blamed = False
         self.is_dry = False
+        """It had nothing new when it was asked last, and comes to nothing."""
+        self.is_starved = False
+        """It did not have the next chunk when it was asked last."""
         self.problem = ""
         self.rejected = 0
         self.slow_bytes_per_s = 0.0
@@ -244,9 +247,11 @@ class Supplier:
             return
         if portion.next > before:
             self._failures, self.problem = 0, ""
+            self.is_starved = False
         if portion.next < portion.end:
             if self.is_peer:  # which ends its answer when nothing new has come to it
-                self.is_dry = portion.next == before and self._customer.is_stuck(self, portion)
+                self.is_starved = portion.next == before
+                self.is_dry = self.is_starved and self._customer.is_stuck(self, portion)
             else:
                 self._fail(f"{self.name} ended an answer early", has_come=portion.next > before)
 

@@ -28,7 +28,7 @@ from brisk.sourcing.log import LOGGER
 from brisk.sourcing.service import CourierService, listening
 from brisk.sourcing.serving import CopyServer
 from brisk.sourcing.sources.downloads import Web
-from brisk.sourcing.sources.peers import Peer
+from brisk.sourcing.sources.peers import PeerHost
 from brisk.sourcing.table import CopyTable
 
 IDLE_S = 30.0
@@ -81,7 +81,7 @@ async def run(place: Path, settings: CourierSettings) -> None:
     security = settings.security
     inner_web = Web(None if security is None else security.client, is_proxied=False)
     others = [
-        Peer(str(each), inner_web, identity, is_secure=security is not None)
+        PeerHost(str(each), inner_web, identity, is_secure=security is not None)
         for each in settings.peers
     ]
     with ThreadPoolExecutor(WRITERS, thread_name_prefix="brisk-courier") as executor:

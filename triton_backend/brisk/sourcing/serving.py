@@ -33,7 +33,7 @@ from brisk.sourcing.sources.peers import HELD_S, IDENTITY_HEADER, write_told
 from brisk.sourcing.table import CopyTable
 
 MOST_CONNECTIONS = 64
-PULLS_S = 0.6
+PULLS_S = 0.4
 """Since its last byte a host counts as one that pulls."""
 
 SHELF_S = 30.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, MutableMapping, Sequence
 from typing import NamedTuple
 
 from brisk.errors import BriskError
@@ -15,7 +15,7 @@ from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.lanes import Bell, Portion, Record, Supplier
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies import choosing
-from brisk.sourcing.policies.choosing import LONGEST_CHAIN, Candidate, Roles, Standing, Told
+from brisk.sourcing.policies.choosing import LONGEST_CHAIN, KnownSource, ReceiverState, Roles, Told
 from brisk.sourcing.policies.patience import is_silent, is_slow
 from brisk.sourcing.policies.stretches import Layout, Stretch
 from brisk.sourcing.policies.wants import merged
@@ -77,10 +77,17 @@ class Supply:
         self._blamed: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, sources: Sequence[ByteSource], hold_s: float = 0.0) -> None:
-        """Ask these; registries only when all peers have answered, or after ``hold_s``."""
+    def start(
+        self,
+        sources: Sequence[ByteSource],
+        hold_s: float = 0.0,
+        gone: Collection[str] = (),
+    ) -> None:
+        """Ask these, when all peers have answered but those that are ``gone`` (their names), or
+        after ``hold_s``: who starts before it knows the others takes from them what it asks for.
+        """
         self._hold_s = hold_s
-        self._unanswered = {source.name for source in sources if source.is_peer}
+        self._unanswered = {each.name for each in sources if each.is_peer} - set(gone)
         for source in sources:
             self.suppliers.append(Supplier(source, self, self._clock))
         self._choose()
@@ -124,7 +131,6 @@ class Supply:
     def told(self, receivers: int) -> Told:
         """What others are told of this host's copy."""
         fetch = self.fetch
-        known = self._known.get(self.upstream)
         return Told(
             self.identity,
             fetch.here,
@@ -132,8 +138,16 @@ class Supply:
             merged(fetch.wanted, fetch.missing, MOST_NEXT),
             fetch.meter.rate(self._clock()),
             receivers,
-            () if known is None else (known.told.identity, *known.told.path)[:LONGEST_CHAIN],
+            self._path,
         )
+
+    @property
+    def _path(self) -> tuple[str, ...]:
+        """Whom it pulls from, whom that one does, and so on."""
+        known = self._known.get(self.upstream)
+        if known is None:
+            return ()
+        return (known.told.identity, *known.told.path)[:LONGEST_CHAIN]
 
     def hear(self, name: str, told: Told | None, problem: str = "") -> None:
         """What a peer tells; None: it has no copy, or does not answer (``problem``)."""
@@ -180,7 +194,11 @@ class Supply:
         most = max(FIRST_CHUNKS, supplier.meter.total // chunk_bytes)
         if self._best.get(supplier.name):
             most = choosing.run_chunks(self._speed(supplier), chunk_bytes)
-        run = choosing.next_run(fetch.wanted, allowed, most)
+        run = None
+        if supplier.is_starved and (known := self._known.get(supplier.name)) is not None:
+            run = choosing.next_run(fetch.wanted, allowed & known.told.here, most)
+        if run is None:
+            run = choosing.next_run(fetch.wanted, allowed, most)
         if run is None:
             return None
         file = layout.file(layout.place(run.start)[0])
@@ -253,11 +271,11 @@ class Supply:
             if known is not None:
                 age_s = now_s - known.told_s
                 candidates.append(
-                    Candidate(each.name, known.told, age_s, *speeds, each.is_dry, is_sending)
+                    KnownSource(each.name, known.told, age_s, *speeds, each.is_dry, is_sending)
                 )
             elif not each.is_peer:
-                candidates.append(Candidate(each.name, None, 0.0, *speeds, False, is_sending))
-        standing = Standing(
+                candidates.append(KnownSource(each.name, None, 0.0, *speeds, False, is_sending))
+        standing = ReceiverState(
             self.identity,
             fetch.here,
             fetch.missing,
@@ -267,6 +285,7 @@ class Supply:
             fetch.meter.rate(now_s),
             self._best.get("", 0.0),
             self.upstream,
+            self._path,
         )
         self._roles = choosing.choose(candidates, standing)
         self.upstream = self._roles.upstream
@@ -304,6 +323,7 @@ class Supply:
             for portion in list(each.portions):
                 waited = each.waited(portion, self._due(each))
                 if is_silent(waited, now_s):
+                    self._known.pop(each.name, None)  # until it tells something again
                     each.leave(portion, f"{each.name}: no byte came in time")
                 elif is_slow(waited):
                     each.slow_bytes_per_s = max(waited.bytes_per_s, 1.0)

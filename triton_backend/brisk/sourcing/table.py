@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,6 +12,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from brisk.artefacts.store import publish, read_note
 from brisk.copies.courier import FetchProgress
 from brisk.copies.local import ORIGIN
 from brisk.copies.manifest import NAME, Range, Remote, read_manifest
@@ -30,17 +32,18 @@ from brisk.sourcing.policies.patience import pause_s
 from brisk.sourcing.sources.addresses import check_url, shown_url
 from brisk.sourcing.sources.downloads import Web
 from brisk.sourcing.sources.failures import MissingError, SourceError
-from brisk.sourcing.sources.peers import Peer, PeerCopy
+from brisk.sourcing.sources.peers import PeerCopy, PeerHost
 from brisk.sourcing.sources.registry import ByteSource, Registry
 from brisk.sourcing.supply import Supply
 
 OPEN_PATIENCE_S = 20.0
 """Without anything new: then opening a copy fails. What is awaited of an open one goes on."""
 
-HOLD_S = 0.1
-"""Peers are given to answer before the registry is asked."""
+HOLD_S = 0.2
+"""Peers are given to answer before the registry is asked, unless they did not the last time."""
 
-_LOOK_S = 0.2
+_RATES = "rates.json"
+_MOST_RATES = 256
 
 
 class OpenedCopy:
@@ -166,7 +169,8 @@ class OpenedCopy:
             sources: list[ByteSource] = [*self._peers]
             if self._registry is not None:
                 sources.append(self._registry)
-            self.supply.start(sources, HOLD_S if self._peers else 0.0)
+            gone = [peer.name for peer in self._peers if not peer.answers]
+            self.supply.start(sources, HOLD_S if self._peers else 0.0, gone)
             self._watching = [asyncio.create_task(peer.watch(self.supply)) for peer in self._peers]
         return self.supply
 
@@ -235,6 +239,7 @@ class OpenedCopy:
             await self.fetch.close()
         if self.arriving is not None:
             self.arriving.close()
+            await asyncio.to_thread(_write_rates, self._table.base, self._table.best_rates)
 
 
 class CopyTable:
@@ -246,7 +251,7 @@ class CopyTable:
         identity: str,
         web: Web,
         executor: Executor,
-        peers: Sequence[Peer] = (),
+        peers: Sequence[PeerHost] = (),
         allowed_urls: Sequence[str] | None = None,
         limit_bytes: int | None = None,
     ) -> None:
@@ -258,7 +263,8 @@ class CopyTable:
         self.peers = peers
         self.allowed_urls = allowed_urls
         self.limit_bytes = limit_bytes
-        self.best_rates: dict[str, float] = {}
+        self.best_rates = _read_rates(base)
+        """Bytes/s, by the names of sources: what they gave at best, ever."""
         self.opened = Bell()
         """Rung whenever a copy can be served that could not be before."""
         self.receivers_of: Callable[[str], int] = lambda sha256: 0
@@ -355,6 +361,25 @@ def _made(folder: Path, text: bytes, limit_bytes: int | None) -> ArrivingCopy:
             room.make_with_room(folder, text, manifest, limit_bytes)
             present = ArrivingCopy(folder)
         return present
+
+
+def _read_rates(base: Path) -> dict[str, float]:
+    """What sources gave at best, as it was noted; nothing where that cannot be read."""
+    noted = read_note(base / _RATES)
+    if not isinstance(noted, dict):
+        return {}
+    return {
+        str(name): float(rate)
+        for name, rate in noted.items()
+        if isinstance(rate, (int, float)) and 0 < rate < 1e12
+    }
+
+
+def _write_rates(base: Path, rates: dict[str, float]) -> None:
+    newest = dict(list(rates.items())[-_MOST_RATES:])
+    text = json.dumps({name: round(rate) for name, rate in newest.items()}).encode()
+    with contextlib.suppress(OSError):
+        publish(base / _RATES, lambda file: file.write(text), survives_a_crash=False)
 
 
 def _origin(folder: Path) -> str:

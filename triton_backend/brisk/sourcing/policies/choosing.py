@@ -25,8 +25,12 @@ AHEAD_S = 0.5
 IN_TIME_S = 0.15
 """So much later than oneself could have it a chunk may come from who fetches it, too."""
 
-STILL_IN_TIME_S = 0.5
-"""The same of who is sending: what is known of it may have come late."""
+STILL_IN_TIME_S = 0.3
+"""The same of who is sending: what is known of it may have come late; and of who pulls from whom
+the receiver pulls from: both come to more by turns, until one of them pulls from the other."""
+
+STALE_S = 0.7
+"""Since it told what it has: then it has gone, perhaps, and nothing more is hoped for."""
 
 FEW_CHUNKS = 8
 """So few that are awaited come at once, whatever comes beside them."""
@@ -62,7 +66,7 @@ class Told(NamedTuple):
     path: tuple[str, ...]
 
 
-class Candidate(NamedTuple):
+class KnownSource(NamedTuple):
     """A source, as it is seen here. ``told``: of a peer; None of a registry, which has all.
     ``age_s``: of that. ``bytes_per_s``: expected from it; ``known_bytes_per_s``: the best that was
     ever seen, 0: nobody knows. ``is_dry``: it had nothing new when it was last asked for more
@@ -77,10 +81,10 @@ class Candidate(NamedTuple):
     is_sending: bool
 
 
-class Standing(NamedTuple):
+class ReceiverState(NamedTuple):
     """The receiver itself. ``wanted``: in order. ``urgent``: what of that somebody waits for.
     ``upstream``: the name of the peer that it pulls from now; empty: none. ``best_bytes_per_s``:
-    of all that ever came at once."""
+    of all that ever came at once. ``path``: as ``Told`` has it."""
 
     identity: str
     here: int
@@ -91,6 +95,7 @@ class Standing(NamedTuple):
     bytes_per_s: float
     best_bytes_per_s: float
     upstream: str
+    path: tuple[str, ...] = ()
 
 
 class Roles(NamedTuple):
@@ -101,7 +106,7 @@ class Roles(NamedTuple):
     upstream: str
 
 
-def is_before(told: Told, name: str, standing: Standing) -> bool:
+def is_before(told: Told, name: str, standing: ReceiverState) -> bool:
     """Whether a peer stands before the receiver in a chain: not where its own bytes come through
     the receiver, so that no chain ends in itself."""
     if not told.is_fetching:
@@ -116,20 +121,22 @@ def is_before(told: Told, name: str, standing: Standing) -> bool:
     return name == standing.upstream or told.identity < standing.identity
 
 
-def coming(candidate: Candidate, standing: Standing) -> int:
+def coming(candidate: KnownSource, standing: ReceiverState) -> int:
     """The chunks that a peer will have in time: not much later than they could be here without
     it."""
     told = candidate.told
-    if told is None or not told.is_fetching or candidate.is_dry:
+    if told is None or not told.is_fetching or candidate.is_dry or candidate.age_s > STALE_S:
         return 0
     if not is_before(told, candidate.name, standing):
         return 0
     is_measured = told.bytes_per_s > 0 and told.here.bit_count() >= MEASURED_CHUNKS
     rate = told.bytes_per_s if is_measured else UNMEASURED_BYTES_PER_S
+    rate = max(rate, candidate.known_bytes_per_s / 2)  # after a pause, too
     if candidate.is_sending:  # what comes from it came to it before
         rate = max(rate, standing.bytes_per_s)
     chunk_s = standing.chunk_bytes / rate
-    later_s = STILL_IN_TIME_S if candidate.is_sending else IN_TIME_S
+    is_beside = bool(told.path) and told.path[:1] == standing.path[:1]
+    later_s = STILL_IN_TIME_S if candidate.is_sending or is_beside else IN_TIME_S
     found, before = 0, 0
     for ours in standing.wanted:
         count = (bits_of(ours) & standing.missing).bit_count()
@@ -150,9 +157,14 @@ def coming(candidate: Candidate, standing: Standing) -> int:
     return found & standing.missing
 
 
-def choose(candidates: Sequence[Candidate], standing: Standing) -> Roles:
+def choose(candidates: Sequence[KnownSource], standing: ReceiverState) -> Roles:
     """Which chunks each source may be asked for now."""
-    peers = [each for each in candidates if each.told is not None]
+    behind = _behind(candidates, standing)
+    peers = [
+        each._replace(is_dry=each.is_dry or each.told.identity in behind)
+        for each in candidates
+        if each.told is not None
+    ]
     can = {each.name: _can(each, standing) for each in peers}
     upstream = _upstream(peers, can, standing)
     allowed = {upstream.name: can[upstream.name]} if upstream is not None else {}
@@ -176,7 +188,21 @@ def choose(candidates: Sequence[Candidate], standing: Standing) -> Roles:
     return Roles(allowed, upstream.name if upstream is not None and is_followed else "")
 
 
-def _urgent_first(allowed: int, candidate: Candidate, standing: Standing) -> int:
+def _behind(candidates: Sequence[KnownSource], standing: ReceiverState) -> set[str]:
+    """Who pulls through the receiver, by what all tell together: a path is told older by a word
+    for each host on it."""
+    found = {standing.identity}
+    told = [each.told for each in candidates if each.told is not None]
+    while more := {
+        each.identity
+        for each in told
+        if each.identity not in found and not found.isdisjoint(each.path)
+    }:
+        found |= more
+    return found
+
+
+def _urgent_first(allowed: int, candidate: KnownSource, standing: ReceiverState) -> int:
     """Nothing that can wait, beside what somebody waits for: both would come over one link. But
     where that comes slowly from elsewhere, the link has room."""
     if allowed & standing.urgent:
@@ -185,20 +211,20 @@ def _urgent_first(allowed: int, candidate: Candidate, standing: Standing) -> int
     return allowed if is_free else 0
 
 
-def _is_followed(upstream: Candidate, standing: Standing) -> bool:
+def _is_followed(upstream: KnownSource, standing: ReceiverState) -> bool:
     """Whether the receiver depends on it for what it has not got yet, or it is whole."""
     told = upstream.told
     return told is not None and (not told.is_fetching or coming(upstream, standing) != 0)
 
 
-def _can(candidate: Candidate, standing: Standing) -> int:
+def _can(candidate: KnownSource, standing: ReceiverState) -> int:
     assert candidate.told is not None
     return candidate.told.here & standing.missing | coming(candidate, standing)
 
 
 def _upstream(
-    peers: Sequence[Candidate], can: Mapping[str, int], standing: Standing
-) -> Candidate | None:
+    peers: Sequence[KnownSource], can: Mapping[str, int], standing: ReceiverState
+) -> KnownSource | None:
     """Who gives the first chunk that any peer can give."""
     all_bits = 0
     for bits in can.values():
@@ -219,36 +245,35 @@ def _upstream(
 
 
 def _nearer(
-    fast: Sequence[Candidate],
-    present: Candidate,
-    peers: Sequence[Candidate],
-    standing: Standing,
-) -> list[Candidate]:
-    """Whom to go over to from who others pull from, too: to the one of them that is just before
-    oneself by name, or to who pulls through that one. All may go at once: each goes behind one of
-    a lesser name, so that no chain ends in itself."""
+    fast: Sequence[KnownSource],
+    present: KnownSource,
+    peers: Sequence[KnownSource],
+    standing: ReceiverState,
+) -> list[KnownSource]:
+    """Whom to go over to from who others pull from, too: to one of them, or who pulls through
+    that one, that has more or else a lesser name: so all may go at once, and no chain ends in
+    itself."""
     assert present.told is not None
     if present.told.receivers < 2:
         return []
-    beside = [
-        each.told.identity
-        for each in peers
-        if each.told is not None
-        and each.told.path[:1] == (present.told.identity,)
-        and each.told.identity < standing.identity
-    ]
-    before = max(beside, default="")
-    return [
-        each
-        for each in fast
-        if each.told is not None
-        and each.told.is_fetching
-        and each.told.receivers < present.told.receivers - 1
-        and before in (each.told.identity, *each.told.path)
-    ]
+    told = [each.told for each in peers if each.told is not None]
+    counts = {each.identity: each.here.bit_count() for each in told}
+    own = standing.here.bit_count()
+    found = []
+    for each in fast:
+        if each.told is None or not each.told.is_fetching:
+            continue
+        names = (each.told.identity, *each.told.path)
+        if present.told.identity not in names[1:]:
+            continue
+        root = names[names.index(present.told.identity, 1) - 1]
+        is_first = counts.get(root, 0) > own or root < standing.identity
+        if is_first and each.told.receivers < present.told.receivers - 1:
+            found.append(each)
+    return found
 
 
-def _nearness(candidate: Candidate) -> tuple[int, bool, str]:
+def _nearness(candidate: KnownSource) -> tuple[int, bool, str]:
     """Of peers that all stand before the receiver: the greatest is the one to pull from, with few
     receivers and just before it."""
     told = candidate.told
@@ -256,7 +281,7 @@ def _nearness(candidate: Candidate) -> tuple[int, bool, str]:
     return -told.receivers, told.is_fetching, told.identity
 
 
-def _at_most(upstream: Candidate | None) -> float:
+def _at_most(upstream: KnownSource | None) -> float:
     """Bytes/s at which the peer that is pulled from comes to what it does not have: who asks the
     registry beside it would only take it away from it."""
     told = None if upstream is None else upstream.told
@@ -264,8 +289,11 @@ def _at_most(upstream: Candidate | None) -> float:
 
 
 def _more(
-    peers: Sequence[Candidate], can: Mapping[str, int], upstream: Candidate, standing: Standing
-) -> list[Candidate]:
+    peers: Sequence[KnownSource],
+    can: Mapping[str, int],
+    upstream: KnownSource,
+    standing: ReceiverState,
+) -> list[KnownSource]:
     """Further peers that nobody pulls from, and that have what is wanted, where the first alone
     leaves room: it was measured, and is below what came at once before."""
     measured = standing.bytes_per_s

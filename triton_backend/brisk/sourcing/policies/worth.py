@@ -18,8 +18,8 @@ UNKNOWN_BYTES_PER_S = 125e6
 def is_form_sooner(form_bytes: int, raw_bytes: int, bytes_per_s: float) -> bool:
     """Of what is missing of either. Both are read while they arrive: what is left behind the last
     byte is the same, but for what a start from the file does in addition."""
-    form_s, raw_s = form_bytes / bytes_per_s, raw_bytes / bytes_per_s + RAW_START_S
-    return form_s < raw_s
+    raw_s = predicted_s(raw_bytes, bytes_per_s) + RAW_START_S
+    return predicted_s(form_bytes, bytes_per_s) < raw_s
 
 
 def expected_bytes_per_s(measured: float, best: float) -> float:
@@ -29,5 +29,5 @@ def expected_bytes_per_s(measured: float, best: float) -> float:
 
 
 def predicted_s(size: int, bytes_per_s: float) -> float:
-    """Until so many bytes are here (Flashpoint 5.1: sources are compared by this)."""
+    """Until so many bytes are here."""
     return size / bytes_per_s if bytes_per_s > 0 else float("inf")

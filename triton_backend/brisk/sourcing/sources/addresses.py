@@ -8,6 +8,7 @@ answers at the URL, and must not be this machine's own network.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -23,6 +24,10 @@ MOST_REDIRECTS = 3
 _UNASKED = ("https", "http", "s3")
 """Schemes that entries may name where ``BRISK_REMOTE_URLS`` says nothing."""
 
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+"""Addresses that carry one of IPv4 (NAT64)."""
+
+_USER = re.compile("//[^/]*@")
 _SETTING = "BRISK_REMOTE_URLS"
 
 
@@ -80,8 +85,11 @@ def redirected(url: str, location: str, count: int) -> str:
         raise MissingError(f"{where} more than {MOST_REDIRECTS} times")
     if not location:
         raise MissingError(f"{where} to nowhere")
-    target = urljoin(url, location)
-    parts = _split(target)
+    try:
+        target = urljoin(url, location)
+        parts = _split(target)
+    except (ValueError, InvalidModelError) as error:
+        raise MissingError(f"{where} to what is no URL") from error
     if parts.scheme not in {"https", _split(url).scheme} or not parts.netloc:
         raise MissingError(f"{where} to {shown_url(target)}; expected a https:// URL")
     return target
@@ -93,14 +101,21 @@ def is_inside(address: str) -> bool:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return True  # what it is nobody can tell
-    mapped = getattr(found, "ipv4_mapped", None)
-    return not (mapped or found).is_global
+    if isinstance(found, ipaddress.IPv4Address):
+        return not found.is_global
+    carried = found.ipv4_mapped or found.sixtofour
+    if found in _TRANSLATED:
+        carried = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    if carried is not None:
+        return not carried.is_global
+    return not found.is_global or found.is_site_local or found.teredo is not None
 
 
 async def leads_inside(url: str) -> bool:
     """Whether a URL's host has such an address. Raises OSError where it has none at all."""
     parts = _split(url)
-    found = await ThreadedResolver().resolve(parts.hostname or "", parts.port or 443)
+    resolver = ThreadedResolver()
+    found = await resolver.resolve(parts.hostname or "", parts.port or 443, socket.AF_UNSPEC)
     return any(is_inside(each["host"]) for each in found)
 
 
@@ -143,5 +158,6 @@ def _split(url: str) -> Any:
         parts = urlsplit(url)
         parts.port  # noqa: B018  # it is parsed now
     except ValueError as error:
-        raise InvalidModelError(f"{url.partition('?')[0]!r:.120} is no URL: {error}") from error
+        shown = _USER.sub("//", url.partition("?")[0])
+        raise InvalidModelError(f"{shown!r:.120} is no URL: {error}") from error
     return parts

@@ -27,7 +27,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
 
 
-class Answer(NamedTuple):
+class RangeAnswer(NamedTuple):
     """``offset``: of the first byte of ``content`` in the file; what the server knows of ranges
     decides. ``is_ranged``: whether it does know of them."""
 
@@ -119,7 +119,7 @@ class Web:
         headers: Mapping[str, str] | None = None,
         *,
         follows: bool = True,
-    ) -> AsyncIterator[Answer]:
+    ) -> AsyncIterator[RangeAnswer]:
         """Bytes of a file of ``total``, from where the answer says. Raises SourceError,
         MissingError, and WrongBytesError where the file is another one."""
         wanted = {**(headers or {}), "Range": f"bytes={offset}-{offset + size - 1}"}
@@ -134,12 +134,12 @@ class Web:
                     raise WrongBytesError(f"{shown} has {stated} bytes, the manifest says {total}")
                 if begin > offset:
                     raise SourceError(f"{shown} sends bytes from {begin} instead of {offset}")
-                yield Answer(response, begin, True)
+                yield RangeAnswer(response, begin, True)
                 return
             length = response.content_length
             if length not in (None, total):
                 raise WrongBytesError(f"{shown} has {length} bytes, the manifest says {total}")
-            yield Answer(response, 0, False)
+            yield RangeAnswer(response, 0, False)
 
     async def get_small(self, url: str, most: int, *, follows: bool = True) -> bytes:
         """A file of ``most`` bytes at most. Raises SourceError."""

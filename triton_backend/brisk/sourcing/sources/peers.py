@@ -46,7 +46,7 @@ class Listener(Protocol):
     async def wait_until_curious(self) -> None: ...
 
 
-class Peer:
+class PeerHost:
     """A host, by its address."""
 
     def __init__(self, address: str, web: Web, identity: str, *, is_secure: bool) -> None:
@@ -54,6 +54,8 @@ class Peer:
         self.address = address
         self.web = web
         self.identity = identity
+        self.answers = True
+        """Whether it did when it was asked last."""
         self.base = f"{'https' if is_secure else 'http'}://{address}/v1/copies"
 
     def copy_of(self, sha256: str) -> PeerCopy:
@@ -65,12 +67,17 @@ class PeerCopy:
 
     is_peer = True
 
-    def __init__(self, peer: Peer, sha256: str) -> None:
+    def __init__(self, peer: PeerHost, sha256: str) -> None:
         self.name = f"peer {peer.address}"
         self._peer = peer
         self._url = f"{peer.base}/{sha256}"
         self._count: int | None = None
         """Of changes that it has told of; None: it is to answer at once."""
+
+    @property
+    def answers(self) -> bool:
+        """Whether the host did when it was asked last."""
+        return self._peer.answers
 
     async def manifest(self) -> bytes:
         """Raises SourceError, MissingError where the peer has no such copy."""
@@ -105,14 +112,17 @@ class PeerCopy:
                 told = await asyncio.wait_for(self._ask(listener.layout), ANSWER_S + HELD_S)
             except MissingError:
                 self._count, failures = 0, 0
+                self._peer.answers = True
                 listener.hear(self.name, None, f"{self.name} has no copy")
             except (SourceError, ProtocolError, asyncio.TimeoutError, TimeoutError) as error:
                 failures += 1
+                self._peer.answers = False
                 said = str(error) or f"{self.name} does not answer"
                 listener.hear(self.name, None, said)
                 self._count = None
             else:
                 failures = 0
+                self._peer.answers = True
                 if told.identity == self._peer.identity:
                     listener.hear(self.name, None, f"{self.name} is this host")
                     return
