@@ -15,6 +15,7 @@ import pytest
 from brisk.copies.local import HEADER_BYTES, PROGRESS, LocalCopy
 from brisk.copies.manifest import NAME, Range
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
+from brisk.protocol.runtime_paths import RuntimePaths
 from support.remote.couriers import CourierHost, check_equal
 from support.remote.published import Published, publish
 from support.remote.registries import RegistryServer
@@ -277,3 +278,20 @@ def test_a_courier_ends_when_it_is_told_and_another_one_leaves_it_alone(start: S
     host.process.send_signal(signal.SIGTERM)
     assert host.process.wait(10) == 0
     assert not host.place.exists()
+
+
+def test_a_courier_that_serves_others_knows_whether_a_runtime_is_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from brisk.sourcing.process import is_runtime_there
+
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "run"))
+    assert not is_runtime_there()
+    place = RuntimePaths(tmp_path / "run", "cpu")
+    place.prepare()
+    lock = place.try_lock()
+    assert lock is not None
+    assert is_runtime_there()
+    os.close(lock)
+    assert place.lock_path.exists()  # it has crashed
+    assert not is_runtime_there()

@@ -22,6 +22,7 @@ from brisk.settings import (
     peer_listen,
     peers,
     remote_urls,
+    runtime_directory,
 )
 from brisk.sourcing.certificates import Security, read_keys
 from brisk.sourcing.log import LOGGER
@@ -35,7 +36,8 @@ IDLE_S = 30.0
 """Without a connection: then it ends, where it serves no peers."""
 
 SERVING_IDLE_S = 600.0
-"""Since a peer asked, or somebody held a connection: then it ends, where it serves peers."""
+"""Since a peer asked, somebody held a connection, or a runtime was here: then it ends, where it
+serves peers."""
 
 WRITERS = 2
 """Threads that verify and write chunks."""
@@ -129,7 +131,7 @@ async def _until_idle(
     used_s = time.monotonic()
     while not ended.is_set():
         now_s = time.monotonic()
-        if service.is_used:
+        if service.is_used or (server is not None and is_runtime_there()):
             used_s = now_s
         if server is not None:
             server.tidy()
@@ -141,6 +143,19 @@ async def _until_idle(
             await asyncio.wait_for(ended.wait(), _LOOK_S)
         except (asyncio.TimeoutError, TimeoutError):
             continue
+
+
+def is_runtime_there(locks: Path = Path("/proc/locks")) -> bool:
+    """Whether a runtime lives that finds this courier: it holds a lock in its directory
+    (``brisk.protocol.runtime_paths``). ``locks``: the kernel's list."""
+    files = runtime_directory().glob("*/lock")
+    inodes = {str(file.stat().st_ino) for file in files if file.is_file()}
+    try:
+        lines = locks.read_text().splitlines() if inodes else []
+    except OSError:
+        return bool(inodes)  # nobody can tell
+    held = (line.split() for line in lines if " FLOCK " in line)
+    return any(fields[5].rpartition(":")[2] in inodes for fields in held)
 
 
 def _identity(listen: HostAddress | None) -> str:

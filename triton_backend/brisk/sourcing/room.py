@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.copies.manifest import NAME, Manifest
-from brisk.errors import UnavailableError
+from brisk.copies.local import ORIGIN
+from brisk.copies.manifest import NAME, Manifest, read_manifest
+from brisk.errors import ArtefactError, UnavailableError
 from brisk.settings import CACHE_LIMIT
-from brisk.sourcing.arriving import make_copy
+from brisk.sourcing.arriving import ArrivingCopy, locked, make_copy, write_small
 from brisk.sourcing.log import LOGGER
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -150,3 +151,51 @@ def _size(folder: Path) -> int:
             status = os.lstat(os.path.join(above, name))
             total += status.st_blocks * 512 if status.st_nlink == 1 else 0
     return total
+
+
+def open_present(folder: Path) -> ArrivingCopy | None:
+    """The copy in a folder; None where there is none that can be used. Raises OSError."""
+    with locked(folder.parent):
+        return _opened(folder)
+
+
+def _opened(folder: Path) -> ArrivingCopy | None:
+    if not (folder / NAME).exists():
+        return None
+    try:
+        copy = ArrivingCopy(folder)
+    except (ArtefactError, BlockingIOError) as error:
+        LOGGER.warning(f"{error}; it is made anew")
+        return None
+    note_use(folder)
+    return copy
+
+
+def open_or_make(folder: Path, text: bytes, limit_bytes: int | None) -> ArrivingCopy:
+    """The copy in a folder, made unless it is there. ``text``: of its manifest.
+
+    Raises as ``make_with_room``."""
+    with locked(folder.parent):
+        present = _opened(folder)
+        if present is None:
+            manifest = read_manifest(text, folder.name)
+            make_with_room(folder, text, manifest, limit_bytes)
+            present = ArrivingCopy(folder)
+        return present
+
+
+def read_origin(folder: Path) -> str:
+    """The URL that the copy was opened by last; empty where nobody knows."""
+    try:
+        return (folder / ORIGIN).read_text()
+    except OSError:
+        return ""
+
+
+def note_origin(folder: Path, url: str) -> None:
+    if read_origin(folder) != url:
+        draft = folder / f".{ORIGIN}"
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+            write_small(draft, url.encode())
+            os.rename(draft, folder / ORIGIN)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
@@ -14,17 +13,15 @@ from typing import Any
 
 from brisk.artefacts.store import publish, read_note
 from brisk.copies.courier import FetchProgress
-from brisk.copies.local import ORIGIN
-from brisk.copies.manifest import NAME, Range, Remote, read_manifest
+from brisk.copies.manifest import Range, Remote, read_manifest
 from brisk.errors import (
-    ArtefactError,
     BriskError,
     InvalidModelError,
     InvalidRequestError,
     UnavailableError,
 )
 from brisk.sourcing import room
-from brisk.sourcing.arriving import ArrivingCopy, locked, write_small
+from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.lanes import Bell
 from brisk.sourcing.log import LOGGER
@@ -134,8 +131,8 @@ class OpenedCopy:
         if self._before is not None:
             await self._before
         self._peers = [peer.copy_of(self.remote.sha256) for peer in table.peers]
-        copy = await self._in_thread(_present, folder)
-        url = self.remote.url or await asyncio.to_thread(_origin, folder)
+        copy = await self._in_thread(room.open_present, folder)
+        url = self.remote.url or await asyncio.to_thread(room.read_origin, folder)
         self.remote = self.remote._replace(url=url)
         if url:
             check_url(url, table.allowed_urls)
@@ -145,10 +142,10 @@ class OpenedCopy:
         if copy is None:
             text = await self._obtain_manifest()
             await table.closed()  # those make room, too
-            copy = await self._in_thread(_made, folder, text, table.limit_bytes)
+            copy = await self._in_thread(room.open_or_make, folder, text, table.limit_bytes)
         self.arriving = copy
         if url:
-            await asyncio.to_thread(_note, folder, url)
+            await asyncio.to_thread(room.note_origin, folder, url)
         if not copy.is_trusted:
             await self._in_thread(self._verify, copy)
         self.fetch = Fetch(copy, table.executor)
@@ -335,34 +332,6 @@ class CopyTable:
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
 
 
-def _present(folder: Path) -> ArrivingCopy | None:
-    """Raises OSError where it cannot be used by others' fault."""
-    with locked(folder.parent):
-        return _opened(folder)
-
-
-def _opened(folder: Path) -> ArrivingCopy | None:
-    if not (folder / NAME).exists():
-        return None
-    try:
-        copy = ArrivingCopy(folder)
-    except (ArtefactError, BlockingIOError) as error:
-        LOGGER.warning(f"{error}; it is made anew")
-        return None
-    room.note_use(folder)
-    return copy
-
-
-def _made(folder: Path, text: bytes, limit_bytes: int | None) -> ArrivingCopy:
-    with locked(folder.parent):
-        present = _opened(folder)
-        if present is None:
-            manifest = read_manifest(text, folder.name)
-            room.make_with_room(folder, text, manifest, limit_bytes)
-            present = ArrivingCopy(folder)
-        return present
-
-
 def _read_rates(base: Path) -> dict[str, float]:
     """What sources gave at best, as it was noted; nothing where that cannot be read."""
     noted = read_note(base / _RATES)
@@ -380,19 +349,3 @@ def _write_rates(base: Path, rates: dict[str, float]) -> None:
     text = json.dumps({name: round(rate) for name, rate in newest.items()}).encode()
     with contextlib.suppress(OSError):
         publish(base / _RATES, lambda file: file.write(text), survives_a_crash=False)
-
-
-def _origin(folder: Path) -> str:
-    try:
-        return (folder / ORIGIN).read_text()
-    except OSError:
-        return ""
-
-
-def _note(folder: Path, url: str) -> None:
-    if _origin(folder) != url:
-        draft = folder / f".{ORIGIN}"
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-            write_small(draft, url.encode())
-            os.rename(draft, folder / ORIGIN)
