@@ -43,3 +43,12 @@ def serve() -> Iterator[Serve]:
     yield made
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="module")
+def courier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CourierHost]:
+    """One for all tests of a file, which leave it as it was."""
+    host = CourierHost(tmp_path_factory.mktemp("c"))
+    host.start()
+    yield host
+    host.end()

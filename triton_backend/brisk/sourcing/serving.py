@@ -19,6 +19,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
@@ -35,6 +36,8 @@ from brisk.sourcing.table import CopyTable
 MOST_CONNECTIONS = 64
 PULLS_S = 0.4
 """Since its last byte a host counts as one that pulls."""
+
+HANDSHAKE_S = 5.0
 
 SHELF_S = 30.0
 """A copy that nobody uses here stays open so long for those that ask for it."""
@@ -62,7 +65,7 @@ class CopyServer:
         self._pulls: dict[str, dict[str, float]] = {}
         """By copy, then by host: until when it counts as one that pulls."""
         self._allowed: WeakKeyDictionary[asyncio.BaseTransport, bool] = WeakKeyDictionary()
-        self._web = web.Server(
+        self._web = _Counted(
             self._answer,
             access_log=None,
             keepalive_timeout=15.0,
@@ -79,13 +82,13 @@ class CopyServer:
             address.host,
             address.port,
             ssl=security,
-            ssl_handshake_timeout=5.0 if security is not None else None,
+            ssl_handshake_timeout=HANDSHAKE_S if security is not None else None,
         )
 
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        await self._web.shutdown(1.0)
+        await self._web.shutdown(0.1)
         for copy, _ in self._shelf.values():
             copy.close()
         self._shelf.clear()
@@ -107,9 +110,7 @@ class CopyServer:
                 copy.close()
 
     def _connected(self) -> asyncio.Protocol:
-        if len(self._web.connections) >= MOST_CONNECTIONS:
-            return _Refusal()
-        return self._web()
+        return _Refusal() if self._web.count() >= MOST_CONNECTIONS else self._web()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method != "GET":
@@ -271,6 +272,29 @@ async def _here_to(
         if chunks or left_s <= 0 or present is None:
             return min((first + chunks) * chunk_bytes, copy.manifest.files[number].size)
         await present.arrived.wait(left_s)
+
+
+class _Counted(web.Server):
+    """Knows of connections that have been taken, whether or not they have come as far as HTTP."""
+
+    def __init__(self, handler: Any, **settings: Any) -> None:
+        super().__init__(handler, **settings)
+        self._taken_s: dict[object, float] = {}
+
+    def __call__(self) -> Any:
+        handler = super().__call__()
+        self._taken_s[handler] = time.monotonic()
+        return handler
+
+    def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
+        self._taken_s.pop(handler, None)
+        super().connection_made(handler, transport)
+
+    def count(self) -> int:
+        oldest_s = time.monotonic() - HANDSHAKE_S - 1.0  # of those no handshake is going on
+        taken_s = self._taken_s
+        self._taken_s = {each: at_s for each, at_s in taken_s.items() if at_s > oldest_s}
+        return len(self._taken_s) + len(self.connections)
 
 
 class _Refusal(asyncio.Protocol):

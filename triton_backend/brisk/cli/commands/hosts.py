@@ -1,4 +1,4 @@
-"""``brisk publish`` and ``brisk hosts``: models that lie elsewhere, and hosts that pass them on."""
+"""``brisk publish`` and ``brisk hosts``: models that lie elsewhere, hosts that pass them on."""
 
 from __future__ import annotations
 

@@ -1,0 +1,301 @@
+"""A copy as the courier writes it: nothing that was not verified, and all of that for readers."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from brisk.artefacts.container import HEADER_BYTES, Container, ContainerDraft
+from brisk.artefacts.store import artefacts_directory
+from brisk.copies.local import PROGRESS, WHOLE, LocalCopy, progress_header
+from brisk.copies.manifest import Range, write_manifest
+from brisk.errors import ArtefactError
+from brisk.paths import KEPT
+from brisk.sourcing.arriving import SEAL, ArrivingCopy, make_copy
+from brisk.sourcing.policies.stretches import bits_of
+from support.remote.published import Published, publish
+
+CHUNK = 1 << 16
+FORM = "resnet.segments"
+
+
+@pytest.fixture
+def published(tmp_path: Path, private_cache: None) -> Published:
+    return publish(tmp_path / "p", 10 * CHUNK + 77, chunk_bytes=CHUNK, weights_bytes=3 * CHUNK)
+
+
+def made(tmp_path: Path, published: Published) -> ArrivingCopy:
+    folder = tmp_path / "cache" / "remote" / published.sha256
+    make_copy(folder, write_manifest(published.manifest), published.manifest)
+    return ArrivingCopy(folder)
+
+
+def chunk_of(published: Published, copy: ArrivingCopy, index: int) -> bytes:
+    part = copy.layout.range_of(index)
+    return published.contents[part.file][part.offset : part.offset + part.size]
+
+
+def fill(published: Published, copy: ArrivingCopy, numbers: tuple[int, ...]) -> None:
+    for number in numbers:
+        for index in range(*copy.layout.file(number)):
+            assert copy.put(index, [chunk_of(published, copy, index)])
+
+
+def prepared_form() -> bytes:
+    """As it is published: a container without a seal."""
+    file = io.BytesIO()
+    draft = ContainerDraft(file)
+    draft.add(np.arange(3 * CHUNK, dtype=np.uint8))
+    draft.finish({"model": "m"})
+    content = bytearray(file.getvalue())
+    content[SEAL] = bytes(SEAL.stop - SEAL.start)
+    return bytes(content)
+
+
+def with_form(tmp_path: Path) -> Published:
+    return publish(tmp_path / "f", 4 * CHUNK, chunk_bytes=CHUNK, forms={FORM: prepared_form()})
+
+
+def test_files_are_of_their_full_size_and_only_ours_from_the_beginning(
+    tmp_path: Path, published: Published
+) -> None:
+    copy = made(tmp_path, published)
+    reader = LocalCopy(copy.folder)
+    for number in (*published.manifest.own, published.manifest.gathered):
+        status = reader.path(number).stat()
+        assert status.st_size == published.manifest.files[number].size
+        assert status.st_mode & 0o7777 == KEPT
+    for folder in (copy.folder, *reader.model.parents[:1], copy.folder.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert copy.here() == 0
+    assert not reader.is_whole
+
+
+def test_a_chunk_is_kept_if_its_digest_is_right_and_readers_see_it(
+    tmp_path: Path, published: Published
+) -> None:
+    copy = made(tmp_path, published)
+    reader = LocalCopy(copy.folder)
+    content = chunk_of(published, copy, 3)
+    assert copy.put(3, [content[:100], memoryview(content)[100:]])
+    assert copy.here() == 1 << 3
+    assert reader.is_here(reader.spans([Range(0, 3 * CHUNK, CHUNK)]))
+    assert not reader.is_here(reader.spans([Range(0, 3 * CHUNK - 1, CHUNK)]))
+    assert not reader.is_here(reader.spans([Range(0, 3 * CHUNK + 1, CHUNK)]))
+    with reader.model.open("rb") as file:
+        assert os.pread(file.fileno(), CHUNK, 3 * CHUNK) == content
+
+
+@pytest.mark.parametrize("damage", ["one byte", "cut off", "longer", "another chunk", "nothing"])
+def test_a_chunk_of_another_digest_changes_nothing(
+    tmp_path: Path, published: Published, damage: str
+) -> None:
+    copy = made(tmp_path, published)
+    content = chunk_of(published, copy, 3)
+    wrong = {
+        "one byte": content[:-1] + bytes([content[-1] ^ 1]),
+        "cut off": content[:-1],
+        "longer": content + b"\0",
+        "another chunk": chunk_of(published, copy, 4),
+        "nothing": b"",
+    }[damage]
+    assert not copy.put(3, [wrong])
+    assert copy.here() == 0
+    assert copy.read(0, 3 * CHUNK, CHUNK) == bytes(CHUNK)
+
+
+def test_the_head_stands_in_the_models_files_when_it_has_come(
+    tmp_path: Path, published: Published
+) -> None:
+    copy = made(tmp_path, published)
+    gathered = published.manifest.gathered
+    fill(published, copy, (gathered,))
+    assert LocalCopy(copy.folder).has_head
+    for part in published.manifest.head:
+        content = published.contents[part.file][part.offset : part.offset + part.size]
+        assert copy.read(part.file, part.offset, part.size) == content
+    assert copy.here() == bits_of(copy.layout.file(gathered))  # no chunk of the model's is
+
+
+def test_what_is_whole_is_on_the_disk_and_marked(tmp_path: Path, published: Published) -> None:
+    copy = made(tmp_path, published)
+    fill(published, copy, published.manifest.own)
+    assert not copy.is_whole
+    copy.finish()
+    assert copy.is_whole
+    assert LocalCopy(copy.folder).is_whole
+    for number in published.manifest.own:
+        assert LocalCopy(copy.folder).path(number).read_bytes() == published.contents[number]
+
+
+def test_what_is_half_made_is_no_copy_and_is_made_anew(
+    tmp_path: Path, published: Published
+) -> None:
+    folder = tmp_path / "cache" / "remote" / published.sha256
+    (folder / "1").mkdir(parents=True)
+    for each in (folder, folder.parent):
+        each.chmod(0o700)
+    (folder / "1" / "model.onnx").write_bytes(b"left")
+    copy = made(tmp_path, published)
+    assert copy.read(0, 0, 4) == bytes(4)
+
+
+def test_what_cannot_be_made_leaves_nothing(tmp_path: Path, published: Published) -> None:
+    folder = tmp_path / "cache" / "remote" / published.sha256
+    folder.parent.mkdir(parents=True)
+    folder.parent.chmod(0o777)
+    with pytest.raises(PermissionError, match="could exchange"):
+        make_copy(folder, write_manifest(published.manifest), published.manifest)
+    assert not folder.exists()
+
+
+# After a boot, which nothing in memory survives for sure.
+
+
+def forget_the_boot(copy: ArrivingCopy) -> Path:
+    copy.close()
+    progress = copy.folder / PROGRESS
+    content = bytearray(progress.read_bytes())
+    content[:64] = content[:64].replace(progress_header()[8:12], b"0000")
+    progress.write_bytes(content)
+    return copy.folder
+
+
+def test_after_a_boot_chunks_are_compared_with_their_digests(
+    tmp_path: Path, published: Published
+) -> None:
+    copy = made(tmp_path, published)
+    for index in (0, 2, 5):
+        assert copy.put(index, [chunk_of(published, copy, index)])
+    fill(published, copy, (published.manifest.gathered,))
+    folder = forget_the_boot(copy)
+    with (folder / "1" / "model.onnx").open("r+b") as file:
+        file.seek(2 * CHUNK + 5)
+        file.write(b"\xff\x00")
+    again = ArrivingCopy(folder)
+    assert not again.is_trusted
+    assert again.here() == 0
+    looked_at = list(again.verify())
+    assert again.is_trusted
+    head = bits_of(again.layout.file(published.manifest.gathered))
+    assert again.here() == 1 << 0 | 1 << 5 | head
+    assert set(looked_at) >= {0, 2, 5}
+    assert len(looked_at) < again.layout.count  # holes are not read
+    LocalCopy(folder)  # which refuses a progress of another boot
+
+
+def test_after_a_boot_a_whole_copy_is_not_read_again(tmp_path: Path, published: Published) -> None:
+    copy = made(tmp_path, published)
+    fill(published, copy, (*published.manifest.own, published.manifest.gathered))
+    copy.finish()
+    again = ArrivingCopy(forget_the_boot(copy))
+    looked_at = set(again.verify())
+    assert looked_at == set(range(*again.layout.file(published.manifest.gathered)))
+    assert again.here() == (1 << again.layout.count) - 1
+
+
+def test_a_progress_that_is_cut_off_is_made_anew(tmp_path: Path, published: Published) -> None:
+    copy = made(tmp_path, published)
+    assert copy.put(1, [chunk_of(published, copy, 1)])
+    copy.close()
+    os.truncate(copy.folder / PROGRESS, 70)
+    again = ArrivingCopy(copy.folder)
+    assert not again.is_trusted
+    list(again.verify())
+    assert again.here() == 1 << 1
+
+
+# Prepared forms.
+
+
+def test_a_form_has_this_machines_seal_here_and_none_for_others(
+    tmp_path: Path, private_cache: None
+) -> None:
+    published = with_form(tmp_path)
+    copy = made(tmp_path, published)
+    number = published.manifest.form_named(FORM)
+    assert number is not None
+    copy.reserve_form(number)
+    fill(published, copy, (number,))
+    path = copy.folder / "forms" / FORM
+    assert path.stat().st_mode & 0o7777 == KEPT
+    container = Container(path)
+    assert container.content == {"model": "m"}
+    container.verify(0)
+    for offset, size in ((0, HEADER_BYTES), (70, 100), (95, 1), (96, CHUNK), (CHUNK, 10)):
+        content = published.contents[number][offset : offset + size]
+        assert copy.read(number, offset, size) == content
+    assert copy.read_now(number, 0, HEADER_BYTES) is None  # it is not as it is in the file
+    digest = hashlib.sha256(copy.read(number, 0, CHUNK)).digest()
+    assert digest == published.manifest.chunk_digest(number, 0)
+
+
+def test_a_form_says_where_its_parts_lie_in_two_steps(tmp_path: Path, private_cache: None) -> None:
+    published = with_form(tmp_path)
+    copy = made(tmp_path, published)
+    number = published.manifest.form_named(FORM)
+    assert number is not None
+    copy.reserve_form(number)
+    assert copy.outline(number) == (Range(number, 0, HEADER_BYTES),)
+    first = copy.layout.file(number).start
+    assert copy.put(first, [chunk_of(published, copy, first)])
+    _, tail = copy.outline(number)
+    size = published.manifest.files[number].size
+    assert tail.offset + tail.size == size
+    assert published.contents[number][tail.offset :].startswith(b'{"blobs"')
+
+
+def test_what_is_no_form_is_refused(tmp_path: Path, private_cache: None) -> None:
+    forms = {FORM: prepared_form(), "x": b"BRISKART" + bytes(2 * CHUNK)}
+    published = publish(tmp_path / "f", CHUNK, chunk_bytes=CHUNK, forms=forms)
+    copy = made(tmp_path, published)
+    number = published.manifest.form_named("x")
+    assert number is not None
+    copy.reserve_form(number)
+    fill(published, copy, (number,))
+    with pytest.raises(ArtefactError, match="is no prepared form"):
+        copy.outline(number)
+
+
+def test_a_whole_form_lies_among_the_artefacts_of_its_model(
+    tmp_path: Path, private_cache: None
+) -> None:
+    published = with_form(tmp_path)
+    copy = made(tmp_path, published)
+    number = published.manifest.form_named(FORM)
+    assert number is not None
+    copy.reserve_form(number)
+    fill(published, copy, (number,))
+    mapped = Container(copy.folder / "forms" / FORM)
+    copy.publish_form(number)
+    copy.publish_form(number)  # it may be there already
+    model = published.manifest.files[published.manifest.model]
+    path = artefacts_directory() / model.sketch / model.digest / FORM
+    assert path.stat().st_mode & 0o7777 == 0o600
+    assert path.samefile(copy.folder / "forms" / FORM)
+    assert Container(path).content == {"model": "m"}
+    mapped.verify(0)  # who had mapped it goes on
+    assert (path.parent / "files.json").read_bytes() == b'["data/weights.bin"]'
+
+
+def test_a_form_is_verified_after_a_boot_beside_a_whole_copy(
+    tmp_path: Path, private_cache: None
+) -> None:
+    published = with_form(tmp_path)
+    copy = made(tmp_path, published)
+    number = published.manifest.form_named(FORM)
+    assert number is not None
+    fill(published, copy, published.manifest.own)
+    copy.finish()
+    copy.reserve_form(number)
+    fill(published, copy, (number,))
+    again = ArrivingCopy(forget_the_boot(copy))
+    list(again.verify())
+    assert (copy.folder / WHOLE).exists()
+    chunks = bits_of(again.layout.file(number))
+    assert again.here() & chunks == chunks
