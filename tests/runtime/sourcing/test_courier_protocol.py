@@ -198,6 +198,31 @@ def test_a_form_is_not_taken_where_the_weights_come_sooner(
     assert not any(FORM in request for request in registry.requests)
 
 
+def test_an_object_stores_url_is_signed_with_the_machines_credentials(
+    tmp_path: Path, start: Start, serve: Serve
+) -> None:
+    pytest.importorskip("boto3", reason="boto3, which signs such URLs, is not installed")
+    published = publish(tmp_path / "store" / "bucket" / "m", 600_000)
+    store = serve(published._replace(folder=tmp_path / "store"))
+    host = start(
+        {
+            "AWS_ENDPOINT_URL": store.url,
+            "AWS_ACCESS_KEY_ID": "id",
+            "AWS_SECRET_ACCESS_KEY": "hidden",
+            "AWS_DEFAULT_REGION": "eu-central-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+    )
+    with host.client() as client:
+        client.fetch(published, "s3://bucket/m/manifest.json")
+        assert client.bytes_from(published, "s3://bucket/m") > 600_000
+    check_equal(host, published)
+    assert all(request.startswith("/bucket/m/") for request in store.requests)
+    signed = [query for query in store.queries if "X-Amz-Signature=" in query]
+    assert signed == store.queries
+    assert not any("hidden" in query for query in store.queries)
+
+
 # What hosts ask of each other.
 
 

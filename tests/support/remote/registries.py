@@ -39,6 +39,8 @@ class RegistryServer:
         self.redirect = redirect
         self.requests: list[str] = []
         """Path and range of each."""
+        self.queries: list[str] = []
+        """What stood behind a ``?``."""
         self.sent_bytes = 0
         self.is_broken = False
         """Connections are cut from now on."""
@@ -82,6 +84,7 @@ class RegistryServer:
         self._port = self._runner.addresses[0][1]
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self.queries.append(request.query_string)
         self.requests.append(f"{request.path} {request.headers.get('Range', '')}".strip())
         if self.is_broken and request.transport is not None:
             request.transport.abort()

@@ -88,6 +88,7 @@ class Registry:
         parts = urlsplit(url)
         try:
             import boto3
+            from botocore.config import Config
             from botocore.exceptions import BotoCoreError
         except ImportError as error:
             raise InvalidConfigurationError(
@@ -96,7 +97,7 @@ class Registry:
             ) from error
         try:
             if self._signer is None:
-                self._signer = boto3.client("s3")
+                self._signer = boto3.client("s3", config=Config(signature_version="s3v4"))
             place = {"Bucket": parts.netloc, "Key": unquote(parts.path).lstrip("/")}
             return str(self._signer.generate_presigned_url("get_object", place, _SIGNED_S))
         except BotoCoreError as error:
