@@ -10,8 +10,8 @@ from onnx import TensorProto
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
-from brisk.cli.views.hosts import measured_profile
 from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.publishing.measuring import measured_profile
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import prepare

@@ -5,7 +5,6 @@ it reads the rest, and its prepared form for machines like this one.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,24 +16,19 @@ from brisk.artefacts import content
 from brisk.artefacts.container import DIGEST_BYTES as SEAL_BYTES
 from brisk.artefacts.container import HEADER_BYTES
 from brisk.copies.manifest import CHUNK_BYTES, ListedFile, ListedSegment, Manifest, Range
-from brisk.errors import BriskError, InvalidModelError
+from brisk.errors import InvalidModelError
 from brisk.paths import open_file, open_inside
-from brisk.segments.frame import SegmentFrame
+from brisk.publishing.measuring import measured_profile
 from brisk.segments.model.extraction import normalise
 from brisk.segments.model.graph_names import constants_of
 from brisk.segments.model.late_cut import late_cut
 from brisk.segments.model.model_file import ModelFile, read_model_file
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import PreparedModel, find_prepared
-from brisk.segments.prepared.trial import SIZES, made_up
 from brisk.segments.source import FileBytes, Source
-from brisk.segments.starting import open_warm_program
 
 GATHERED_NAME = "head.bin"
 FORMS_FOLDER = "forms"
-
-RUNS = 5
-"""Of which the fastest counts, segment by segment, behind one that is not measured."""
 
 _WEIGHTS = frozenset(
     number
@@ -90,11 +84,7 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
         source_of_runs: Source = kept
     else:
         source_of_runs = source
-    weight_bytes = [
-        sum(part.size for part in source.reads(index))
-        for index in range(len(source.plan.segments))
-    ]
-    segments = tuple(_measured(source_of_runs, weight_bytes))
+    segments = _measured(source_of_runs)
     manifest = Manifest(
         tuple(files), 0, len(names), CHUNK_BYTES, tuple(head), tuple(order), cuts, segments
     )
@@ -153,31 +143,13 @@ def _rest(sizes: Sequence[int], parts: Sequence[Range]) -> Iterator[Range]:
             yield Range(number, position, size - position)
 
 
-def _measured(source: Source, weight_bytes: Sequence[int]) -> Iterator[ListedSegment]:
-    """What a run takes in each segment, on this machine; nothing where no inputs can be made up
-    that the model takes, or it is cut otherwise."""
-    plan = source.plan
-    if len(plan.segments) != len(weight_bytes):
-        return
-    for size in SIZES:
-        try:
-            inputs = made_up(plan, size)
-            program = open_warm_program(source)
-            runs = [_timed(SegmentFrame(program, inputs)) for _ in range(RUNS + 1)][1:]
-        except (BriskError, KeyError, TypeError, ValueError):
-            continue
-        fastest = [min(each) for each in zip(*runs, strict=True)]
-        yield from map(ListedSegment, fastest, weight_bytes)
-        return
-
-
-def _timed(frame: SegmentFrame) -> list[float]:
-    taken = []
-    while not frame.is_finished:
-        started_s = time.perf_counter()
-        frame.step()
-        taken.append(time.perf_counter() - started_s)
-    return taken
+def _measured(source: Source) -> tuple[ListedSegment, ...]:
+    """Nothing where the model takes no inputs that can be made up."""
+    try:
+        profile = measured_profile(source)
+    except InvalidModelError:
+        return ()
+    return tuple(ListedSegment(each.run_s, each.weight_bytes) for each in profile.segments)
 
 
 def _opened(model: Path, name: str) -> BinaryIO:

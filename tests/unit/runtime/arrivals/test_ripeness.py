@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,3 +46,19 @@ def test_a_ripe_run_waits_for_nothing(segments: list[tuple[int, float]], rate: f
             clock = arrived
         clock += run
     assert is_ripe(missing, run_s, rate) is (waited == 0)
+
+
+def test_who_has_no_remote_entries_imports_nothing_of_them() -> None:
+    """What a runtime, its workers and a stub import before a load; and what a load imports of a
+    model that lies here is told by where it is looked for: behind a file's mode."""
+    code = (
+        "import sys\n"
+        "import brisk.runtime.__main__, brisk.runtime.worker_main, brisk.runtime.supervisor\n"
+        "import brisk.runtime.models.segment_session, brisk.runtime.models.loader\n"
+        "import brisk.segments.model.sources, brisk.segments.prepared.preparation\n"
+        "import brisk.stub.config.entry, brisk.stub.runtime_client.client\n"
+        "names = ('brisk.copies', 'brisk.sourcing', 'brisk.runtime.arrivals', 'aiohttp')\n"
+        "print([name for name in sys.modules if name.startswith(names)])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

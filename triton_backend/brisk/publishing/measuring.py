@@ -1,0 +1,67 @@
+"""What a model's segments take on this machine: for whoever runs them behind bytes that arrive, or
+plans parts of the model on several hosts (Flashpoint, section 4.1: the layer profile).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from brisk.errors import InvalidModelError
+from brisk.partitions.profile import ModelProfile, SegmentProfile
+from brisk.segments.model.sources import BareModel
+from brisk.segments.prepared.trial import SegmentTrial
+from brisk.segments.source import SegmentSpec, Source
+
+RUNS = 5
+"""Of a segment, after one that warms it; the fastest counts: what else the machine did meanwhile
+is not the model's."""
+
+
+def measured_profile(source: Source) -> ModelProfile:
+    """Each segment opened, warmed and run with what the one before made of made-up inputs.
+
+    Bytes are those that opening it reads. Raises InvalidModelError where the model takes no inputs
+    that can be made up, or something else than tensors of numbers crosses a border.
+    """
+    plan, trial = source.plan, SegmentTrial(source.plan)
+    found = []
+    for spec in plan.segments:
+        if isinstance(source, BareModel):
+            source.open(spec.index)  # what ``check`` has made, if it has
+        started_s = time.perf_counter()
+        first = source.open(spec.index)
+        load_s = time.perf_counter() - started_s
+        opened = source.open_warm(spec.index) or first
+        session = opened.session if opened.run is None else opened
+        outputs = (trial.run if spec.index else trial.run_first)(spec, session)
+        if outputs is None:
+            raise InvalidModelError(
+                f"model '{plan.name}' cannot be measured: segment {spec.index} ({spec.words}) "
+                "takes no inputs that are made up"
+            )
+        run_s = min(_run_s(trial, spec, session) for _ in range(RUNS))
+        trial.go_on(spec, outputs)
+        assert trial.values is not None
+        live = trial.values
+        if spec.index == len(plan.segments) - 1:
+            live = {each.name: live[each.name] for each in plan.outputs}
+        weight_bytes = sum(each.size for each in source.reads(spec.index))
+        live_bytes = sum(_bytes_of(name, value) for name, value in live.items())
+        found.append(SegmentProfile(weight_bytes, run_s, live_bytes, load_s))
+    if not any(each.weight_bytes for each in found):
+        found[0] = replace(found[0], weight_bytes=source.weight_bytes)
+    return ModelProfile(tuple(found))
+
+
+def _run_s(trial: SegmentTrial, spec: SegmentSpec, session: Any) -> float:
+    started_s = time.perf_counter()
+    trial.run(spec, session)
+    return time.perf_counter() - started_s
+
+
+def _bytes_of(name: str, value: Any) -> int:
+    if not value.is_tensor() or value.data_type() == "tensor(string)":
+        raise InvalidModelError(f"value '{name}' is no tensor of numbers: it is not sent to hosts")
+    return int(value.tensor_size_in_bytes())
