@@ -3,75 +3,30 @@ bytes are here, and never before."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from brisk.copies.courier import Courier, lock_path, resolve
+from brisk.copies.courier import Courier, resolve
 from brisk.copies.local import copy_of
 from brisk.errors import InvalidModelError, UnavailableError
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
-from brisk.publishing.describing import cuts_of
-from brisk.publishing.describing import describe as described
-from brisk.publishing.writing import publish, remote_text
 from brisk.segments.prepared import preparation
 from brisk.segments.prepared.preparation import prepare
 from brisk.stub.runtime_client.client import RuntimeClient
-from support.hosts.registry import Registry, registry_of
+from support.hosts.registry import Registry
 from support.models.segment_models import chain, whole
+from support.remote.entries import end_courier, publish_here
 from support.runtime.runtime_process import describe, infer, opened, submit
-from support.runtime.runtime_processes import processes_started_in
 from support.waiting import wait_until
 
 WIDTH = 512
 X = np.random.default_rng(3).standard_normal((2, WIDTH)).astype("f4")
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Registry]:
-    (tmp_path / "published").mkdir()
-    with registry_of(tmp_path / "published") as made:
-        yield made
-
-
-@pytest.fixture(autouse=True)
-def _own_host(
-    tmp_path: Path, place: RuntimePaths, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    """A cache and a courier of the test's own."""
-    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(place.base))
-    monkeypatch.setenv("BRISK_ARTEFACTS", "use")
-    yield
-    end_courier()
-
-
-def end_courier() -> None:
-    for process in processes_started_in(lock_path().parent):
-        with contextlib.suppress(OSError):
-            if b"brisk.sourcing" in Path(f"/proc/{process}/cmdline").read_bytes():
-                os.kill(process, signal.SIGKILL)
-
-
-def publish_here(registry: Registry, model: Path, name: str = "m", *, form: bool = False) -> Path:
-    """The ``model.remote`` of a model that lies at the registry now."""
-    if form:
-        prepare(model, 1, cuts_of(model))
-    published = described(model, 1, with_form=form)
-    text = publish(published, str(registry.folder / name))
-    manifest = (registry.folder / name / "manifest.json").read_bytes()
-    assert str(registry.folder) in text
-    folder = model.parent / f"entry-{name}" / "1"
-    folder.mkdir(parents=True)
-    (folder / "model.remote").write_text(remote_text(f"{registry.url}/{name}", manifest))
-    return folder / "model.remote"
 
 
 def test_a_model_answers_when_its_last_byte_is_here_and_not_before(

@@ -21,7 +21,7 @@ class Registry:
         self.folder = folder
         self.sent: Counter[str] = Counter()
         self._changed = threading.Condition()
-        self._allowed: dict[str, int] = {}
+        self._held: dict[str, range] = {}
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -41,14 +41,14 @@ class Registry:
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}"
 
-    def hold(self, path: str, after: int = 0) -> None:
-        """Send no byte of a file at or behind this offset, until it is let go."""
+    def hold(self, path: str, after: int = 0, until: int = 1 << 62) -> None:
+        """Send no byte of a file at or behind this offset, and before that, until it is let go."""
         with self._changed:
-            self._allowed[path] = after
+            self._held[path] = range(after, until)
 
     def let_go(self) -> None:
         with self._changed:
-            self._allowed.clear()
+            self._held.clear()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -83,9 +83,10 @@ class Registry:
 
     def _may_send(self, path: str, offset: int, wanted: int) -> int:
         with self._changed:
-            while (left := self._allowed.get(path, offset + wanted) - offset) <= 0:
+            while offset in self._held.get(path, ()):
                 self._changed.wait()
-        return min(left, wanted)
+            held = self._held.get(path, range(0))
+        return min(wanted, held.start - offset) if offset < held.start else wanted
 
 
 @contextlib.contextmanager

@@ -124,6 +124,10 @@ class Container:
             self._is_noted = True
             store.note_verified(self.path, self._status)
 
+    def vouch_for(self, number: int) -> None:
+        """Nobody needs to verify a blob: what it holds was compared with a digest elsewhere."""
+        self._unseen.discard(number)
+
     def compare(self, number: int) -> None:
         """Compare a blob with its checksum now. Raises ArtefactError where it differs."""
         place = self.place(number)

@@ -23,6 +23,7 @@ from brisk.segments.model.extraction import normalise
 from brisk.segments.model.graph_names import constants_of
 from brisk.segments.model.late_cut import late_cut
 from brisk.segments.model.model_file import ModelFile, read_model_file
+from brisk.segments.model.row_tables import row_tables
 from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.source import FileBytes, Source
@@ -108,7 +109,8 @@ def unsealed(form: Path) -> bytes:
 
 
 def _in_order(read: ModelFile, source: BareModel) -> Iterator[FileBytes]:
-    """Weights in the order of the segments that compute with them, each byte once."""
+    """Weights in the order of the segments that compute with them, each byte once; last those of
+    which a run reads a few rows."""
     given = {info.name for info in read.proto.graph.input} & constants_of(read.proto.graph)
     streamed = {
         name
@@ -116,11 +118,19 @@ def _in_order(read: ModelFile, source: BareModel) -> Iterator[FileBytes]:
         if weight.kind in _WEIGHTS and name not in given
     }
     seen: set[FileBytes] = set()
+    inputs = {variable.name for variable in source.plan.inputs}
+    tables = {
+        table.name
+        for segment in source.segments
+        for table in row_tables(segment.proto.graph, inputs)
+    }
+    first = streamed - tables
     names = [
-        [tensor.name for tensor in segment.proto.graph.initializer if tensor.name in streamed]
+        [tensor.name for tensor in segment.proto.graph.initializer if tensor.name in first]
         for segment in source.segments
     ]
-    for part in (part for each in (*names, sorted(streamed)) for part in read.bytes_of(each)):
+    every = (*names, sorted(first), sorted(streamed & tables))
+    for part in (part for each in every for part in read.bytes_of(each)):
         if part not in seen and not any(_overlap(part, other) for other in seen):
             seen.add(part)
             yield part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +49,15 @@ class FileBytes(NamedTuple):
     size: int
 
 
+class RowTable(NamedTuple):
+    """A weight of which a run reads the rows that the input ``ids`` numbers, and nothing else
+    does anything. ``rows``: how many of equal size ``place`` holds."""
+
+    ids: str
+    place: FileBytes
+    rows: int
+
+
 class Source(ABC):
     """Makes the sessions of one model's segments. Thread-safe."""
 
@@ -66,6 +75,13 @@ class Source(ABC):
 
     def reads(self, index: int) -> Sequence[FileBytes]:
         """What of its files ``open`` of a segment reads, for files that may still be arriving."""
+        return ()
+
+    def defer_tables(self, index: int, wait: Callable[[], None]) -> Sequence[RowTable]:
+        """Tables whose bytes ``open`` of a segment does not read from now on: a run needs the
+        rows that it asks for. ``wait``: until all are here, for an opening that has to read them
+        after all; it may raise UnavailableError. To be called before the segment is opened.
+        """
         return ()
 
     @abstractmethod

@@ -130,6 +130,9 @@ class Arriving(Protocol):
     def wait_for(self, index: int) -> None:
         """Until it is. Raises UnavailableError where nothing arrives any more."""
 
+    def guarded(self, index: int, part: Part) -> Part:
+        """The segment, whose runs wait for what opening it did not read."""
+
 
 def _program(
     plan: SegmentPlan, open_one: Callable[[int], OrtSession], arriving: Arriving | None = None
@@ -137,9 +140,10 @@ def _program(
     slots = slots_of(plan)
 
     def load(index: int) -> Part:
-        if arriving is not None:
-            arriving.wait_for(index)
-        return make_part(plan.segments[index], open_one(index), slots)
+        if arriving is None:
+            return make_part(plan.segments[index], open_one(index), slots)
+        arriving.wait_for(index)
+        return arriving.guarded(index, make_part(plan.segments[index], open_one(index), slots))
 
     return SegmentProgram(
         plan,

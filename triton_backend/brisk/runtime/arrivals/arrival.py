@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from brisk.copies.courier import Courier, FetchProgress
+from brisk.copies.courier import FetchProgress
 from brisk.copies.local import LocalCopy, Spans
-from brisk.copies.manifest import Range, Remote
-from brisk.errors import ArtefactError, BriskError, InternalError, UnavailableError
+from brisk.copies.manifest import Range
+from brisk.errors import ArtefactError, InternalError, UnavailableError
+from brisk.runtime.arrivals.asking import STALLED_S, CopyAsker
+from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.runtime.log import LOGGER
+from brisk.segments.program import Part
 from brisk.segments.source import FileBytes, Source
 from brisk.segments.table import GiveWay, LayerTable
-
-STALLED_S = 10.0
-"""Without a further byte: from then on requests are refused until some come."""
 
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
 """Between two looks at whether a segment's bytes are here."""
@@ -31,8 +31,6 @@ SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
 FIRST_RUN = 3.0
 """How many times as long as a warm one a first run takes, which touches weights for the first time
 while others of them still arrive: 2.5 to 4 on two processors."""
-
-_RETRY_S = 0.5
 
 _Tell = Callable[[], None]
 
@@ -67,16 +65,12 @@ class ModelArrival:
     def __init__(self, copy: LocalCopy) -> None:
         """Raises BriskError where the copy cannot be fetched any more."""
         self.copy = copy
-        self._sha256 = copy.folder.name
-        self._courier = Courier()
-        try:
-            self._courier.open(Remote("", self._sha256))
-        except BaseException:
-            self._courier.close()
-            raise
+        self._asker = CopyAsker(copy)
+        self._asker.connect()
+        self._rows: ArrivingRows | None = None
         self._needs: Sequence[Sequence[Range]] = ()
+        """Of each segment, what opening it reads."""
         self._spans: Sequence[Spans] = ()
-        """Of each segment."""
         self._every: Spans = ()
         """Of all that is needed."""
         self._run_s: Sequence[float] = ()
@@ -84,9 +78,9 @@ class ModelArrival:
         self._lock = threading.Lock()
         self._on_ripe: list[_Tell] = []
         self._on_whole: list[_Tell] = []
-        self._on_stall: list[_Tell] = []
+        self._on_change: list[_Tell] = []
         self.is_ripe = False
-        """Whether requests may begin to run."""
+        """Whether requests may begin to run, if their rows of tables are here."""
         self.problem: UnavailableError | None = None
         """Why nothing arrives, where that has lasted."""
         self._is_whole = False
@@ -94,7 +88,17 @@ class ModelArrival:
 
     def close(self) -> None:
         """Nothing is followed."""
-        self._courier.close()
+        self._asker.close()
+
+    @property
+    def holds_requests(self) -> bool:
+        """Whether some may have to wait: see ``may_begin``."""
+        return not self.is_ripe or not (self._rows is None or self._rows.is_whole)
+
+    def may_begin(self, inputs: Mapping[str, Any]) -> bool:
+        """Whether a request with these inputs would wait for nothing; rows of tables that it
+        reads are asked for from now on, before all else."""
+        return (self._rows is None or self._rows.are_here(inputs)) and self.is_ripe
 
     def words(self) -> str:
         """How far what is fetched has come; empty where all is here."""
@@ -116,14 +120,19 @@ class ModelArrival:
         come sooner, or none was published. Raises BriskError."""
         if self.copy.manifest.form_named(name) is None:
             return None
-        return self._courier.take(self._sha256, name)
+        return self._asker.take(name)
 
     def expect(self, source: Source) -> None:
         """What ``source`` reads for each segment is what is waited for."""
         count = len(source.plan.segments)
-        self._needs = [
-            [self._range(part) for part in source.reads(index)] for index in range(count)
-        ]
+        tables = [table for index in range(count) for table in self._deferred(source, index)]
+        later = {table.place for table in tables}
+        parts = [list(map(self._range, source.reads(index))) for index in range(count)]
+        self._needs = [[part for part in each if part not in later] for each in parts]
+        if tables:
+            self._rows = ArrivingRows(
+                *(self.copy, tables, lambda: self._is_closed(), self._changed, self._stall)
+            )
         self._spans = [self.copy.spans(parts) for parts in self._needs]
         self._every = self.copy.spans(part for parts in self._needs for part in parts)
         listed = self.copy.manifest.segments
@@ -163,7 +172,14 @@ class ModelArrival:
 
         Raises UnavailableError where nothing arrives any more, or nobody needs it.
         """
-        while not self.is_here(index):
+        self._wait(self._spans[index])
+
+    def guarded(self, index: int, part: Part) -> Part:
+        """A segment whose runs wait for the rows of tables that they read."""
+        return part if self._rows is None else self._rows.guarded(index, part)
+
+    def _wait(self, spans: Spans) -> None:
+        while not self.copy.is_here(spans):
             if self._is_closed():
                 raise UnavailableError("the model was unloaded while it arrived")
             if self.problem is not None:
@@ -178,9 +194,10 @@ class ModelArrival:
         """The same when all of the model's files are here."""
         self._register(self._on_whole, lambda: self._is_whole, tell)
 
-    def when_stalled(self, tell: _Tell) -> None:
-        """Call ``tell`` each time when nothing has arrived for long: see ``problem``."""
-        self._on_stall.append(tell)
+    def when_changed(self, tell: _Tell) -> None:
+        """Call ``tell`` each time when rows that a request waits for are here, and when nothing
+        has arrived for long: see ``problem``."""
+        self._on_change.append(tell)
 
     def _register(self, told: list[_Tell], is_so: Callable[[], bool], tell: _Tell) -> None:
         with self._lock:
@@ -194,6 +211,19 @@ class ModelArrival:
         if number is None:
             raise InternalError(f"{part.path} is no file of {self.copy.folder}")
         return Range(number, part.offset, part.size)
+
+    def _deferred(self, source: Source, index: int) -> list[ArrivingTable]:
+        """Tables of a segment that opening it does not read."""
+        found: list[ArrivingTable] = []
+        places: list[Range] = []
+
+        def wait() -> None:
+            self._wait(self.copy.spans(places))
+
+        for ids, place, rows in source.defer_tables(index, wait):
+            places.append(self._range(place))
+            found.append(ArrivingTable(index, ids, places[-1], rows))
+        return found
 
     def _pause_s(self) -> float:
         """Until another look is worth it: a small part of what all that is needed is likely to
@@ -220,62 +250,34 @@ class ModelArrival:
     def _work(self) -> None:
         """Ends when all is here, or the table is closed."""
         parts = [part for need in self._needs for part in need]
+        later = [table.place for table in self._rows.tables] if self._rows is not None else []
         try:
-            for wanted in (parts, self.copy.all_of_it):
-                if not self._await(wanted):
+            for wanted in (parts, [*parts, *later], self.copy.all_of_it):
+                if not self._asker.wait(wanted, self._is_closed, self._note, self._stall):
                     return
+                self.problem = None
                 self._look()
-        except Exception as error:  # noqa: BLE001  # nobody else would tell
+        except Exception as error:  # noqa: BLE001  # requests wait, and nobody else would tell
             LOGGER.error(f"{self.copy.folder}: {type(error).__name__}: {error}")
+            self._stall(f"{type(error).__name__}: {error}")
             return
         finally:
-            self._courier.close()
+            self._asker.close()
         with self._lock:
             self._is_whole = True
             told, self._on_whole = self._on_whole, []
-        for tell in told:
+        for tell in (*told, *self._on_change):
             tell()
 
-    def _await(self, wanted: Sequence[Range]) -> bool:
-        """Until all of it is here; False where the table is closed before. A courier that ends is
-        started again."""
-        stalled_since_s, least = time.monotonic(), sum(part.size for part in wanted) + 1
-        while not self._is_closed():
-            problem = ""
-            try:
-                for progress in self._asked(wanted):
-                    if self._is_closed():
-                        return False
-                    problem = progress.problem
-                    self._bytes_per_s = progress.bytes_per_s
-                    self._look()
-                    if progress.missing_bytes < least:
-                        least, stalled_since_s = progress.missing_bytes, time.monotonic()
-                        self.problem = None
-                    elif time.monotonic() - stalled_since_s > STALLED_S:
-                        self._stall(problem)
-                self.problem = None
-                return True
-            except (BriskError, OSError) as error:
-                if time.monotonic() - stalled_since_s > STALLED_S:
-                    self._stall(str(error))
-                time.sleep(_RETRY_S)
-                self._connect_again()
-        return False
+    def _note(self, progress: FetchProgress, is_further: bool) -> None:
+        self._bytes_per_s = progress.bytes_per_s
+        if is_further:
+            self.problem = None
+        self._look()
 
-    def _asked(self, wanted: Sequence[Range]) -> Iterator[FetchProgress]:
-        if self.copy.is_here(self.copy.spans(wanted)):
-            return iter(())
-        return self._courier.wait(self._sha256, wanted)
-
-    def _connect_again(self) -> None:
-        """What goes wrong is seen when it is asked."""
-        self._courier.close()
-        try:
-            self._courier = Courier()
-            self._courier.open(Remote("", self._sha256))
-        except (BriskError, OSError) as error:
-            LOGGER.warning(f"{self.copy.folder}: {error}")
+    def _changed(self) -> None:
+        for tell in self._on_change:
+            tell()
 
     def _stall(self, problem: str) -> None:
         is_new = self.problem is None
@@ -284,8 +286,7 @@ class ModelArrival:
         )
         if is_new:
             LOGGER.warning(f"{self.copy.folder}: {self.problem}")
-        for tell in self._on_stall:
-            tell()
+        self._changed()
 
 
 def open_arriving(

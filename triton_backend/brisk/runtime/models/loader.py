@@ -140,7 +140,7 @@ class Loader:
             self._look_after(entry, session)
             return
         arrival.when_ripe(functools.partial(self.tell, LoadArrival(entry)))
-        arrival.when_stalled(functools.partial(self.tell, LoadArrival(entry)))
+        arrival.when_changed(functools.partial(self.tell, LoadArrival(entry)))
         arrival.when_whole(functools.partial(self._look_after, entry, session))
 
     def _look_after(self, entry: SessionEntry, session: Session) -> None:

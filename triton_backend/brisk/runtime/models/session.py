@@ -81,8 +81,8 @@ class Servable(ABC):
 
     @property
     def awaits_bytes(self) -> bool:
-        """Whether requests are not to run yet, since they would wait for bytes."""
-        return self.arrival is not None and not self.arrival.is_ripe
+        """Whether requests may not be to run yet, since they would wait for bytes."""
+        return self.arrival is not None and self.arrival.holds_requests
 
     @property
     def is_loading(self) -> bool:

@@ -6,6 +6,7 @@ thread.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.loader import LoadArrival, LoadCompletion, Outcome
+from brisk.runtime.models.session import Servable
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.preemption.memory_limit import shortage
 from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
@@ -150,18 +152,30 @@ class Dispatcher:
 
     def _let_in(self, binding: Binding) -> None:
         """The requests that came before the session could run them, if it can now."""
-        session = binding.session
-        if session is None:
-            return
-        problem = session.arrival.problem if session.arrival is not None else None
-        if session.awaits_bytes and problem is None:
-            return
-        backlog, binding.backlog = binding.backlog, []
-        for record in backlog:
-            if session.awaits_bytes and problem is not None:
-                self.requests.refuse(binding.peer, record.request, problem)
-            else:
-                self.requests.admit(binding, record)
+        if binding.session is not None:
+            waiting, binding.backlog = binding.backlog, []
+            for record in waiting:
+                if not self._has_begun(binding, binding.session, record):
+                    binding.backlog.append(record)
+
+    def _has_begun(self, binding: Binding, session: Servable, record: records.Infer) -> bool:
+        """Whether a request has been admitted, or refused, instead of waiting for bytes."""
+        arrival = session.arrival
+        if arrival is None or not arrival.holds_requests:
+            self.requests.admit(binding, record)
+            return True
+        may_begin = arrival.is_ripe
+        with contextlib.suppress(BriskError):  # which its run tells
+            may_begin = arrival.may_begin(binding.peer.inputs.read(record))
+        if record.step is not None and binding.backlog:  # steps of a sequence keep their order
+            may_begin = False
+        if may_begin:
+            self.requests.admit(binding, record)
+        elif arrival.problem is not None:
+            self.requests.refuse(binding.peer, record.request, arrival.problem)
+        else:
+            return False
+        return True
 
     def _greet(self, peer: Peer, hello: records.Record) -> None:
         if not isinstance(hello, records.Hello):
@@ -239,8 +253,8 @@ class Dispatcher:
             full = UnavailableError(f"{DEFAULT_BOUND} requests wait for the model to load")
             self.requests.refuse(binding.peer, record.request, full)
             return
-        self.sessions.wait_for(binding, record)
-        self._let_in(binding)  # where nothing arrives
+        if binding.session is None or not self._has_begun(binding, binding.session, record):
+            self.sessions.wait_for(binding, record)
 
     def _forget(self, peer: Peer, reason: str | None) -> None:
         """Give back all that a peer held; its jobs end unanswered."""

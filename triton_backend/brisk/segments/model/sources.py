@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
@@ -26,9 +26,10 @@ from brisk.segments.model.graph_names import (
     operators_of,
 )
 from brisk.segments.model.model_file import ModelFile, read_model_file, unread_file
+from brisk.segments.model.row_tables import row_tables
 from brisk.segments.opening import CPU, Form, Provider, open_segment
 from brisk.segments.session import NEEDS_PACKING, OrtSession, running, shared
-from brisk.segments.source import FileBytes, SegmentPlan, Source
+from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20
@@ -99,6 +100,8 @@ class BareModel(Source):
         self._opened: dict[int, OrtSession] = {}
         self._warm: dict[int, tuple[OrtSession, Key | None]] = {}
         """By segment, sessions that are warm from the start, until they are shared; their keys."""
+        self._deferred: dict[int, Callable[[], None]] = {}
+        """By segment, what waits for its tables."""
         self._is_awaited = is_awaited
         self._keeps_graph = keeps_graph
         size = path.stat().st_size
@@ -139,6 +142,18 @@ class BareModel(Source):
     def reads(self, index: int) -> Sequence[FileBytes]:
         graph = self.segments[index].proto.graph
         return self.file.bytes_of([tensor.name for tensor in graph.initializer])
+
+    def defer_tables(self, index: int, wait: Callable[[], None]) -> Sequence[RowTable]:
+        segment = self.segments[index]
+        if self.file.unread is not None or self._first_form(segment) is not Form.IN_PLACE:
+            return ()
+        inputs = {variable.name for variable in self.plan.inputs}
+        found = []
+        for table in row_tables(segment.proto.graph, inputs):
+            for place in self.file.bytes_of([table.name]):
+                found.append(RowTable(table.ids, place, table.rows))
+                self._deferred[index] = wait
+        return found
 
     def open(self, index: int) -> OrtSession:
         return self._opened.pop(index, None) or self._open_first(index)
@@ -190,7 +205,13 @@ class BareModel(Source):
         first = self._first_form(self.segments[index])
         before = self._key(index) if first is Form.OPTIMISED else None
         # some operators are computed by what optimising makes of them alone
-        session, form = self._open(index, list(dict.fromkeys((first, Form.OPTIMISED))))
+        forms = list(dict.fromkeys((first, Form.OPTIMISED)))
+        if (wait := self._deferred.pop(index, None)) is not None:
+            try:
+                return self._open(index, [first])[0]
+            except InvalidModelError:
+                wait()
+        session, form = self._open(index, forms)
         if form is Form.OPTIMISED:
             self._warm[index] = session, self._key_of_both(before, index)
         return session

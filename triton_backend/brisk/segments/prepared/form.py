@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,7 +37,7 @@ from brisk.segments.session import (
     shared,
     value_in_place,
 )
-from brisk.segments.source import FileBytes, SegmentPlan, Source
+from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class PreparedModel(Source):
         self._sibling = sibling
         if sibling is not None:
             self.origin, self.wants_artefact = "sibling", True
+        self._deferred: set[int] = set()
+        """Segments with tables that may not be here yet."""
         self._structures: dict[int, OrtSession] = {}
         """Kept for other models, also when this one runs in sessions of its own."""
         self.lookups = {"found": 0, "made": 0}
@@ -165,9 +167,32 @@ class PreparedModel(Source):
         places = map(self.container.place, sorted(blobs))
         return [FileBytes(self.path, place.offset, place.size) for place in places]
 
+    def defer_tables(self, index: int, wait: Callable[[], None]) -> Sequence[RowTable]:
+        """As ``Source``, of a form that somebody vouches for: its tables are not verified."""
+        kept = self.kept[index]
+        if not self.is_own:
+            return ()
+        from onnx import ModelProto
+
+        from brisk.segments.model.row_tables import row_tables
+
+        graph = ModelProto.FromString(self.container.copied(kept.proto)).graph
+        blobs = {weight.name: blob for weight, blob in zip(kept.weights, kept.blobs, strict=True)}
+        found = []
+        for table in row_tables(graph, {variable.name for variable in self.plan.inputs}):
+            if (blob := blobs.get(table.name)) is not None and kept.blobs.count(blob) == 1:
+                place = self.container.place(blob)
+                where = FileBytes(self.path, place.offset, place.size)
+                found.append(RowTable(table.ids, where, table.rows))
+                self.container.vouch_for(blob)
+                self._deferred.add(index)
+        return found
+
     def open(self, index: int) -> OrtSession:
         """Raises ArtefactError where the segment's bytes are damaged."""
         warm = self._warm_manner(index) if self.is_own else None
+        if index in self._deferred:  # shared with nobody: others would not wait for its rows
+            return self._open(index, warm if warm and self.kept[index].needs_packing else _COLD)
         if warm is not None and self.kept[index].needs_packing:
             return self._shared(index, warm)
         if warm is not None:

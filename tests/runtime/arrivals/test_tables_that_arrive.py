@@ -1,0 +1,157 @@
+"""A model that reads rows of a table answers when those that a request asks for are here."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from brisk.copies.courier import resolve
+from brisk.copies.local import copy_of
+from brisk.errors import BriskError
+from brisk.protocol.records import TensorForm
+from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.stub.runtime_client.client import RuntimeClient
+from support.hosts.registry import Registry
+from support.models.segment_models import info, save, whole
+from support.remote.entries import end_courier, publish_here
+from support.runtime.runtime_process import Answer, describe, opened
+from support.waiting import wait_until
+
+CHUNK = 1 << 18
+ROWS, WIDTH = 16384, 256
+HERE_ROWS = 4096
+"""Of which the bytes may be fetched: 16 of 64 chunks."""
+
+EARLY = np.array([[3, 900, 2000, 3]])
+LATE = np.array([[5, ROWS - 7, 900, 12000]])
+
+
+def encoder(path: Path, kind: int = TensorProto.INT64) -> Path:
+    """y float32 ``[n, WIDTH]`` of ids ``[n, s]``; the table is the last weight of the file."""
+    rng = np.random.default_rng(5)
+    weights = {
+        f"w{layer}": (rng.standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype("f4")
+        for layer in range(8)
+    }
+    weights["table"] = rng.standard_normal((ROWS, WIDTH)).astype("f4")
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("ReduceMean", ["rows"], ["x0"], axes=[1], keepdims=0),
+    ]
+    for layer in range(8):
+        nodes.append(helper.make_node("MatMul", [f"x{layer}", f"w{layer}"], [f"m{layer}"]))
+        nodes.append(helper.make_node("Tanh", [f"m{layer}"], [f"x{layer + 1}"]))
+    nodes.append(helper.make_node("Identity", ["x8"], ["y"]))
+    return save(path, nodes, [info("ids", "n", "s", kind=kind)], [info("y", "n", WIDTH)], weights)
+
+
+def ask(connection: RuntimeClient, ids: np.ndarray) -> Answer:
+    kind = {"int64": "INT64", "int32": "INT32"}[ids.dtype.name]
+    staged = connection.stage((TensorForm("ids", kind, ids.shape),), [ids.nbytes])
+    connection.memory(staged.regions[0])[:] = ids.tobytes()
+    answer = Answer()
+    connection.submit(staged, ["y"], "normal", None, answer)
+    return answer
+
+
+def expect(answer: Answer, model: Path, ids: np.ndarray) -> None:
+    right = whole(model, {"ids": ids})["y"]
+    np.testing.assert_allclose(answer.output(), right, rtol=1e-4, atol=1e-5)
+
+
+def held_rows(model: Path, name: str, registry: Registry) -> None:
+    """Rows from ``HERE_ROWS`` on are not sent."""
+    table = model.stat().st_size - ROWS * WIDTH * 4  # what follows it is small
+    registry.hold(f"/{name}/model.onnx", table + HERE_ROWS * WIDTH * 4)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.INT32])
+def test_requests_wait_for_their_own_rows_and_for_no_others(
+    registry: Registry, place: RuntimePaths, tmp_path: Path, kind: int
+) -> None:
+    model = encoder(tmp_path / "model.onnx", kind)
+    numbers = np.int64 if kind == TensorProto.INT64 else np.int32
+    early, late = EARLY.astype(numbers), LATE.astype(numbers)
+    remote = publish_here(registry, model)
+    held_rows(model, "m", registry)
+    local = resolve(remote)
+    with opened(place, describe(local)) as connection:
+        negative = ask(connection, early - ROWS)
+        expect(ask(connection, early), model, early)
+        expect(negative, model, early)
+        waiting = ask(connection, late)
+        time.sleep(0.3)
+        assert not waiting.has_come
+        for _ in range(20):
+            expect(ask(connection, early), model, early)
+        assert not waiting.has_come
+        assert not copy_of(local).is_whole
+        registry.let_go()
+        expect(waiting, model, late)
+        wait_until(lambda: copy_of(local).is_whole, "the rest of the table")
+        everything = np.arange(ROWS, dtype=numbers).reshape(64, -1)
+        expect(ask(connection, everything), model, everything)
+
+
+def test_a_row_that_there_is_not_is_refused_and_waited_for_by_nobody(
+    registry: Registry, place: RuntimePaths, tmp_path: Path
+) -> None:
+    model = encoder(tmp_path / "model.onnx")
+    remote = publish_here(registry, model)
+    held_rows(model, "m", registry)
+    with opened(place, describe(resolve(remote))) as connection:
+        for wrong in (ROWS, -ROWS - 1, 1 << 40):
+            answer = ask(connection, np.array([[1, wrong]])).wait()
+            assert isinstance(answer.error, BriskError)
+            assert "Gather" in str(answer.error) or "out of" in str(answer.error)
+        expect(ask(connection, EARLY), model, EARLY)
+
+
+def test_rows_of_a_published_form_come_first(
+    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The form's table lies before its other weights, which are here first all the same."""
+    model = encoder(tmp_path / "model.onnx")
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "publisher"))
+    remote = publish_here(registry, model, form=True)
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    (form,) = (registry.folder / "m" / "forms").iterdir()
+    table = np.random.default_rng(5)
+    for _ in range(8):
+        table.standard_normal((WIDTH, WIDTH))
+    start = form.read_bytes().find(table.standard_normal((ROWS, WIDTH)).astype("f4").tobytes())
+    assert start > 0
+    registry.hold(
+        f"/m/forms/{form.name}", start + HERE_ROWS * WIDTH * 4, start + (ROWS - 64) * WIDTH * 4
+    )
+    told: list[str] = []
+    connection = RuntimeClient(
+        place, describe(resolve(remote)), lambda level, text: told.append(text)
+    )
+    connection.open()
+    expect(ask(connection, EARLY), model, EARLY)
+    waiting = ask(connection, LATE)
+    assert any("from its artefact, while it arrives" in text for text in told), told
+    time.sleep(0.3)
+    assert not waiting.has_come
+    registry.let_go()
+    expect(waiting, model, LATE)
+    connection.close()
+
+
+def test_a_lost_courier_keeps_no_row_away(
+    registry: Registry, place: RuntimePaths, tmp_path: Path
+) -> None:
+    model = encoder(tmp_path / "model.onnx")
+    remote = publish_here(registry, model)
+    held_rows(model, "m", registry)
+    with opened(place, describe(resolve(remote))) as connection:
+        expect(ask(connection, EARLY), model, EARLY)
+        waiting = ask(connection, LATE)
+        end_courier()
+        registry.let_go()
+        expect(waiting, model, LATE)

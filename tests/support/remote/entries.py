@@ -1,0 +1,37 @@
+"""Entries whose models lie at a registry, and the courier of the host that fetches them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from brisk.copies.courier import lock_path
+from brisk.publishing.describing import cuts_of
+from brisk.publishing.describing import describe as described
+from brisk.publishing.writing import publish, remote_text
+from brisk.segments.prepared.preparation import prepare
+from support.hosts.registry import Registry
+from support.runtime.runtime_processes import processes_started_in
+
+
+def end_courier() -> None:
+    for process in processes_started_in(lock_path().parent):
+        with contextlib.suppress(OSError):
+            if b"brisk.sourcing" in Path(f"/proc/{process}/cmdline").read_bytes():
+                os.kill(process, signal.SIGKILL)
+
+
+def publish_here(registry: Registry, model: Path, name: str = "m", *, form: bool = False) -> Path:
+    """The ``model.remote`` of a model that lies at the registry now."""
+    if form:
+        prepare(model, 1, cuts_of(model))
+    published = described(model, 1, with_form=form)
+    text = publish(published, str(registry.folder / name))
+    manifest = (registry.folder / name / "manifest.json").read_bytes()
+    assert str(registry.folder) in text
+    folder = model.parent / f"entry-{name}" / "1"
+    folder.mkdir(parents=True)
+    (folder / "model.remote").write_text(remote_text(f"{registry.url}/{name}", manifest))
+    return folder / "model.remote"

@@ -1,0 +1,121 @@
+"""Segments that are opened without the bytes of their tables: what they answer, and who shares
+them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from brisk.copies.manifest import Range
+from brisk.errors import UnavailableError
+from brisk.publishing.describing import describe
+from brisk.segments.frame import run_serially
+from brisk.segments.model.sources import BareModel
+from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.preparation import prepare
+from brisk.segments.source import FileBytes, RowTable, Source
+from brisk.segments.starting import start_segments
+from support.models.segment_models import info, save, whole
+
+ROWS, WIDTH = 8192, 128
+IDS = np.array([[0, ROWS - 1, -3, 77]])
+TABLE = np.random.default_rng(4).standard_normal((ROWS, WIDTH)).astype("f4")
+WEIGHTS = np.random.default_rng(5).standard_normal((WIDTH, WIDTH)).astype("f4")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture(params=["f4", "f2"])
+def model(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    nodes = [
+        helper.make_node("Gather", ["t", "ids"], ["r"]),
+        helper.make_node("Cast", ["r"], ["x"], to=1),
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Tanh", ["m"], ["y"]),
+    ]
+    table = np.tile(TABLE, (2, 1)).astype(request.param)
+    inputs, outputs = [info("ids", "n", "s", kind=7)], [info("y", "n", "s", WIDTH)]
+    return save(tmp_path / "m.onnx", nodes, inputs, outputs, {"t": table, "w": WEIGHTS})
+
+
+def never() -> None:
+    raise AssertionError("nothing reads the table")
+
+
+def deferred(source: Source) -> list[RowTable]:
+    count = len(source.plan.segments)
+    return [table for index in range(count) for table in source.defer_tables(index, never)]
+
+
+def content_of(place: FileBytes) -> bytes:
+    return place.path.read_bytes()[place.offset : place.offset + place.size]
+
+
+def check(source: Source, model: Path) -> None:
+    (table,) = deferred(source)
+    assert (table.ids, table.rows) == ("ids", 2 * ROWS)
+    starting = start_segments(source)
+    starting.table.work("test")
+    dtype = "f4" if table.place.size == 2 * TABLE.nbytes else "f2"
+    assert content_of(table.place) == np.tile(TABLE, (2, 1)).astype(dtype).tobytes()
+    answer = run_serially(starting.program, {"ids": IDS})["y"]
+    np.testing.assert_allclose(answer, whole(model, {"ids": IDS})["y"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_model_is_opened_without_them(model: Path) -> None:
+    check(BareModel(model, 1, is_awaited=True), model)
+
+
+def test_so_is_a_prepared_form_in_sessions_of_its_own(model: Path) -> None:
+    prepare(model, 1)
+    form = find_prepared(model)
+    assert form is not None
+    plain, apart = (PreparedModel(form, model, 1) for _ in range(2))
+    check(apart, model)
+    session = plain.open(0).session
+    assert PreparedModel(form, model, 1).open(0).session is session
+    assert apart.open(0).session is not session
+
+
+def test_a_damaged_table_is_none_of_an_opening(model: Path) -> None:
+    """Its chunks are compared with the manifest's digests before anybody can read them."""
+    prepare(model, 1)
+    form = find_prepared(model)
+    assert form is not None
+    source = PreparedModel(form, model, 1)
+    (table,) = deferred(source)
+    with form.open("r+b") as file:
+        file.seek(table.place.offset + table.place.size // 2)
+        file.write(b"?" * 64)
+    source.open(0)
+
+
+def test_an_opening_that_is_refused_in_place_waits_for_them(tmp_path: Path) -> None:
+    """As of an operator that nobody knows: optimising, which reads them, might help."""
+    nodes = [
+        helper.make_node("Gather", ["t", "ids"], ["r"]),
+        helper.make_node("NoSuchOperator", ["r"], ["y"]),
+    ]
+    inputs, outputs = [info("ids", "n", "s", kind=7)], [info("y", "n", "s", WIDTH)]
+    path = save(tmp_path / "m.onnx", nodes, inputs, outputs, {"t": TABLE})
+    source = BareModel(path, 1, is_awaited=True)
+
+    def gone() -> None:
+        raise UnavailableError("waited")
+
+    assert source.defer_tables(0, gone)
+    with pytest.raises(UnavailableError, match="waited"):
+        source.open(0)
+
+
+def test_they_come_last_where_nobody_has_asked_for_rows(model: Path) -> None:
+    published = describe(model, 1, with_form=False)
+    last = published.manifest.order[-1]
+    (table,) = deferred(BareModel(model, 1, is_awaited=True))
+    assert last == Range(0, table.place.offset, table.place.size)

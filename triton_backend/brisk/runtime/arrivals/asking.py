@@ -1,0 +1,85 @@
+"""Asking the courier for what is waited for, whatever becomes of couriers meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from brisk.copies.courier import Courier, FetchProgress
+from brisk.copies.local import LocalCopy
+from brisk.copies.manifest import Range, Remote
+from brisk.errors import BriskError
+
+STALLED_S = 10.0
+"""Without a further byte: from then on requests are refused until some come."""
+
+_RETRY_S = 0.5
+
+
+class CopyAsker:
+    """A connection to the courier that has opened ``copy``, made when it is needed; one thread
+    uses it."""
+
+    def __init__(self, copy: LocalCopy) -> None:
+        self._copy = copy
+        self._sha256 = copy.folder.name
+        self._courier: Courier | None = None
+
+    def close(self) -> None:
+        if self._courier is not None:
+            self._courier.close()
+            self._courier = None
+
+    def connect(self) -> Courier:
+        """Raises BriskError where the copy cannot be fetched any more, and OSError."""
+        if self._courier is None:
+            courier = Courier()
+            try:
+                courier.open(Remote("", self._sha256))
+            except BaseException:
+                courier.close()
+                raise
+            self._courier = courier
+        return self._courier
+
+    def take(self, form: str) -> Path | None:
+        """As ``Courier``. Raises BriskError and OSError."""
+        return self.connect().take(self._sha256, form)
+
+    def wait(
+        self,
+        wanted: Sequence[Range],
+        is_over: Callable[[], bool],
+        tell: Callable[[FetchProgress, bool], None],
+        stalled: Callable[[str], None],
+    ) -> bool:
+        """Until all of it is here; False where ``is_over`` before. A courier that ends is started
+        again. ``tell``: how far it is, and whether further than before; ``stalled``: why nothing
+        has come for ``STALLED_S``.
+        """
+        since_s, least = time.monotonic(), sum(part.size for part in wanted) + 1
+        while not is_over():
+            problem = ""
+            try:
+                for progress in self._asked(wanted):
+                    if is_over():
+                        return False
+                    problem, is_further = progress.problem, progress.missing_bytes < least
+                    tell(progress, is_further)
+                    if is_further:
+                        least, since_s = progress.missing_bytes, time.monotonic()
+                    elif time.monotonic() - since_s > STALLED_S:
+                        stalled(problem)
+                return True
+            except (BriskError, OSError) as error:
+                if time.monotonic() - since_s > STALLED_S:
+                    stalled(str(error))
+                self.close()
+                time.sleep(_RETRY_S)
+        return False
+
+    def _asked(self, wanted: Sequence[Range]) -> Iterator[FetchProgress]:
+        if self._copy.is_here(self._copy.spans(wanted)):
+            return iter(())
+        return self.connect().wait(self._sha256, wanted)
