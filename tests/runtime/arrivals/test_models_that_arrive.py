@@ -19,6 +19,7 @@ from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.segments.prepared import preparation
 from brisk.segments.prepared.preparation import prepare
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES
 from support.hosts.registry import Registry
 from support.models.segment_models import chain, whole
 from support.remote.entries import end_courier, publish_here
@@ -154,6 +155,26 @@ def test_a_worker_that_dies_loses_no_request_of_a_model_that_arrives(
         with Observer(place, Role.FOREGROUND) as observer:
             os.kill(observer.pid, signal.SIGKILL)
         time.sleep(0.2)
+        registry.let_go()
+        np.testing.assert_allclose(
+            answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4
+        )
+
+
+def test_a_model_that_waits_for_bytes_is_not_blamed_for_a_worker_that_dies(
+    registry: Registry, place: RuntimePaths, tmp_path: Path
+) -> None:
+    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    remote = publish_here(registry, model)
+    registry.hold("/m/model.onnx", 1 << 20)
+    with opened(place, describe(resolve(remote))) as connection:
+        for _ in range(MAX_LOAD_STRIKES + 1):
+            _, answer = submit(connection, X)
+            time.sleep(0.3)
+            with Observer(place, Role.FOREGROUND) as observer:
+                os.kill(observer.pid, signal.SIGKILL)
+            time.sleep(0.2)
+            assert not answer.has_come
         registry.let_go()
         np.testing.assert_allclose(
             answer.output(), whole(model, {"x": X})["y"], rtol=1e-3, atol=1e-4

@@ -130,6 +130,9 @@ class Arriving(Protocol):
     def wait_for(self, index: int) -> None:
         """Until it is. Raises UnavailableError where nothing arrives any more."""
 
+    def opening(self) -> AbstractContextManager[None]:
+        """While a segment is opened."""
+
     def guarded(self, index: int, part: Part) -> Part:
         """The segment, whose runs wait for what opening it did not read."""
 
@@ -143,7 +146,9 @@ def _program(
         if arriving is None:
             return make_part(plan.segments[index], open_one(index), slots)
         arriving.wait_for(index)
-        return arriving.guarded(index, make_part(plan.segments[index], open_one(index), slots))
+        with arriving.opening():
+            part = make_part(plan.segments[index], open_one(index), slots)
+        return arriving.guarded(index, part)
 
     return SegmentProgram(
         plan,

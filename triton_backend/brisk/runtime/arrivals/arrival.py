@@ -8,9 +8,10 @@ others could have while bytes are on their way.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,6 +80,9 @@ class ModelArrival:
         self._on_ripe: list[_Tell] = []
         self._on_whole: list[_Tell] = []
         self._on_change: list[_Tell] = []
+        self._opening = 0
+        """Segments that are being opened."""
+        self._tell_opening: Callable[[bool], None] = lambda is_opening: None
         self.is_ripe = False
         """Whether requests may begin to run, if their rows of tables are here."""
         self.problem: UnavailableError | None = None
@@ -177,6 +181,27 @@ class ModelArrival:
     def guarded(self, index: int, part: Part) -> Part:
         """A segment whose runs wait for the rows of tables that they read."""
         return part if self._rows is None else self._rows.guarded(index, part)
+
+    @contextlib.contextmanager
+    def opening(self) -> Iterator[None]:
+        """While a segment is opened: see ``while_opening``."""
+        self._count_opening(1)
+        try:
+            yield
+        finally:
+            self._count_opening(-1)
+
+    def while_opening(self, tell: Callable[[bool], None]) -> None:
+        """Call ``tell`` whenever the first segment begins to be opened, and the last one is."""
+        with self._lock:
+            self._tell_opening = tell
+            tell(self._opening > 0)
+
+    def _count_opening(self, change: int) -> None:
+        with self._lock:
+            before, self._opening = self._opening, self._opening + change
+            if bool(before) is not bool(self._opening):
+                self._tell_opening(self._opening > 0)
 
     def _wait(self, spans: Spans) -> None:
         while not self.copy.is_here(spans):

@@ -87,6 +87,8 @@ class SessionEntry:
     bindings: list[Binding] = field(default_factory=list)
     marks: list[memoryview] = field(default_factory=list)
     """Of the askers, as long as a load or its lanes may take the worker down."""
+    awaits_bytes: bool = False
+    """Whether its lanes do nothing until some arrive, so that it is to blame for nothing now."""
     session: Servable | None = None
     error: BriskError | None = None
     parts: dict[Path, SessionEntry] = field(default_factory=dict)
@@ -124,7 +126,7 @@ class SessionEntry:
         # A lane may begin or end the load between any two of these lines: the mark is in the list
         # before the state is read, and read again, so that whoever changes the state finds it.
         self.marks.append(memory)
-        if self.state >= LoadState.PARSING:
+        if self.state >= LoadState.PARSING and not self.awaits_bytes:
             set_mark(memory)
         if self.state >= LoadState.LOADED:
             reset_mark(memory)
@@ -136,6 +138,15 @@ class SessionEntry:
             set_mark(memory)
         for pipeline in list(self.pipelines):
             pipeline.begin()
+
+    def opens(self, is_opening: bool) -> None:
+        """Any lane: one of its segments is being opened, whose bytes have come, or none is."""
+        self.awaits_bytes = not is_opening
+        for memory in list(self.marks):
+            if is_opening and self.state < LoadState.LOADED:
+                set_mark(memory)
+            else:
+                reset_mark(memory)
 
     def reach(self, state: LoadState) -> None:
         """The load has come so far. LOADED, which is said before any request can need the last

@@ -139,6 +139,7 @@ class Loader:
         if arrival is None:
             self._look_after(entry, session)
             return
+        arrival.while_opening(entry.opens)
         arrival.when_ripe(functools.partial(self.tell, LoadArrival(entry)))
         arrival.when_changed(functools.partial(self.tell, LoadArrival(entry)))
         arrival.when_whole(functools.partial(self._look_after, entry, session))
