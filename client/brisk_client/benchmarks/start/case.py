@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from brisk_client.benchmarks.cold.networks import MODELS, build
 from brisk_client.benchmarks.engines.model_inputs import NOTHING_GIVEN, GivenInputs, make_inputs
 from brisk_client.benchmarks.engines.process import EngineUnavailableError, WarmEngine
 from brisk_client.benchmarks.engines.registry import BASE
@@ -52,6 +54,17 @@ def case_of(named: str, given: GivenInputs = NOTHING_GIVEN) -> Case:
         file = found[-1]
     inputs = make_inputs(file, given)
     return _case(Path(named).stem, file, inputs, _answer(file, inputs), "onnxruntime's")
+
+
+def made_case(named: str, scratch: Path) -> Case:
+    """As ``case_of``; also one of the networks of ``brisk bench cold`` that is no sample, made in
+    the folder ``scratch``."""
+    if named not in MODELS or (SAMPLES / named).is_dir() or Path(named).is_file():
+        return case_of(named)
+    file = scratch / f"{named}.onnx"
+    if not file.exists():
+        os.link(build(named, scratch / "networks").model, file)
+    return case_of(str(file))
 
 
 def _case(name: str, file: Path, inputs: Arrays, expected: Arrays, source: str) -> Case:

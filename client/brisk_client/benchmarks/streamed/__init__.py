@@ -2,14 +2,16 @@
 
 Two hosts, network namespaces of this machine, with a shaped link each: a web server of published
 models, and a Triton with Brisk whose cache is empty. Sides: an entry with `model.remote`, whose
-prepared form was published, too (``streamed``), or its weights alone (``weights``); and what one
-does without: the model is downloaded into the repository, then loaded (``downloaded``). Sides take
-turns. The links are measured first; where they do not carry what they should, nothing else is.
+prepared form was published, too (``streamed``), or, where it is asked for, its weights alone
+(``weights``); and what one does without: the model is downloaded into the repository, then loaded
+(``downloaded``). Sides take turns. The links are measured first; where they do not carry what they
+should, nothing else is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import statistics
 import sys
@@ -17,21 +19,35 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from brisk.copies.manifest import NAME, write_manifest
-from brisk.publishing.describing import cuts_of, describe
-from brisk.publishing.writing import publish, remote_text
-from brisk.segments.prepared.preparation import is_prepared, prepare
-from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command
+from brisk.errors import BriskError
+from brisk.publishing.writing import remote_text
+from brisk_client.benchmarks.engines.model_inputs import (
+    add_models_option,
+    labelled,
+    models_in,
+)
+from brisk_client.benchmarks.harness.command_line import (
+    UnusableArgumentError,
+    bars,
+    benchmark_parser,
+    check_known,
+    listed,
+    run_command,
+)
 from brisk_client.benchmarks.harness.machine import new_report
-from brisk_client.benchmarks.start.case import Case, case_of
+from brisk_client.benchmarks.harness.remote_entries import publish_model
+from brisk_client.benchmarks.harness.sampling import one_line
+from brisk_client.benchmarks.harness.served_entries import place_model
+from brisk_client.benchmarks.start.case import Case, case_of, made_case
 from brisk_client.fleet.links import Links
 from brisk_client.fleet.namespaces import NamespaceHost, rack
 from brisk_client.fleet.programs import HostProgram
-from brisk_client.report import Report, check_limit
+from brisk_client.report import REASON, Check, Report, check_limit
 
-MODELS = ("resnet50", "encoder", "resnet18_ort")
+MODELS = ("resnet50", "encoder", "vgg16")
 STREAMED, WEIGHTS, DOWNLOADED = "streamed", "weights", "downloaded"
-SIDES = (STREAMED, WEIGHTS, DOWNLOADED)
+SIDES = (STREAMED, DOWNLOADED)
+ALL_SIDES = (STREAMED, WEIGHTS, DOWNLOADED)
 RATE_MBIT_S = 500.0
 
 SLOW_MBIT_S, LEAST_SOONER = 200.0, 30.0
@@ -46,45 +62,64 @@ LEAST_GAIN = {"resnet50": 1.15}
 _START_S = 300.0
 
 NOTES = (
-    "last: the last byte that the start needs is here; first: the first answer; both from when "
-    "the load, or the download, is asked for. late: first less last, over a warm answer. Medians "
-    "over rounds; again: first, when it is unloaded and loaded once more from what is here",
+    "last: the last byte of what the start takes is here, a form or the weights; first: the first "
+    "answer; both from when the load, or the download, is asked for. late: first less last, over "
+    "a warm answer; below 0 where the answer did not need the last bytes. Medians over rounds; "
+    "again: first, when it is unloaded and loaded once more from what is here",
     "two hosts share this machine's processors; no latency of a network, no loss",
 )
 
 
 def run(
     quick: bool = False,
-    models: Sequence[str] = (),
+    model: Sequence[str] = (),
+    models: Sequence[Path] = (),
+    sides: Sequence[str] = SIDES,
     rounds: int = 0,
     rate: float = RATE_MBIT_S,
 ) -> Report:
-    """Measure. ``models``: samples or ONNX files, none: MODELS. ``rate``: of each link, Mbit/s.
+    """Measure ``model``, samples, networks of ``brisk bench cold`` or ONNX files, and all files in
+    the folders ``models``; MODELS where neither names any. ``rate``: of each link, Mbit/s.
 
-    Raises UnusableArgumentError for what is not there, NoNamespacesError where hosts cannot be
-    made, UnfitLinksError where links do not carry what they should.
+    A model that cannot be measured has a row that says why, and a check that does not hold. Raises
+    UnusableArgumentError for what is not there, NoNamespacesError where hosts cannot be made,
+    UnfitLinksError where links do not carry what they should.
     """
-    cases = [case_of(name) for name in models or MODELS[: 1 if quick else None]]
+    check_known("side", sides, ALL_SIDES)
+    found = labelled(models_in(models))
+    named = model or (() if found else MODELS[: 1 if quick else None])
     packages = ("onnxruntime", "tritonclient", "aiohttp", "numpy")
     report = new_report("streamed", packages, NOTES, threads="all")
-    with rack(["registry", "host"]) as machines:
+    with (
+        rack(["registry", "host"]) as machines,
+        tempfile.TemporaryDirectory(prefix="brisk-streamed-models-") as scratch,
+    ):
+        cases = [made_case(name, Path(scratch)) for name in named]
         links = Links(machines)
         links.shape_all(rate)
-        for carried in links.check():
-            report.notes.append(str(carried))
+        report.notes.extend(str(carried) for carried in links.check())
+        race = _Race(machines["registry"], machines["host"], sides, rounds or (3 if quick else 5))
         for case in cases:
-            found = _measure(case, machines["registry"], machines["host"], rounds or 5)
-            report.rows.extend(_rows(case, found, rate))
+            _measure(report, race, case, rate)
+        for label, file in found.items():
+            try:
+                case = dataclasses.replace(case_of(str(file)), name=label)
+            except UnusableArgumentError as error:
+                _leave_out(report, label, error)
+            else:
+                _measure(report, race, case, rate)
     add_checks(report)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = benchmark_parser("streamed", __doc__, "one model")
+    parser = benchmark_parser("streamed", __doc__, "one model, three rounds")
     parser.add_argument(
-        "--model", dest="models", action="append", default=[], metavar="NAME|FILE",
-        help="a sample or an ONNX file; any number",
+        "--model", action="append", default=[], metavar="NAME|FILE",
+        help="a sample, a network of `brisk bench cold`, or an ONNX file; any number",
     )  # fmt: skip
+    add_models_option(parser)
+    parser.add_argument("--sides", type=listed, default=SIDES, help=",".join(ALL_SIDES))
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--rate", type=float, default=RATE_MBIT_S, help="of each link, Mbit/s")
     return run_command(parser, arguments, run, bars("first_s", "model", "side"))
@@ -92,13 +127,18 @@ def main(arguments: Sequence[str]) -> int:
 
 def add_checks(report: Report) -> None:
     """Every check from the rows."""
-    for model in dict.fromkeys(row["model"] for row in report.rows):
-        rows = {row["side"]: row for row in report.rows if row["model"] == model}
+    measured = [row for row in report.rows if REASON not in row]
+    for model in dict.fromkeys(row["model"] for row in measured):
+        rows = {row["side"]: row for row in measured if row["model"] == model}
+        if STREAMED not in rows:
+            continue
         text = f"{model}: first answer behind the last byte, over a warm answer"
         report.checks.append(check_limit(text, rows[STREAMED]["late"], "<=", MOST_LATE, digits=2))
-        text = f"{model}: downloading first, over this"
-        gain = rows[DOWNLOADED]["first_s"] / rows[STREAMED]["first_s"]
-        report.checks.append(check_limit(text, gain, ">=", LEAST_GAIN.get(model, 1.0), digits=3))
+        if DOWNLOADED in rows:
+            text = f"{model}: downloading first, over this"
+            gain = rows[DOWNLOADED]["first_s"] / rows[STREAMED]["first_s"]
+            least = LEAST_GAIN.get(model, 1.0)
+            report.checks.append(check_limit(text, gain, ">=", least, digits=3))
         if rows[STREAMED]["mbit_s"] == SLOW_MBIT_S:
             text = f"{model}: from the web server over from here"
             sooner = rows[STREAMED]["first_s"] / rows[STREAMED]["again_s"]
@@ -119,44 +159,54 @@ def _rows(
         yield row
 
 
-def _measure(
-    case: Case, registry: NamespaceHost, host: NamespaceHost, rounds: int
-) -> Mapping[str, Sequence[Mapping[str, float]]]:
-    found: dict[str, list[Mapping[str, float]]] = {side: [] for side in SIDES}
-    with (
-        tempfile.TemporaryDirectory(prefix="brisk-registry-") as name,
-        contextlib.ExitStack() as stack,
-    ):
-        folder = Path(name)
-        manifests = _publish(case, folder)
-        serve = [sys.executable, "-m", "brisk_client.fleet.file_server", str(folder)]
-        server = stack.enter_context(HostProgram(registry, serve))
-        place = f"http://{registry.address}:{server.hear(_START_S)['port']}"
-        told: dict[str, dict[str, object]] = {
-            side: {"remote": remote_text(f"{place}/{side}", manifests[side])}
-            for side in (STREAMED, WEIGHTS)
-        }
-        told[DOWNLOADED] = {"url": f"{place}/{WEIGHTS}/model.onnx"}
-        program = "brisk_client.benchmarks.streamed.host"
-        command = [sys.executable, "-m", program, str(case.file)]
-        starting = stack.enter_context(HostProgram(host, command, dict(os.environ)))
-        for number in range(rounds):
-            for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-                starting.say(**told[side])
-                found[side].append(starting.hear(_START_S))
-    return found
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Race:
+    """Who serves, who starts, which sides, how often."""
+
+    registry: NamespaceHost
+    host: NamespaceHost
+    sides: Sequence[str]
+    rounds: int
+
+    def run(self, case: Case) -> Mapping[str, Sequence[Mapping[str, float]]]:
+        """The starts of each side. Raises BriskError."""
+        found: dict[str, list[Mapping[str, float]]] = {side: [] for side in self.sides}
+        with (
+            tempfile.TemporaryDirectory(prefix="brisk-registry-") as name,
+            contextlib.ExitStack() as stack,
+        ):
+            folder = Path(name)
+            serve = [sys.executable, "-m", "brisk_client.fleet.file_server", str(folder)]
+            server = stack.enter_context(HostProgram(self.registry, serve))
+            place = f"http://{self.registry.address}:{server.hear(_START_S)['port']}"
+            told = {side: _told(case.file, side, folder, place) for side in self.sides}
+            program = "brisk_client.benchmarks.streamed.host"
+            command = [sys.executable, "-m", program, str(case.file)]
+            starting = stack.enter_context(HostProgram(self.host, command, dict(os.environ)))
+            for number in range(self.rounds):
+                for side in self.sides if number % 2 == 0 else self.sides[::-1]:
+                    starting.say(**told[side])
+                    found[side].append(starting.hear(_START_S))
+        return found
 
 
-def _publish(case: Case, folder: Path) -> Mapping[str, bytes]:
-    """The manifests of both ways, by side."""
-    threads = len(os.sched_getaffinity(0))
-    cuts = cuts_of(case.file)
-    if not is_prepared(case.file, threads, cuts):
-        prepare(case.file, threads, cuts)
-    manifests = {}
-    for side, with_form in ((STREAMED, True), (WEIGHTS, False)):
-        described = describe(case.file, threads, with_form=with_form)
-        publish(described, str(folder / side))
-        manifests[side] = write_manifest(described.manifest)
-        assert (folder / side / NAME).read_bytes() == manifests[side]
-    return manifests
+def _told(file: Path, side: str, folder: Path, place: str) -> dict[str, object]:
+    """What the host is told of a side, for which the model is published."""
+    if side == DOWNLOADED:
+        place_model(file, folder / "model.onnx")
+        return {"url": f"{place}/model.onnx"}
+    text = publish_model(file, folder / side, with_form=side == STREAMED)
+    return {"remote": remote_text(f"{place}/{side}", text)}
+
+
+def _measure(report: Report, race: _Race, case: Case, rate: float) -> None:
+    try:
+        report.rows.extend(_rows(case, race.run(case), rate))
+    except (BriskError, OSError) as error:
+        _leave_out(report, case.name, error)
+
+
+def _leave_out(report: Report, model: str, error: Exception) -> None:
+    reason = one_line(str(error))
+    report.rows.append({"model": model, REASON: reason})
+    report.checks.append(Check(f"{model}: is measured", reason, "yes", False))
