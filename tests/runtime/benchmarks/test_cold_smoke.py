@@ -49,7 +49,7 @@ def test_an_engine_that_fails_has_its_reason_in_its_row(tmp_path: Path) -> None:
     )
     (row,) = report.rows
     assert (row["part"], row["engine"]) == ("unmeasured", "brisk unprepared")
-    assert "not an ONNX model" in row["reason"]
+    assert "not a complete ONNX model" in row["reason"]
 
 
 def test_models_are_built_once_and_for_one_row(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from brisk import __version__
 from brisk.doctor.machine import threads
+from brisk.errors import InvalidConfigurationError
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, Record, Refused, Welcome
 from brisk.protocol.runtime_paths import Role, RuntimePaths
@@ -54,6 +55,30 @@ def test_a_runtime_that_nobody_uses_makes_way(place: RuntimePaths, quick: Path) 
         assert supervisor_of(place) != before
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("BRISK_THREADS", "two", "BRISK_THREADS must be a positive number .*not 'two'"),
+        ("BRISK_POLICY", "preemptiv", "BRISK_POLICY: unknown policy 'preemptiv'"),
+    ],
+)
+def test_a_runtime_that_cannot_start_says_why_to_whoever_started_it(
+    name: str,
+    value: str,
+    said: str,
+    place: RuntimePaths,
+    quick: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(name, value)
+    with (
+        pytest.raises(InvalidConfigurationError, match=f"the runtime of cpu cannot start: {said}"),
+        opened(place, describe(quick)),
+    ):
+        pass
+    assert not [path for path in place.base.iterdir() if path.name.endswith(".failed")]
+
+
 def test_beside_another_server_both_sides_are_named_and_that_one_goes_on(
     place: RuntimePaths, quick: Path
 ) -> None:
@@ -75,7 +100,7 @@ def test_doctor_tells_the_threads_of_the_runtime_that_is_there(
     settings = {"BRISK_RUNTIME_DIR": str(place.base), "BRISK_THREADS": "77"}
     with opened(place, describe(quick)):
         found, *_ = threads(deployment(tmp_path, environment=settings))
-    assert found.found.startswith("1 threads on")
+    assert found.found.startswith("1 thread on")
 
 
 def test_a_setting_that_is_none_is_told_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,3 +139,22 @@ def test_folders_that_are_no_repository_are_told_with_what_is_expected(tmp_path:
     (tmp_path / "empty").mkdir()
     status, (_, found) = remarks(tmp_path)
     assert (found["entry"], "it has no version" in found["text"]) == ("empty", True)
+
+
+def test_one_entry_is_looked_at_by_itself(tmp_path: Path) -> None:
+    write(tmp_path, "fine", None)
+    write(tmp_path, "wrong", 'backend: "brisk"\nparameters { key: "brisk_clas" }')
+    assert check(tmp_path / "fine")[0] == 0
+    status, found = remarks(tmp_path / "wrong")
+    assert status == 1
+    assert [remark["entry"] for remark in found] == ["", "wrong"]
+
+
+def test_a_misspelt_parameter_of_the_onnx_runtime_backend_is_named(tmp_path: Path) -> None:
+    one = 'parameters { key: "%s" value { string_value: "2" } }'
+    write(tmp_path, "m", 'backend: "brisk"\n' + one % "intra_op_thread_cout" + one % "own_name")
+    status, found = remarks(tmp_path)
+    assert status == 0
+    texts = [remark["text"] for remark in found]
+    assert any("did you mean 'intra_op_thread_count'" in text for text in texts)
+    assert not any("'own_name'; did you mean" in text for text in texts)

@@ -48,3 +48,29 @@ def test_a_form_larger_than_allowed_is_refused(
     answer = CliRunner().invoke(application, ["prepare", str(model), "--disk", "0"])
     assert isinstance(answer.exception, InvalidModelError)
     assert "takes more than" in str(answer.exception)
+
+
+@pytest.mark.parametrize("command", ["prepare", "explain"])
+def test_one_bad_model_of_a_repository_keeps_no_other_from_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    repository = tmp_path / "models"
+    for name in ("bad", "fine"):
+        (repository / name / "1").mkdir(parents=True)
+    (repository / "bad" / "1" / "model.onnx").write_bytes(b"no model")
+    chain(repository / "fine" / "1" / "model.onnx", layers=1, width=64)
+    result = CliRunner().invoke(application, [command, str(repository)])
+    assert result.exit_code == 1
+    assert "bad/1/model.onnx: not a complete ONNX model" in result.stderr
+    assert "fine/1/model.onnx" in result.stdout
+
+
+def test_a_command_about_one_model_names_those_of_a_repository(tmp_path: Path) -> None:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    chain(tmp_path / "m" / "1" / "model.onnx", layers=1, width=64)
+    result = CliRunner().invoke(application, ["config", str(tmp_path)])
+    assert isinstance(result.exception, InvalidModelError)
+    assert f"is a repository; name one of its models, like '{tmp_path / 'm'}'" in str(
+        result.exception
+    )

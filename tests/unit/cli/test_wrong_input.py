@@ -10,7 +10,7 @@ from onnx import TensorProto
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
-from brisk.cli.views.checking import PROBLEM, check_repository
+from brisk.cli.views.checking import INFORMATION, PROBLEM, check_repository
 from brisk.doctor import machine
 from brisk.doctor.deployment import find_deployment
 from brisk.errors import BriskError
@@ -99,7 +99,8 @@ def test_an_entry_without_files_and_a_model_in_place_of_a_repository_are_found(
     assert (found.severity, "its versions are empty" in found.text) == (PROBLEM, True)
     model = write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     (found,) = check_repository(model)
-    assert "this looks like one model: give the folder above it" in found.text
+    assert found.severity == INFORMATION
+    assert "a server is given the folder above it" in found.text
 
 
 def test_doctor_names_settings_that_are_none_and_threads_that_are_no_number(

@@ -40,7 +40,7 @@ def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:
 def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> None:
     write_model(tmp_path, "Det")
     (found,) = operators(deployment(tmp_path, repositories=(tmp_path,)))
-    assert (found.verdict, "all 1 models" in found.found) == (Severity.GOOD, True)
+    assert (found.verdict, "all of 1 model" in found.found) == (Severity.GOOD, True)
     write_model(tmp_path, "Nonesuch")
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "model.onnx").write_bytes(b"no model")
@@ -53,7 +53,7 @@ def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> Non
     for (_, text), name, reason in zip(
         found,
         ("broken", "nonesuch", "relu"),
-        ("not an ONNX model", "operator Nonesuch", "execution_mode"),
+        ("not a complete ONNX model", "operator Nonesuch", "execution_mode"),
         strict=True,
     ):
         assert text.startswith(f"{tmp_path}/{name}/1/model.onnx: ")
@@ -94,7 +94,7 @@ def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path:
     assert "2 of 2 models have none here (relu, tanh)" in found.found
     done = [_prepared(repository / name, cache) for name in ("relu", "tanh")]
     (found,) = artefacts(looked_at)
-    assert (found.verdict, "all 2 models" in found.found) == (Severity.GOOD, True)
+    assert (found.verdict, "of 2 models each" in found.found) == (Severity.GOOD, True)
     done[0].chmod(0o600)
     done[0].write_bytes(b"damaged")
     (found,) = artefacts(looked_at)

@@ -20,10 +20,9 @@ from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared import preparation, saving
 from brisk.segments.prepared.form import PreparedModel, find_prepared
-from brisk.segments.prepared.manifest import LEAST_BATCH_GAIN
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
-from support.models.segment_models import chain, info, save
+from support.models.segment_models import chain
 
 pytestmark = pytest.mark.usefixtures("private_cache", "short_segments")
 
@@ -165,7 +164,7 @@ def test_the_builder_process_says_why_a_model_has_no_prepared_form(tmp_path: Pat
     ended = subprocess.run(command(path, 2), capture_output=True, text=True, timeout=60)
     assert ended.returncode == REFUSED
     assert ended.stderr.count("\n") == 1
-    assert "not an ONNX model" in ended.stderr
+    assert "not a complete ONNX model" in ended.stderr
 
 
 def test_data_lies_beside_the_path_also_where_that_is_a_link(tmp_path: Path) -> None:
@@ -182,20 +181,3 @@ def test_data_lies_beside_the_path_also_where_that_is_a_link(tmp_path: Path) -> 
     data.write_bytes(data.read_bytes()[::-1])
     with pytest.raises(ArtefactError, match="has changed since it was made"):
         PreparedModel(made, link, THREADS)
-
-
-@pytest.mark.timing
-def test_a_network_of_matrices_packs_for_its_batches(tmp_path: Path) -> None:
-    """A row alone is as fast without: ONNX Runtime packs as it goes, for each run of several."""
-    weights = np.random.default_rng(0).standard_normal((2048, 2048)).astype(np.float32)
-    model = save(
-        tmp_path / "product.onnx",
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [info("x", "n", 2048)],
-        [info("y", "n", 2048)],
-        {"w": weights},
-    )
-    (kept,) = PreparedModel(prepare(model, 1).path, model, 1).kept
-    assert kept.batch_gain is not None
-    assert kept.batch_gain > LEAST_BATCH_GAIN
-    assert kept.packs

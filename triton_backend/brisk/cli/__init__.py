@@ -66,6 +66,12 @@ def _server_text(error: Exception) -> str | None:
 
 
 def _end_with(text: str) -> NoReturn:
+    tell_error(text)
+    sys.exit(1)
+
+
+def tell_error(text: str) -> None:
+    """In red, its first line; its others as they are."""
     from rich.console import Console  # late: most commands end without an error
     from rich.text import Text
 
@@ -74,4 +80,3 @@ def _end_with(text: str) -> NoReturn:
     console.print(Text(f"error: {summary}", style="bold red"))
     if details:
         console.print(Text(details))
-    sys.exit(1)

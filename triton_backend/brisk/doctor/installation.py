@@ -21,6 +21,7 @@ from brisk.triton.options import option
 from brisk.triton.server_preload import is_preloaded, unstartable
 from brisk.tuning import SessionTuning
 from brisk.view.entry_text import written_config
+from brisk.wording import counted
 
 IMPORT_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 5.0
@@ -134,14 +135,16 @@ def artefacts(deployment: Deployment) -> Findings:
                 "`brisk prepare` writes a new one; so does the runtime, after the next start",
             )
     if missing:
+        have = "has" if len(missing) == 1 else "have"
         findings += advice(
-            f"{len(missing)} of {len(files)} models have none here ({', '.join(missing[:5])})",
+            f"{len(missing)} of {counted(len(files), 'model')} {have} none here "
+            f"({', '.join(missing[:5])})",
             "their next start reads and cuts the model's file, and what runs fast is "
             "optimised anew after it (docs/how-it-works/cold-start.md has figures)",
             "`brisk prepare MODEL_DIR`, or nothing: the runtime writes them after a start",
         )
     if files and not findings:
-        return good(f"all {len(files)} models have one that fits")
+        return good(f"of {counted(len(files), 'model')} each has one that fits")
     return findings
 
 
@@ -264,5 +267,11 @@ def operators(deployment: Deployment) -> Findings:
         try:  # every session of the model, as a load would make
             checked_model(file, 1, tuning=_entry_tuning(file, deployment))
         except BriskError as error:
-            findings += problem(f"{file}: {error}", "it is not served", "fix the model")
-    return findings or good(f"ONNX Runtime takes all {len(files)} models")
+            findings += problem(_of_file(file, error), "it is not served", "fix the model")
+    return findings or good(f"ONNX Runtime takes all of {counted(len(files), 'model')}")
+
+
+def _of_file(file: Path, error: BriskError) -> str:
+    """The error, which may name the file itself."""
+    text = str(error)
+    return text if text.startswith(str(file)) else f"{file}: {text}"

@@ -20,6 +20,7 @@ from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.settings import unknown_variables
 from brisk.triton.regions import left
+from brisk.wording import counted
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -47,7 +48,7 @@ def threads(deployment: Deployment) -> Findings:
     count = int(text) if text.isdecimal() else cores
     if (status := running(deployment)) is not None:
         count = status.threads  # what runs, whatever is set by now
-    found = f"{count} threads on {cores} usable cores"
+    found = f"{counted(count, 'thread')} on {counted(cores, 'usable core')}"
     findings = good(found)
     if text and not text.isdecimal():
         findings = problem(
@@ -61,10 +62,10 @@ def threads(deployment: Deployment) -> Findings:
     quota = _quota_cores(deployment)
     if quota is not None and quota < count:
         findings += advice(
-            f"{count} threads, but the control group may use {quota:g} cores",
+            f"{counted(count, 'thread')}, but the control group may use {quota:g} cores",
             "the kernel stops all threads once the quota of a period (100 ms) is used up, also in "
             "the middle of a real-time request",
-            f"BRISK_THREADS={max(1, int(quota))}, or a limit of {count} cores",
+            f"BRISK_THREADS={max(1, int(quota))}, or a limit of {counted(count, 'core')}",
         )
     return findings
 

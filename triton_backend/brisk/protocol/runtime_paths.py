@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
-from brisk.ownership import check_directory
+from brisk.ownership import check_directory, open_own
 from brisk.settings import runtime_directory
 
 MAX_SOCKET_PATH_BYTES = 107
 _MAKING_ATTEMPTS = 100
 """A runtime that ends removes the directories, perhaps between our making and using them."""
+
+MOST_WORDS = 2000
 
 _DEVICE = re.compile(r"cpu|cuda:\d+")
 
@@ -81,6 +83,27 @@ class RuntimePaths(NamedTuple):
     @property
     def lock_path(self) -> Path:
         return self.directory / "lock"
+
+    @property
+    def _words_path(self) -> Path:
+        return self.base / f"{self.directory.name}.failed"
+
+    def leave_words(self, problem: str) -> None:
+        """Of a runtime that cannot start, for whoever has started it. Raises OSError."""
+        self._words_path.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(os.open(self._words_path, flags, 0o600), "w") as file:
+            file.write(f"{os.getpid()} {problem}")
+
+    def take_words(self, process: int) -> str:
+        """Why the runtime that was this process could not start; empty where it has not said."""
+        with contextlib.suppress(OSError, ValueError):
+            with open(open_own(self._words_path), encoding="utf-8") as file:
+                number, _, problem = file.read(MOST_WORDS).partition(" ")
+            if number == str(process):
+                self._words_path.unlink()
+                return problem
+        return ""
 
     def prepare(self) -> None:
         """Make the directories private. Raises InvalidConfigurationError where impossible.

@@ -65,6 +65,8 @@ def main() -> int:
             place.remove(lock)
     except (BriskError, ImportError) as error:
         LOGGER.error(f"the runtime of {device} cannot start: {error}")
+        with contextlib.suppress(BriskError, OSError):
+            runtime_place(device).leave_words(str(error))
         return 1
     return 0
 

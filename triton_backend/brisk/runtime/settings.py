@@ -85,7 +85,7 @@ def read_settings() -> Settings:
     return Settings(
         threads=_whole("BRISK_THREADS", len(os.sched_getaffinity(0))),
         idle_exit_s=_positive("BRISK_IDLE_EXIT_S", 10.0),
-        policy=find_policy(os.environ.get("BRISK_POLICY") or DEFAULT_POLICY),
+        policy=_policy(),
         limits=Limits(
             share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
             normal_share=_between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
@@ -102,6 +102,13 @@ def read_settings() -> Settings:
         computes_in_stubs=computes_in_stubs(),
         runs_side_by_side=runs_side_by_side(),
     )
+
+
+def _policy() -> Policy:
+    try:
+        return find_policy(os.environ.get("BRISK_POLICY") or DEFAULT_POLICY)
+    except InvalidConfigurationError as error:
+        raise InvalidConfigurationError(f"BRISK_POLICY: {error}") from None
 
 
 def _half_of_the_memory_mib() -> float:

@@ -117,12 +117,8 @@ class ModelInstance:
             return
         for notice in entry.notices:
             self._log(notice.level, str(notice))
-        for names, text in (
-            (entry.parameters.ignored_onnxruntime, "of the ONNX Runtime backend have no meaning"),
-            (entry.parameters.foreign, "are unknown to Brisk and ignored"),
-        ):
-            if names:
-                self._log("info", f"parameters {', '.join(names)} {text}")
+        for line in entry.parameters.ignored():
+            self._log("info", line)
 
 
 def _check_tensors(arguments: Mapping[str, str], entry: Entry) -> None:

@@ -138,11 +138,11 @@ def test_damaged_models_are_read_or_refused_and_nothing_else(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "is empty"),
-        (b"\0" * 100, "is not a complete ONNX model"),
-        (b"PK\x03\x04 a zip file", "is not a complete ONNX model"),
-        (b"<html>not found</html>", "is not a complete ONNX model"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "is not a complete ONNX model"),
+        (b"", "the file is empty"),
+        (b"\0" * 100, ": not a complete ONNX model"),
+        (b"PK\x03\x04 a zip file", ": not a complete ONNX model"),
+        (b"<html>not found</html>", ": not a complete ONNX model"),
+        (b"version https://git-lfs.github.com/spec/v1\n", ": not a complete ONNX model"),
         (b"\x08\x08", "it has no graph"),
         (b"\xff" * 40, "it is no protocol buffer"),
     ],
@@ -153,7 +153,7 @@ def test_what_is_no_model_is_named(tmp_path: Path, data: bytes, reason: str) -> 
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidModelError, match=r"absent\.onnx cannot be read"):
+    with pytest.raises(InvalidModelError, match=r"absent\.onnx: cannot be read"):
         read_signature(tmp_path / "absent.onnx")
     with pytest.raises(InvalidModelError, match="cannot be read"):
         read_signature(tmp_path)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from brisk.wording import counted
+
 cache = typer.Typer(
     name="cache",
     help="What is kept of models for their next start: list it, clear it.",
@@ -84,7 +86,7 @@ def _show_copies() -> None:
         table.add_row(size, used, "yes" if each.is_held else "", url)
     Console().print(table)
     total = sum(each.size_bytes for each in copies) / 2**20
-    print(f"{len(copies)} copies in {remote_directory()}: {total:.1f} MiB")
+    print(f"{counted(len(copies), 'copy', 'copies')} in {remote_directory()}: {total:.1f} MiB")
 
 
 @cache.command()
@@ -111,4 +113,5 @@ def clear(
         gone = [each for each in copies if remove(each.folder)]
         freed = sum(each.size_bytes for each in gone) / 2**20
         left = len(copies) - len(gone)
-        print(f"removed {len(gone)} copies of {freed:.1f} MiB; {left} are in use")
+        copies_gone = counted(len(gone), "copy", "copies")
+        print(f"removed {copies_gone} of {freed:.1f} MiB; {left} are in use")

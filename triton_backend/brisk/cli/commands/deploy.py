@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from brisk.cli.commands.models import ModelArgument, entries_in, version_files
+from brisk.cli.commands.models import ModelArgument, for_each_entry, version_files
 from brisk.errors import InvalidConfigurationError
+from brisk.wording import counted
 
 
 def install(
@@ -123,10 +124,12 @@ def prepare(
     """
     from brisk.pipelines import is_pipeline
 
-    for entry in entries_in(model):
+    def prepare_all(entry: Path) -> None:
         for file in version_files(entry).values() if entry.is_dir() else [entry.resolve()]:
             if entry == model or not is_pipeline(file):
                 _prepare(file, threads or len(os.sched_getaffinity(0)), disk)
+
+    for_each_entry(model, prepare_all)
 
 
 def _prepare(file: Path, cores: int, disk: float | None) -> None:
@@ -145,7 +148,7 @@ def _prepare(file: Path, cores: int, disk: float | None) -> None:
             f"the prepared form of {file} cannot be written: {error}"
         ) from error
     kept = PreparedModel(made.path, file, cores, taps).kept
-    print(f"{file}: {len(kept)} segments")
+    print(f"{file}: {counted(len(kept), 'segment')}")
     for segment, each in zip(made.plan.segments, kept, strict=True):
         print(f"  {segment.index}: {segment.words}")
         print(f"     {packing_words(each)}")

@@ -16,7 +16,7 @@ from brisk.cli.commands.models import (
     DeviceOption,
     ModelArgument,
     VersionOption,
-    entries_in,
+    for_each_entry,
     model_file,
 )
 from brisk.errors import InvalidConfigurationError
@@ -70,13 +70,16 @@ def explain(
     if not re.fullmatch(r"cpu|cuda:\d+", device):
         raise InvalidConfigurationError(f"there is no device '{device}'; name cpu or cuda:N")
     console = Console(soft_wrap=True, highlight=False)
-    for entry in entries_in(model):
+
+    def tell(entry: Path) -> None:
         if hosts is None:
             lines = _explained(entry, version, device, every=every)
         else:
             lines = _parted(entry, version, device, (hosts, link, registry), anywhere=anywhere)
         for line in lines:
             console.print(line, markup=False)
+
+    for_each_entry(model, tell)
 
 
 def _explained(model: Path, version: int | None, device: str, *, every: bool) -> Iterator[str]:
@@ -121,7 +124,11 @@ def _parted(
 def check(
     repository: Annotated[
         Path,
-        typer.Argument(help="A model repository.", metavar="REPOSITORY", show_default=False),
+        typer.Argument(
+            help="A model repository, or one model's directory in it.",
+            metavar="REPOSITORY",
+            show_default=False,
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
 ) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from brisk.errors import InvalidModelError
+from brisk.cli import tell_error
+from brisk.errors import BriskError, InvalidModelError
 from brisk.paths import find_inside
 from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE, REMOTE_FILE
 
@@ -42,6 +44,12 @@ def version_files(model_directory: Path) -> dict[int, Path]:
         and (found := find_inside(path.parent, name, "model file")) is not None
     }
     if not files:
+        entries = [path.name for path in sorted(model_directory.glob("*")) if is_model(path)]
+        if entries:
+            raise InvalidModelError(
+                f"'{model_directory}' is a repository; name one of its models, like "
+                f"'{model_directory / entries[0]}'"
+            )
         raise InvalidModelError(
             f"'{model_directory}' has no version: expected a file like "
             f"'{model_directory / '1' / 'model.onnx'}'"
@@ -66,6 +74,32 @@ def entries_in(model: Path) -> list[Path]:
     if not entries:
         version_files(model)  # says what is expected
     return entries
+
+
+def for_each_entry(model: Path, act: Callable[[Path], None]) -> None:
+    """``act`` on ``model``, or on each entry of a repository: what is wrong with one is told, and
+    keeps none of the others from it.
+
+    Raises as ``act`` for a model, and typer.Exit with status 1 for a repository of which some
+    failed.
+    """
+    entries = entries_in(model)
+    has_failed = False
+    for entry in entries:
+        try:
+            act(entry)
+        except BriskError as error:
+            if entries == [model]:
+                raise
+            tell_error(str(error))
+            has_failed = True
+    if has_failed:
+        raise typer.Exit(1)
+
+
+def is_model(directory: Path) -> bool:
+    """Whether it is a model's directory, not a repository."""
+    return directory.is_dir() and _has_version(directory)
 
 
 def _has_version(directory: Path) -> bool:

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 from google.protobuf import text_format
 
+from brisk.cli.commands.models import is_model
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.entry_files import MODEL_FILE, REFUSED, layout_problem
 from brisk.segments.model.sources import checked_model
 from brisk.stub.config.agreement import check_tensors
 from brisk.stub.config.entry import Entry, read_entry
+from brisk.stub.config.parameters import ONNXRUNTIME_PARAMETERS
 from brisk.triton.server_preload import is_plain
 from brisk.view.entry_text import SCHEMA, entry_text, listed, loaded_versions, read_config
 from brisk.view.plan import A_GPU
@@ -38,12 +40,17 @@ class Remark(NamedTuple):
 
 
 def check_repository(repository: Path) -> Iterator[Remark]:
-    """Nothing for an entry that is served as it is written.
+    """Nothing for an entry that is served as it is written. ``repository``: or one of its entries.
 
     Raises InvalidConfigurationError where that is no directory.
     """
     if not repository.is_dir():
         raise InvalidConfigurationError(f"'{repository}' is no directory")
+    if is_model(repository):
+        one = "one model's directory is looked at; a server is given the folder above it"
+        yield Remark("", None, INFORMATION, one)
+        yield from _check_entry(repository.absolute())
+        return
     if (problem := layout_problem(repository)) is not None:
         yield Remark("", None, PROBLEM, problem)
     entries = sorted(path for path in listed(repository) if path.is_dir())
@@ -132,12 +139,12 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
         return
     for notice in entry.notices:
         yield of_it(WARNING if notice.level == WARNING else INFORMATION, str(notice))
-    for names, text in (
-        (entry.parameters.ignored_onnxruntime, "of the ONNX Runtime backend have no meaning"),
-        (entry.parameters.foreign, "are unknown to Brisk and ignored"),
-    ):
-        if names:
-            yield of_it(INFORMATION, f"parameters {', '.join(names)} {text}")
+    for name in entry.parameters.foreign:
+        near = get_close_matches(name, ONNXRUNTIME_PARAMETERS, n=1, cutoff=0.85)
+        if near:
+            yield of_it(WARNING, f"there is no parameter '{name}'; did you mean '{near[0]}'?")
+    for line in entry.parameters.ignored():
+        yield of_it(INFORMATION, line)
 
 
 def _open(entry: Entry) -> str:

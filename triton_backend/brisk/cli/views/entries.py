@@ -15,6 +15,7 @@ from brisk.segments.model.sources import BareModel
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE
 from brisk.stub.config.signature import model_signature
 from brisk.view.entry_text import SCHEMA, completed_fields
+from brisk.wording import counted
 
 
 def configuration_text(model_directory: Path, default_max_batch_size: int | None = None) -> str:
@@ -42,7 +43,8 @@ def pipeline_text(path: Path) -> Iterator[str]:
     signature = model_signature(path)
     models = {file: BareModel(file, 1) for _, file in description.networks}
     yield (
-        f"pipeline of {len(description.nodes)} nodes, {description.objective_ns / 1e6:g} ms, "
+        f"pipeline of {counted(len(description.nodes), 'node')}, "
+        f"{description.objective_ns / 1e6:g} ms, "
         f"{description.policy} split, {description.replanning} planning"
     )
     for kind, tensors in (("input", signature.inputs), ("output", signature.outputs)):

@@ -42,6 +42,7 @@ from brisk.runtime.pipelines.frame import (
 )
 from brisk.runtime.pipelines.latency import Shapes
 from brisk.segments.values import Value
+from brisk.wording import counted
 
 RUNS = 4
 """Of each network; the first one, which warms caches, does not count."""
@@ -75,7 +76,9 @@ class PipelineSession(Servable):
     def __post_init__(self) -> None:
         counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
         milliseconds = self.load_ns / 1e6
-        self.summary = f"pipeline of {len(self.nodes)} nodes ({counts}) in {milliseconds:.0f} ms"
+        self.summary = (
+            f"pipeline of {counted(len(self.nodes), 'node')} ({counts}) in {milliseconds:.0f} ms"
+        )
 
     def start(
         self,

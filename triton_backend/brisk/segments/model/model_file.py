@@ -87,9 +87,11 @@ def read_model_file(path: Path) -> ModelFile:
         rest, detached = detach_large_tensors(data, IN_PLACE_BYTES)
         proto = ModelProto.FromString(rest)
     except (MalformedMessage, DecodeError) as error:
-        raise InvalidModelError(f"{path}: not an ONNX model, or cut off ({error})") from error
+        raise InvalidModelError(f"{path}: not a complete ONNX model: {error}") from error
     if not proto.HasField("graph") or not proto.opset_import:
-        raise InvalidModelError(f"{path}: not an ONNX model: it has no graph or no operator set")
+        raise InvalidModelError(
+            f"{path}: not a complete ONNX model: it has no graph or no operator set"
+        )
     try:
         refers = b"location" in rest
         return _with_weights(path, proto, MappedFile(data, stamp), detached, refers=refers)

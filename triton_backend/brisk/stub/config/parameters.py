@@ -5,7 +5,7 @@ of requests.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
@@ -42,6 +42,19 @@ class Parameters(NamedTuple):
     accuracy_ppm: int
     foreign: tuple[str, ...]
     ignored_onnxruntime: tuple[str, ...]
+
+    def ignored(self) -> Iterator[str]:
+        """A line for each kind of parameters that do nothing."""
+        if names := self.ignored_onnxruntime:
+            are = "has" if len(names) == 1 else "have"
+            yield f"{_named(names)} of the ONNX Runtime backend {are} no meaning"
+        if names := self.foreign:
+            are = "is" if len(names) == 1 else "are"
+            yield f"{_named(names)} {are} unknown to Brisk and ignored"
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{'parameter' if len(names) == 1 else 'parameters'} {', '.join(names)}"
 
 
 def choice(words: Mapping[str, Any], expected: str) -> Parser:

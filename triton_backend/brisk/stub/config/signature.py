@@ -124,13 +124,13 @@ def _read(path: Path) -> _Stated:
     try:
         with open_file(path) as file:
             if not os.fstat(file.fileno()).st_size:
-                raise InvalidModelError(f"{path} is empty")
+                raise InvalidModelError(f"{path}: the file is empty, not an ONNX model")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 outcome = _model(memoryview(data).toreadonly())
     except OSError as error:
-        raise InvalidModelError(f"{path} cannot be read: {error}") from error
+        raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     if isinstance(outcome, str):
-        raise InvalidModelError(f"{path} is not a complete ONNX model: {outcome}")
+        raise InvalidModelError(f"{path}: not a complete ONNX model: {outcome}")
     return outcome
 
 
@@ -295,7 +295,7 @@ def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
     try:
         status = os.stat(path)
     except OSError as error:
-        raise InvalidModelError(f"{path} cannot be read: {error}") from error
+        raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     state = status.st_ino, status.st_size, status.st_mtime_ns
     try:
         found = _inferred(os.path.abspath(path), state)

@@ -77,6 +77,10 @@ def start_if_absent(place: RuntimePaths) -> None:
                 return
             del _starting[place]
             if status != 0:
+                if words := place.take_words(starter.pid):
+                    raise InvalidConfigurationError(
+                        f"the runtime of {place.device} cannot start: {words}"
+                    )
                 raise InvalidConfigurationError(
                     f"the runtime of {place.device} ended with status {status} while it started "
                     f"with {runtime_python()}; its own words are in the server's log. Where a "
