@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -79,6 +80,7 @@ def size(
     sizes, known = [], set[str]()
     with (
         tempfile.TemporaryDirectory(prefix="brisk-size-") as folder,
+        _first_forgotten(Path(folder)),
         benchmark_server(Path(folder), {}, _first(Path(folder), repository)) as server,
         InferenceClient(server.grpc, Transport.GRPC) as client,
     ):
@@ -120,6 +122,19 @@ def _first(folder: Path, repository: Path) -> list[str]:
         "--model-control-mode=explicit",
         f"--load-model={_FIRST}",
     ]
+
+
+@contextmanager
+def _first_forgotten(folder: Path) -> Iterator[None]:
+    """Nothing stays in the cache of the model that only this command has asked."""
+    from brisk.artefacts import room
+    from brisk.segments.prepared.form import find_prepared
+
+    try:
+        yield
+    finally:
+        if (made := find_prepared(folder / _FIRST / "1" / MODEL_FILE)) is not None:
+            room.remove(made)
 
 
 def _shape(text: str) -> tuple[str, list[int]]:
