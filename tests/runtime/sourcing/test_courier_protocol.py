@@ -16,12 +16,11 @@ from typing import Any
 
 import pytest
 
-from brisk.artefacts.container import ContainerDraft
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.errors import InvalidRequestError
 from support.remote.couriers import CourierHost, check_equal, free_ports
-from support.remote.published import Published, publish
+from support.remote.published import Published, form_of, publish
 from support.remote.registries import RegistryServer
 from support.waiting import PATIENCE_S, wait_until
 
@@ -145,17 +144,7 @@ def test_bytes_that_a_manifest_does_not_have_cannot_be_awaited(
 
 
 def with_form(folder: Path, size: int, form_bytes: int) -> Published:
-    import io
-
-    import numpy as np
-
-    file = io.BytesIO()
-    draft = ContainerDraft(file)
-    draft.add(np.frombuffer(random.Random(5).randbytes(form_bytes), np.uint8))
-    draft.finish({"model": "m"})
-    content = bytearray(file.getvalue())
-    content[64:96] = bytes(32)
-    return publish(folder, size, forms={FORM: bytes(content), "other": bytes(3_000_000)})
+    return publish(folder, size, forms={FORM: form_of(form_bytes), "other": bytes(3_000_000)})
 
 
 def test_a_form_that_is_taken_arrives_and_others_do_not(

@@ -41,6 +41,23 @@ def listed(
     return ListedFile(name, len(content), form, whole[:32], whole[:16], b"".join(digests))
 
 
+def form_of(size: int) -> bytes:
+    """A prepared form of a part of ``size`` random bytes, as it is published: without a seal."""
+    import io
+
+    import numpy as np
+
+    from brisk.artefacts.container import ContainerDraft
+
+    file = io.BytesIO()
+    draft = ContainerDraft(file)
+    draft.add(np.frombuffer(random.Random(5).randbytes(size), np.uint8))
+    draft.finish({"model": "m"})
+    content = bytearray(file.getvalue())
+    content[64:96] = bytes(32)
+    return bytes(content)
+
+
 def publish(
     folder: Path,
     size: int = 5_000_000,

@@ -14,7 +14,9 @@ for each request, in order:
 | ``{"status": {}}`` | ``{"ok": {"copies": [...]}}`` |
 | anything that fails | ``{"error": {"code", "message"}}`` |
 
-A copy is fetched, and stays, for as long as a connection that has opened it is there.
+A copy is fetched, and stays, for as long as a connection that has opened it is there, and a second
+more. Until somebody says by ``take`` or ``await`` what is wanted, that is what a start is likely
+to take: a prepared form, or the weights in order.
 """
 
 from __future__ import annotations
@@ -166,6 +168,8 @@ def resolve(remote_file: Path) -> Path:
     with contextlib.suppress(OSError, ArtefactError):
         present = LocalCopy(remote_directory() / remote.sha256)
         if present.has_head:
+            if not present.is_whole:
+                _go_on(remote)
             return present.model
     try:
         with Courier() as courier:
@@ -174,6 +178,17 @@ def resolve(remote_file: Path) -> Path:
         raise type(error)(f"{remote_file}: {error}") from error
     except OSError as error:
         raise UnavailableError(f"{remote_file}: {error}") from error
+
+
+def _go_on(remote: Remote) -> None:
+    """Have a copy's bytes fetched for a while, until somebody says which are wanted.
+
+    What goes wrong is said when they are.
+    """
+    with contextlib.suppress(OSError, BriskError):
+        if is_there():
+            with Courier() as courier:
+                courier.open(remote)
 
 
 def fetch(remote_file: Path) -> Path:

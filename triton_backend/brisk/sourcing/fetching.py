@@ -22,7 +22,7 @@ from brisk.sourcing.lanes import Bell, Supplier
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies import wants
 from brisk.sourcing.policies.patience import RateMeter
-from brisk.sourcing.policies.stretches import Stretch, bits_of_all
+from brisk.sourcing.policies.stretches import Stretch, bits_of, bits_of_all
 from brisk.sourcing.policies.worth import expected_bytes_per_s, is_form_sooner
 
 TOLD_S = 0.2
@@ -82,6 +82,11 @@ class Fetch:
         self._is_slow_until_s = 0.0
         self._is_finished = copy.is_whole
         self._published: set[int] = set()
+        self._guessed: int | None = None
+        """A prepared form that is fetched although nobody has taken it yet."""
+        self._is_told = False
+        """Whether somebody has said what of the model is wanted."""
+        self._taking = asyncio.Lock()
         self._writes: set[asyncio.Future[Any]] = set()
         self._order()
 
@@ -115,6 +120,8 @@ class Fetch:
         awaited = Awaited(tuple(parts), bits, Bell())
         if not bits & ~self.here:
             return
+        if any(part.file in self.copy.manifest.own for part in parts):
+            self._be_told(None)
         self._awaited.append(awaited)
         self._behind = self._stretch(parts[-1]).end
         self._order()
@@ -153,10 +160,13 @@ class Fetch:
         there is none, or weights come sooner. ``best_rate``: ever, from the sources; 0: unknown.
         """
         number = self.copy.manifest.form_named(name)
-        if number is None:
-            return None
-        if number not in self.forms and not await self._begin(number, best_rate):
-            return None
+        async with self._taking:
+            self._be_told(number)
+            if number is None:
+                return None
+            if number not in self.forms and not await self._begin(number, best_rate):
+                return None
+        self._publish(number)
         try:
             while True:
                 self._outline = self.copy.outline(number)
@@ -166,10 +176,42 @@ class Fetch:
                     return path_in(self.copy.folder, self.copy.manifest, number)
         except ArtefactError as error:
             LOGGER.warning(f"a prepared form is not used: {error}")
-            self.forms = tuple(each for each in self.forms if each != number)
-            self._outline = ()
-            self._order()
+            self._leave_form(number)
             return None
+
+    async def guess(self, name: str, best_rate: float) -> None:
+        """Fetch the prepared form of this name, if it comes sooner than weights, until somebody
+        takes another one or waits for weights: the link is not idle while a start decides."""
+        number = self.copy.manifest.form_named(name)
+        async with self._taking:
+            if number is None or self._is_told or not await self._begin(number, best_rate):
+                return
+            if self._is_told:  # meanwhile
+                self._leave_form(number)
+                return
+            self._guessed = number
+        try:
+            while self._guessed == number and len(self._outline) < 2:
+                outline = self.copy.outline(number)
+                if outline != self._outline:
+                    self._outline = outline
+                    self._order()
+                else:
+                    await asyncio.shield(self.arrived.rung())
+        except ArtefactError as error:
+            LOGGER.warning(f"a prepared form is not fetched: {error}")
+            self._be_told(None)
+
+    def _be_told(self, form: int | None) -> None:
+        """What is wanted is this form, or weights: what was guessed otherwise is left."""
+        guessed, self._guessed, self._is_told = self._guessed, None, True
+        if guessed is not None and guessed != form:
+            self._leave_form(guessed)
+
+    def _leave_form(self, number: int) -> None:
+        self.forms = tuple(each for each in self.forms if each != number)
+        self._outline = ()
+        self._order()
 
     async def _begin(self, number: int, best_rate: float) -> bool:
         here = self.here
@@ -235,12 +277,19 @@ class Fetch:
         if not self._is_finished and not self.layout.own & ~self.here:
             self._is_finished = True
             self._later(self.copy.finish)
-        number, _ = self.layout.place(index)
-        if number in self.forms and number not in self._published:
-            left = bits_of_all([self.layout.file(number)]) & ~self.here
-            if not left:
-                self._published.add(number)
-                self._later(self.copy.publish_form, number)
+            for form in self.forms:
+                self._publish(form)
+        self._publish(self.layout.place(index)[0])
+
+    def _publish(self, number: int) -> None:
+        """A prepared form that is whole, for who looks for it among artefacts. One that nobody has
+        taken only with all of the model: who finds it there asks for nothing any more."""
+        is_awaited = number == self._guessed and not self._is_finished
+        if number not in self.forms or is_awaited or number in self._published:
+            return
+        if not bits_of(self.layout.file(number)) & ~self.here:
+            self._published.add(number)
+            self._later(self.copy.publish_form, number)
 
     def _later(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Something that need not succeed."""
@@ -260,7 +309,8 @@ class Fetch:
 
     def _order(self) -> None:
         """What is wanted, anew."""
-        parts = [part for awaited in self._awaited for part in awaited.parts]
+        fewest_first = sorted(self._awaited, key=lambda awaited: awaited.bits.bit_count())
+        parts = [part for awaited in fewest_first for part in awaited.parts]
         self.wanted = wants.order(self.layout, parts, self.forms, self._outline, self._behind)
         self.wanted_bits = wants.wanted_bits(self.layout, self.forms)
         for awaited in self._awaited:

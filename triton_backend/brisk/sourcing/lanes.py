@@ -192,6 +192,11 @@ class Supplier:
         if portion.task is not None:
             portion.task.cancel()
 
+    def drop(self, portion: Portion) -> None:
+        """Give a request up that nobody wants an answer to any more."""
+        if portion.task is not None:
+            portion.task.cancel()
+
     def hurry(self) -> None:
         """Something is wanted sooner than what comes now: the other lane asks for it at once."""
         self._hurries = len(self.portions) == 1

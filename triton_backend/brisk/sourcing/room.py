@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from brisk.artefacts.store import publish, read_note
 from brisk.copies.local import ORIGIN
 from brisk.copies.manifest import NAME, Manifest, read_manifest
 from brisk.errors import ArtefactError, UnavailableError
@@ -22,6 +24,8 @@ from brisk.settings import CACHE_LIMIT
 from brisk.sourcing.arriving import ArrivingCopy, locked, make_copy, write_small
 from brisk.sourcing.log import LOGGER
 
+_RATES = "rates.json"
+_MOST_RATES = 256
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -199,3 +203,22 @@ def note_origin(folder: Path, url: str) -> None:
             draft.unlink(missing_ok=True)
             write_small(draft, url.encode())
             os.rename(draft, folder / ORIGIN)
+
+
+def read_rates(base: Path) -> dict[str, float]:
+    """What sources gave at best, as it was noted; nothing where that cannot be read."""
+    noted = read_note(base / _RATES)
+    if not isinstance(noted, dict):
+        return {}
+    return {
+        str(name): float(rate)
+        for name, rate in noted.items()
+        if isinstance(rate, (int, float)) and 0 < rate < 1e12
+    }
+
+
+def write_rates(base: Path, rates: dict[str, float]) -> None:
+    newest = dict(list(rates.items())[-_MOST_RATES:])
+    text = json.dumps({name: round(rate) for name, rate in newest.items()}).encode()
+    with contextlib.suppress(OSError):
+        publish(base / _RATES, lambda file: file.write(text), survives_a_crash=False)

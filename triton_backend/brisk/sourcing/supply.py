@@ -292,8 +292,10 @@ class Supply:
         for each in self.suppliers:
             allowed = self._roles.allowed.get(each.name, 0)
             for portion in each.portions:
-                rest = portion.bits & fetch.missing & ~(1 << portion.next)
-                if rest and not rest & allowed:  # somebody else is better
+                rest = portion.bits & ~(1 << portion.next)
+                if portion.bits and not portion.bits & fetch.wanted_bits:
+                    each.drop(portion)
+                elif rest and not rest & allowed:  # somebody else is better
                     portion.cut()
 
     async def _look_often(self) -> None:

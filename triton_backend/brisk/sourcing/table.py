@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from brisk.artefacts.store import publish, read_note
 from brisk.copies.courier import FetchProgress
 from brisk.copies.manifest import Range, Remote, read_manifest
 from brisk.errors import (
@@ -26,6 +24,7 @@ from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.lanes import Bell
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.patience import pause_s
+from brisk.sourcing.policies.worth import form_key, likely_form
 from brisk.sourcing.sources.addresses import check_url, shown_url
 from brisk.sourcing.sources.downloads import Web
 from brisk.sourcing.sources.failures import MissingError, SourceError
@@ -39,8 +38,9 @@ OPEN_PATIENCE_S = 20.0
 HOLD_S = 0.2
 """Peers are given to answer before the registry is asked, unless they did not the last time."""
 
-_RATES = "rates.json"
-_MOST_RATES = 256
+LINGER_S = 1.0
+"""A copy that nobody holds any more is fetched for so long: who has opened it to see what the
+model is, and who then decides what a start takes, are two processes."""
 
 
 class OpenedCopy:
@@ -52,6 +52,8 @@ class OpenedCopy:
         """``before``: what was open of it before, and is being closed."""
         self.folder = table.base / remote.sha256
         self.users = 0
+        self.leaving: asyncio.TimerHandle | None = None
+        """Set while nobody holds it, until it is closed."""
         self.remote = remote
         self.arriving: ArrivingCopy | None = None
         self.fetch: Fetch | None = None
@@ -61,6 +63,7 @@ class OpenedCopy:
         self._registry: Registry | None = None
         self._peers: list[PeerCopy] = []
         self._watching: list[asyncio.Task[None]] = []
+        self._guessing: asyncio.Task[None] | None = None
         self._is_closing = False
         self._thread: asyncio.Future[Any] | None = None
         self._ready = asyncio.create_task(self._prepare())
@@ -81,6 +84,8 @@ class OpenedCopy:
     async def take(self, form: str) -> Path | None:
         fetch = await self._fetch()
         supply = self._supplied(fetch)
+        if fetch.copy.manifest.form_named(form) is not None:
+            self._table.form_key = form_key(form)
         return await fetch.take(form, supply.best_rate)
 
     async def wait_for(self, parts: Sequence[Range]) -> AsyncIterator[FetchProgress]:
@@ -91,6 +96,14 @@ class OpenedCopy:
             if progress.problem and supply.is_hopeless:
                 raise InvalidModelError(progress.problem)
             yield progress
+
+    @property
+    def is_arriving(self) -> bool:
+        """Whether something is on its way, as far as is known."""
+        if self.fetch is None or self.supply is None:
+            return False
+        is_given_up = self.fetch.failure is not None or self.supply.is_hopeless
+        return bool(self.fetch.missing) and not is_given_up
 
     def close(self) -> asyncio.Task[None]:
         """Nothing is fetched any more."""
@@ -141,8 +154,7 @@ class OpenedCopy:
             raise InvalidModelError(f"there is no copy {folder}, and no URL to fetch it from")
         if copy is None:
             text = await self._obtain_manifest()
-            await table.closed()  # those make room, too
-            copy = await self._in_thread(room.open_or_make, folder, text, table.limit_bytes)
+            copy = await self._make(text)
         self.arriving = copy
         if url:
             await asyncio.to_thread(room.note_origin, folder, url)
@@ -151,7 +163,27 @@ class OpenedCopy:
         self.fetch = Fetch(copy, table.executor)
         table.note_open(self.remote.sha256, self.fetch)
         if self.fetch.missing:
-            self._supplied(self.fetch)
+            self._guess(self.fetch, self._supplied(self.fetch))
+
+    def _guess(self, fetch: Fetch, supply: Supply) -> None:
+        names = [file.form for file in fetch.copy.manifest.files if file.form]
+        if likely := likely_form(names, self._table.form_key):
+            guessing = fetch.guess(likely, supply.best_rate)
+            self._guessing = asyncio.create_task(guessing)
+
+    async def _make(self, text: bytes) -> ArrivingCopy:
+        """Where there is no room, those that nobody holds any more make some. Raises
+        UnavailableError."""
+        table = self._table
+        while True:
+            await table.closed()
+            try:
+                return await self._in_thread(
+                    room.open_or_make, self.folder, text, table.limit_bytes
+                )
+            except UnavailableError:
+                if not table.let_go():
+                    raise
 
     def _verify(self, copy: ArrivingCopy) -> None:
         LOGGER.info(f"{copy.folder.name[:16]} is compared with its digests: the machine started")
@@ -226,9 +258,10 @@ class OpenedCopy:
                 if isinstance(late, ArrivingCopy) and self.arriving is None:
                     self.arriving = late
         await asyncio.gather(self._ready, return_exceptions=True)
-        for task in self._watching:
+        tasks = [*self._watching, *([self._guessing] if self._guessing is not None else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self.supply is not None:
             await self.supply.close()
         if self.fetch is not None:
@@ -236,7 +269,7 @@ class OpenedCopy:
             await self.fetch.close()
         if self.arriving is not None:
             self.arriving.close()
-            await asyncio.to_thread(_write_rates, self._table.base, self._table.best_rates)
+            await asyncio.to_thread(room.write_rates, self._table.base, self._table.best_rates)
 
 
 class CopyTable:
@@ -260,8 +293,10 @@ class CopyTable:
         self.peers = peers
         self.allowed_urls = allowed_urls
         self.limit_bytes = limit_bytes
-        self.best_rates = _read_rates(base)
+        self.best_rates = room.read_rates(base)
         """Bytes/s, by the names of sources: what they gave at best, ever."""
+        self.form_key = ""
+        """Of the prepared forms that fit this machine, as far as one was taken."""
         self.opened = Bell()
         """Rung whenever a copy can be served that could not be before."""
         self.receivers_of: Callable[[str], int] = lambda sha256: 0
@@ -277,6 +312,9 @@ class CopyTable:
         if found is None:
             found = OpenedCopy(self, remote, self._closing.get(remote.sha256))
             self._opened[remote.sha256] = found
+        if found.leaving is not None:
+            found.leaving.cancel()
+            found.leaving = None
         found.users += 1
         return found
 
@@ -291,6 +329,13 @@ class CopyTable:
         copy.users -= 1
         if copy.users:
             return
+        if copy.is_arriving:
+            loop = asyncio.get_running_loop()
+            copy.leaving = loop.call_later(LINGER_S, self._let_go, copy)
+        else:
+            self._let_go(copy)
+
+    def _let_go(self, copy: OpenedCopy) -> None:
         sha256 = copy.remote.sha256
         del self._opened[sha256]
         closing = copy.close()
@@ -300,6 +345,8 @@ class CopyTable:
             if self._closing.get(sha256) is task:
                 del self._closing[sha256]
 
+        if copy.leaving is not None:
+            copy.leaving.cancel()
         closing.add_done_callback(forget)
 
     @property
@@ -318,6 +365,13 @@ class CopyTable:
             self.fetches[sha256] = fetch
             self.opened.ring()
 
+    def let_go(self) -> bool:
+        """Close those that nobody holds any more; False where there is none."""
+        leaving = [each for each in self._opened.values() if each.leaving is not None]
+        for copy in leaving:
+            self._let_go(copy)
+        return bool(leaving)
+
     async def closed(self) -> None:
         """When every copy that nobody has opened any more is let go of."""
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
@@ -327,25 +381,5 @@ class CopyTable:
 
     async def close(self) -> None:
         for copy in list(self._opened.values()):
-            copy.users = 1
-            self.give_back(copy)
+            self._let_go(copy)
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
-
-
-def _read_rates(base: Path) -> dict[str, float]:
-    """What sources gave at best, as it was noted; nothing where that cannot be read."""
-    noted = read_note(base / _RATES)
-    if not isinstance(noted, dict):
-        return {}
-    return {
-        str(name): float(rate)
-        for name, rate in noted.items()
-        if isinstance(rate, (int, float)) and 0 < rate < 1e12
-    }
-
-
-def _write_rates(base: Path, rates: dict[str, float]) -> None:
-    newest = dict(list(rates.items())[-_MOST_RATES:])
-    text = json.dumps({name: round(rate) for name, rate in newest.items()}).encode()
-    with contextlib.suppress(OSError):
-        publish(base / _RATES, lambda file: file.write(text), survives_a_crash=False)

@@ -7,6 +7,8 @@ with what a start costs).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 RAW_START_S = 0.05
 """More of a start from the model's own file than from its prepared form, until its first answer:
 45 to 57 ms for six models of 20 to 550 MB (``brisk bench cold``)."""
@@ -20,6 +22,22 @@ def is_form_sooner(form_bytes: int, raw_bytes: int, bytes_per_s: float) -> bool:
     byte is the same, but for what a start from the file does in addition."""
     raw_s = predicted_s(raw_bytes, bytes_per_s) + RAW_START_S
     return predicted_s(form_bytes, bytes_per_s) < raw_s
+
+
+def form_key(name: str) -> str:
+    """What a form's name says of where it fits: engine, processor and all else but the model."""
+    return name.rpartition("-")[2]
+
+
+def likely_form(names: Sequence[str], key: str) -> str:
+    """Which of a model's forms a start here takes, likely; empty: none.
+
+    ``key``: of the last one that was taken here; empty where none was. Then the only one is
+    likely: most hosts are like the publisher's.
+    """
+    if key:
+        return next((name for name in names if form_key(name) == key), "")
+    return names[0] if len(names) == 1 else ""
 
 
 def expected_bytes_per_s(measured: float, best: float) -> float:
