@@ -15,6 +15,8 @@ from tritonclient import grpc, http, utils
 Parameters = Mapping[str, "str | int | bool"]
 
 EXAMPLE_SIZE = 64
+EXAMPLE_TEXT = "1"
+"""Which models that read numbers out of strings take, too."""
 
 
 class Transport(str, Enum):
@@ -104,7 +106,7 @@ class InferenceClient:
         given: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> dict[str, np.ndarray]:
         """Arrays that fit ``model``: the ``given`` ones, else made up in these ``shapes``, else
-        with 1 for a first size that is free and EXAMPLE_SIZE for others.
+        with 1 for a first size that is free and EXAMPLE_SIZE for others. Strings are EXAMPLE_TEXT.
 
         Raises ValueError for an input of a type that numpy does not have, and for a name that is
         none of the model's inputs.
@@ -124,6 +126,9 @@ class InferenceClient:
                 size if size > 0 else EXAMPLE_SIZE if position else 1
                 for position, size in enumerate(sizes)
             ]
+            if described["datatype"] == "BYTES":
+                inputs[described["name"]] = np.full(shape, EXAMPLE_TEXT, object)
+                continue
             dtype = utils.triton_to_np_dtype(described["datatype"])
             if dtype is None or np.dtype(dtype).kind not in "biuf":
                 raise ValueError(

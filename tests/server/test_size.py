@@ -46,10 +46,13 @@ def test_each_entry_is_loaded_asked_and_told_and_what_is_not_says_why(tmp_path: 
     write_entry(repository, "broken", b"no model", 'backend: "brisk"')
     write_entry(repository, "doubled", doubled(), 'backend: "brisk"')
     write_entry(repository, "heavy", heavy(), 'backend: "brisk"')
+    text = [("s", TensorProto.STRING, ("rows",))], [("t", TensorProto.STRING, ("rows",))]
+    words = make_model([helper.make_node("Identity", ["s"], ["t"])], *text)
+    write_entry(repository, "words", words, 'backend: "brisk"')
     done = size(tmp_path, "--seconds", "0.2", "--shape", "x=1,4096", "--json")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
-    broken, small, large = found["entries"]
+    broken, small, large, strings = found["entries"]
     assert not broken["is_loaded"]
     assert "model.onnx" in broken["problem"]
     # 4096 columns are not what "doubled" takes: it is there, and its memory is told.
@@ -57,6 +60,7 @@ def test_each_entry_is_loaded_asked_and_told_and_what_is_not_says_why(tmp_path: 
     assert "shape" in small["problem"]
     assert large["is_loaded"]
     assert not large["problem"]
+    assert (strings["problem"], strings["p50_ms"] > 0) == ("", True)
     assert 0 < large["p50_ms"] <= large["p99_ms"]
     assert large["processor_ms"] > 0
     assert 30 < large["mib"] < 200, "its weights, once or twice"
