@@ -160,7 +160,7 @@ class ArrivingCopy:
             return bytes(zeros)
         return data
 
-    def read_now(self, number: int, offset: int, size: int) -> bytes | None:
+    def read_now(self, number: int, offset: int, size: int) -> bytearray | None:
         """As ``read``, where that need not wait for the disk; else None."""
         if self.manifest.files[number].form and offset < SEAL.stop:
             return None
@@ -169,7 +169,7 @@ class ArrivingCopy:
             count = os.preadv(self._open(number), [found], offset, os.RWF_NOWAIT)
         except OSError:  # it is not in memory, or the file system cannot tell
             return None
-        return bytes(found) if count == size else None
+        return found if count == size else None
 
     def reserve_form(self, number: int) -> None:
         """Room for a prepared form. Raises OSError, and leaves nothing."""

@@ -18,10 +18,16 @@ from brisk.errors import BriskError, InternalError
 from brisk.sourcing.policies.patience import SLOW_S, RateMeter, Waited, pause_s
 from brisk.sourcing.policies.stretches import Layout, Stretch, bits_of
 from brisk.sourcing.sources.failures import SourceError, WrongBytesError
-from brisk.sourcing.sources.registry import ByteSource, Pieces
+from brisk.sourcing.sources.registry import ByteSource, Pieces, expect_any
 
 LANES = 2
 _USUAL_ANSWER_S = 0.01
+
+MOST_GATHERED_BYTES = 1 << 17
+GATHER_S = 0.004
+"""What comes in so long, but for these bytes at most and no more than a chunk misses, is worth to
+wake up for. To wake up for each packet took three times the processor's time, of which several
+couriers have too little."""
 _SLOWER = 1.5
 """Times the usual time of an answer: what takes longer is an accident, at first."""
 
@@ -55,6 +61,8 @@ class Portion:
         self.asked_s = asked_s
         self.heard_s: float | None = None
         self.task: asyncio.Task[None] | None = None
+        self.expect: Callable[[int], None] = expect_any
+        """``Pieces.expect`` of the answer."""
 
     @property
     def bits(self) -> int:
@@ -273,6 +281,7 @@ class Supplier:
         offset, size = wanted.offset, wanted.size
         async with self.source.read(wanted.file, file, offset, size) as pieces:
             self.is_ranged = pieces.is_ranged
+            portion.expect = pieces.expect
             answer_s = self._clock() - portion.asked_s
             self._answer_s = min(answer_s, _SLOWER * self._answer_s)
             await self._collect(portion, pieces, offset - pieces.offset, turn)
@@ -284,6 +293,7 @@ class Supplier:
         collected: list[bytes | memoryview] = []
         have, need = 0, layout.range_of(portion.next).size
         left = layout.bytes_of(Stretch(portion.next, portion.end)).size
+        portion.expect(self._worth(need))
         async for piece in pieces.content:
             now_s = portion.heard_s = self._heard_s = self._clock()
             view = memoryview(piece)
@@ -294,6 +304,7 @@ class Supplier:
                 collected.append(part)
                 have, view = have + len(part), view[len(part) :]
                 if have < need:
+                    portion.expect(self._worth(need - have))
                     break
                 self.meter.add(have, now_s)
                 self._long_meter.add(have, now_s)
@@ -303,10 +314,17 @@ class Supplier:
                     return
                 collected, have = [], 0
                 need = layout.range_of(portion.next).size
+                if not view:
+                    portion.expect(self._worth(need))
                 lead = max(need, self.meter.rate(now_s) * self._answer_s)
                 if self.is_ranged and (left <= lead or self._hurries):
                     self._hurries = False
                     turn.close()
+
+    def _worth(self, missing_bytes: int) -> int:
+        """Bytes that are worth to wake up for, of those that a chunk misses."""
+        rate = self.meter.rate(self._clock())
+        return min(missing_bytes, MOST_GATHERED_BYTES, int(rate * GATHER_S))
 
     async def _put(self, portion: Portion, pieces: list[bytes | memoryview]) -> None:
         index = portion.next

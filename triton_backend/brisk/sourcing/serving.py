@@ -238,7 +238,7 @@ def _has_gone(request: web.BaseRequest) -> bool:
 
 async def arriving_bytes(
     copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, begin: int, end: int
-) -> AsyncIterator[bytes]:
+) -> AsyncIterator[bytes | bytearray]:
     """Bytes of a file, in order, until nothing more has come for ``HELD_S``.
 
     ``fetch``: by which the copy grows at the time; None: it does not.
@@ -249,7 +249,7 @@ async def arriving_bytes(
         until = min(here_to, end, offset + _READ_BYTES)
         if until <= offset:
             return
-        data = copy.read_now(number, offset, until - offset)
+        data: bytes | bytearray | None = copy.read_now(number, offset, until - offset)
         if data is None:
             data = await asyncio.to_thread(copy.read, number, offset, until - offset)
         yield data

@@ -323,6 +323,9 @@ class Supply:
             if rate := each.measured(_MEASURED_S):
                 self._best[each.name] = max(self._best.get(each.name, 0.0), rate)
             for portion in list(each.portions):
+                heard_s = portion.asked_s if portion.heard_s is None else portion.heard_s
+                if now_s - heard_s > LOOK_S / 2:
+                    portion.expect(1)  # a peer that ends its answer sends some bytes
                 waited = each.waited(portion, self._due(each))
                 if is_silent(waited, now_s):
                     self._known.pop(each.name, None)  # until it tells something again

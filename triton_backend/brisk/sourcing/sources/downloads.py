@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,11 +17,8 @@ from brisk.sourcing.sources.failures import MissingError, SourceError, WrongByte
 READ_BYTES = 1 << 20
 """Of a connection, kept while nobody takes them."""
 
-SMALL_BYTES = 1 << 17
-GATHER_S = 0.004
-"""A piece of less than these bytes: so long nothing is read, that more comes together. To wake up
-for each packet took three times the processor's time, of which several couriers have too little.
-"""
+RECORD_BYTES = 17 << 10
+"""Of TLS, at most, with what stands around it: so much may have been read and not be decoded."""
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
@@ -153,18 +150,37 @@ class Web:
             return bytes(found)
 
 
-async def pieces_of(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The answer's bytes, in pieces that are worth to wake up for."""
-    while piece := await response.content.readany():
-        yield piece
+class ArrivingPieces:
+    """The answer's bytes, as they come."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._content = response.content
         connection = response.connection
-        transport = None if connection is None else connection.transport
-        if len(piece) < SMALL_BYTES and transport is not None and not transport.is_closing():
-            transport.pause_reading()
-            try:
-                await asyncio.sleep(GATHER_S)
-            finally:
-                transport.resume_reading()
+        self._transport = None if connection is None else connection.transport
+        self._least = 1
+
+    def close(self) -> None:
+        """The connection is for others from now on."""
+        self.expect(0)
+
+    def expect(self, least: int) -> None:
+        """As ``Pieces.expect``. The kernel wakes nobody for less, whatever TLS there is; it does
+        for the end of the connection."""
+        least = max(least - RECORD_BYTES, 1)
+        if least == self._least or self._transport is None or self._transport.is_closing():
+            return
+        self._least = least
+        connected = self._transport.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+
+    def __aiter__(self) -> ArrivingPieces:
+        return self
+
+    async def __anext__(self) -> bytes:
+        piece = await self._content.readany()
+        if not piece:
+            raise StopAsyncIteration
+        return piece
 
 
 def check_status(response: aiohttp.ClientResponse, url: str) -> None:

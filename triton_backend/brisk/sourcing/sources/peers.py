@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -14,7 +15,7 @@ from brisk.errors import ProtocolError
 from brisk.sourcing.policies.choosing import LONGEST_CHAIN, Told
 from brisk.sourcing.policies.patience import pause_s
 from brisk.sourcing.policies.stretches import Layout, Stretch, pack, unpack
-from brisk.sourcing.sources.downloads import Web, pieces_of
+from brisk.sourcing.sources.downloads import ArrivingPieces, Web
 from brisk.sourcing.sources.failures import MissingError, SourceError
 from brisk.sourcing.sources.registry import Pieces
 
@@ -99,8 +100,9 @@ class PeerCopy:
         async with self._peer.web.get_range(
             url, offset, size, file.size, headers, follows=False
         ) as answer:
-            content = pieces_of(answer.response)
-            yield Pieces(content, answer.offset, answer.is_ranged)
+            content = ArrivingPieces(answer.response)
+            with contextlib.closing(content):
+                yield Pieces(content, answer.offset, answer.is_ranged, content.expect)
 
     async def watch(self, listener: Listener) -> None:
         """Tell ``listener`` what the peer has, again and again, while it wants to know."""

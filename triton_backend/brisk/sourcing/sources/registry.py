@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
@@ -14,19 +14,25 @@ from urllib.parse import unquote, urlsplit
 from brisk.copies.manifest import MOST_MANIFEST_BYTES, ListedFile
 from brisk.errors import InvalidConfigurationError
 from brisk.sourcing.sources import addresses
-from brisk.sourcing.sources.downloads import READ_BYTES, Web, pieces_of
+from brisk.sourcing.sources.downloads import READ_BYTES, ArrivingPieces, Web
 from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
 
 _SIGNED_S = 3600
 
 
+def expect_any(least: int) -> None:
+    """Of a source whose pieces are large by themselves."""
+
+
 class Pieces(NamedTuple):
     """Of a file, as they come. ``offset``: of the first; ``is_ranged``: whether that may be
-    anywhere."""
+    anywhere. ``expect``: no piece of less than so many bytes is worth to wake up for, until it is
+    called again; that many must be on their way, or the end of the connection."""
 
     content: AsyncIterator[bytes]
     offset: int
     is_ranged: bool
+    expect: Callable[[int], None] = expect_any
 
 
 class ByteSource(Protocol):
@@ -75,8 +81,9 @@ class Registry:
             return
         address = await self._address(url)
         async with self._web.get_range(address, offset, size, file.size) as answer:
-            content = pieces_of(answer.response)
-            yield Pieces(content, answer.offset, answer.is_ranged)
+            content = ArrivingPieces(answer.response)
+            with contextlib.closing(content):
+                yield Pieces(content, answer.offset, answer.is_ranged, content.expect)
 
     async def _address(self, url: str) -> str:
         """To be asked: that of an object store is signed with the machine's credentials."""
