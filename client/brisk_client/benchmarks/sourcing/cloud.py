@@ -62,7 +62,7 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
             found, _ = in_rounds(SIDES, rounds, start)
         except UnavailableError as error:
             row = {"part": PART, "model": f"{case.name} from {BUCKET}"}
-            report.rows.append({**row, REASON: one_line(str(error)[-1000:])})
+            report.rows.append({**row, REASON: one_line(str(error))})
             return
     report.rows.extend(rows(case.name, found))
     add_checks(report)

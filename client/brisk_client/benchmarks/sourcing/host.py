@@ -32,6 +32,7 @@ from brisk_client.benchmarks.harness.remote_entries import (
     taken_form,
 )
 from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
+from brisk_client.benchmarks.harness.served_server import FAILURES
 from brisk_client.benchmarks.sourcing.places import DISK, PLAIN, cached_bytes
 from brisk_client.benchmarks.start.case import Case, case_of
 
@@ -133,11 +134,15 @@ class Program:
 
 
 def main(model: str) -> None:
+    """Ends with what went wrong in one message."""
     with contextlib.ExitStack() as stack:
         program = Program(case_of(model), stack)
         for line in sys.stdin:
             told = json.loads(line)
-            print(json.dumps(getattr(program, told.pop("do"))(**told)), flush=True)
+            try:
+                print(json.dumps(getattr(program, told.pop("do"))(**told)), flush=True)
+            except FAILURES as error:
+                raise SystemExit(str(error)) from None
 
 
 def _prepare(model: Path, cache: Path) -> None:

@@ -16,13 +16,18 @@ from typing import Any
 
 from brisk_client.benchmarks.harness.remote_entries import ENTRY, remote_host
 from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
+from brisk_client.benchmarks.harness.served_server import FAILURES
 from brisk_client.benchmarks.start.case import Case, case_of
 
 
 def main(model: str) -> None:
+    """Ends with what went wrong in one message."""
     case = case_of(model)
     for line in sys.stdin:
-        print(json.dumps(start(case, json.loads(line))), flush=True)
+        try:
+            print(json.dumps(start(case, json.loads(line))), flush=True)
+        except FAILURES as error:
+            raise SystemExit(str(error)) from None
 
 
 def start(case: Case, told: dict[str, Any]) -> dict[str, float]:
