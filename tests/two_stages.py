@@ -2,7 +2,8 @@
 
 What measures times or starts servers is marked ``timing``: a file with that mark comes last, in
 one process, when the others have ended. If it is marked ``beside``, too, it waits for servers but
-compares no times, and runs among the others.
+compares no times, and runs among the others. So one function that compares times keeps its whole
+file for the end, while a processor idles: it is better in a file of its own.
 """
 
 from __future__ import annotations

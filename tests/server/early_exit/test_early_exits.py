@@ -28,7 +28,7 @@ from support.server.running import Endings, running_server
 from support.server.scraping import Series, value, wait_for
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 CONFIG = (
     'backend: "brisk" max_batch_size: 8 '

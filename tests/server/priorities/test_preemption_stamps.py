@@ -15,7 +15,7 @@ from brisk_client.disb.served import TRACED_AT_ONCE, UrgentClient, asked_without
 from brisk_client.disb.sides import save_models, write_brisk
 from brisk_client.inference import InferenceClient, Transport
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 OPTIONS = ("--disable-auto-complete-config",)
 

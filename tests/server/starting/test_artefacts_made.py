@@ -16,7 +16,7 @@ from support.server.entries import doubled, write_entry
 from support.server.running import StartServer
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 BUILD_TIMEOUT_S = 120.0
 """It is made on whatever processors are idle."""

@@ -23,7 +23,7 @@ from support.server.entries import doubled, identity, write_entry
 from support.server.running import StartServer, private_runtime, runtime_directory
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 OPTIONS = ("--model-control-mode=explicit", "--load-model=first")

@@ -21,7 +21,7 @@ from support.server.running import private_runtime
 from support.server.scraping import PATIENCE_S
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 ROW = np.ones((1, 4), np.float32)
 

@@ -24,7 +24,7 @@ from support.server.entries import deep, doubled, identity, make_model, write_en
 from support.server.running import Endings, running_server, runtime_directory
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timing]
+pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 SIGNATURE = (
     'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ] '

@@ -101,6 +101,7 @@ def test_much_freed_memory_goes_back_and_little_is_kept(freed_mib: int, goes_bac
 
 
 @pytest.mark.timing
+@pytest.mark.beside  # what is compared is this process's own time on a core
 def test_models_that_go_together_leave_a_lane_that_rests() -> None:
     """Each asks for it: what was asked for twice stopped itself, again and again."""
     loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, CacheWatch(None), 60.0)
