@@ -2,7 +2,7 @@
 # make run ONCE=1   the same, but ends after every model was asked; status 0 if all was right
 # make test         linters, type check and all tests; TESTS=tests/unit for some of them
 #                   PROCESSES=1: all in one process, else what is not timed in two (tests/two_stages.py)
-#                   types are checked beside what is not timed, if all tests run in several
+#                   types are checked beside samples and what is not timed, if all tests run in several
 #                   a failure of time alone is run once more, alone: FLAKY, if that passes
 # make image-test   builds docker/Dockerfile.cpu, runs it and asks it; needs Docker or buildah
 # make bench        the benchmark BENCH (warm); ARGS="--quick" and other options of it
@@ -15,6 +15,7 @@ PROCESSES ?= 2
 BENCH ?= warm
 SOURCES := triton_backend client tests model_repository tools/publication
 
+SAMPLES = $(VENV)/bin/python model_repository/generate.py
 TYPES = $(VENV)/bin/mypy triton_backend client tools/publication
 PYTEST = $(VENV)/bin/pytest $(if $(filter-out 1,$(PROCESSES)),-n $(PROCESSES) --max-worker-restart 0) --second-run
 
@@ -31,20 +32,21 @@ test-environment:
 	@tools/make-environment test
 
 samples: environment
-	@$(VENV)/bin/python model_repository/generate.py
+	@$(SAMPLES)
 
 run: samples
 	@$(VENV)/bin/brisk demo $(if $(ONCE),--once) $(if $(TRITONSERVER),--tritonserver '$(TRITONSERVER)')
 
-test: test-environment samples
+test: test-environment
 	$(VENV)/bin/ruff check $(SOURCES)
 	$(VENV)/bin/ruff format --check $(SOURCES)
 ifeq ($(TESTS)$(filter 1,$(PROCESSES)),tests)
 	@mkdir -p build
 	$(TYPES) >build/types.txt 2>&1 & types=$$!; \
-	$(PYTEST) $(TESTS); tests=$$?; \
+	$(SAMPLES) && $(PYTEST) $(TESTS); tests=$$?; \
 	wait $$types || { cat build/types.txt; tests=1; }; exit $$tests
 else
+	@$(SAMPLES)
 	$(TYPES)
 	$(PYTEST) $(TESTS)
 endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ from brisk_client.benchmarks.conformance import FIRST, FORMS, CaseOutcome, run_c
 
 @pytest.fixture(scope="module")
 def outcomes(node_cases: list[Any], tmp_path_factory: pytest.TempPathFactory) -> list[CaseOutcome]:
-    """What packing gains is not measured in earnest: answers are compared either way."""
+    """What packing gains is not measured in earnest: answers are compared either way.
+
+    Nor are its ten thousand files forced to the disk, which takes a sixth of the time.
+    """
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(trial, "MOST_RUNS", 1)
+        patched.setattr(os, "fsync", lambda descriptor: None)
         return run_cases(node_cases, tmp_path_factory.mktemp("cases"))
 
 
