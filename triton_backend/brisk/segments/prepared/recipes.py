@@ -313,6 +313,9 @@ class _Book:
                     order = array.reshape(*parts, block).transpose(0, 4, 1, 2, 3)
                 plain = order.reshape(shape)
                 for outer, inner in fitting:
+                    filled = _up(outer, block), _up(inner, block) if is_whole else inner
+                    if filled != (rows, columns):  # with more zeros than these blocks need
+                        continue
                     known = self._recipes.get(_digest(plain[:outer, :inner]))
                     if known is not None:
                         return known._replace(layout=(block, is_whole))

@@ -25,6 +25,7 @@ from brisk.graph.files.tensors import external_range
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import operators_of, reads_of
 from brisk.segments.model.model_file import ModelFile
+from brisk.segments.model.row_tables import row_tables
 from brisk.segments.session import (
     FOLDER_ENTRY,
     IN_PLACE_BYTES,
@@ -39,7 +40,8 @@ from brisk.tuning import SessionTuning
 
 @dataclass(frozen=True, slots=True)
 class OptimisedSegment:
-    """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use.
+    """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use, but tables
+    of which a run reads a few rows last: where the form arrives, those come later.
 
     ``needs_packing``: whether it answers otherwise where its weights are not packed.
     """
@@ -133,7 +135,11 @@ def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[W
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
     order = _order_of_use(proto.graph)
-    return tuple(sorted(found, key=lambda each: order.get(each.name, len(order))))
+    inputs = {info.name for info in proto.graph.input}
+    tables = {each.name for each in row_tables(proto.graph, inputs)}
+    return tuple(
+        sorted(found, key=lambda each: (each.name in tables, order.get(each.name, len(order))))
+    )
 
 
 def _range(tensor: TensorProto, content: np.ndarray, label: str) -> np.ndarray:
