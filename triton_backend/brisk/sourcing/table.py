@@ -38,6 +38,10 @@ OPEN_PATIENCE_S = 20.0
 HOLD_S = 0.2
 """Peers are given to answer before the registry is asked, unless they did not the last time."""
 
+ALONE_S = 0.05
+"""The registry is given to send the manifest before peers are asked for it, too: a connection to
+each, with its handshake, takes longer than most registries do."""
+
 LINGER_S = 1.0
 """A copy that nobody holds any more is fetched for so long: who has opened it to see what the
 model is, and who then decides what a start takes, are two processes."""
@@ -209,9 +213,11 @@ class OpenedCopy:
         assert self._registry is not None
         began_s, failures = time.monotonic(), 0
         while True:
-            asked: list[Registry | PeerCopy] = [self._registry, *self._peers]
-            tasks = [asyncio.create_task(self._manifest(source)) for source in asked]
+            tasks = [asyncio.create_task(self._manifest(self._registry))]
             try:
+                await asyncio.wait(tasks, timeout=ALONE_S if self._peers else None)
+                if not tasks[0].done() or tasks[0].exception() is not None:
+                    tasks += [asyncio.create_task(self._manifest(peer)) for peer in self._peers]
                 problems = []
                 for done in asyncio.as_completed(tasks):
                     try:
