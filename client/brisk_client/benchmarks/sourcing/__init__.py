@@ -23,52 +23,52 @@ from brisk_client.benchmarks.harness.command_line import (
 from brisk_client.benchmarks.harness.machine import new_report
 from brisk_client.benchmarks.sourcing import cloud, levels, travels, tuned
 from brisk_client.benchmarks.sourcing.scene import scene
-from brisk_client.benchmarks.start.case import case_of, made_case
+from brisk_client.benchmarks.start.case import made_case
 from brisk_client.report import Report, plot_bars
 
 PARTS = (levels.PART, travels.PART, tuned.PART, cloud.PART)
+QUICK_PARTS = (levels.PART, travels.PART, tuned.PART)
 
 MODEL, LARGE_MODEL = "resnet50", "vgg16"
 """Of ``travels`` the second: of it a prepared form was 1.7 times as large as the weights."""
 
-ROUNDS = {levels.PART: 5, travels.PART: 5, tuned.PART: 5, cloud.PART: 3}
+ROUNDS = {levels.PART: 5, tuned.PART: 5, travels.PART: 5, cloud.PART: 3}
 
 NOTES = ("hosts share this machine's processors; no latency of a network, no loss",)
 
 
 def run(
     quick: bool = False,
-    parts: Sequence[str] = PARTS,
+    parts: Sequence[str] = (),
     model: str = MODEL,
     large_model: str = LARGE_MODEL,
     rounds: int = 0,
 ) -> Report:
-    """Measure. ``model``, ``large_model``: a sample or an ONNX file; the second may also be a
-    network of ``brisk bench cold``.
+    """Measure. ``parts``: of PARTS; none: all, where it is to be quick QUICK_PARTS. ``model``,
+    ``large_model``: a sample, a network of ``brisk bench cold``, or an ONNX file; the second is
+    that of ``travels``.
 
     Raises UnusableArgumentError for what is not there, NoNamespacesError where hosts cannot be
     made, UnfitLinksError where links do not carry what they should.
     """
-    check_known("part", parts, PARTS)
+    chosen = parts or (QUICK_PARTS if quick else PARTS)
+    check_known("part", chosen, PARTS)
     packages = ("onnxruntime", "tritonclient", "aiohttp", "numpy")
     report = new_report("sourcing", packages, NOTES, threads="all")
-    for part, module in ((levels.PART, levels), (tuned.PART, tuned), (cloud.PART, cloud)):
-        if part in parts:
-            report.notes.extend(module.NOTES)
-            with scene() as hosts:
-                count = rounds or (1 if quick else ROUNDS[part])
-                module.measure(report, hosts, case_of(model), count)
-    if travels.PART in parts:
-        report.notes.extend(travels.NOTES)
-        with scene() as hosts:
-            count = rounds or (1 if quick else ROUNDS[travels.PART])
-            travels.measure(report, hosts, made_case(large_model, hosts.scratch), count)
+    with scene() as hosts:
+        for module in (levels, tuned, travels, cloud):
+            if module.PART in chosen:
+                named = large_model if module is travels else model
+                case = made_case(named, hosts.scratch)
+                report.notes.extend(module.NOTES)
+                count = rounds or (1 if quick else ROUNDS[module.PART])
+                module.measure(report, hosts, case, count)
     return report
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = benchmark_parser("sourcing", __doc__, "one round")
-    parser.add_argument("--parts", type=listed, default=PARTS, help=",".join(PARTS))
+    parser = benchmark_parser("sourcing", __doc__, f"one round, {', '.join(QUICK_PARTS)}")
+    parser.add_argument("--parts", type=listed, default=(), help=",".join(PARTS))
     parser.add_argument("--model", default=MODEL, metavar="NAME|FILE")
     parser.add_argument("--large-model", default=LARGE_MODEL, metavar="NAME|FILE", help="travels")
     parser.add_argument("--rounds", type=int, default=0)

@@ -11,14 +11,7 @@ from brisk.errors import UnavailableError
 from brisk_client.benchmarks.harness.remote_entries import ENTRY
 from brisk_client.benchmarks.harness.sampling import in_rounds, one_line
 from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
-from brisk_client.benchmarks.sourcing.scene import (
-    HOST,
-    PATIENCE_S,
-    PEER,
-    REGISTRY,
-    Scene,
-    told,
-)
+from brisk_client.benchmarks.sourcing.scene import EQUAL_MBIT_S, PATIENCE_S, Scene, told
 from brisk_client.benchmarks.start.case import Case
 from brisk_client.fleet.programs import HostProgram
 from brisk_client.report import REASON, Report, check_limit
@@ -27,8 +20,6 @@ PART = "cloud"
 
 BUCKET, REMOTE = "triton's bucket", "model.remote"
 SIDES = (BUCKET, REMOTE)
-
-RATES_MBIT_S = {REGISTRY: 500.0, HOST: 500.0, PEER: 500.0}
 
 LEAST_GAIN = 1.0
 """Of the bucket's time over that of an entry with `model.remote`."""
@@ -44,7 +35,7 @@ NOTES = (
 
 def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
     """Add rows and a check; for a server without such repositories a row with its own words."""
-    report.notes.extend(f"cloud: {line}" for line in scene.shape(RATES_MBIT_S))
+    report.notes.extend(f"links: {line}" for line in scene.shape(EQUAL_MBIT_S))
     remote = scene.publish(case.file, PART, with_form=True)
     buckets = scene.scratch / "buckets"
     write_brisk_entry(buckets / _FOLDER / _REPOSITORY, case.file, ENTRY, {})

@@ -54,7 +54,7 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
         having.say(**json.loads(remote))
         told(starting, "keep", remote=remote)  # links are not shaped yet
         having.hear(120.0)
-        report.notes.extend(f"levels: {line}" for line in scene.shape(RATES_MBIT_S))
+        report.notes.extend(f"links: {line}" for line in scene.shape(RATES_MBIT_S))
 
         def start(level: str) -> Mapping[str, Any]:
             return _start(scene, starting, having, remote, level)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from brisk_client.benchmarks.harness.sampling import in_rounds
-from brisk_client.benchmarks.sourcing.scene import HOST, PEER, REGISTRY, Scene, told
+from brisk_client.benchmarks.sourcing.scene import EQUAL_MBIT_S, Scene, told
 from brisk_client.benchmarks.start.case import Case
 from brisk_client.report import Report, check_limit
 
@@ -16,8 +16,6 @@ PART = "travels"
 
 CHOSEN, FORM, WEIGHTS = "chosen", "form", "weights"
 SIDES = (CHOSEN, FORM, WEIGHTS)
-
-RATES_MBIT_S = {REGISTRY: 500.0, HOST: 500.0, PEER: 500.0}
 
 MOST_OF_FORM = 0.75
 """Of the time with the prepared form: what the courier's choice takes."""
@@ -31,7 +29,7 @@ NOTES = (
 
 def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
     """Add rows and checks."""
-    report.notes.extend(f"travels: {line}" for line in scene.shape(RATES_MBIT_S))
+    report.notes.extend(f"links: {line}" for line in scene.shape(EQUAL_MBIT_S))
     both = scene.publish(case.file, f"{PART}-both", with_form=True)
     remotes = {
         CHOSEN: both,

@@ -3,63 +3,55 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brisk_client.benchmarks.siblings import write_sibling
-from brisk_client.benchmarks.sourcing.scene import HOST, PEER, REGISTRY, Scene, told
+from brisk_client.benchmarks.sourcing.scene import EQUAL_MBIT_S, Scene, told
 from brisk_client.benchmarks.start.case import Case, case_of
 from brisk_client.report import Report, check_limit
 
 PART = "tuned"
 
-BESIDE, ALONE = "beside its sibling", "alone"
-SIDES = (BESIDE, ALONE)
-
-RATES_MBIT_S = {REGISTRY: 500.0, HOST: 500.0, PEER: 500.0}
+BESIDE = "beside its sibling"
 
 MOST_LATE = 0.1
 """Of a warm answer: what the first answer is later than the last byte."""
 
 NOTES = (
     "tuned: other weights of the same structure, published without a form. last: the last byte "
-    "that the start reads is here; late: first less last, over a warm answer of the same start. "
-    "alone: on a server without the sibling",
+    "that the start reads is here; late: first less last, over a warm answer of the same start",
 )
 
 
 def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
     """Add rows and checks."""
-    report.notes.extend(f"tuned: {line}" for line in scene.shape(RATES_MBIT_S))
+    report.notes.extend(f"links: {line}" for line in scene.shape(EQUAL_MBIT_S))
     file = scene.scratch / f"{case.name}-tuned.onnx"
     write_sibling(case.file, file)
     remote = scene.publish(file, PART, with_form=False)
-    found: dict[str, list[Mapping[str, Any]]] = {side: [] for side in SIDES}
     with scene.starting(case_of(str(file))) as starting:
-        for number in range(rounds):
-            for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-                sibling = str(case.file) if side == BESIDE else ""
-                start = told(starting, "away", remote=remote, sibling=sibling, warm=True)
-                found[side].append(start)
-    report.rows.extend(rows(case.name, found))
+        asked = {"remote": remote, "sibling": str(case.file), "warm": True}
+        starts = [told(starting, "away", **asked) for _ in range(rounds)]
+    report.rows.append(row(case.name, starts))
     add_checks(report)
 
 
-def rows(model: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
-    for side, starts in found.items():
-        firsts = [start["first_s"] for start in starts]
-        late = [(start["first_s"] - start["last_s"]) / start["warm_s"] for start in starts]
-        yield {
-            "part": PART,
-            "model": model,
-            "side": side,
-            "first_s": statistics.median(firsts),
-            "spread_s": max(firsts) - min(firsts),
-            "last_s": statistics.median(start["last_s"] for start in starts),
-            "warm_s": statistics.median(start["warm_s"] for start in starts),
-            "late": statistics.median(late),
-            "mb": statistics.median(start["needed_bytes"] for start in starts) / 1e6,
-        }
+def row(model: str, starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all starts."""
+    firsts = [start["first_s"] for start in starts]
+    late = [(start["first_s"] - start["last_s"]) / start["warm_s"] for start in starts]
+    return {
+        "part": PART,
+        "model": model,
+        "side": BESIDE,
+        "first_s": statistics.median(firsts),
+        "spread_s": max(firsts) - min(firsts),
+        "last_s": statistics.median(start["last_s"] for start in starts),
+        "warm_s": statistics.median(start["warm_s"] for start in starts),
+        "late": statistics.median(late),
+        "mb": statistics.median(start["needed_bytes"] for start in starts) / 1e6,
+    }
 
 
 def add_checks(report: Report) -> None:
