@@ -20,13 +20,21 @@ from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport
 from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import doubled, identity, write_entry
-from support.server.running import StartServer, private_runtime, runtime_directory
+from support.server.running import (
+    Endings,
+    StartServer,
+    private_runtime,
+    running_server,
+    runtime_directory,
+)
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 
 X = np.arange(4, dtype=np.float32).reshape(1, 4)
 OPTIONS = ("--model-control-mode=explicit", "--load-model=first")
+LATER = ("second", "third", "texts")
+"""Models that tests load."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,27 +43,52 @@ def _needs_launcher(backends: Path) -> None:
         pytest.skip("there is no C++ compiler")
 
 
+def write_all(repository: Path) -> Path:
+    for name in ("first", *LATER[:2]):
+        write_entry(repository, name, doubled())
+    write_entry(repository, "texts", identity(TensorProto.STRING))
+    return repository
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    for name in ("first", "second", "third"):
-        write_entry(tmp_path / "repository", name, doubled())
-    write_entry(tmp_path / "repository", "texts", identity(TensorProto.STRING))
-    return tmp_path / "repository"
+    return write_all(tmp_path / "repository")
 
 
-@pytest.fixture
-def server(repository: Path, start_server: StartServer) -> TritonServer:
-    running = start_server(repository, OPTIONS)
-    with TIMED:
-        wait_until(lambda: listens(running), "a fork server", 30)
-    return running
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory,
+    installation: ServerInstallation,
+    backends: Path,
+    endings: Endings,
+) -> Iterator[TritonServer]:
+    """Of all tests that leave it as it was: ``control`` unloads what they have loaded."""
+    folder = tmp_path_factory.mktemp("forked-stubs")
+    repository = write_all(folder / "repository")
+    with running_server(
+        installation, repository, backends, folder / "log", OPTIONS, endings=endings
+    ) as running:
+        yield running
 
 
 @pytest.fixture
 def control(server: TritonServer) -> Iterator[http.InferenceServerClient]:
+    with TIMED:
+        wait_until(lambda: listens(server), "a fork server", 30)
     client = http.InferenceServerClient(server.endpoints.http, network_timeout=120.0)
     yield client
+    for each in client.get_model_repository_index():
+        if each["name"] in LATER and each.get("state") == "READY":
+            client.unload_model(each["name"])
     client.close()
+    with TIMED:
+        wait_until(lambda: not any_of(server, LATER), "the end of what the test has loaded", 30)
+
+
+def any_of(server: TritonServer, models: tuple[str, ...]) -> bool:
+    """Whether any process is a stub of these."""
+    lines = str(command_lines(runtime_directory(server)))
+    return any(f"/{model}/1/" in lines for model in models)
 
 
 def command_lines(runtime: Path) -> dict[int, str]:
@@ -102,7 +135,7 @@ def test_later_stubs_are_forks_and_answer_like_the_first(
     server: TritonServer, control: http.InferenceServerClient
 ) -> None:
     fork_server = named(server, "brisk: forks stubs")
-    for model in ("second", "third", "texts"):
+    for model in LATER:
         control.load_model(model)
         assert parent_of(stub_of(server, model)) == fork_server
     assert parent_of(stub_of(server, "first")) == server.pid
