@@ -24,7 +24,7 @@ from tritonclient.grpc import InferenceServerClient
 from brisk.artefacts.room import ARTEFACT
 from brisk.copies.courier import Courier
 from brisk.copies.local import LocalCopy, remote_directory
-from brisk.copies.manifest import NAME, Manifest, Range, write_manifest
+from brisk.copies.manifest import NAME, Range, write_manifest
 from brisk.errors import ArtefactError
 from brisk.publishing.describing import cuts_of, describe
 from brisk.publishing.writing import publish
@@ -212,18 +212,20 @@ def publish_model(file: Path, folder: Path, *, with_form: bool) -> bytes:
     return text
 
 
-def needed_parts(manifest: Manifest, form: int | None) -> list[Range]:
-    """What a start reads behind the head: a form, by its number, or else the weights."""
-    if form is None:
-        return list(manifest.order)
-    return [Range(form, 0, manifest.files[form].size)]
+def whole(copy: LocalCopy) -> tuple[str, list[Range]] | None:
+    """What of a copy a start has that needs no more: all of a form, or all weights, and where they
+    are. None while both are on their way.
 
-
-def taken_form(copy: LocalCopy) -> int | None:
-    """The number of the form that a copy has or is getting; None where it has none."""
-    files = enumerate(copy.manifest.files)
-    taken = (n for n, file in files if file.form.endswith(ARTEFACT) and copy.path(n).exists())
-    return next(taken, None)
+    What a start does not take comes behind what it takes, or never.
+    """
+    files = copy.manifest.files
+    for number, file in enumerate(files):
+        if file.form.endswith(ARTEFACT) and copy.path(number).exists():
+            parts = [Range(number, 0, file.size)]
+            if copy.is_here(copy.spans(parts)):
+                return FORM, parts
+    parts = list(copy.manifest.order)
+    return (WEIGHTS, parts) if copy.is_here(copy.spans(parts)) else None
 
 
 class _Seen:
@@ -241,13 +243,12 @@ class _Seen:
             raise SystemExit(f"not all bytes came within {_LAST_BYTE_S:g} s")
 
     def look(self, copy: LocalCopy) -> bool:
-        """Whether all is here of the form that was taken, or of the weights."""
-        form = taken_form(copy)
-        parts = needed_parts(copy.manifest, form)
-        if not copy.is_here(copy.spans(parts)):
+        """Whether a form is here, or the weights."""
+        found = whole(copy)
+        if found is None:
             return False
         self.at_s = time.perf_counter()
-        self.took = WEIGHTS if form is None else FORM
+        self.took, parts = found
         self.needed_bytes = copy.manifest.gathered_range.size + sum(part.size for part in parts)
         self._is_here.set()
         return True

@@ -27,9 +27,8 @@ from brisk_client.benchmarks.harness.remote_entries import (
     ENTRY,
     OTHER,
     RemoteHost,
-    needed_parts,
     remote_host,
-    taken_form,
+    whole,
 )
 from brisk_client.benchmarks.harness.served_entries import write_brisk_entry
 from brisk_client.benchmarks.harness.served_server import FAILURES
@@ -60,11 +59,11 @@ class Program:
     def keep(self, remote: str) -> dict[str, Any]:
         """Start the server that stays, with the whole copy and the ordinary entry's form."""
         host = self._kept = self._stack.enter_context(remote_host())
-        write_brisk_entry(host.repository, self._case.file, PLAIN, {})
-        _prepare(host.repository / PLAIN / "1" / "model.onnx", host.cache)
         host.start_remote(self._case, remote)
         host.warm_s(self._case)
         host.unload()
+        write_brisk_entry(host.repository, self._case.file, PLAIN, {})
+        _prepare(host.repository / PLAIN / "1" / "model.onnx", host.cache)
         host.start(self._case, PLAIN)
         warm_s = host.warm_s(self._case, PLAIN)
         host.unload(PLAIN)
@@ -78,8 +77,9 @@ class Program:
         host, copy = self._kept, self._copy
         assert host is not None
         assert copy is not None
-        form = taken_form(copy)
-        parts = needed_parts(copy.manifest, form)
+        found = whole(copy)
+        assert found is not None
+        _, parts = found
         files = files_of(host.cache)
         bytes_per_s = 0.0
         if place == DISK:
