@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from brisk.artefacts import store
-from brisk.artefacts.container import KEY_BYTES, make_key, read_key
+from brisk.artefacts.seals import KEY_BYTES, make_key, read_key
 from brisk.errors import InvalidConfigurationError
 from brisk.fork_server import build
 from brisk.fork_server.build import LAUNCHER, place_launchers

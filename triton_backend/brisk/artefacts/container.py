@@ -17,15 +17,12 @@ other bytes.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import json
 import mmap
 import os
-import secrets
 import struct
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -35,18 +32,16 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from brisk.artefacts import lease, room, store
+from brisk.artefacts.seals import DIGEST_BYTES as DIGEST_BYTES  # who publishes takes it here
+from brisk.artefacts.seals import FORMAT, MAGIC, MOST_MANIFEST_BYTES, make_key, read_key, seal
 from brisk.errors import ArtefactError
-from brisk.ownership import make_private, open_own
+from brisk.ownership import open_own
 from brisk.paths import is_kept
 
 PAGE_BYTES = 4096
-MAGIC = b"BRISKART"
-FORMAT = 3
 _START = struct.Struct("<8sQQQ32s")
-DIGEST_BYTES = KEY_BYTES = 32
 HEADER_BYTES = _START.size + DIGEST_BYTES
 ALIGNMENT = 64
-MOST_MANIFEST_BYTES = 1 << 28
 
 _DIGITS = 2 * DIGEST_BYTES
 
@@ -308,43 +303,3 @@ class ContainerDraft:
         size = self.size
         self._file.seek(0)
         self._file.write(header(text, size, make_key()))
-
-
-def seal(content: bytes, key: bytes) -> bytes:
-    return hashlib.blake2b(
-        content, digest_size=DIGEST_BYTES, key=key, person=b"brisk artefact"
-    ).digest()
-
-
-def read_key(environment: Mapping[str, str] = os.environ) -> bytes:
-    """Raises FileNotFoundError where there is none yet, PermissionError where another user could
-    have made or read it, OSError.
-    """
-    path = store.artefacts_directory(environment) / "key"
-    with open(open_own(path, is_secret=True), "rb") as file:
-        key = file.read(KEY_BYTES + 1)
-    if len(key) != KEY_BYTES:
-        raise PermissionError(f"{path} is no key of {KEY_BYTES} bytes; remove it")
-    return key
-
-
-def make_key() -> bytes:
-    """The key, made unless it is there: processes that come together all get the same one.
-
-    Raises OSError as ``read_key`` does, and where the cache directory cannot be written.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        return read_key()
-    directory = store.artefacts_directory()
-    make_private(directory)
-    descriptor, draft = tempfile.mkstemp(prefix=".key.", dir=directory)  # of mode 0600
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(KEY_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was first: its key holds
-            os.link(draft, directory / "key")
-    finally:
-        os.unlink(draft)
-    return read_key()

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from brisk.artefacts.content import note_names
+from brisk.artefacts.seals import FORMAT, MAGIC, MOST_MANIFEST_BYTES, make_key, seal
 from brisk.artefacts.store import artefacts_directory
 from brisk.copies.local import (
     FORMS_FOLDER,
@@ -185,8 +186,6 @@ class ArrivingCopy:
         front = Range(number, 0, min(SEAL.stop, size))
         if not self._is_here(front):
             return (front,)
-        from brisk.artefacts.container import FORMAT, MAGIC, MOST_MANIFEST_BYTES  # with numpy
-
         head = self.read(*front)
         magic, version, length, stated = _FORM_START.unpack_from(head.ljust(SEAL.stop, b"\0"))
         if (magic, version, stated) != (MAGIC, FORMAT, size) or length > MOST_MANIFEST_BYTES:
@@ -296,8 +295,6 @@ class ArrivingCopy:
 
 def _sealed(data: bytes) -> bytes:
     """The first chunk of a prepared form with this machine's seal."""
-    from brisk.artefacts.container import make_key, seal  # with numpy: by who takes a form alone
-
     start = data[: SEAL.start]
     return start + seal(start, make_key()) + data[SEAL.stop :]
 
