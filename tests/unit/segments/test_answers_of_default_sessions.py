@@ -4,7 +4,7 @@ ONNX Runtime's own session of the file does: quantised networks are where that i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from brisk.segments.prepared.oracle import WholeModel, are_alike, differing_outp
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.session import onnxruntime
 from brisk.segments.source import Source
-from brisk.segments.starting import start_segments
+from brisk.segments.starting import StartingSegments, start_segments
 from brisk.tuning import SessionTuning
 from support.models.quantised_models import (
     CASES,
@@ -44,8 +44,15 @@ def written(case: Quantised, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
-def stages(path: Path, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """The only output, by each program that requests may meet."""
+def stages(
+    path: Path, several: Sequence[Mapping[str, np.ndarray]]
+) -> Iterator[tuple[str, list[np.ndarray]]]:
+    """The only output for each of these inputs, by each program that requests may meet."""
+
+    def answers(starting: StartingSegments) -> list[np.ndarray]:
+        found = [run_serially(starting.program, inputs) for inputs in several]
+        return [output for outputs in found for output in outputs.values()]
+
     prepared = prepare(path, THREADS).path
     sources: Mapping[str, Source] = {
         "first": BareModel(path, THREADS),
@@ -55,21 +62,22 @@ def stages(path: Path, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[str, 
     }
     for name, source in sources.items():
         starting = start_segments(source)
-        yield name, *run_serially(starting.program, inputs).values()
+        yield name, answers(starting)
         assert starting.load_warm(lambda: True)
-        yield f"{name}, exchanged", *run_serially(starting.program, inputs).values()
+        yield f"{name}, exchanged", answers(starting)
     starting = start_segments(BareModel(path, THREADS))
     starting.table.work("all")
     assert starting.moved_to(PreparedModel(prepared, path, THREADS), lambda: True)
-    yield "moved to prepared", *run_serially(starting.program, inputs).values()
+    yield "moved to prepared", answers(starting)
 
 
 def assert_alike(path: Path, case: Quantised) -> None:
-    for inputs in case.inputs:
-        (expected,) = whole(path, inputs).values()
-        largest = np.abs(expected).max()
-        for stage, found in stages(path, inputs):
-            np.testing.assert_allclose(found, expected, 1e-3, 1e-4 * largest, err_msg=stage)
+    expected = [output for inputs in case.inputs for output in whole(path, inputs).values()]
+    for stage, answers in stages(path, case.inputs):
+        assert len(answers) == len(expected) == len(case.inputs), "one output each"
+        for wanted, found in zip(expected, answers, strict=True):
+            close = 1e-4 * np.abs(wanted).max()
+            np.testing.assert_allclose(found, wanted, 1e-3, close, err_msg=stage)
 
 
 @pytest.mark.parametrize("name", CASES)
