@@ -84,9 +84,13 @@ class Scene:
         )
 
     def starting(self, case: Case) -> HostProgram:
-        """The program that starts the model in the host. Not started yet."""
+        """The program that starts the model in the host. Not started yet.
+
+        What it leaves when it is killed lies in ``scratch``.
+        """
         command = [sys.executable, "-m", f"{_PACKAGE}.host", str(case.file)]
-        return HostProgram(self.host, command, dict(os.environ))
+        environment = {**os.environ, "TMPDIR": str(self.scratch)}
+        return HostProgram(self.host, command, environment)
 
     def with_copy(self) -> HostProgram:
         """The program in the peer that has a copy. Not started yet."""
@@ -114,8 +118,8 @@ class Scene:
 def scene() -> Iterator[Scene]:
     """Its links are not shaped yet. Raises NoNamespacesError."""
     with (
-        rack([REGISTRY, HOST, PEER]) as machines,
         tempfile.TemporaryDirectory(prefix="brisk-sourcing-") as name,
+        rack([REGISTRY, HOST, PEER]) as machines,  # left first: nothing writes there any more
         contextlib.ExitStack() as stack,
     ):
         scratch = Path(name)

@@ -91,14 +91,15 @@ def run(
     packages = ("onnxruntime", "tritonclient", "aiohttp", "numpy")
     report = new_report("streamed", packages, NOTES, threads="all")
     with (
-        rack(["registry", "host"]) as machines,
-        tempfile.TemporaryDirectory(prefix="brisk-streamed-models-") as scratch,
+        tempfile.TemporaryDirectory(prefix="brisk-streamed-") as scratch,
+        rack(["registry", "host"]) as machines,  # left first: nothing writes there any more
     ):
         cases = [made_case(name, Path(scratch)) for name in named]
         links = Links(machines)
         links.shape_all(rate)
         report.notes.extend(str(carried) for carried in links.check())
-        race = _Race(machines["registry"], machines["host"], sides, rounds or (3 if quick else 5))
+        count = rounds or (3 if quick else 5)
+        race = _Race(machines["registry"], machines["host"], Path(scratch), sides, count)
         for case in cases:
             _measure(report, race, case, rate)
         for label, file in found.items():
@@ -161,10 +162,11 @@ def _rows(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Race:
-    """Who serves, who starts, which sides, how often."""
+    """Who serves, who starts, where what is left lies, which sides, how often."""
 
     registry: NamespaceHost
     host: NamespaceHost
+    scratch: Path
     sides: Sequence[str]
     rounds: int
 
@@ -182,7 +184,8 @@ class _Race:
             told = {side: _told(case.file, side, folder, place) for side in self.sides}
             program = "brisk_client.benchmarks.streamed.host"
             command = [sys.executable, "-m", program, str(case.file)]
-            starting = stack.enter_context(HostProgram(self.host, command, dict(os.environ)))
+            environment = {**os.environ, "TMPDIR": str(self.scratch)}
+            starting = stack.enter_context(HostProgram(self.host, command, environment))
             for number in range(self.rounds):
                 for side in self.sides if number % 2 == 0 else self.sides[::-1]:
                     starting.say(**told[side])
