@@ -150,7 +150,7 @@ def test_a_cut_that_changes_answers_is_refused_and_the_model_prepared_whole(
     monkeypatch.setattr(cutting, "MOST_LOSS", 9)
     monkeypatch.setattr(cutting, "_QUANTISES", "")
     monkeypatch.setattr(cutting, "_SCALES_BACK", "")
-    case = chain_on_integers()
+    case = chain_on_integers(stages=5)
     path = written(case, tmp_path)
     bare = BareModel(path, THREADS)
     assert len(bare.segments) > 1
