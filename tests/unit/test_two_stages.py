@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,8 @@ pytest.importorskip("xdist", reason="pytest-xdist is not installed")
 from two_stages import BESIDE, MARK, TwoStages, is_timed
 
 ROOT = Path(__file__).resolve().parents[2]
+CLOCKS = re.compile(r"perf_counter|process_time|processor_s|cpu_s|monotonic\(\) - ")
+"""What a file that measures a time has in it."""
 
 GRAPH = [f"tests/unit/graph/test_element_types.py::test_{number}" for number in range(4)]
 WIRE = [f"tests/unit/protocol/test_codec.py::test_{number}[a::b]" for number in range(4)]
@@ -92,13 +95,15 @@ def test_a_process_that_has_files_beside_others_is_given_whole_files() -> None:
 
 
 def test_what_starts_servers_is_marked() -> None:
-    """But for what asserts nothing about times; what compares none runs beside others."""
+    """But for what asserts nothing about times; what measures none runs beside others."""
     files = [*(ROOT / "tests" / "server").rglob("test_*.py")]
     marked = {file for file in files if MARK in file.read_text()}
     beside = {file for file in marked if BESIDE in file.read_text()}
     assert len(marked) > len(files) / 2
     assert {file for file in files if is_timed(file)} == marked - beside
     assert 0 < len(beside) < len(marked)
+    measuring = {file.name for file in beside if CLOCKS.search(file.read_text())}
+    assert measuring <= {"test_completed_view.py"}, "which has a bound of seconds"
 
 
 def test_a_mark_within_a_text_is_none() -> None:

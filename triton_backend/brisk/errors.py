@@ -77,3 +77,8 @@ class InternalError(BriskError):
 def named_error(code: str, message: str) -> BriskError:
     """The error that crossed the wire; an InternalError where the code is unknown."""
     return _BY_CODE.get(code, InternalError)(message)
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """For messages: ``1 segment``, ``2 segments``. ``plural``: where that takes more than an s."""
+    return f"{count} {noun if count == 1 else plural or noun + 's'}"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
-from brisk.errors import ArtefactError, BriskError
+from brisk.errors import ArtefactError, BriskError, counted
 from brisk.fork_server.build import LAUNCHER
 from brisk.fork_server.start import SETTING
 from brisk.ownership import check_directory
@@ -21,7 +21,6 @@ from brisk.triton.options import option
 from brisk.triton.server_preload import is_preloaded, unstartable
 from brisk.tuning import SessionTuning
 from brisk.view.entry_text import written_config
-from brisk.wording import counted
 
 IMPORT_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 5.0

@@ -15,12 +15,12 @@ from brisk.doctor.deployment import (
     running,
     unknown,
 )
+from brisk.errors import counted
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.settings import unknown_variables
 from brisk.triton.regions import left
-from brisk.wording import counted
 
 CONNECT_TIMEOUT_S = 5.0
 

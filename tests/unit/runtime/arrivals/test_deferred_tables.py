@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from brisk.artefacts.container import HEADER_BYTES
 from brisk.copies.manifest import Range
 from brisk.errors import UnavailableError
 from brisk.publishing.describing import describe
@@ -81,6 +82,21 @@ def test_so_is_a_prepared_form_in_sessions_of_its_own(model: Path) -> None:
     session = plain.open(0).session
     assert PreparedModel(form, model, 1).open(0).session is session
     assert apart.open(0).session is not session
+
+
+def test_of_a_form_whose_segments_have_not_come_they_are_known(model: Path) -> None:
+    """Its header and its manifest are there, as where it arrives."""
+    prepare(model, 1)
+    form = find_prepared(model)
+    assert form is not None
+    there = deferred(PreparedModel(form, model, 1))
+    content = form.read_bytes()
+    manifest_bytes = int.from_bytes(content[16:24], "little")
+    form.chmod(0o600)
+    with form.open("r+b") as file:
+        file.seek(HEADER_BYTES)
+        file.write(bytes(len(content) - HEADER_BYTES - manifest_bytes))
+    assert deferred(PreparedModel(form, model, 1)) == there
 
 
 def test_a_damaged_table_is_none_of_an_opening(model: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from brisk.wording import counted
+from brisk.errors import counted
 
 cache = typer.Typer(
     name="cache",

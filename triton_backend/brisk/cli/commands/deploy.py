@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from brisk.cli.commands.models import ModelArgument, for_each_entry, version_files
-from brisk.errors import InvalidConfigurationError
-from brisk.wording import counted
+from brisk.errors import InvalidConfigurationError, counted
 
 
 def install(

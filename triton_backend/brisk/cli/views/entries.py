@@ -9,13 +9,13 @@ from google.protobuf import text_format
 
 from brisk.cli.commands.models import model_file
 from brisk.cli.views.segments import size_text
+from brisk.errors import counted
 from brisk.pipelines import read_pipeline
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.segments.model.sources import BareModel
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE
 from brisk.stub.config.signature import model_signature
 from brisk.view.entry_text import SCHEMA, completed_fields
-from brisk.wording import counted
 
 
 def configuration_text(model_directory: Path, default_max_batch_size: int | None = None) -> str:

@@ -17,7 +17,7 @@ from typing import cast
 
 import numpy as np
 
-from brisk.errors import BriskError, InternalError, InvalidRequestError
+from brisk.errors import BriskError, InternalError, InvalidRequestError, counted
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import Variable
 from brisk.pipelines import (
@@ -42,7 +42,6 @@ from brisk.runtime.pipelines.frame import (
 )
 from brisk.runtime.pipelines.latency import Shapes
 from brisk.segments.values import Value
-from brisk.wording import counted
 
 RUNS = 4
 """Of each network; the first one, which warms caches, does not count."""

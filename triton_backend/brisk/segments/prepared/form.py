@@ -43,7 +43,7 @@ from brisk.tuning import SessionTuning
 if TYPE_CHECKING:
     from brisk.segments.prepared.siblings import Sibling  # with onnx
 
-SCHEMA = 10
+SCHEMA = 11
 
 
 class _Manner(NamedTuple):
@@ -172,18 +172,14 @@ class PreparedModel(Source):
         kept = self.kept[index]
         if not self.is_own:
             return ()
-        from onnx import ModelProto
-
-        from brisk.segments.model.row_tables import row_tables
-
-        graph = ModelProto.FromString(self.container.copied(kept.proto)).graph
-        blobs = {weight.name: blob for weight, blob in zip(kept.weights, kept.blobs, strict=True)}
+        inputs = {variable.name for variable in self.plan.inputs}
         found = []
-        for table in row_tables(graph, {variable.name for variable in self.plan.inputs}):
-            if (blob := blobs.get(table.name)) is not None and kept.blobs.count(blob) == 1:
+        for weight, blob in zip(kept.weights, kept.blobs, strict=True):
+            ids = dict(kept.tables).get(weight.name)
+            if ids in inputs and kept.blobs.count(blob) == 1:
                 place = self.container.place(blob)
                 where = FileBytes(self.path, place.offset, place.size)
-                found.append(RowTable(table.ids, where, table.rows))
+                found.append(RowTable(ids, where, weight.shape[0]))
                 self.container.vouch_for(blob)
                 self._deferred.add(index)
         return found
@@ -338,6 +334,7 @@ class PreparedModel(Source):
             bool(record["needs_packing"]),
             str(record["digest"]),
             read_structure(record["structure"], self._weight),
+            tuple((str(name), str(ids)) for name, ids in record["tables"]),
         )
 
     def _weight(self, name: str, kind: int, shape: Sequence[int], blob: int) -> Weight:

@@ -40,6 +40,7 @@ class KeptSegment:
     ``needs_packing``: whether it answers otherwise where its weights are not packed.
     ``digest``: of all that a session is made from, by which equal segments are known.
     ``structure``: by which models of other weights are known; None where they cannot share.
+    ``tables``: weights of which a run reads rows, each with the input that names them.
     """
 
     proto: int
@@ -51,6 +52,7 @@ class KeptSegment:
     needs_packing: bool
     digest: str
     structure: KeptStructure | None = None
+    tables: tuple[tuple[str, str], ...] = ()
 
     @property
     def packs_for_a_row(self) -> bool:

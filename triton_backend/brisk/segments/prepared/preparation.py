@@ -270,6 +270,7 @@ class _Making:
                 "batch_gain": tried.batch_gain,
                 "pattern_gain": pattern_gain,
                 "needs_packing": tried.needs_packing,
+                "tables": [[table.name, table.ids] for table in saved.tables],
                 "digest": whole.hexdigest(),
                 "structure": self._structure_record(tried.structure, recipes, draft),
             }

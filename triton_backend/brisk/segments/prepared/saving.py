@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -25,7 +26,7 @@ from brisk.graph.files.tensors import external_range
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import operators_of, reads_of
 from brisk.segments.model.model_file import ModelFile
-from brisk.segments.model.row_tables import row_tables
+from brisk.segments.model.row_tables import NamedTable, row_tables
 from brisk.segments.session import (
     FOLDER_ENTRY,
     IN_PLACE_BYTES,
@@ -49,6 +50,7 @@ class OptimisedSegment:
     proto: bytes
     weights: tuple[Weight, ...]
     needs_packing: bool
+    tables: tuple[NamedTable, ...] = ()
 
 
 def save_optimised(
@@ -93,9 +95,10 @@ def save_optimised(
             f"{label}: ONNX Runtime {library.__version__} cannot save it optimised: {error}"
         ) from error
     content = np.memmap(data, np.uint8, "r") if data.exists() else np.zeros(0, np.uint8)
-    weights = _take_weights(proto, content, label)
+    tables = tuple(row_tables(proto.graph, {info.name for info in proto.graph.input}))
+    weights = _take_weights(proto, content, label, {table.name for table in tables})
     needs_packing = NEEDS_PACKING in operators_of(proto)
-    return OptimisedSegment(proto.SerializeToString(), weights, needs_packing), session
+    return OptimisedSegment(proto.SerializeToString(), weights, needs_packing, tables), session
 
 
 def _check_room(folder: Path, needed_bytes: int) -> None:
@@ -107,7 +110,9 @@ def _check_room(folder: Path, needed_bytes: int) -> None:
         )
 
 
-def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[Weight, ...]:
+def _take_weights(
+    proto: ModelProto, content: np.ndarray, label: str, tables: Collection[str]
+) -> tuple[Weight, ...]:
     """The weights that lie in ``content``; in ``proto`` they are then said to lie nowhere.
 
     What no session can be given, tensors of bodies among them, goes into ``proto``. Raises
@@ -135,8 +140,6 @@ def _take_weights(proto: ModelProto, content: np.ndarray, label: str) -> tuple[W
             tensor.data_location = TensorProto.DEFAULT
             del tensor.external_data[:]
     order = _order_of_use(proto.graph)
-    inputs = {info.name for info in proto.graph.input}
-    tables = {each.name for each in row_tables(proto.graph, inputs)}
     return tuple(
         sorted(found, key=lambda each: (each.name in tables, order.get(each.name, len(order))))
     )
