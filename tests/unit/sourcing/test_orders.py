@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brisk.copies.manifest import Manifest, Range
 from brisk.errors import ProtocolError
-from brisk.sourcing.policies.choosing import next_run, run_chunks
+from brisk.sourcing.policies.choosing import least_chunks, next_run, run_chunks
 from brisk.sourcing.policies.stretches import (
     Layout,
     Stretch,
@@ -264,3 +264,10 @@ def test_so_much_is_asked_for_as_comes_in_a_second_and_never_too_little() -> Non
     assert run_chunks(100 * CHUNK, CHUNK) == 100
     assert run_chunks(100 * CHUNK, CHUNK, 0.25) == 25
     assert run_chunks(0.0, CHUNK) == 4
+
+
+def test_no_less_is_asked_for_than_comes_while_a_request_is_answered() -> None:
+    """One row of a table from a host beside, or with its neighbours from a far one."""
+    assert least_chunks(100 * CHUNK, CHUNK, 0.001) == 1
+    assert least_chunks(100 * CHUNK, CHUNK, 0.05) == 5
+    assert least_chunks(0.0, CHUNK, 0.05) == 1

@@ -108,6 +108,10 @@ class Fetch:
             found |= awaited.bits
         return found & ~self.here
 
+    @property
+    def has_several_askers(self) -> bool:
+        return len(self._awaited) > 1
+
     async def wait_for(
         self, parts: Sequence[Range], problem: Callable[[], str], every_s: float = TOLD_S
     ) -> AsyncIterator[FetchProgress]:

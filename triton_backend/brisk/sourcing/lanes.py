@@ -167,6 +167,11 @@ class Supplier:
     def is_usable(self) -> bool:
         return not self.is_blamed and not self.rests_s
 
+    @property
+    def answer_s(self) -> float:
+        """From a request to the first byte of its answer, usually."""
+        return self._answer_s
+
     def measured(self, least_s: float) -> float:
         """Bytes/s that it gives; 0 where it has not been asked for ``least_s`` on end."""
         now_s = self._clock()

@@ -194,11 +194,14 @@ class Supply:
         most = max(FIRST_CHUNKS, supplier.meter.total // chunk_bytes)
         if self._best.get(supplier.name):
             most = choosing.run_chunks(self._speed(supplier), chunk_bytes)
+        least = choosing.USUAL_LEAST_CHUNKS
+        if fetch.has_several_askers:  # rows of a table, beside all else
+            least = choosing.least_chunks(self._speed(supplier), chunk_bytes, supplier.answer_s)
         run = None
         if supplier.is_starved and (known := self._known.get(supplier.name)) is not None:
-            run = choosing.next_run(fetch.wanted, allowed & known.told.here, most)
+            run = choosing.next_run(fetch.wanted, allowed & known.told.here, most, least)
         if run is None:
-            run = choosing.next_run(fetch.wanted, allowed, most)
+            run = choosing.next_run(fetch.wanted, allowed, most, least)
         if run is None:
             return None
         file = layout.file(layout.place(run.start)[0])

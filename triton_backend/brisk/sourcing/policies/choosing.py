@@ -313,7 +313,7 @@ def _more(
     return sorted(idle, key=lambda each: -each.bytes_per_s)[:MOST_MORE]
 
 
-def next_run(wanted: Sequence[Stretch], allowed: int, most: int, least: int = 4) -> Stretch | None:
+def next_run(wanted: Sequence[Stretch], allowed: int, most: int, least: int) -> Stretch | None:
     """The next chunks to ask a source for: the first that are ``allowed``, side by side, and a
     few behind them where they are fewer than ``least``."""
     for stretch in wanted:
@@ -324,6 +324,15 @@ def next_run(wanted: Sequence[Stretch], allowed: int, most: int, least: int = 4)
             return first_stretch(allowed, Stretch(found.start, found.start + least), least)
         return found
     return None
+
+
+USUAL_LEAST_CHUNKS = 4
+"""That are asked for at once, where nobody waits for a few among many."""
+
+
+def least_chunks(bytes_per_s: float, chunk_bytes: int, answer_s: float) -> int:
+    """Fewer are not asked for at once: what comes in the time in which a request is answered."""
+    return max(1, math.ceil(bytes_per_s * answer_s / chunk_bytes))
 
 
 def run_chunks(bytes_per_s: float, chunk_bytes: int, seconds: float = 1.0) -> int:
