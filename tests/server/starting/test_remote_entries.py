@@ -10,6 +10,7 @@ import pytest
 from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
+from brisk.cli.views.checking import PROBLEM, check_repository
 from brisk.copies.manifest import write_manifest
 from brisk.publishing.describing import describe
 from brisk.publishing.writing import publish, remote_text
@@ -17,6 +18,7 @@ from brisk_client.inference import InferenceClient, Transport
 from support.hosts.registry import Registry, registry_of
 from support.models.segment_models import chain, whole
 from support.server.running import StartServer
+from support.server.serve_command import Serving
 
 pytestmark = [pytest.mark.server]
 
@@ -30,11 +32,14 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
         yield made
 
 
-def write_remote(repository: Path, name: str, text: str) -> None:
+def write_remote(
+    repository: Path, name: str, text: str, config: str | None = 'backend: "brisk"\n'
+) -> None:
     folder = repository / name / "1"
     folder.mkdir(parents=True)
     (folder / "model.remote").write_text(text)
-    (folder.parent / "config.pbtxt").write_text('backend: "brisk"\n')
+    if config is not None:
+        (folder.parent / "config.pbtxt").write_text(config)
 
 
 def test_an_entry_without_a_model_is_completed_served_and_asked_while_its_model_arrives(
@@ -69,3 +74,26 @@ def test_an_entry_without_a_model_is_completed_served_and_asked_while_its_model_
         registry.let_go()
         answer = client.infer("there", {"x": values})
     np.testing.assert_allclose(answer["y"], whole(model, {"x": values})["y"], rtol=1e-3, atol=1e-4)
+
+
+def test_an_entry_of_nothing_but_model_remote_is_served_and_looked_at(
+    tmp_path: Path, serve: Serving, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of nothing but ``model.onnx`` is: ``brisk serve`` completes what Triton reads."""
+    model = chain(tmp_path / "model.onnx", width=WIDTH)
+    described = describe(model, 2, with_form=False)
+    publish(described, str(registry.folder / "m"))
+    text = remote_text(f"{registry.url}/m", write_manifest(described.manifest))
+    repository = tmp_path / "repository"
+    write_remote(repository, "bare", text, config=None)
+    values = np.random.default_rng(0).standard_normal((2, WIDTH)).astype("f4")
+    with serve(tmp_path, [repository]) as served:
+        monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("BRISK_RUNTIME_DIR", str(served.runtime))
+        with InferenceClient(served.url_of("http"), Transport.HTTP) as client:
+            answer = client.infer("bare", {"x": values})
+        np.testing.assert_allclose(
+            answer["y"], whole(model, {"x": values})["y"], rtol=1e-3, atol=1e-4
+        )
+        found = list(check_repository(repository))
+    assert [remark.severity for remark in found if remark.severity == PROBLEM] == []

@@ -179,7 +179,7 @@ def test_config_writes_the_file_once_and_overwrites_only_when_forced(tmp_path: P
     assert "max_batch_size: 4" in written
     again = run("config", entry, "--max-batch-size", "2")
     assert again.returncode == 1
-    assert "--force overwrites it" in again.stderr
+    assert "--force adds what it lacks" in again.stderr
     assert (entry / "config.pbtxt").read_text() == written
     assert run("config", entry, "--max-batch-size", "2", "--stdout").stdout == written.replace(
         "max_batch_size: 4", "max_batch_size: 2"

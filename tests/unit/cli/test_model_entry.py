@@ -107,3 +107,22 @@ def test_an_entry_without_versions_says_what_was_expected(tmp_path: Path) -> Non
         InvalidModelError, match=r"no version: expected a file like .*1/model.onnx"
     ):
         version_files(tmp_path)
+
+
+def test_what_an_entry_says_itself_stays_and_the_rest_is_added(tmp_path: Path) -> None:
+    entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    own = (
+        "# ours\n"
+        'platform: "onnxruntime_onnx"\n'
+        "max_batch_size: 32\n"
+        'parameters { key: "brisk_max_class" value { string_value: "realtime" } }\n'
+    )
+    (entry / "config.pbtxt").write_text(own)
+    text = configuration_text(entry)
+    assert text.startswith(own)
+    written = text_format.Parse(text, SCHEMA.ModelConfig())
+    assert (written.platform, written.backend, written.name) == ("onnxruntime_onnx", "", "net")
+    assert written.max_batch_size == 32
+    assert [tensor.name for tensor in (*written.input, *written.output)] == ["x", "y"]
+    (entry / "config.pbtxt").write_text(text)
+    assert configuration_text(entry) == text.rstrip()

@@ -11,6 +11,7 @@ from brisk.doctor import gpus, installation, machine
 from brisk.doctor.deployment import Deployment, Finding, Findings, Severity
 
 CHECKS: dict[str, Callable[[Deployment], Findings]] = {
+    "server": machine.server,
     "runtime's Python": installation.interpreter,
     "runtime": installation.runtime,
     "GPUs": gpus.gpus,

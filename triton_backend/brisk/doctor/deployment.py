@@ -90,10 +90,13 @@ def running(deployment: Deployment) -> Status | None:
 def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
     """``repositories`` beside those that the server was started with.
 
-    Of several servers, the one whose ``BRISK_RUNTIME_DIR`` is this process's own is taken.
+    Where this process has a ``BRISK_RUNTIME_DIR``, a server with another one is somebody else's.
+    Else any is taken, first one that has none either.
     """
     own = os.environ.get("BRISK_RUNTIME_DIR")
     servers = sorted(_servers(), key=lambda found: found[1].get("BRISK_RUNTIME_DIR") != own)
+    if own:
+        servers = [found for found in servers if found[1].get("BRISK_RUNTIME_DIR") == own]
     if not servers:
         return Deployment(
             None, os.environ, (), tuple(repositories), device, Path("/dev/shm"), _cgroup("self")

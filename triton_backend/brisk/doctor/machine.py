@@ -19,7 +19,7 @@ from brisk.errors import counted
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
-from brisk.settings import unknown_variables
+from brisk.settings import runtime_directory, unknown_variables
 from brisk.triton.regions import left
 
 CONNECT_TIMEOUT_S = 5.0
@@ -29,6 +29,22 @@ WANTED_MEMORY_BYTES = 256 * 2**20
 NEEDED_MEMORY_BYTES = 16 * 2**20
 _MOST_NAMED = 3
 _CGROUPS = Path("/sys/fs/cgroup")
+
+
+def server(deployment: Deployment) -> Findings:
+    """Whose settings are looked at."""
+    place = runtime_directory(deployment.environment)
+    if deployment.server is None:
+        return good(
+            f"none of this user runs with runtime directory {place}: looked at is what this "
+            "shell's environment would give one"
+        )
+    named = ", ".join(map(str, deployment.repositories)) or "no repository that can be seen"
+    found = good(f"process {deployment.server}, {named}, runtime directory {place}")
+    theirs = set(unknown_variables(deployment.environment))
+    for told in set(unknown_variables(os.environ)) - theirs:
+        found += advice(f"{told} It is this shell's", "it sets nothing", "unset it")
+    return found
 
 
 def settings(deployment: Deployment) -> Findings:

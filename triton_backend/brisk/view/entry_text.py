@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from google.protobuf import json_format, text_format
 
 from brisk.errors import BriskError, InvalidConfigurationError
-from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, REFUSED
+from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, REFUSED, REMOTE_FILE
 from brisk.protocol.signature import NetworkSignature
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete, is_whole
 from brisk.stub.config.entry import find_model
@@ -22,6 +22,7 @@ LONGEST_CONFIG_BYTES = 16 << 20
 
 _ONNX_PLATFORM = "onnxruntime_onnx"
 _ONNX_BACKEND = "onnxruntime"
+_BRISK = "brisk"
 
 
 def _load_schema() -> Any:
@@ -76,6 +77,8 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
     if _has_library(directory, files):
         return EntryText(None, "it has a backend library of its own")
     text = written or ""
+    if backend == _BRISK and not config.backend:  # which Triton does not see of its files
+        text = f'{text}\nbackend: "{_BRISK}"'.lstrip()
     if not versions:
         return EntryText(text, None)
     added = [
@@ -147,6 +150,8 @@ def _backend(config: Any, files: set[str]) -> str:
         not config.platform and MODEL_FILE in (*files, config.default_model_filename)
     ):
         return _ONNX_BACKEND
+    if not config.platform and REMOTE_FILE in files:
+        return _BRISK
     return config.platform
 
 
@@ -214,7 +219,7 @@ def _completion(directory: Path, version: int, config: Any, backend: str) -> str
     They stand behind the user's, so that Triton's words about a line stay true. A
     ``max_batch_size`` of 0 may be said before the completed one: proto3 holds it for unset.
     """
-    fields = _as_handed_over(config)
+    fields = as_handed_over(config)
     try:
         signature = None
         if not is_whole(fields):
@@ -246,7 +251,7 @@ def completed_fields(
     return added
 
 
-def _as_handed_over(config: Any) -> dict[str, Any]:
+def as_handed_over(config: Any) -> dict[str, Any]:
     """In the form in which Triton hands a configuration to a stub."""
     return json_format.MessageToDict(config, preserving_proto_field_name=True)
 
@@ -270,4 +275,4 @@ def written_config(directory: Path) -> dict[str, Any]:
 
     Empty where there is none. Raises InvalidConfigurationError where it cannot be read.
     """
-    return _as_handed_over(read_config(directory)[1])
+    return as_handed_over(read_config(directory)[1])

@@ -77,18 +77,20 @@ def config(
     stdout: Annotated[
         bool, typer.Option("--stdout", help="Print the text instead of writing it.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a config.pbtxt.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Complete a config.pbtxt that is there.")
+    ] = False,
 ) -> None:
     """Write a complete config.pbtxt, so that Triton need not auto-complete it.
 
     Triton spends about a second on auto-completion at every load; with complete entries the
     server can run with `--disable-auto-complete-config`. All but the backend's name is what
-    `brisk serve` completes an entry without one to.
+    `brisk serve` completes an entry without one to. What is written stays as it is.
     """
     target = model_directory / "config.pbtxt"
     if target.exists() and not stdout and not force:
         raise InvalidConfigurationError(
-            f"'{target}' exists; --force overwrites it, --stdout prints instead"
+            f"'{target}' exists; --force adds what it lacks, --stdout prints instead"
         )
     from brisk.cli.views.entries import configuration_text
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from google.protobuf import text_format
 
 from brisk.cli.commands.models import is_model
+from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.entry_files import MODEL_FILE, REFUSED, layout_problem
@@ -132,7 +133,10 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
             }
         )
         check_tensors(config, Path(entry.model.path))
-        if remark := _open(entry):
+        copy = copy_of(Path(entry.model.path))
+        if copy is not None and not copy.is_whole:
+            yield of_it(INFORMATION, "of its model only what says what it is is here, no weights")
+        elif remark := _open(entry):
             yield of_it(WARNING, remark)
     except BriskError as error:
         yield of_it(PROBLEM, str(error))

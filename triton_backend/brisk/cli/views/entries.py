@@ -15,23 +15,36 @@ from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.segments.model.sources import BareModel
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE
 from brisk.stub.config.signature import model_signature
-from brisk.view.entry_text import SCHEMA, completed_fields
+from brisk.view.entry_text import SCHEMA, as_handed_over, completed_fields, read_config
 
 
 def configuration_text(model_directory: Path, default_max_batch_size: int | None = None) -> str:
     """A complete configuration of the newest version: the one that it is served with where it has
-    none.
+    none. Of an entry that has some, its own text, and behind that what it lacks; with another
+    batch size than it has, what it says of all else.
 
     ``default_max_batch_size``, Triton's own unless given, applies where the first dimension of
     every input and output is dynamic; else the model is served unbatched. Raises
     InvalidModelError where the file cannot be read, InvalidConfigurationError where it does not
     say what an input or output is, or where Triton has no such type.
     """
-    config = SCHEMA.ModelConfig(name=model_directory.resolve().name, backend="brisk")
+    written, config = read_config(model_directory)
+    if default_max_batch_size not in (None, config.max_batch_size):
+        for field in ("max_batch_size", "input", "output", "dynamic_batching"):
+            config.ClearField(field)
+        written = None
     signature = model_signature(model_file(model_directory))
     batch = DEFAULT_MAX_BATCH_SIZE if default_max_batch_size is None else default_max_batch_size
-    config.MergeFrom(completed_fields(signature, {}, batch))
-    return text_format.MessageToString(config, use_short_repeated_primitives=True)
+    added = SCHEMA.ModelConfig()
+    if written is None:
+        added.CopyFrom(config)
+    if not config.name:
+        added.name = model_directory.resolve().name
+    if not config.backend and not config.platform:
+        added.backend = "brisk"
+    added.MergeFrom(completed_fields(signature, as_handed_over(config), batch))
+    text = text_format.MessageToString(added, use_short_repeated_primitives=True)
+    return text if written is None else "\n".join(filter(None, (written.rstrip(), text)))
 
 
 def pipeline_text(path: Path) -> Iterator[str]:
