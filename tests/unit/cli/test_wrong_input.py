@@ -33,6 +33,7 @@ def refused(*arguments: object) -> str:
         (("caches", "export", "nosuch", "out"), "there is no model at"),
         (("doctor", "--repository", "nosuch"), "is no directory"),
         (("size", "empty"), "there is no model in it; expected a directory"),
+        (("size", "model"), "is one model's directory; give the repository above it"),
         (("workload", "file"), "expected a workload in DISB's JSON"),
         (("workload", "nosuch"), "cannot be read: No such file or directory"),
         (("trace", "model", "--class", "realtme"), "did you mean 'realtime'?"),

@@ -14,6 +14,7 @@ import pytest
 
 import brisk
 from brisk.fork_server.build import LAUNCHER, place_launchers
+from brisk.fork_server.server import STUBS_END_S
 from brisk.fork_server.start import SOCKET_VARIABLE
 from brisk.protocol.stub_process import birth_of
 from support.waiting import wait_until
@@ -242,9 +243,11 @@ def test_terminal_signals_do_not_end_a_fork_server_but_its_tritonserver_s_end_do
         with start(backend, triton.pid) as second:
             introduced(own)
             second.kill()
+        assert is_alive(stub)
         triton.kill()
-        assert own.wait(5) == 0
+        triton.wait()
         os.kill(stub, signal.SIGKILL)
+        assert own.wait(5) == 0
         asked.wait(5)
 
 
@@ -270,3 +273,17 @@ def test_a_launcher_that_vanishes_unheard_leaves_nothing(backend: Path) -> None:
 def said_alone_name(process: subprocess.Popen[str]) -> str:
     assert isinstance(process.args, list)
     return process.args[3]
+
+
+def test_a_stub_that_is_stuck_when_tritonserver_ends_is_ended(backend: Path) -> None:
+    with (
+        subprocess.Popen(["sleep", "60"]) as server,
+        fork_server(backend, server.pid, 60.0) as process,
+        start(backend, server.pid) as asked,
+    ):
+        stub, _, _ = introduced(process)
+        server.kill()
+        server.wait()
+        wait_until(lambda: not is_alive(stub), "the stub's end", STUBS_END_S + 5)
+        assert asked.wait(5) == -signal.SIGKILL
+        assert process.wait(5) == 0

@@ -137,7 +137,7 @@ def artefacts(deployment: Deployment) -> Findings:
         have = "has" if len(missing) == 1 else "have"
         findings += advice(
             f"{len(missing)} of {counted(len(files), 'model')} {have} none here "
-            f"({', '.join(missing[:5])})",
+            f"({', '.join(missing[:5])}{', …'[: 3 * (len(missing) > 5)]})",
             "their next start reads and cuts the model's file, and what runs fast is "
             "optimised anew after it (docs/how-it-works/cold-start.md has figures)",
             "`brisk prepare MODEL_DIR`, or nothing: the runtime writes them after a start",

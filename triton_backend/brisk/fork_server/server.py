@@ -10,7 +10,7 @@ process that Triton believes to be the stub, asks for it:
 4. when the child has ended, the server sends its wait status.
 
 If the launcher ends first, killed by Triton, the server kills the child. The server itself ends
-with tritonserver.
+with tritonserver, behind its last child.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
@@ -40,6 +41,9 @@ _TIMEOUT_S = 10.0
 
 IDLE_S = 0.02
 """Without a launcher for so long, the next one is not at the door."""
+
+STUBS_END_S = 5.0
+"""Behind tritonserver's end; then they are killed."""
 
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that a terminal or an init sends to all processes: the server ends with tritonserver."""
@@ -88,6 +92,7 @@ class ForkServer:
                 gc.freeze()
             for descriptor, _ in ready:
                 if descriptor == self._server_ended:
+                    self._outlive_stubs()
                     return False
                 if descriptor == self._listener.fileno():
                     if self._take_in(become):
@@ -132,6 +137,23 @@ class ForkServer:
             del self._stubs[own]
         os.close(stub.ended)
         stub.launcher.close()
+
+    def _outlive_stubs(self) -> None:
+        """tritonserver has ended. A stub sees that by itself, unless it is stuck: one whose model
+        was being loaded waited for a lock of the server's for ever, and ignored SIGTERM."""
+        self._poll.unregister(self._server_ended)
+        self._poll.unregister(self._listener)
+        until_s = time.monotonic() + STUBS_END_S
+        while self._stubs and (left_s := until_s - time.monotonic()) > 0:
+            for descriptor, _ in self._poll.poll(left_s * 1e3):
+                if descriptor in self._stubs:
+                    self._attend(self._stubs[descriptor], descriptor)
+        for stub in set(self._stubs.values()):
+            print(
+                f"brisk: stub {stub.pid} has outlived tritonserver and is ended", file=sys.stderr
+            )
+            os.kill(stub.pid, signal.SIGKILL)
+            self._attend(stub, stub.ended)
 
     def _leave(self) -> None:
         """In a child: let go of what is the server's."""

@@ -88,7 +88,7 @@ class ModelInstance:
                 self._connection.begin()
                 handler = import_request_handler()
                 prepare_log()
-                _check_tensors(arguments, self._entry)
+                self._check(arguments)
                 load_ns = self._connection.wait_loaded()
         except BriskError as error:
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
@@ -97,6 +97,15 @@ class ModelInstance:
         self._publisher.start(partial(self._connection.send, AskStatistics(takes_news=True)))
         self._tell(self._entry, load_ns)
         start_when_quiet()
+
+    def _check(self, arguments: Mapping[str, str]) -> None:
+        """Raises as ``_check_tensors``, when nothing of the connection goes on any more: a thread
+        of it that wrote to Triton's log while this process ended freed memory twice."""
+        try:
+            _check_tensors(arguments, self._entry)
+        except BaseException:
+            self._connection.close()
+            raise
 
     def finalize(self) -> None:
         """Give the session back; requests still in flight have been answered by Triton's rules."""

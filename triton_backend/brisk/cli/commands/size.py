@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from brisk.cli.commands.models import is_model
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.observer import observe_all
 from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, layout_problem
@@ -74,6 +75,10 @@ def size(
     shapes = dict(map(_shape, shape or ()))
     if not repository.is_dir():
         raise InvalidConfigurationError(f"'{repository}' is no directory")
+    if is_model(repository):
+        raise InvalidConfigurationError(
+            f"'{repository}' is one model's directory; give the repository above it"
+        )
     if (wrong := layout_problem(repository)) is not None:
         raise InvalidConfigurationError(f"'{repository}': {wrong}")
     entries = sorted(path.name for path in repository.iterdir() if path.is_dir())

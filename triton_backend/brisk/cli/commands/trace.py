@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from brisk.cli.commands.models import DeviceOption, model_file
-from brisk.errors import InvalidConfigurationError, UnavailableError
+from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.observer import Observer, observe_all
 from brisk.protocol.channel import check_peer
 from brisk.protocol.records import LoadModel, Span, TensorForm
@@ -143,11 +143,29 @@ def _through_server(
                     f"'{url}' answers, but not as Triton's HTTP or gRPC port does"
                 ) from None
             raise InvalidConfigurationError(str(error)) from error
-        _ask(client, model, job_class, inputs)
+        with _naming_made_up(inputs, given):
+            _ask(client, model, job_class, inputs)
         observers = [open_observers.enter_context(each) for each in observe_all(place)]
         _begin(observers)
         _ask(client, model, job_class, inputs)
         return _collect(observers)
+
+
+@contextlib.contextmanager
+def _naming_made_up(inputs: Mapping[str, np.ndarray], given: GivenInputs) -> Iterator[None]:
+    """Where a request is refused, say which of its inputs nobody has given: they may not fit."""
+    made_up = {name: array for name, array in inputs.items() if name not in given.arrays}
+    try:
+        yield
+    except Exception as error:
+        is_answer = type(error).__name__ == "InferenceServerException"  # tritonclient's
+        if not made_up or not (is_answer or isinstance(error, BriskError)):
+            raise
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in made_up.items())
+        raise InvalidConfigurationError(
+            f"{error}; inputs that nobody has given were made up, {shapes}: --shape and --data "
+            "give others"
+        ) from error
 
 
 def _ask(
@@ -180,7 +198,7 @@ def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> 
             runtime.open()
         with contextlib.closing(runtime):
             for title in ("first request", "warm request"):
-                with _span(title):
+                with _span(title), _naming_made_up(inputs, given):
                     _ask_runtime(runtime, inputs, job_class)
             return _collect([observer])
 

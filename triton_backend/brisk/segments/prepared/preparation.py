@@ -276,7 +276,8 @@ class _Making:
             }
         if draft.size > self._most_bytes:
             raise InvalidModelError(
-                f"{self.model}: optimised, it takes more than {self._most_bytes} bytes"
+                f"{self.model}: optimised, it takes more than {self._most_bytes} bytes, which is "
+                "all that is kept of a model of its size (`brisk prepare --disk` allows more)"
             )
         return record
 
