@@ -148,9 +148,9 @@ def _artefact_use() -> ArtefactUse:
     if text not in known:
         import difflib
 
-        (nearest,) = difflib.get_close_matches(text.lower(), known, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(text.lower(), known, n=1)
+        guess = f"; did you mean '{near[0]}'?" if near else ""
         raise InvalidConfigurationError(
-            f"BRISK_ARTEFACTS must be one of {', '.join(known)}, not '{text}'; "
-            f"did you mean '{nearest}'?"
+            f"BRISK_ARTEFACTS must be one of {', '.join(known)}, not '{text}'{guess}"
         )
     return ArtefactUse(text)

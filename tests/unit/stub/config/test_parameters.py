@@ -172,6 +172,7 @@ def test_an_accuracy_that_is_no_share_is_refused(value: object) -> None:
         ({"brisk_class": 1}, "not 1"),
         ({"brisk_class": None}, "not None"),
         ({"brisk_priority": 1}, "unknown request parameter 'brisk_priority'"),
+        ({"BRISK_CLASS": "realtime"}, "unknown request parameter 'BRISK_CLASS'"),
     ],
 )
 def test_a_request_that_asks_for_something_unknown_is_refused(

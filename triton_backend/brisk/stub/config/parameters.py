@@ -253,7 +253,7 @@ def request_class(parameters: Mapping[str, Any], entry: Parameters) -> str:
                     f"'{entry.max_class}' at most; its parameter {MAX_CLASS} may allow more"
                 )
             job_class = value
-        elif name.startswith("brisk_") and name not in _REQUEST_PARAMETERS:
+        elif name.lower().startswith("brisk_") and name not in _REQUEST_PARAMETERS:
             raise InvalidRequestError(
                 f"unknown request parameter '{name:.60}'; "
                 f"requests take {', '.join(_REQUEST_PARAMETERS)}"
