@@ -121,9 +121,14 @@ def tensor_of(value: onnx.ValueInfoProto) -> Tensor:
 
 
 def signature_of(file: Path) -> Signature:
-    """Of an ONNX file. Raises LookupError as ``tensor_of`` does."""
+    """Of an ONNX file, without inputs that have a default: old exporters list all weights.
+
+    Raises LookupError as ``tensor_of`` does.
+    """
     graph = onnx.load(file, load_external_data=False).graph
-    return [tensor_of(each) for each in graph.input], [tensor_of(each) for each in graph.output]
+    weights = {tensor.name for tensor in graph.initializer}
+    asked = [each for each in graph.input if each.name not in weights]
+    return [tensor_of(each) for each in asked], [tensor_of(each) for each in graph.output]
 
 
 def parameter(key: str, value: object) -> str:

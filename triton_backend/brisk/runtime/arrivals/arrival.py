@@ -29,6 +29,9 @@ from brisk.segments.table import GiveWay, LayerTable
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
 """Between two looks at whether a segment's bytes are here."""
 
+NEW_S = 0.5
+"""So long a model whose rate nobody knows may be here at any moment: small ones are."""
+
 FIRST_RUN = 3.0
 """How many times as long as a warm one a first run takes, which touches weights for the first time
 while others of them still arrive: 2.5 to 4 on two processors."""
@@ -66,6 +69,7 @@ class ModelArrival:
     def __init__(self, copy: LocalCopy) -> None:
         """Raises BriskError where the copy cannot be fetched any more."""
         self.copy = copy
+        self._began_s = time.monotonic()
         self._asker = CopyAsker(copy)
         self._asker.connect()
         self._rows: ArrivingRows | None = None
@@ -254,7 +258,8 @@ class ModelArrival:
         """Until another look is worth it: a small part of what all that is needed is likely to
         take."""
         if self._bytes_per_s <= 0:
-            return 10 * SHORTEST_LOOK_S
+            is_new = time.monotonic() - self._began_s < NEW_S
+            return SHORTEST_LOOK_S if is_new else LONGEST_LOOK_S
         likely_s = self.copy.missing_bytes(self._every) / self._bytes_per_s
         return min(max(likely_s / 16, SHORTEST_LOOK_S), LONGEST_LOOK_S)
 
