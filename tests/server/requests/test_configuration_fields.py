@@ -83,7 +83,7 @@ IN_VAIN = {
             ("W", "instance_group.host_policy has no effect"),
             ("W", "instance_group.secondary_devices has no effect"),
             ("W", "cc_model_filenames has no effect"),
-            ("I", "gpu_mem_limit of the ONNX Runtime backend have no meaning"),
+            ("I", "parameter gpu_mem_limit of the ONNX Runtime backend has no meaning"),
         ),
     ),
 }

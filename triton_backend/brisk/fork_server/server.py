@@ -27,6 +27,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
+from brisk.protocol.stub_process import end_orphan
+
 Become: TypeAlias = "Callable[[list[bytes], int], None]"
 """Called in a new stub with its command line and its launcher's process number."""
 
@@ -152,7 +154,7 @@ class ForkServer:
             print(
                 f"brisk: stub {stub.pid} has outlived tritonserver and is ended", file=sys.stderr
             )
-            os.kill(stub.pid, signal.SIGKILL)
+            end_orphan(stub.pid)
             self._attend(stub, stub.ended)
 
     def _leave(self) -> None:
