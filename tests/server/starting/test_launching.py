@@ -15,7 +15,7 @@ import pytest
 from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import ServerFailedError, TritonServer, server_environment
 from brisk.triton.locate import ServerInstallation, locate_server
-from support.server.running import StartServer, private_runtime
+from support.server.running import Endings, StartServer, private_runtime
 
 pytestmark = pytest.mark.server
 
@@ -68,8 +68,21 @@ def group_members(group: int) -> list[int]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def _without_others(endings: Endings) -> None:
+    """Servers of earlier tests, which this process has started, have ended with their regions."""
+    endings.await_all()
+    _OTHERS.clear()
+    _OTHERS.update(regions())
+
+
+_OTHERS: set[str] = set()
+"""Regions of the server that all tests share, where it runs."""
+
+
 def regions() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if f"brisk_server_{os.getpid()}_" in name}
+    found = {name for name in os.listdir("/dev/shm") if f"brisk_server_{os.getpid()}_" in name}
+    return found - _OTHERS
 
 
 def test_a_started_server_is_ready_for_this_machine_only_and_leaves_nothing_when_it_stops(
