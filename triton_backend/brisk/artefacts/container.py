@@ -32,8 +32,15 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from brisk.artefacts import lease, room, store
-from brisk.artefacts.seals import DIGEST_BYTES as DIGEST_BYTES  # who publishes takes it here
-from brisk.artefacts.seals import FORMAT, MAGIC, MOST_MANIFEST_BYTES, make_key, read_key, seal
+from brisk.artefacts.seals import (
+    DIGEST_BYTES,
+    FORMAT,
+    MAGIC,
+    MOST_MANIFEST_BYTES,
+    make_key,
+    read_key,
+    seal,
+)
 from brisk.errors import ArtefactError
 from brisk.ownership import open_own
 from brisk.paths import is_kept

@@ -13,8 +13,8 @@ from typing import BinaryIO
 from onnx import TensorProto
 
 from brisk.artefacts import content
-from brisk.artefacts.container import DIGEST_BYTES as SEAL_BYTES
 from brisk.artefacts.container import HEADER_BYTES
+from brisk.artefacts.seals import DIGEST_BYTES as SEAL_BYTES
 from brisk.copies.manifest import CHUNK_BYTES, ListedFile, ListedSegment, Manifest, Range
 from brisk.errors import InvalidModelError
 from brisk.paths import open_file, open_inside
