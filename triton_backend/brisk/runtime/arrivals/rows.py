@@ -151,6 +151,7 @@ class ArrivingRows:
             with self._lock:
                 self._is_at_work = False
             asker.close()
+            self._tell()  # who asked last, when all came, is not told otherwise
 
     def _next(self) -> list[Range] | None:
         """All that was asked for meanwhile; None where nobody needs it."""
