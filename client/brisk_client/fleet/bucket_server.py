@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import sys
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -18,8 +19,6 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from aiohttp import web
-
-from brisk_client.fleet.file_server import serve_application
 
 
 class Bucket:
@@ -98,9 +97,15 @@ def _failure(status: int, code: str) -> web.Response:
 
 
 async def serve(folder: Path) -> None:
+    """On a free port of all of this host's addresses."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", Bucket(folder).answer)
-    await serve_application(application)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "0.0.0.0", 0)
+    await site.start()
+    print(json.dumps({"port": runner.addresses[0][1]}), flush=True)
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

@@ -16,13 +16,9 @@ from aiohttp import web
 
 
 async def serve(folder: Path) -> None:
+    """On a free port of all of this host's addresses."""
     application = web.Application()
     application.router.add_static("/", folder)
-    await serve_application(application)
-
-
-async def serve_application(application: web.Application) -> None:
-    """On a free port of all of this host's addresses, which is told; until it is cancelled."""
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "0.0.0.0", 0)

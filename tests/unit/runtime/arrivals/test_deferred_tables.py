@@ -79,9 +79,9 @@ def test_so_is_a_prepared_form_in_sessions_of_its_own(model: Path) -> None:
     assert form is not None
     plain, apart = (PreparedModel(form, model, 1) for _ in range(2))
     check(apart, model)
-    session = plain.open(0).session
-    assert PreparedModel(form, model, 1).open(0).session is session
-    assert apart.open(0).session is not session
+    shared = plain.open(0)  # as long as somebody has it
+    assert PreparedModel(form, model, 1).open(0).session is shared.session
+    assert apart.open(0).session is not shared.session
 
 
 def test_of_a_form_whose_segments_have_not_come_they_are_known(model: Path) -> None:
