@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import helper
 
-from brisk.copies.courier import Courier, resolve
+from brisk.copies.courier import Courier
 from brisk.copies.local import copy_of
+from brisk.copies.remote import resolve
 from brisk.errors import InvalidModelError, UnavailableError
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
@@ -21,7 +23,7 @@ from brisk.segments.prepared.preparation import prepare
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES
 from support.hosts.registry import Registry
-from support.models.segment_models import chain, whole
+from support.models.segment_models import chain, info, save, whole
 from support.remote.entries import end_courier, publish_here
 from support.runtime.runtime_process import describe, infer, opened, submit
 from support.waiting import wait_until
@@ -223,3 +225,47 @@ def test_a_model_whose_structure_is_warm_here_needs_its_weights_alone(
         connection.close()
     assert any("from the model and another one's artefact, while" in text for text in told), told
     np.testing.assert_allclose(answer, whole(there, {"x": X})["y"], rtol=1e-3, atol=1e-4)
+
+
+def small_with_form(registry: Registry, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The ``model.remote`` of a model all of which is its head: integers may decide shapes."""
+    nodes = [
+        helper.make_node("Cast", ["w"], ["f"], to=1),
+        helper.make_node("MatMul", ["x", "f"], ["y"]),
+    ]
+    ends = [[info(name, "n", WIDTH)] for name in "xy"]
+    weights = {"w": np.random.default_rng(1).integers(0, 9, (WIDTH, WIDTH), "i4")}
+    model = save(folder / "model.onnx", nodes, *ends, weights)
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(folder / "publisher"))
+    remote = publish_here(registry, model, form=True)
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(folder / "cache"))
+    return remote
+
+
+def test_a_small_model_that_is_here_starts_by_its_form_and_is_sent_once(
+    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = small_with_form(registry, tmp_path, monkeypatch)
+    local = resolve(remote)
+    assert copy_of(local).is_whole
+    told: list[str] = []
+    connection = RuntimeClient(place, describe(local), lambda level, text: told.append(text))
+    connection.open()
+    np.testing.assert_allclose(
+        infer(connection, X), whole(local, {"x": X})["y"], rtol=1e-3, atol=1e-4
+    )
+    connection.close()
+    assert any("from its artefact" in text for text in told), told
+    assert registry.sent["/m/head.bin"]
+    assert not registry.sent["/m/model.onnx"]
+
+
+def test_one_whose_form_nobody_fetches_starts_without_it(
+    registry: Registry, place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = resolve(small_with_form(registry, tmp_path, monkeypatch))
+    assert copy_of(local).is_whole
+    end_courier()
+    with opened(place, describe(local)) as connection:
+        expected = whole(local, {"x": X})["y"]
+        np.testing.assert_allclose(infer(connection, X), expected, rtol=1e-3, atol=1e-4)

@@ -104,7 +104,7 @@ class CourierHost:
 
 
 class CourierClient:
-    """A connection that speaks the protocol, as ``brisk.copies.courier`` documents it."""
+    """A connection that speaks the protocol, as ``brisk.copies.connection`` documents it."""
 
     def __init__(self, place: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from brisk.copies.courier import lock_path
+from brisk.copies.connection import lock_path
 from brisk.publishing.describing import cuts_of
 from brisk.publishing.describing import describe as described
 from brisk.publishing.writing import publish, remote_text

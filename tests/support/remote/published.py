@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,11 +67,13 @@ def publish(
     forms: dict[str, bytes] | None = None,
     chunk_bytes: int = CHUNK_BYTES,
     weights_bytes: int = 300_000,
+    head_ranges: Sequence[tuple[int, int]] = (),
 ) -> Published:
-    """A model of ``size`` bytes and a further file of weights. ``forms``: prepared ones."""
+    """A model of ``size`` bytes and a further file of weights. ``forms``: prepared ones.
+    ``head_ranges``: starts and sizes in the model; none: two short ones."""
     source = random.Random(seed)
     model, weights = source.randbytes(size), source.randbytes(weights_bytes)
-    head_ranges = [(0, min(1000, size)), (size // 2, min(500, size - size // 2))]
+    head_ranges = head_ranges or [(0, min(1000, size)), (size // 2, min(500, size - size // 2))]
     gathered = b"".join(model[start : start + count] for start, count in head_ranges)
     contents = [model, weights, gathered]
     files = [

@@ -17,7 +17,6 @@ from brisk.copies.local import (
     HERE,
     MAGIC,
     PROGRESS,
-    WHOLE,
     LocalCopy,
     chunk_starts,
     copy_folder,
@@ -25,9 +24,9 @@ from brisk.copies.local import (
     listed,
     path_in,
     progress_header,
-    remote_directory,
 )
 from brisk.copies.manifest import NAME, Range
+from brisk.copies.remote import WHOLE, remote_directory
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.graph.files.mapping import map_file
 from brisk.paths import KEPT, is_kept, stamp_of

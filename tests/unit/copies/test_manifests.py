@@ -6,7 +6,6 @@ import copy
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,11 +21,10 @@ from brisk.copies.manifest import (
     ListedSegment,
     Manifest,
     Range,
-    Remote,
     read_manifest,
-    read_remote,
     write_manifest,
 )
+from brisk.copies.remote import Remote, read_remote
 from brisk.errors import InvalidModelError
 from support.remote.published import listed
 
@@ -90,7 +88,7 @@ def test_what_was_written_is_read_again_and_written_alike() -> None:
     assert write_manifest(example()) == text
     reordered = dict(reversed(RECORD.items()))
     assert write_manifest(read(reordered)) == text
-    assert write_manifest(replace(manifest, cuts=("first",))) != text
+    assert write_manifest(manifest._replace(cuts=("first",))) != text
 
 
 def test_chunks_and_files_are_found_by_their_numbers() -> None:

@@ -12,8 +12,9 @@ import pytest
 
 from brisk.artefacts.container import HEADER_BYTES, Container, ContainerDraft
 from brisk.artefacts.store import artefacts_directory
-from brisk.copies.local import PROGRESS, WHOLE, LocalCopy, progress_header
+from brisk.copies.local import PROGRESS, LocalCopy, progress_header
 from brisk.copies.manifest import Range, write_manifest
+from brisk.copies.remote import WHOLE
 from brisk.errors import ArtefactError
 from brisk.paths import KEPT
 from brisk.sourcing.arriving import SEAL, ArrivingCopy, make_copy
@@ -44,6 +45,50 @@ def fill(published: Published, copy: ArrivingCopy, numbers: tuple[int, ...]) -> 
     for number in numbers:
         for index in range(*copy.layout.file(number)):
             assert copy.put(index, [chunk_of(published, copy, index)])
+
+
+HEADS = ((100, 2 * CHUNK), (4 * CHUNK, CHUNK), (8 * CHUNK + 1, 2 * CHUNK + 76))
+"""Of the model's chunks they hold the second, the fifth, and the tenth and the short last one."""
+
+COVERED = {1, 4, 9, 10}
+
+
+def with_head(tmp_path: Path) -> tuple[Published, ArrivingCopy]:
+    published = publish(
+        tmp_path / "q",
+        10 * CHUNK + 77,
+        chunk_bytes=CHUNK,
+        weights_bytes=3 * CHUNK,
+        head_ranges=HEADS,
+    )
+    return published, made(tmp_path, published)
+
+
+def test_chunks_that_are_all_head_are_here_when_that_is(
+    tmp_path: Path, private_cache: None
+) -> None:
+    published, copy = with_head(tmp_path)
+    found = []
+    for index in range(*copy.layout.file(2)):
+        assert copy.put(index, [chunk_of(published, copy, index)])
+        found.append(copy.note_covered())
+        assert not copy.note_covered()
+    assert found[0] == 0  # its second chunk ends a hundred bytes behind the head's first
+    assert sum(found) == sum(1 << index for index in COVERED)
+    here = copy.here()
+    assert {index for index in range(14) if here >> index & 1} == COVERED
+    for index in COVERED:
+        assert copy.read(*copy.layout.range_of(index)) == chunk_of(published, copy, index)
+
+
+def test_a_chunk_that_the_head_contradicts_is_not(tmp_path: Path, private_cache: None) -> None:
+    published, copy = with_head(tmp_path)
+    fill(published, copy, (2,))
+    place = copy.layout.range_of(4)
+    with (copy.folder / "1" / "model.onnx").open("r+b") as file:
+        file.seek(place.offset)
+        file.write(b"?")
+    assert copy.note_covered() == sum(1 << index for index in COVERED - {4})
 
 
 def prepared_form() -> bytes:

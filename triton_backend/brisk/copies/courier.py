@@ -1,69 +1,16 @@
-"""Asking the courier, the process that fetches (``brisk.sourcing``): started where there is none.
-
-Requests and answers are lines of JSON over a Unix socket in the runtime's directory, one answer
-for each request, in order:
-
-| request | answer |
-| --- | --- |
-| ``{"open": {"url", "sha256"}}`` | ``{"ok": {"folder"}}`` when the copy's head is here; an empty |
-| | ``url``: that of the copy's ``origin`` |
-| ``{"take": {"sha256", "form"}}`` | ``{"ok": {"path"}}`` when what says where a form's parts lie |
-| | is here; ``path`` null where raw weights come sooner, or there is no such form |
-| ``{"await": {"sha256", "ranges"}}`` | ``{"ok": {}}`` when all of these chunks are here; |
-| | ``{"waiting": {"missing_bytes", "bytes_per_s", "problem"}}`` each 0.2 s until then |
-| ``{"status": {}}`` | ``{"ok": {"copies": [...]}}`` |
-| anything that fails | ``{"error": {"code", "message"}}`` |
-
-A copy is fetched, and stays, for as long as a connection that has opened it is there, and a second
-more. Until somebody says by ``take`` or ``await`` what is wanted, that is what a start is likely
-to take: a prepared form, or the weights in order.
-"""
+"""What is asked of the courier besides opening a copy: what is wanted of it, and how far it is."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brisk.copies.local import LocalCopy, remote_directory
-from brisk.copies.manifest import MOST_REMOTE_BYTES, Range, Remote, read_remote
-from brisk.errors import (
-    ArtefactError,
-    BriskError,
-    InvalidConfigurationError,
-    InvalidModelError,
-    ProtocolError,
-    UnavailableError,
-    named_error,
-)
-from brisk.ownership import check_directory
-from brisk.paths import open_file
-from brisk.settings import runtime_directory, runtime_python
-
-MODULE = "brisk.sourcing"
-START_TIMEOUT_S = 30.0
-_RETRY_PAUSE_S = 0.02
-MOST_LINE_BYTES = 1 << 20
-
-_ALLOCATOR = {
-    "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
-    "MALLOC_TOP_PAD_": str(1 << 20),
-}
-"""Of the courier: what it has read into stays its own and is read into again. By itself the C
-library gives it back to the kernel after each piece, and pages that are new each time took a tenth
-of the courier's processor time."""
-
-
-_started: list[subprocess.Popen[bytes]] = []
-"""Couriers that this process has started; polled so that none stays behind as a zombie."""
+from brisk.copies.connection import CourierConnection
+from brisk.copies.local import LocalCopy
+from brisk.copies.manifest import Range
+from brisk.copies.remote import Remote, read_remote_file, remote_directory, resolve
+from brisk.errors import UnavailableError
 
 
 class FetchProgress(NamedTuple):
@@ -74,48 +21,24 @@ class FetchProgress(NamedTuple):
     problem: str
 
 
-def socket_path(environment: Mapping[str, str] = os.environ) -> Path:
-    return runtime_directory(environment) / "courier.sock"
-
-
-def lock_path(environment: Mapping[str, str] = os.environ) -> Path:
-    """Held by the courier for as long as it lives."""
-    return runtime_directory(environment) / "courier.lock"
-
-
-class Courier:
-    """A connection to the courier, for one thread at a time. What it has opened is fetched for as
-    long as it is open."""
-
-    def __init__(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Raises UnavailableError where no courier can be reached or started."""
-        self._socket = _connect(timeout_s)
-        self._lines = self._socket.makefile("rb")
-
-    def close(self) -> None:
-        self._lines.close()
-        self._socket.close()
-
-    def __enter__(self) -> Courier:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+class Courier(CourierConnection):
+    """A connection, and what can be asked."""
 
     def open(self, remote: Remote) -> Path:
         """The folder of the copy, whose head is here. Raises BriskError, as the courier says."""
-        return Path(str(self._ask("open", remote._asdict())["folder"]))
+        return Path(str(self.ask("open", remote._asdict())["folder"]))
 
-    def take(self, sha256: str, form: str) -> Path | None:
+    def take(self, sha256: str, form: str, *, is_begun: bool = False) -> Path | None:
         """The prepared form of this name, which arrives from now on; None where it is not worth
-        fetching, or none was published."""
-        path = self._ask("take", {"sha256": sha256, "form": form})["path"]
+        fetching, or none was published. ``is_begun``: or nothing of it comes yet."""
+        asked = {"sha256": sha256, "form": form, "begun": is_begun}
+        path = self.ask("take", asked)["path"]
         return None if path is None else Path(str(path))
 
     def wait(self, sha256: str, ranges: Iterable[Range]) -> Iterator[FetchProgress]:
         """Until all of these bytes are here: how far it has come, some times a second."""
-        self._send("await", {"sha256": sha256, "ranges": [list(part) for part in ranges]})
-        while (answer := self._answer()).keys() == {"waiting"}:
+        self.send("await", {"sha256": sha256, "ranges": [list(part) for part in ranges]})
+        while (answer := self.answer()).keys() == {"waiting"}:
             said = answer["waiting"]
             yield FetchProgress(
                 int(said["missing_bytes"]), float(said["bytes_per_s"]), str(said["problem"])
@@ -123,86 +46,12 @@ class Courier:
 
     def status(self) -> list[Mapping[str, Any]]:
         """Of each copy that is being fetched or served."""
-        return list(self._ask("status", {})["copies"])
-
-    def _ask(self, name: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._send(name, content)
-        return self._answer()["ok"]
-
-    def _send(self, name: str, content: Mapping[str, Any]) -> None:
-        try:
-            self._socket.sendall(json.dumps({name: content}).encode() + b"\n")
-        except OSError as error:
-            raise UnavailableError(f"the courier has gone: {error}") from error
-
-    def _answer(self) -> Mapping[str, Any]:
-        try:
-            line = self._lines.readline(MOST_LINE_BYTES)
-        except OSError as error:
-            raise UnavailableError(f"the courier does not answer: {error}") from error
-        if not line.endswith(b"\n"):
-            raise UnavailableError("the courier has ended")
-        answer = json.loads(line)
-        if not isinstance(answer, dict) or len(answer) != 1:
-            raise ProtocolError(f"the courier answers {line!r:.80}")
-        if (failure := answer.get("error")) is not None:
-            raise named_error(str(failure["code"]), str(failure["message"]))
-        return answer
-
-
-def is_there() -> bool:
-    """Whether a courier runs that can be asked."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
-        return connection.connect_ex(str(socket_path())) == 0
-
-
-def start_early() -> None:
-    """Start the courier unless one is there, before anybody needs it; waits for nothing.
-
-    What goes wrong is said when it is needed.
-    """
-    with contextlib.suppress(OSError, BriskError):
-        if not is_there():
-            _start()
-
-
-def resolve(remote_file: Path) -> Path:
-    """The model's file in the copy of what ``model.remote`` names, fetched as far as to say what
-    the model is: its weights may still be on their way.
-
-    Raises InvalidModelError where the file says no such place, or what lies there is not what it
-    says, UnavailableError where nothing could be fetched.
-    """
-    remote = _read(remote_file)
-    with contextlib.suppress(OSError, ArtefactError):
-        present = LocalCopy(remote_directory() / remote.sha256)
-        if present.has_head:
-            if not present.is_whole:
-                _go_on(remote)
-            return present.model
-    try:
-        with Courier() as courier:
-            return LocalCopy(courier.open(remote)).model
-    except BriskError as error:
-        raise type(error)(f"{remote_file}: {error}") from error
-    except OSError as error:
-        raise UnavailableError(f"{remote_file}: {error}") from error
-
-
-def _go_on(remote: Remote) -> None:
-    """Have a copy's bytes fetched for a while, until somebody says which are wanted.
-
-    What goes wrong is said when they are.
-    """
-    with contextlib.suppress(OSError, BriskError):
-        if is_there():
-            with Courier() as courier:
-                courier.open(remote)
+        return list(self.ask("status", {})["copies"])
 
 
 def fetch(remote_file: Path) -> Path:
-    """As ``resolve``, when all of the model's own files are here."""
-    remote = _read(remote_file)
+    """As ``remote.resolve``, when all of the model's own files are here."""
+    remote = read_remote_file(remote_file)
     path = resolve(remote_file)
     copy = LocalCopy(remote_directory() / remote.sha256)
     if not copy.is_whole:
@@ -212,70 +61,3 @@ def fetch(remote_file: Path) -> Path:
                 if progress.problem and not progress.bytes_per_s:
                     raise UnavailableError(f"{remote_file}: {progress.problem}")
     return path
-
-
-def _read(remote_file: Path) -> Remote:
-    try:
-        with open_file(remote_file) as file:
-            text = file.read(MOST_REMOTE_BYTES)
-    except OSError as error:
-        raise InvalidModelError(f"{remote_file}: cannot be read: {error.strerror}") from error
-    return read_remote(text, str(remote_file))
-
-
-def _connect(timeout_s: float) -> socket.socket:
-    place, deadline_s = socket_path(), time.monotonic() + timeout_s
-    starting: subprocess.Popen[bytes] | None = None
-    while True:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            check_directory(place.parent)
-            connection.connect(str(place))
-            return connection
-        except PermissionError as error:
-            connection.close()
-            raise UnavailableError(f"the courier's socket cannot be used: {error}") from error
-        except OSError:
-            connection.close()
-        if starting is None:
-            starting = _start()
-        elif (status := starting.poll()) not in (None, 0):
-            raise InvalidConfigurationError(
-                f"the courier, which fetches models, ended with status {status} while it started "
-                f"with {runtime_python()}; its own words are in the server's log. Where a package "
-                "is missing there: pip install 'brisk-triton[remote]'"
-            )
-        if time.monotonic() > deadline_s:
-            raise UnavailableError(
-                f"the courier, which fetches models, did not answer at {place} within "
-                f"{timeout_s:.0f} s"
-            )
-        time.sleep(_RETRY_PAUSE_S)
-
-
-def _start() -> subprocess.Popen[bytes]:
-    """Of several that start at once all but one end at once, well: the lock is taken."""
-    root = str(Path(__file__).resolve().parents[2])
-    search_path = os.environ.get("PYTHONPATH", "")
-    environment = {
-        **_ALLOCATOR,
-        **os.environ,
-        "PYTHONPATH": root + (os.pathsep + search_path if search_path else ""),
-        "BRISK_RUNTIME_DIR": str(runtime_directory()),
-    }
-    runtime_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        started = subprocess.Popen(
-            [runtime_python(), "-m", MODULE],
-            stdin=subprocess.DEVNULL,
-            stdout=sys.__stderr__,
-            env=environment,
-            cwd="/",
-        )
-    except OSError as error:
-        raise UnavailableError(
-            f"the courier's Python '{runtime_python()}' cannot be run ({error}); set BRISK_PYTHON"
-        ) from error
-    _started[:] = [each for each in _started if each.poll() is None]
-    _started.append(started)
-    return started

@@ -37,11 +37,11 @@ from brisk.copies.manifest import (
     Range,
     read_manifest,
 )
+from brisk.copies.remote import WHOLE, remote_directory
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import open_own
-from brisk.settings import cache_directory
 
-PROGRESS, WHOLE, GATHERED, ORIGIN = "progress", "whole", "gathered", "origin"
+PROGRESS, GATHERED, ORIGIN = "progress", "gathered", "origin"
 MODEL_FOLDER, FORMS_FOLDER = "1", "forms"
 MAGIC = b"BRISKCPY"
 HEADER_BYTES = 64
@@ -53,10 +53,6 @@ HERE = 1
 
 Spans: TypeAlias = "tuple[tuple[int, int], ...]"
 """Of chunks, by their numbers among those of all files: the first, and that behind the last."""
-
-
-def remote_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    return cache_directory(environment) / "remote"
 
 
 def progress_header() -> bytes:

@@ -56,7 +56,7 @@ def main() -> int:
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             if any(os.environ.get(name) for name in (PEERS, PEER_LISTEN)):
-                from brisk.copies.courier import start_early  # by who has other hosts alone
+                from brisk.copies.connection import start_early  # by who has other hosts alone
 
                 start_early()
             import_everything(device)

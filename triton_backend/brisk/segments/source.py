@@ -84,6 +84,10 @@ class Source(ABC):
         """
         return ()
 
+    def make_ahead(self, index: int) -> None:  # noqa: B027  # some have nothing to make
+        """Make of a segment what none of its weights is read for, so that ``open`` takes less when
+        they are here. Raises nothing: what cannot be made is made by ``open``."""
+
     @abstractmethod
     def open(self, index: int) -> OrtSession:
         """What starts cheapest (NNV12, 3.1: the cold solution). Raises BriskError."""

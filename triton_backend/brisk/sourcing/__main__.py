@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from brisk.copies.courier import lock_path, socket_path
+from brisk.copies.connection import lock_path, socket_path
 from brisk.errors import BriskError
 from brisk.ownership import make_private
 from brisk.sourcing.log import LOGGER, start_logging

@@ -27,11 +27,11 @@ from brisk.copies.local import (
     HEADER_BYTES,
     HERE,
     PROGRESS,
-    WHOLE,
     path_in,
     progress_header,
 )
 from brisk.copies.manifest import NAME, Manifest, Range, read_manifest
+from brisk.copies.remote import WHOLE
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import check_directory, make_private, open_own
 from brisk.paths import KEPT
@@ -89,6 +89,7 @@ class ArrivingCopy:
                 raise ArtefactError(f"{folder}: {error}") from error
             self.layout = Layout(self.manifest)
             self._head_starts = _starts_of_head(self.manifest)
+            self._covered = list(self.layout.covered())[::-1]
             self._progress, self.is_trusted = self._map()
         except BaseException:
             os.close(self._lock)
@@ -99,6 +100,10 @@ class ArrivingCopy:
             os.close(descriptor)
         self._files.clear()
         self._progress.close()
+
+    @property
+    def model(self) -> Path:
+        return path_in(self.folder, self.manifest, self.manifest.model)
 
     @property
     def is_whole(self) -> bool:
@@ -150,6 +155,19 @@ class ArrivingCopy:
         _write_at(self._open(part.file), pieces, part.offset)
         self._note(index, index + 1)
         return True
+
+    def note_covered(self) -> int:
+        """Chunks that are here since the head is, which nobody need send again: their set. They
+        are compared with their digests. Raises OSError."""
+        found = 0
+        gathered = self.manifest.gathered
+        while self._covered and self._is_here(Range(gathered, 0, self._covered[-1][1])):
+            index, _ = self._covered.pop()
+            data = self.read(*self.layout.range_of(index))
+            if hashlib.sha256(data).digest() == self._digest(index):
+                self._note(index, index + 1)
+                found |= 1 << index
+        return found
 
     def read(self, number: int, offset: int, size: int) -> bytes:
         """Bytes of a file as they were published. Raises OSError."""

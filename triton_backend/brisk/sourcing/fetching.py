@@ -7,6 +7,7 @@ Who is asked for what is ``supply``'s.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
@@ -35,6 +36,9 @@ is given: 0.3 ms for 256 KiB, a third of what a thread's help costs beside that.
 _SLOW_WRITE_S = 0.1
 _SLOW_FOR_S = 1.0
 """A disk that took longer has threads wait for it meanwhile."""
+
+_BEGUN_S = 1.0
+"""In which what says where a form's parts lie has come, or is not waited for."""
 
 _QUIET_S = 1.0
 """Without a byte: then what is wrong is told."""
@@ -159,6 +163,16 @@ class Fetch:
         for awaited in self._awaited:
             awaited.come.ring()
 
+    async def take_begun(self, name: str) -> Path | None:
+        """As ``take``, for one that can do without: None, too, where the form is not on its way,
+        and where it is not heard of soon."""
+        if self.copy.manifest.form_named(name) not in self.forms:
+            return None
+        try:
+            return await asyncio.wait_for(self.take(name, 0.0), _BEGUN_S)
+        except asyncio.TimeoutError:
+            return None
+
     async def take(self, name: str, best_rate: float) -> Path | None:
         """The prepared form of this name, once what says where its parts lie is here; None where
         there is none, or weights come sooner. ``best_rate``: ever, from the sources; 0: unknown.
@@ -272,6 +286,9 @@ class Fetch:
     def _note(self, index: int, size: int) -> None:
         """A chunk was written."""
         self.here |= 1 << index
+        if self.layout.place(index)[0] == self.copy.manifest.gathered:
+            with contextlib.suppress(OSError):  # they are sent, then
+                self.here |= self.copy.note_covered()
         self.heard_s = self._clock()
         self.meter.add(size, self.heard_s)
         self.arrived.ring()

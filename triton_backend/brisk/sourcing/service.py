@@ -1,6 +1,6 @@
 """What the courier answers to processes of its host, over a Unix socket.
 
-The protocol is ``brisk.copies.courier``'s.
+The protocol is ``brisk.copies.connection``'s.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from brisk.copies.courier import MOST_LINE_BYTES
-from brisk.copies.manifest import Range, Remote
+from brisk.copies.connection import MOST_LINE_BYTES
+from brisk.copies.manifest import Range
+from brisk.copies.remote import Remote
 from brisk.errors import BriskError, InvalidRequestError
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.table import CopyTable, OpenedCopy
@@ -80,10 +81,12 @@ class CourierService:
                     opened[remote.sha256] = await self._open(remote, writer)
                 else:
                     await opened[remote.sha256].has_head()
-                answer: Mapping[str, Any] = {"folder": str(opened[remote.sha256].folder)}
+                copy = opened[remote.sha256]
+                answer: Mapping[str, Any] = {"folder": str(copy.folder), "model": copy.model}
             elif name == "take":
                 copy = self._table.find(_digest(content["sha256"]))
-                path = await copy.take(_text(content["form"]))
+                is_begun = content.get("begun") is True
+                path = await copy.take(_text(content["form"]), is_begun=is_begun)
                 answer = {"path": None if path is None else str(path)}
             elif name == "await":
                 await self._wait(content, tell)

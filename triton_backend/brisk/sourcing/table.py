@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from brisk.copies.courier import FetchProgress
-from brisk.copies.manifest import Range, Remote, read_manifest
+from brisk.copies.manifest import Range, read_manifest
+from brisk.copies.remote import Remote
 from brisk.errors import (
     BriskError,
     InvalidModelError,
@@ -85,8 +86,16 @@ class OpenedCopy:
                     f"nothing came in {OPEN_PATIENCE_S:.0f} s: {progress.problem}"
                 )
 
-    async def take(self, form: str) -> Path | None:
+    @property
+    def model(self) -> str:
+        """Where its model's file is. Precondition: its head is here."""
+        assert self.arriving is not None
+        return str(self.arriving.model)
+
+    async def take(self, form: str, *, is_begun: bool) -> Path | None:
         fetch = await self._fetch()
+        if is_begun:
+            return await fetch.take_begun(form)
         supply = self._supplied(fetch)
         if fetch.copy.manifest.form_named(form) is not None:
             self._table.form_key = form_key(form)

@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
 from brisk.os_priority import set_threads
+from brisk.protocol.entry_files import REMOTE_FILE
 from brisk.protocol.records import AskStatistics, ForgetStatistics
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.protocol.stub_process import (
@@ -65,6 +66,9 @@ class ModelInstance:
         attend_launchers(command_line(), NICENESS)
         name, version = arguments["model_name"], arguments["model_version"]
         self._label = f"brisk: model '{name}' version {version}"
+        importing = threading.Thread(target=import_request_handler, daemon=True)
+        if (Path(arguments["model_repository"]) / version / REMOTE_FILE).exists():
+            importing.start()  # while what says what the model is comes
         try:
             self._entry = read_entry(arguments)
             self._publisher = Publisher(STATISTICS, self._log, metrics_interval_s())
@@ -84,13 +88,16 @@ class ModelInstance:
                 _check_tensors(arguments, self._entry)
             else:
                 # imported while the runtime starts or the model is loading
-                threading.Thread(target=import_request_handler, daemon=True).start()
+                if importing.ident is None:
+                    importing.start()
                 self._connection.begin()
                 handler = import_request_handler()
                 prepare_log()
                 self._check(arguments)
                 load_ns = self._connection.wait_loaded()
         except BriskError as error:
+            if importing.ident is not None:
+                importing.join()  # no thread goes on while this process ends
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
         self._handler = handler(self._entry, self._connection, self._log)
         self.execute = self._handler.execute

@@ -15,9 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from brisk.copies.courier import Courier, lock_path
+from brisk.copies.connection import lock_path
+from brisk.copies.courier import Courier
 from brisk.copies.local import LocalCopy
-from brisk.copies.manifest import Range, Remote
+from brisk.copies.manifest import Range
+from brisk.copies.remote import Remote
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 

@@ -23,8 +23,9 @@ from tritonclient.grpc import InferenceServerClient
 
 from brisk.artefacts.room import ARTEFACT
 from brisk.copies.courier import Courier
-from brisk.copies.local import LocalCopy, remote_directory
+from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import NAME, Range, write_manifest
+from brisk.copies.remote import remote_directory
 from brisk.errors import ArtefactError
 from brisk.publishing.describing import cuts_of, describe
 from brisk.publishing.writing import publish

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from brisk.copies.courier import START_TIMEOUT_S, is_there
+from brisk.copies.connection import START_TIMEOUT_S, is_there
 from brisk.sourcing import __main__ as courier
 from brisk.sourcing.policies import worth
 

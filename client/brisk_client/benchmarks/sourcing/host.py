@@ -20,7 +20,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from brisk.copies.local import LocalCopy, remote_directory
+from brisk.copies.local import LocalCopy
+from brisk.copies.remote import remote_directory
 from brisk_client.benchmarks.cold.measure import disk_seconds, drop_pages, files_of, read_pages
 from brisk_client.benchmarks.harness.remote_entries import (
     COURIER,

@@ -14,7 +14,8 @@ from typing import Any
 
 from brisk.copies.courier import Courier
 from brisk.copies.local import LocalCopy
-from brisk.copies.manifest import Range, Remote
+from brisk.copies.manifest import Range
+from brisk.copies.remote import Remote
 from brisk_client.benchmarks.cold.measure import disk_seconds, drop_pages, files_of, read_pages
 from brisk_client.benchmarks.sourcing.places import DISK, cached_bytes
 

@@ -70,7 +70,8 @@ def _show_copies() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from brisk.copies.local import ORIGIN, remote_directory
+    from brisk.copies.local import ORIGIN
+    from brisk.copies.remote import remote_directory
     from brisk.sourcing.room import kept_copies
     from brisk.sourcing.sources.addresses import shown_url
 
@@ -99,7 +100,7 @@ def clear(
     """Remove prepared forms and copies that nobody uses; models start from their own files then,
     and those that lie elsewhere are fetched again."""
     from brisk.artefacts import room
-    from brisk.copies.local import remote_directory
+    from brisk.copies.remote import remote_directory
     from brisk.sourcing.room import kept_copies, remove
 
     _check_directory()

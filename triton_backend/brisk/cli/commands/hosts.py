@@ -83,7 +83,8 @@ def show(context: typer.Context) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from brisk.copies.courier import Courier, is_there
+    from brisk.copies.connection import is_there
+    from brisk.copies.courier import Courier
 
     if not is_there():
         print("no courier runs here: nothing is fetched or served")

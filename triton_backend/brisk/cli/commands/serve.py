@@ -190,7 +190,7 @@ def _start_runtimes(
 
         repositories = local_repositories(options) or ()
         if any(True for path in repositories for _ in path.glob(f"*/*/{REMOTE_FILE}")):
-            from brisk.copies.courier import start_early
+            from brisk.copies.connection import start_early
 
             os.environ.update(environment)
             start_early()

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from brisk.copies.connection import is_there
 from brisk.copies.courier import FetchProgress
 from brisk.copies.local import LocalCopy, Spans
 from brisk.copies.manifest import Range
-from brisk.errors import ArtefactError, InternalError, UnavailableError
+from brisk.errors import ArtefactError, BriskError, InternalError, UnavailableError
 from brisk.runtime.arrivals.asking import STALLED_S, CopyAsker
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.runtime.log import LOGGER
@@ -84,6 +85,9 @@ class ModelArrival:
         self._on_ripe: list[_Tell] = []
         self._on_whole: list[_Tell] = []
         self._on_change: list[_Tell] = []
+        self._all_here = threading.Event()
+        """Set when all that is needed is: lanes look at once."""
+        self._make_ahead: Callable[[int], None] = lambda index: None
         self._opening = 0
         """Segments that are being opened."""
         self._tell_opening: Callable[[bool], None] = lambda is_opening: None
@@ -123,12 +127,13 @@ class ModelArrival:
             return f"{text}; {self.problem}"
         return f"{text}, {self._bytes_per_s / 1e6:.0f} MB/s"
 
-    def take_form(self, name: str) -> Path | None:
+    def take_form(self, name: str, *, is_begun: bool = False) -> Path | None:
         """The prepared form of this name, which arrives instead of raw weights; None where they
-        come sooner, or none was published. Raises BriskError."""
+        come sooner, or none was published. ``is_begun``: None, too, where it is not on its way
+        already. Raises BriskError."""
         if self.copy.manifest.form_named(name) is None:
             return None
-        return self._asker.take(name)
+        return self._asker.take(name, is_begun=is_begun)
 
     def expect(self, source: Source) -> None:
         """What ``source`` reads for each segment is what is waited for."""
@@ -141,6 +146,7 @@ class ModelArrival:
             self._rows = ArrivingRows(
                 *(self.copy, tables, lambda: self._is_closed(), self._changed, self._stall)
             )
+        self._make_ahead = source.make_ahead
         self._spans = [self.copy.spans(parts) for parts in self._needs]
         self._every = self.copy.spans(part for parts in self._needs for part in parts)
         listed = self.copy.manifest.segments
@@ -160,11 +166,16 @@ class ModelArrival:
         what ``others`` say."""
 
         def wait(table: LayerTable[Any]) -> None:
+            made: int | None = None
             while not table.is_closed:
                 index = table.next_free()
                 if index is None or self.is_here(index):
                     break
-                time.sleep(self._pause_s())
+                if index != made:
+                    self._make_ahead(index)
+                    made = index
+                    continue
+                self._rest()
                 self._look()
             if others is not None:
                 others(table)
@@ -213,7 +224,7 @@ class ModelArrival:
                 raise UnavailableError("the model was unloaded while it arrived")
             if self.problem is not None:
                 raise self.problem
-            time.sleep(self._pause_s())
+            self._rest()
 
     def when_ripe(self, tell: _Tell) -> None:
         """Call ``tell``, in any thread, when requests may begin to run: at once where they may."""
@@ -254,6 +265,13 @@ class ModelArrival:
             found.append(ArrivingTable(index, ids, places[-1], rows))
         return found
 
+    def _rest(self) -> None:
+        """Until another look is worth it."""
+        if self._all_here.is_set():
+            time.sleep(self._pause_s())
+        else:
+            self._all_here.wait(self._pause_s())
+
     def _pause_s(self) -> float:
         """Until another look is worth it: a small part of what all that is needed is likely to
         take."""
@@ -286,6 +304,7 @@ class ModelArrival:
                 if not self._asker.wait(wanted, self._is_closed, self._note, self._stall):
                     return
                 self.problem = None
+                self._all_here.set()
                 self._look()
         except Exception as error:  # noqa: BLE001  # requests wait, and nobody else would tell
             LOGGER.error(f"{self.copy.folder}: {type(error).__name__}: {error}")
@@ -317,6 +336,30 @@ class ModelArrival:
         if is_new:
             LOGGER.warning(f"{self.copy.folder}: {self.problem}")
         self._changed()
+
+
+def open_form(
+    copy: LocalCopy, form: str, of_form: Callable[[Path], Source]
+) -> tuple[Source | None, ModelArrival | None]:
+    """The prepared form of a model whose own files are here, where it is on its way: of a small
+    model it is what takes longer to come, and less than a start without it. Else nothing: what is
+    here needs nobody."""
+    if copy.manifest.form_named(form) is None or not is_there():
+        return None, None
+    try:
+        arrival = ModelArrival(copy)
+    except (BriskError, OSError):
+        return None, None
+    try:
+        taken = arrival.take_form(form, is_begun=True)
+        if taken is not None:
+            source = of_form(taken)
+            arrival.expect(source)
+            return source, arrival
+    except (BriskError, OSError) as error:
+        LOGGER.warning(f"{error}; the model's own file is used instead")
+    arrival.close()
+    return None, None
 
 
 def open_arriving(

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from brisk.copies.courier import Courier, FetchProgress
 from brisk.copies.local import LocalCopy
-from brisk.copies.manifest import Range, Remote
+from brisk.copies.manifest import Range
+from brisk.copies.remote import Remote
 from brisk.errors import BriskError
 
 STALLED_S = 10.0
@@ -43,9 +44,9 @@ class CopyAsker:
             self._courier = courier
         return self._courier
 
-    def take(self, form: str) -> Path | None:
+    def take(self, form: str, *, is_begun: bool) -> Path | None:
         """As ``Courier``. Raises BriskError and OSError."""
-        return self.connect().take(self._sha256, form)
+        return self.connect().take(self._sha256, form, is_begun=is_begun)
 
     def wait(
         self,

@@ -262,6 +262,8 @@ def load_segment_session(
             source, arrival = _arriving(file, plain, file.copy, reject)
         elif source is None and reject is not None and plain.may_have_siblings:
             read, source = _of_sibling(plain, reject)
+        if source is None and file.copy is not None and reject is not None:
+            source, arrival = _form_of_whole(file, file.copy, reject)
         if source is not None and source.origin == "sibling":
             file = plain
         if source is None:
@@ -292,6 +294,18 @@ def _arriving(
         lambda path: MendedModel(path, file, reject or (lambda error: None)),
         lambda read: BareModel(*known, file=read, is_awaited=True),
     )
+
+
+def _form_of_whole(
+    file: _ModelFile, copy: LocalCopy, reject: Callable[[ArtefactError], None]
+) -> tuple[Source | None, ModelArrival | None]:
+    """As ``open_form``, of a model whose own files are here."""
+    from brisk.runtime.arrivals.arrival import open_form
+
+    if not file.tuning.keeps_answers:
+        return None, None
+    name = prepared_name(copy.digests(), file.taps)
+    return open_form(copy, name, lambda path: MendedModel(path, file, reject))
 
 
 def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,8 @@ from brisk.segments.model.graph_names import (
 from brisk.segments.model.model_file import ModelFile, read_model_file, unread_file
 from brisk.segments.model.row_tables import row_tables
 from brisk.segments.opening import CPU, Form, Provider, open_segment
+from brisk.segments.prepared.sharing import open_structure, with_weights
+from brisk.segments.prepared.structure import Structure, structure_of
 from brisk.segments.session import NEEDS_PACKING, OrtSession, running, shared
 from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
@@ -100,6 +103,8 @@ class BareModel(Source):
         self._opened: dict[int, OrtSession] = {}
         self._warm: dict[int, tuple[OrtSession, Key | None]] = {}
         """By segment, sessions that are warm from the start, until they are shared; their keys."""
+        self._ahead: dict[int, tuple[Structure, OrtSession]] = {}
+        """By segment, its graph with the weights as inputs, and a session of that."""
         self._deferred: dict[int, Callable[[], None]] = {}
         """By segment, what waits for its tables."""
         self._is_awaited = is_awaited
@@ -155,8 +160,35 @@ class BareModel(Source):
                 self._deferred[index] = wait
         return found
 
+    def make_ahead(self, index: int) -> None:
+        """A session of the segment's graph as it is, with its weights as inputs: it cannot have
+        read any."""
+        segment, weights = self.segments[index], self.file.weights
+        if self.file.unread is not None or self._provider != CPU or index in self._deferred:
+            return
+        if self._first_form(segment) is not Form.IN_PLACE:
+            return
+        graph = segment.proto.graph
+        held = [weights[each.name] for each in graph.initializer if each.name in weights]
+        with contextlib.suppress(Exception):  # ONNX Runtime's have no common class
+            made = structure_of(segment.proto.SerializeToString(), held, segment.spec)
+            if made is not None:
+                session = open_structure(made.proto, self._threads, self._tuning)
+                self._ahead[index] = made, session
+
     def open(self, index: int) -> OrtSession:
-        return self._opened.pop(index, None) or self._open_first(index)
+        return self._opened.pop(index, None) or self._made(index) or self._open_first(index)
+
+    def _made(self, index: int) -> OrtSession | None:
+        """What was made ahead, with the weights."""
+        structure, session = self._ahead.pop(index, (None, None))
+        if structure is None or session is None:
+            return None
+        return with_weights(
+            *(session, self.segments[index].spec, structure.inputs, structure.outputs),
+            structure.weights,
+            shrinks_arena=self._tuning.shrinks_arena,
+        )
 
     def open_warm(self, index: int) -> OrtSession | None:
         first = self._warm.pop(index, None)
@@ -199,6 +231,7 @@ class BareModel(Source):
 
     def close(self) -> None:
         """Warm sessions have copies of the weights; the file need not be mapped for them."""
+        self._ahead.clear()
         self.segments, self.file = (), ModelFile(self.file.path, ModelProto(), {}, {}, {})
 
     def _open_first(self, index: int) -> OrtSession:

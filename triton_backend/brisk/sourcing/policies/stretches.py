@@ -120,6 +120,19 @@ class Layout:
         start = self._starts[part.file]
         return Stretch(start + chunks.start, start + chunks.stop)
 
+    def covered(self) -> Iterator[tuple[int, int]]:
+        """Chunks of the model's files that are nothing but its head, in its order; with each the
+        bytes of the file ``gathered`` from its beginning to where the chunk ends."""
+        sizes, chunk_bytes = [file.size for file in self.manifest.files], self.manifest.chunk_bytes
+        before = 0
+        for part in self.manifest.head:
+            end = part.offset + part.size
+            for chunk in range(-(-part.offset // chunk_bytes), -(-end // chunk_bytes)):
+                chunk_end = min((chunk + 1) * chunk_bytes, sizes[part.file])
+                if chunk_end <= end:
+                    yield self._starts[part.file] + chunk, before + chunk_end - part.offset
+            before += part.size
+
     def size_of(self, bits: int) -> int:
         """Bytes of all chunks of a set."""
         total = 0

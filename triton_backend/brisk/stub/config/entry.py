@@ -143,7 +143,7 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
         raise InvalidModelError(f"there is no model file {folder / name}, {expected}")
     if chosen[0].name != REMOTE_FILE:
         return chosen[0]
-    from brisk.copies.courier import resolve
+    from brisk.copies.remote import resolve
 
     return resolve(chosen[0])
 

@@ -1,0 +1,198 @@
+"""A connection to the courier, the process that fetches (``brisk.sourcing``): started where there
+is none.
+
+Requests and answers are lines of JSON over a Unix socket in the runtime's directory, one answer
+for each request, in order:
+
+| request | answer |
+| --- | --- |
+| ``{"open": {"url", "sha256"}}`` | ``{"ok": {"folder", "model"}}`` when the copy's head is |
+| | here; an empty ``url``: that of the copy's ``origin`` |
+| ``{"take": {"sha256", "form", "begun"}}`` | ``{"ok": {"path"}}`` when what says where a form's |
+| | parts lie is here; ``path`` null where raw weights come sooner, there is no such form, or, |
+| | with ``begun``, which may be left out, it is not on its way already |
+| ``{"await": {"sha256", "ranges"}}`` | ``{"ok": {}}`` when all of these chunks are here; |
+| | ``{"waiting": {"missing_bytes", "bytes_per_s", "problem"}}`` each 0.2 s until then |
+| ``{"status": {}}`` | ``{"ok": {"copies": [...]}}`` |
+| anything that fails | ``{"error": {"code", "message"}}`` |
+
+A copy is fetched, and stays, for as long as a connection that has opened it is there, and a second
+more. Until somebody says by ``take`` or ``await`` what is wanted, that is what a start is likely
+to take: a prepared form, or the weights in order.
+
+Free of what a stub would import for it alone: manifests are read by others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from brisk.errors import (
+    BriskError,
+    InvalidConfigurationError,
+    ProtocolError,
+    UnavailableError,
+    named_error,
+)
+from brisk.ownership import check_directory
+from brisk.settings import runtime_directory, runtime_python
+
+if TYPE_CHECKING:
+    import subprocess  # by who starts one alone
+
+_Connection = TypeVar("_Connection", bound="CourierConnection")
+
+MODULE = "brisk.sourcing"
+START_TIMEOUT_S = 30.0
+_RETRY_PAUSE_S = 0.02
+MOST_LINE_BYTES = 1 << 20
+
+_ALLOCATOR = {
+    "MALLOC_MMAP_THRESHOLD_": str(8 << 20),
+    "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
+    "MALLOC_TOP_PAD_": str(1 << 20),
+}
+"""Of the courier: what it has read into stays its own and is read into again. By itself the C
+library gives it back to the kernel after each piece, and pages that are new each time took a tenth
+of the courier's processor time."""
+
+_started: list[subprocess.Popen[bytes]] = []
+"""Couriers that this process has started; polled so that none stays behind as a zombie."""
+
+
+def socket_path(environment: Mapping[str, str] = os.environ) -> Path:
+    return runtime_directory(environment) / "courier.sock"
+
+
+def lock_path(environment: Mapping[str, str] = os.environ) -> Path:
+    """Held by the courier for as long as it lives."""
+    return runtime_directory(environment) / "courier.lock"
+
+
+class CourierConnection:
+    """For one thread at a time. What it has opened is fetched for as long as it is open."""
+
+    def __init__(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Raises UnavailableError where no courier can be reached or started."""
+        self._socket = _connect(timeout_s)
+        self._lines = self._socket.makefile("rb")
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()
+
+    def __enter__(self: _Connection) -> _Connection:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def ask(self, name: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What it answers to a request that has one answer. Raises BriskError, as it says."""
+        self.send(name, content)
+        return self.answer()["ok"]
+
+    def send(self, name: str, content: Mapping[str, Any]) -> None:
+        try:
+            self._socket.sendall(json.dumps({name: content}).encode() + b"\n")
+        except OSError as error:
+            raise UnavailableError(f"the courier has gone: {error}") from error
+
+    def answer(self) -> Mapping[str, Any]:
+        """The next one, with what it is by its only key. Raises BriskError, as it says."""
+        try:
+            line = self._lines.readline(MOST_LINE_BYTES)
+        except OSError as error:
+            raise UnavailableError(f"the courier does not answer: {error}") from error
+        if not line.endswith(b"\n"):
+            raise UnavailableError("the courier has ended")
+        answer = json.loads(line)
+        if not isinstance(answer, dict) or len(answer) != 1:
+            raise ProtocolError(f"the courier answers {line!r:.80}")
+        if (failure := answer.get("error")) is not None:
+            raise named_error(str(failure["code"]), str(failure["message"]))
+        return answer
+
+
+def is_there() -> bool:
+    """Whether a courier runs that can be asked."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
+        return connection.connect_ex(str(socket_path())) == 0
+
+
+def start_early() -> None:
+    """Start the courier unless one is there, before anybody needs it; waits for nothing.
+
+    What goes wrong is said when it is needed.
+    """
+    with contextlib.suppress(OSError, BriskError):
+        if not is_there():
+            _start()
+
+
+def _connect(timeout_s: float) -> socket.socket:
+    place, deadline_s = socket_path(), time.monotonic() + timeout_s
+    starting: subprocess.Popen[bytes] | None = None
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            check_directory(place.parent)
+            connection.connect(str(place))
+            return connection
+        except PermissionError as error:
+            connection.close()
+            raise UnavailableError(f"the courier's socket cannot be used: {error}") from error
+        except OSError:
+            connection.close()
+        if starting is None:
+            starting = _start()
+        elif (status := starting.poll()) not in (None, 0):
+            raise InvalidConfigurationError(
+                f"the courier, which fetches models, ended with status {status} while it started "
+                f"with {runtime_python()}; its own words are in the server's log. Where a package "
+                "is missing there: pip install 'brisk-triton[remote]'"
+            )
+        if time.monotonic() > deadline_s:
+            raise UnavailableError(
+                f"the courier, which fetches models, did not answer at {place} within "
+                f"{timeout_s:.0f} s"
+            )
+        time.sleep(_RETRY_PAUSE_S)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    """Of several that start at once all but one end at once, well: the lock is taken."""
+    import subprocess
+
+    root = str(Path(__file__).resolve().parents[2])
+    search_path = os.environ.get("PYTHONPATH", "")
+    environment = {
+        **_ALLOCATOR,
+        **os.environ,
+        "PYTHONPATH": root + (os.pathsep + search_path if search_path else ""),
+        "BRISK_RUNTIME_DIR": str(runtime_directory()),
+    }
+    runtime_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        started = subprocess.Popen(
+            [runtime_python(), "-m", MODULE],
+            stdin=subprocess.DEVNULL,
+            stdout=sys.__stderr__,
+            env=environment,
+            cwd="/",
+        )
+    except OSError as error:
+        raise UnavailableError(
+            f"the courier's Python '{runtime_python()}' cannot be run ({error}); set BRISK_PYTHON"
+        ) from error
+    _started[:] = [each for each in _started if each.poll() is None]
+    _started.append(started)
+    return started
