@@ -158,12 +158,16 @@ def test_serving_a_repository_without_a_model_says_what_is_expected(
     (tmp_path / "models").mkdir()
     for name in files:
         (tmp_path / "models" / name).touch()
-    absent = tmp_path / "absent"
-    answer = run("serve", "--repository", tmp_path / "models", "--tritonserver", absent)
-    told, error = answer.stderr.splitlines()
+    words = ("serve", "--repository", tmp_path / "models", "--tritonserver", tmp_path / "absent")
+    (told,) = run(*words).stderr.splitlines()
+    assert told.startswith("error: ")
     assert text in told
     assert "my_model/1/model.onnx" in told
-    assert error.startswith("error: ")
+    assert "--model-control-mode explicit or poll" in told
+    told, error = run(*words, "--model-control-mode", "explicit").stderr.splitlines()
+    assert told.startswith("brisk: ")
+    assert text in told
+    assert "absent" in error  # the server that it would have become
 
 
 def test_a_wrong_option_of_a_command_of_our_own_is_a_usage_error() -> None:

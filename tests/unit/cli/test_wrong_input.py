@@ -10,10 +10,12 @@ from onnx import TensorProto
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
+from brisk.cli.commands.serve import serve
 from brisk.cli.views.checking import INFORMATION, PROBLEM, check_repository
-from brisk.doctor import machine
-from brisk.doctor.deployment import find_deployment
+from brisk.doctor import installation, machine
+from brisk.doctor.deployment import Severity, find_deployment
 from brisk.errors import BriskError
+from support.deployments import deployment
 from support.models.identity_models import FLOAT_BATCH, write_model
 
 
@@ -104,14 +106,65 @@ def test_an_entry_without_files_and_a_model_in_place_of_a_repository_are_found(
     assert "a server is given the folder above it" in found.text
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("entry/model.onnx", "it has no version: 'model.onnx' lies in the entry itself; expected"),
+        ("entry/v1/model.onnx", "it has no version: 'v1' is no version's number; expected"),
+        ("entry/01/model.onnx", "it has no version: '01' is no version's number; expected"),
+        ("entry/config.pbtxt", "it has no version; expected a file like 1/model.onnx"),
+        ("entry/1/net.onnx", "it has no config.pbtxt, and 'net.onnx' does not say"),
+    ],
+)
+def test_an_entry_that_triton_loads_nothing_of_is_told_by_all_in_the_same_words(
+    file: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    repository = tmp_path / "models"
+    (repository / file).parent.mkdir(parents=True)
+    (repository / file).touch()
+    (found,) = check_repository(repository)
+    assert found.severity == PROBLEM
+    assert found.text.startswith(said)
+    with pytest.raises(BriskError, match="absent"):
+        serve(["--repository", str(repository), "--tritonserver", str(tmp_path / "absent")])
+    entry = repository / found.entry
+    assert capfd.readouterr().err == f"brisk: '{entry}' is not served: {found.text}\n"
+    (finding,) = installation.entries(deployment(tmp_path, repositories=(repository,)))
+    assert finding.verdict is Severity.PROBLEM
+    assert finding.found == f"'{entry}': {found.text}"
+
+
+def test_a_model_served_in_place_of_its_repository_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    with pytest.raises(BriskError, match="absent"):
+        serve(["--repository", str(model), "--tritonserver", str(tmp_path / "absent")])
+    assert "looks like one model: give the folder above it" in capfd.readouterr().err
+
+
+def test_an_empty_repository_beside_one_with_a_model_keeps_it_from_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    write_model(tmp_path / "models" / "entry", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    words = ["--repository", str(tmp_path / "empty"), "--repository", str(tmp_path / "models")]
+    with pytest.raises(BriskError, match="absent"):
+        serve([*words, "--tritonserver", str(tmp_path / "absent")])
+    assert "there is no model in it" in capfd.readouterr().err
+    both = (tmp_path / "empty", tmp_path / "models")
+    (finding,) = installation.entries(deployment(tmp_path, repositories=both))
+    assert "there is no model in it" in finding.found
+
+
 def test_doctor_names_settings_that_are_none_and_threads_that_are_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BRISK_THREDS", "2")
     monkeypatch.setenv("BRISK_THREADS", "zwei")
-    deployment = find_deployment((), "cpu")
-    if deployment.server is not None:
+    found = find_deployment((), "cpu")
+    if found.server is not None:
         pytest.skip("a server runs here, whose environment it is")
-    (told,) = machine.settings(deployment)
+    (told,) = machine.settings(found)
     assert "BRISK_THREDS, did you mean BRISK_THREADS?" in told.found
-    assert "'zwei', no whole number" in machine.threads(deployment)[0].found
+    assert "'zwei', no whole number" in machine.threads(found)[0].found

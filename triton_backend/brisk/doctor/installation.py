@@ -13,7 +13,7 @@ from brisk.fork_server.build import LAUNCHER
 from brisk.fork_server.start import SETTING
 from brisk.ownership import check_directory
 from brisk.protocol.channel import greet
-from brisk.protocol.entry_files import MODEL_FILE
+from brisk.protocol.entry_files import MODEL_FILE, entry_problem, layout_problem, listed
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.settings import cache_directory
 from brisk.stub.config.session_tuning import read_tuning
@@ -250,6 +250,24 @@ def names(deployment: Deployment) -> Findings:
             "rename it, or serve with `brisk serve` where there is a C++ compiler (Debian: g++)",
         )
     ] or good("all are taken by a shell as they are")
+
+
+def entries(deployment: Deployment) -> Findings:
+    """Repositories and entries of which Triton would load nothing."""
+    if not deployment.repositories:
+        return unknown("no model repository was given or found")
+    findings, count = [], 0
+    for repository in dict.fromkeys(deployment.repositories):
+        if (lacking := layout_problem(repository)) is not None:
+            change = "a directory for each model, as the text says"
+            findings += problem(f"'{repository}': {lacking}", "nothing of it is served", change)
+        for entry in sorted(path for path in listed(repository) if path.is_dir()):
+            count += 1
+            if (lacking := entry_problem(entry)) is not None:
+                cost = "it is not served, and the server ends, unless it has --exit-on-error=false"
+                change = "put the file there, or take the directory out of the repository"
+                findings += problem(f"'{entry}': {lacking}", cost, change)
+    return findings or good(f"{counted(count, 'entry', 'entries')} with a version")
 
 
 def operators(deployment: Deployment) -> Findings:
