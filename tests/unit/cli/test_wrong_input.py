@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +157,29 @@ def test_an_empty_repository_beside_one_with_a_model_keeps_it_from_nothing(
     both = (tmp_path / "empty", tmp_path / "models")
     (finding,) = installation.entries(deployment(tmp_path, repositories=both))
     assert "there is no model in it" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[: len(data) // 2], r"it ends \d+ bytes too early"),
+        (lambda data: data[:-1], "it ends 1 bytes too early"),
+        (lambda data: b"<html>not found</html>", "it is no protocol buffer"),
+        (lambda data: b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"),
+        (lambda data: b"\x08\x08\x3a\x03\xff\xff\xff", "what it holds is damaged"),
+        (lambda data: b"\x08\x08", "it has no graph or no operator set"),
+    ],
+)
+def test_a_damaged_model_is_told_by_all_in_the_same_words(
+    damage: Callable[[bytes], bytes], said: str, tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    file = model / "1" / "model.onnx"
+    file.write_bytes(damage(file.read_bytes()))
+    (found,) = (each for each in check_repository(tmp_path) if each.severity == PROBLEM)
+    assert re.fullmatch(f"{file}: not a complete ONNX model: .*{said}.*", found.text)
+    for command in ("explain", "prepare", "config"):
+        assert refused(command, model) == found.text
 
 
 def test_doctor_names_settings_that_are_none_and_threads_that_are_no_number(
