@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from brisk.cli.commands.serve import serve
+from brisk.doctor import machine
+from brisk.doctor.deployment import Severity
 from brisk.errors import InvalidConfigurationError
 from brisk.runtime.settings import MIB, ArtefactUse, Settings, read_settings
 from brisk.scheduling.policies import POLICIES, Limits
+from brisk.settings import check_settings
+from support.deployments import deployment
 
 
 def test_nothing_said_means_all_usable_cores_and_ten_seconds(
@@ -118,3 +124,29 @@ def test_an_idle_time_that_cannot_be_waited_for_is_refused(
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", text)
     with pytest.raises(InvalidConfigurationError, match=f"BRISK_IDLE_EXIT_S must .*'{text}'"):
         read_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("BRISK_FORK_STUBS", "no", r"must be 1 \(stubs are forked .*\) or 0 \(.*\), not 'no'"),
+        ("BRISK_REMOTE_URLS", "models.example", "must be prefixes of URLs .*'models.example'"),
+        ("BRISK_METRICS_INTERVAL_S", "-1", "must be a number of seconds from 0 "),
+        ("BRISK_ACCURACY", "97", "must be a share from 0.5 to below 1, or off, not '97'"),
+        ("BRISK_CUSTOM_OPS", "yes", "must be 1 .* or 0 .*, not 'yes'"),
+        ("BRISK_PEERS", "host", "must be host:port"),
+        ("BRISK_PEER_LISTEN", ":7700", "must be host:port"),
+        ("BRISK_CACHE_MIB", "1G", "must be a whole number of MiB above 0, not '1G'"),
+    ],
+)
+def test_a_wrong_setting_of_stubs_or_of_the_courier_is_told_by_serve_and_doctor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(InvalidConfigurationError, match=f"^{name} {reason}"):
+        check_settings()
+    with pytest.raises(InvalidConfigurationError, match=f"^{name} {reason}"):
+        serve(["--repository", str(tmp_path)])
+    (found,) = machine.settings(deployment(tmp_path, environment={name: text}))
+    assert found.verdict is Severity.PROBLEM
+    assert re.match(f"{name} {reason}", found.found)

@@ -146,7 +146,7 @@ def _prepare(file: Path, cores: int, disk: float | None) -> None:
         made = prepare(file, cores, taps, disk_factor=factor)
     except OSError as error:
         raise InvalidConfigurationError(
-            f"the prepared form of {file} cannot be written: {error}"
+            f"the prepared form of {file} cannot be written: {error.strerror or error}"
         ) from error
     kept = PreparedModel(made.path, file, cores, taps).kept
     print(f"{file}: {counted(len(kept), 'segment')}")

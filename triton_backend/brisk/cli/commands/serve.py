@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 def serve(words: Sequence[str]) -> None:
     """``words``: behind ``brisk serve``. Becomes the server."""
     own, others = _parser().parse_known_args(words)
+    from brisk.settings import check_settings
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
     from brisk.triton.options import option
@@ -105,6 +106,7 @@ def serve(words: Sequence[str]) -> None:
     for path in own.repository:
         if not path.is_dir():
             raise InvalidConfigurationError(f"model repository '{path}' is no directory")
+    check_settings()
     _tell_of_layout(options)
     installation = locate_server(own.tritonserver)
     environment = {**server_environment(installation), **_AWAY}

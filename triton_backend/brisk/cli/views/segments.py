@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, TensorProto, TypeProto, helper
 
+from brisk.artefacts.room import refusal_of
 from brisk.artefacts.skeletons import noted_forms
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
@@ -186,7 +187,9 @@ def _prepared(
     if path is None:
         other = None if sibling is None else find_form(sibling, open_form)
         start = "from its file" if other is None else f"by that of a model like it ({other.path})"
-        return None, f"none here; it starts {start}, and is optimised when there is time"
+        why = refusal_of(file)
+        text = "none here" if why is None else f"none here, {why}"
+        return None, f"{text}; it starts {start}, and is optimised when there is time"
     try:
         prepared = PreparedModel(path, file, threads, taps, tuning)
         prepared.check()
