@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from onnx import TensorProto
 from typer.testing import CliRunner
@@ -62,15 +61,6 @@ def test_a_cache_directory_that_is_a_file_is_told(
     (tmp_path / "file").touch()
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "file"))
     assert f"'{tmp_path / 'file'}' is no directory" in refused("cache", command)
-
-
-def test_strings_are_traced_through_a_server_only(tmp_path: Path) -> None:
-    kind = (TensorProto.STRING, ["n"])
-    model = write_model(tmp_path / "model", {"s": kind}, {"t": kind})
-    np.savez(tmp_path / "strings.npz", s=np.array(["a", "b"]))
-    said = refused("trace", model, "--data", tmp_path / "strings.npz")
-    assert "input 's' holds strings" in said
-    assert "--url" in said
 
 
 def test_values_without_sizes_are_checked_as_they_are_served(tmp_path: Path) -> None:

@@ -182,11 +182,6 @@ def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> 
 
     file = model_file(path).resolve()
     inputs = make_inputs(file, given)
-    if strings := [name for name, array in inputs.items() if array.dtype.kind in "OSU"]:
-        raise InvalidConfigurationError(
-            f"input '{strings[0]}' holds strings: a model with such is traced through a server, "
-            "with --url HOST:PORT"
-        )
     if job_class == "besteffort":
         raise InvalidConfigurationError("a cold start is traced in the foreground only")
     name = file.parent.parent.name or file.stem
@@ -221,18 +216,18 @@ def _own_runtime(device: str) -> Iterator[RuntimePaths]:
 
 
 def _ask_runtime(runtime: RuntimeClient, inputs: Mapping[str, np.ndarray], job_class: str) -> None:
-    import numpy as np
-
-    from brisk.protocol.datatypes import BY_ELEMENT_NAME
+    from brisk.protocol.datatypes import BY_ELEMENT_NAME, serialize_strings
     from brisk_client.benchmarks.harness.timed_reply import TimedReply
 
-    forms = tuple(
-        TensorForm(name, BY_ELEMENT_NAME[array.dtype.name].name, array.shape)
-        for name, array in inputs.items()
-    )
-    staged = runtime.stage(forms, [array.nbytes for array in inputs.values()])
-    for array, region in zip(inputs.values(), staged.regions, strict=True):
-        runtime.memory(region)[:] = np.ascontiguousarray(array).tobytes()
+    forms, contents = [], []
+    for name, array in inputs.items():
+        is_text = array.dtype.kind in "OSU"
+        datatype = BY_ELEMENT_NAME["string" if is_text else array.dtype.name].name
+        forms.append(TensorForm(name, datatype, array.shape))
+        contents.append(serialize_strings(array.reshape(-1)) if is_text else array.tobytes())
+    staged = runtime.stage(tuple(forms), list(map(len, contents)))
+    for content, region in zip(contents, staged.regions, strict=True):
+        runtime.memory(region)[:] = content
     reply = TimedReply()
     runtime.submit(staged, (), job_class, None, reply)
     reply.wait()
