@@ -35,6 +35,12 @@ def refused(*arguments: object) -> str:
         (("caches", "show", "nosuch"), "there is no model at"),
         (("caches", "export", "nosuch", "out"), "there is no model at"),
         (("doctor", "--repository", "nosuch"), "is no directory"),
+        (("size", "file"), "is no directory; expected a model repository"),
+        (("check", "file"), "is no directory; expected a model repository, or one of its entries"),
+        (("config", "file"), "is no directory; expected a model's, which holds 1/model.onnx"),
+        (("explain", "model/1"), "is one version of a model; expected the directory above it"),
+        (("prepare", "flat"), "'flat/net.onnx' can be named itself"),
+        (("serve", "--model-repository", "nosuch"), "is no directory"),
         (("size", "empty"), "there is no model in it; expected a directory"),
         (("size", "model"), "is one model's directory; give the repository above it"),
         (("workload", "file"), "expected a workload in DISB's JSON"),
@@ -50,6 +56,8 @@ def test_it_is_named(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("nothing")
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "net.onnx").touch()
     write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     assert said in refused(*words)
 
@@ -75,6 +83,7 @@ def test_values_without_sizes_are_checked_as_they_are_served(tmp_path: Path) -> 
         ('name: "other"', "has name 'other'"),
         ("version_policy { specific { versions: [3] } }", r"loads versions [3]; there are [1]"),
         ('backend: "briks"', "did you mean 'brisk'?"),
+        ('platform: "onnxruntime_onxx"', "did you mean 'onnxruntime_onnx'?"),
     ],
 )
 def test_what_triton_refuses_before_a_stub_hears_of_it_is_found(

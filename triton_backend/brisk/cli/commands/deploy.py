@@ -87,6 +87,10 @@ def config(
     server can run with `--disable-auto-complete-config`. All but the backend's name is what
     `brisk serve` completes an entry without one to. What is written stays as it is.
     """
+    if model_directory.exists() and not model_directory.is_dir():
+        raise InvalidConfigurationError(
+            f"'{model_directory}' is no directory; expected a model's, which holds 1/model.onnx"
+        )
     target = model_directory / "config.pbtxt"
     if target.exists() and not stdout and not force:
         raise InvalidConfigurationError(

@@ -103,11 +103,8 @@ def serve(words: Sequence[str]) -> None:
         raise InvalidConfigurationError(
             f"no model repository; give one with --repository DIR{stray}"
         )
-    for path in own.repository:
-        if not path.is_dir():
-            raise InvalidConfigurationError(f"model repository '{path}' is no directory")
     check_settings()
-    _tell_of_layout(options)
+    _look_at_repositories(options)
     installation = locate_server(own.tritonserver)
     environment = {**server_environment(installation), **_AWAY}
     for name in ("BRISK_RUNTIME_DIR", "BRISK_CACHE_DIR"):
@@ -138,16 +135,20 @@ def serve(words: Sequence[str]) -> None:
     os.execve(command[0], command, environment)
 
 
-def _tell_of_layout(options: Sequence[str]) -> None:
-    """Of repositories and entries of which Triton would load nothing.
+def _look_at_repositories(options: Sequence[str]) -> None:
+    """Tell of repositories and entries of which Triton would load nothing.
 
-    Raises InvalidConfigurationError where the server would never have a model: it reads its
-    repositories once, and none has an entry. Triton would say nothing of it.
+    Raises InvalidConfigurationError where one is no directory, and where the server would never
+    have a model: it reads its repositories once, and none has an entry. Triton would say nothing
+    of it.
     """
     from brisk.protocol.entry_files import entry_problem, layout_problem, listed
     from brisk.view.plan import local_repositories, reads_once
 
     repositories = local_repositories(options) or []
+    for repository in repositories:
+        if not repository.is_dir():
+            raise InvalidConfigurationError(f"model repository '{repository}' is no directory")
     entries = [[path for path in sorted(listed(each)) if path.is_dir()] for each in repositories]
     is_final = bool(repositories) and not any(entries) and reads_once(options)
     for repository, inside in zip(repositories, entries, strict=True):

@@ -26,6 +26,8 @@ from brisk.view.plan import A_GPU
 SERVED = ("brisk", "onnxruntime")
 """Backends whose entries are Brisk's own, or could be."""
 
+_PLATFORM = "onnxruntime_onnx"
+
 PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
 
 
@@ -46,7 +48,9 @@ def check_repository(repository: Path) -> Iterator[Remark]:
     Raises InvalidConfigurationError where that is no directory.
     """
     if not repository.is_dir():
-        raise InvalidConfigurationError(f"'{repository}' is no directory")
+        raise InvalidConfigurationError(
+            f"'{repository}' is no directory; expected a model repository, or one of its entries"
+        )
     if is_model(repository):
         one = "one model's directory is looked at; a server is given the folder above it"
         yield Remark("", None, INFORMATION, one)
@@ -89,6 +93,10 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         yield of_all(
             PROBLEM, f"version_policy loads versions {list(wanted)}; there are {list(versions)}"
         )
+        return
+    platform = "" if config.backend else config.platform
+    if near := [each for each in get_close_matches(platform, [_PLATFORM]) if each != platform]:
+        yield of_all(PROBLEM, f"there is no platform '{platform}'; did you mean '{near[0]}'?")
         return
     if config.backend not in SERVED and (near := get_close_matches(config.backend, SERVED)):
         yield of_all(PROBLEM, f"there is no backend '{config.backend}'; did you mean '{near[0]}'?")

@@ -131,7 +131,7 @@ def _read(path: Path) -> _Stated:
     except OSError as error:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     if isinstance(outcome, str):
-        raise InvalidModelError(f"{path}: not a complete ONNX model: {outcome}")
+        raise InvalidModelError(f"{path}: {outcome}")
     return outcome
 
 
@@ -151,12 +151,16 @@ def _model(data: memoryview) -> _Stated | str:
             return _Stated(NetworkSignature(inputs, outputs), is_open=False)
         graphs = [value for number, value in _fields(data) if number == 7]
         if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
-            return damage_of(data)
+            return _damaged(data)
         return _graph(graphs[0])
     except InvalidModelError as error:
         return str(error)
     except (ValueError, IndexError):
-        return damage_of(data)
+        return _damaged(data)
+
+
+def _damaged(data: memoryview) -> str:
+    return f"not a complete ONNX model: {damage_of(data)}"
 
 
 def _graph(data: memoryview) -> _Stated:
@@ -202,7 +206,7 @@ def _value(name: str, data: memoryview) -> tuple[int, tuple[int | str | None, ..
     if tensor is None:
         if not kind:  # it has no type at all
             return 0, None
-        raise ValueError(f"'{name}' is not a tensor; Triton serves tensors only")
+        raise InvalidModelError(f"'{name}' is not a tensor; Triton serves tensors only")
     element = next((value for number, value in _fields(tensor) if number == 1), 0)
     shape = _message(tensor, 2)
     sizes = None if shape is None else tuple(_sizes(shape))
@@ -217,7 +221,7 @@ def _kind(
     is_optional: bool = False,
 ) -> TensorType:
     if element not in _ELEMENT_NAMES:
-        raise ValueError(f"'{name}' has ONNX element type {element}, unknown to Triton")
+        raise InvalidModelError(f"'{name}' has ONNX element type {element}, unknown to Triton")
     return TensorType(_ELEMENT_NAMES[element], _known(shape), is_optional)
 
 
