@@ -81,6 +81,8 @@ def wrong_settings(environment: Mapping[str, str] = os.environ) -> Iterator[str]
             read(environment)
         except InvalidConfigurationError as error:
             yield str(error)
+    if (folder := environment.get(PEER_KEYS)) and not Path(folder).is_dir():
+        yield f"{PEER_KEYS} must be a folder that 'brisk hosts init' has made, not '{folder}'"
 
 
 def check_settings(environment: Mapping[str, str] = os.environ) -> None:

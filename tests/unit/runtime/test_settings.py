@@ -83,7 +83,8 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("BRISK_NORMAL_SHARE", "0.6", "must be a number from 0 to 0.5, not '0.6'"),
         ("BRISK_BESTEFFORT_SHARE", "a tenth", "must be a number from 0 to 0.5"),
         ("BRISK_SAMPLED_SHARE", "1.5", "must be a number from 0 to 1, not '1.5'"),
-        ("BRISK_MAX_WAITING", "2.5", "must be a whole number, not '2.5'"),
+        ("BRISK_MAX_WAITING", "2.5", "must be a whole number from 1 to 1000000, not '2.5'"),
+        ("BRISK_THREADS", "100000", "must be a whole number from 1 to 1024, not '100000'"),
         ("BRISK_BACKGROUND_MIB", "-1", "must be a positive number"),
     ],
 )
@@ -136,6 +137,7 @@ def test_an_idle_time_that_cannot_be_waited_for_is_refused(
         ("BRISK_CUSTOM_OPS", "yes", "must be 1 .* or 0 .*, not 'yes'"),
         ("BRISK_PEERS", "host", "must be host:port"),
         ("BRISK_PEER_LISTEN", ":7700", "must be host:port"),
+        ("BRISK_PEER_KEYS", "/no/such", "must be a folder that 'brisk hosts init' .* '/no/such'"),
         ("BRISK_CACHE_MIB", "1G", "must be a whole number of MiB above 0, not '1G'"),
     ],
 )
