@@ -46,8 +46,10 @@ def refused(*arguments: object) -> str:
         (("workload", "file"), "expected a workload in DISB's JSON"),
         (("workload", "nosuch"), "cannot be read: No such file or directory"),
         (("trace", "model", "--class", "realtme"), "did you mean 'realtime'?"),
-        (("trace", "model", "--shape", "x=a"), "--shape x:shape=a: expected"),
-        (("trace", "model", "--data", "file"), "--data "),
+        (("trace", "model", "--shape", "x=a"), "--shape x=a: expected NAME=1,3,224,224"),
+        (("trace", "model", "--data", "file"), "--data must be a .npz with an array for"),
+        (("trace", "model", "--data", "no.npz"), "--data: no.npz holds no arrays by name"),
+        (("trace", "open"), "'x' declares no shape; give one: --shape x=1,2,3"),
     ],
 )
 def test_it_is_named(
@@ -59,6 +61,7 @@ def test_it_is_named(
     (tmp_path / "flat").mkdir()
     (tmp_path / "flat" / "net.onnx").touch()
     write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    write_model(tmp_path / "open", {"x": (TensorProto.FLOAT, None)}, {"y": FLOAT_BATCH})
     assert said in refused(*words)
 
 
@@ -162,7 +165,7 @@ def test_an_empty_repository_beside_one_with_a_model_keeps_it_from_nothing(
     ("damage", "said"),
     [
         (lambda data: data[: len(data) // 2], r"it ends \d+ bytes too early"),
-        (lambda data: data[:-1], "it ends 1 bytes too early"),
+        (lambda data: data[:-1], "it ends 1 byte too early"),
         (lambda data: b"<html>not found</html>", "it is no protocol buffer"),
         (lambda data: b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"),
         (lambda data: b"\x08\x08\x3a\x03\xff\xff\xff", "what it holds is damaged"),

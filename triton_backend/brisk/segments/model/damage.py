@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from brisk.errors import counted
+
 _GRAPH = 7
 """The field's number in ModelProto."""
 
@@ -40,7 +42,7 @@ def _numbers(data: memoryview) -> Iterator[int]:
         length, position = _varint(data, position) if kind in (_BYTES, _VARINT) else (0, position)
         position += {_VARINT: 0, _FIXED64: 8, _BYTES: length, _FIXED32: 4}[kind]
         if position > end:
-            raise ValueError(f"it ends {position - end} bytes too early")
+            raise ValueError(f"it ends {counted(position - end, 'byte')} too early")
         yield number
 
 
