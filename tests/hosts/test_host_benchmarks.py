@@ -51,6 +51,6 @@ def test_each_file_of_a_folder_is_streamed_and_one_that_is_no_model_is_told(mode
     report = streamed.run(models=[model.parent], rounds=1)
     broken, *rows = report.rows
     assert broken["model"] == "broken"
-    assert "not an ONNX model" in broken["reason"]
+    assert "not a complete ONNX model" in broken["reason"]
     assert [row["side"] for row in rows] == list(streamed.SIDES)
     assert all(row["first_s"] >= row["ready_s"] > 0 for row in rows)

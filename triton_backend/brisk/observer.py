@@ -45,7 +45,8 @@ class Observer:
             self._connection = place.connect(TIMEOUT_S, role)
         except OSError as error:
             raise UnavailableError(
-                f"no runtime of {place.device} answers at {self._socket_path} ({error}); "
+                f"no runtime of {place.device} answers at {self._socket_path} "
+                f"({error.strerror or error}); "
                 "BRISK_RUNTIME_DIR must be that of the server"
             ) from error
         try:

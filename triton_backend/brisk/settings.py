@@ -20,6 +20,7 @@ DEFAULT_NICENESS = -15
 MOST_URGENT = -20
 
 CUSTOM_OPERATORS = "BRISK_CUSTOM_OPS"
+FORK_STUBS = "BRISK_FORK_STUBS"
 STUB_COMPUTES = "BRISK_STUB_COMPUTES"
 SIDE_BY_SIDE = "BRISK_SIDE_BY_SIDE"
 
@@ -43,7 +44,7 @@ OF_THE_RUNTIME = (
 VARIABLES = frozenset(
     (
         *OF_THE_RUNTIME,
-        *("BRISK_RUNTIME_DIR", "BRISK_PYTHON", "BRISK_METRICS_INTERVAL_S", "BRISK_FORK_STUBS"),
+        *("BRISK_RUNTIME_DIR", "BRISK_PYTHON", "BRISK_METRICS_INTERVAL_S", FORK_STUBS),
         *(ACCURACY, PEERS, PEER_LISTEN, PEER_KEYS, REMOTE_URLS),
     )
 )
@@ -67,6 +68,36 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[s
 
             (nearest,) = difflib.get_close_matches(name, VARIABLES, n=1, cutoff=0.0)
             yield f"there is no setting {name}, did you mean {nearest}?"
+
+
+def wrong_settings(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """A line for each variable with a wrong value that is read by others than the runtime alone,
+    which names its own when it starts."""
+    for read in (
+        *(forks_stubs, metrics_interval_s, accuracy_ppm, loads_custom_operators, remote_urls),
+        *(peer_keys, realtime_niceness, cache_limit_bytes, computes_in_stubs, runs_side_by_side),
+    ):
+        try:
+            read(environment)
+        except InvalidConfigurationError as error:
+            yield str(error)
+    if (folder := environment.get(PEER_KEYS)) and not Path(folder).is_dir():
+        yield f"{PEER_KEYS} must be a folder that 'brisk hosts init' has made, not '{folder}'"
+
+
+def check_settings(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises InvalidConfigurationError with the first of ``wrong_settings``."""
+    for wrong in wrong_settings(environment):
+        raise InvalidConfigurationError(wrong)
+
+
+def forks_stubs(environment: Mapping[str, str] = os.environ) -> bool:
+    """``$BRISK_FORK_STUBS``: whether stubs are forked from one process; they are, unless 0.
+
+    Raises InvalidConfigurationError where it is neither 0 nor 1.
+    """
+    forked = "stubs are forked from one process"
+    return _is_on(environment, FORK_STUBS, forked, "Triton starts each anew")
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
@@ -264,7 +295,7 @@ def remote_urls(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] 
     """
     text = environment.get(REMOTE_URLS, "")
     prefixes = tuple(part.strip() for part in text.split(",") if part.strip())
-    for prefix in prefixes:
+    for prefix in prefixes or (text,) * bool(text):
         if not _begins_a_url(prefix):
             raise InvalidConfigurationError(
                 f"{REMOTE_URLS} must be prefixes of URLs with commas between them, as "

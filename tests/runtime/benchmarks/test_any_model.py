@@ -66,7 +66,7 @@ def test_every_model_has_a_row_or_a_reason_and_the_others_are_measured(
     reasons = {(row["model"], row["engine"]): row.get("reason") for row in report.rows}
     assert reasons["one", "brisk"] is None
     assert reasons["one", "onnxruntime"] is None
-    assert "not an ONNX model" in str(reasons["broken", "none"])
+    assert "not a complete ONNX model" in str(reasons["broken", "none"])
     assert "Nonsense" in str(reasons["unknown", "onnxruntime"])
     assert "give them by --input" in str(reasons["unknown", "brisk"])
     means = [row for row in report.rows if row["model"] == "mean of 2 models"]

@@ -13,13 +13,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
+from typer.testing import CliRunner
 
+from brisk.cli.application import application
 from brisk.cli.commands.status import look
 from brisk.cli.views.status import render
 from brisk.errors import UnavailableError
 from brisk.observer import Observer, observe_all
 from brisk.protocol.records import AskStatistics, ForgetStatistics, Sample, StatisticsTold
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from support.models.identity_models import write_model
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     describe,
@@ -196,6 +200,20 @@ def test_a_trace_tells_when_the_stub_had_the_request(place: RuntimePaths, quick:
     (wait,) = [span for span in spans if span.lane == "queue"]
     assert (way.begin_ns, way.end_ns, way.request) == (arrived_ns, wait.begin_ns, wait.request)
     assert way.name == "to the worker, normal"
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_model_of_texts_is_traced_without_a_server(tmp_path: Path, is_given: bool) -> None:
+    kind = (TensorProto.STRING, ["n"])
+    model = write_model(tmp_path / "texts", {"s": kind}, {"t": kind})
+    np.savez(tmp_path / "given.npz", s=np.array(["one", "zwei", "trois"]))
+    words = ["trace", str(model), "--output", str(tmp_path / "trace.json")]
+    words += ["--data", str(tmp_path / "given.npz")] if is_given else []
+    answer = CliRunner().invoke(application, words)
+    assert answer.exit_code == 0, answer.output
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    asked = [each["name"] for each in events if each.get("cat") == "client"]
+    assert asked == ["load model.onnx", "first request", "warm request"]
 
 
 def test_no_runtime_is_an_error_that_names_the_place(place: RuntimePaths) -> None:

@@ -98,7 +98,7 @@ def test_models_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(UnusableArgumentError, match="'nothing' is no ONNX file"):
         case_of("nothing")
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    with pytest.raises(UnusableArgumentError, match="not an ONNX model"):
+    with pytest.raises(UnusableArgumentError, match="not a complete ONNX model"):
         case_of(str(tmp_path / "broken.onnx"))
     with pytest.raises(UnusableArgumentError, match="onnxruntime cannot run it"):
         case_of(str(write(tmp_path / "texts.onnx", "string")))

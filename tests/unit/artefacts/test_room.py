@@ -16,11 +16,13 @@ from brisk.artefacts import room, store
 from brisk.artefacts.container import Container
 from brisk.artefacts.content import find_folder
 from brisk.cli.application import application
+from brisk.doctor.installation import artefacts
 from brisk.errors import ArtefactError, InvalidConfigurationError
 from brisk.segments.frame import run_serially
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
+from support.deployments import deployment
 from support.models.segment_models import chain, whole
 from support.runtime.external_data import LOCATION, rename_over, write_external
 from support.waiting import wait_until
@@ -89,6 +91,39 @@ def test_the_least_recently_used_makes_room(
     with pytest.raises(OSError, match=r"may take 1 MiB \(BRISK_CACHE_MIB\)"):
         prepared(tmp_path / "models", 1)
     assert [each.exists() for each in (*forms, added)] == [True, False, True, True]
+
+
+def test_explain_and_doctor_tell_of_a_form_that_was_not_kept_for_its_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(number: int) -> str:
+        model = repository / f"{number}" / "1" / "model.onnx"
+        answer = CliRunner().invoke(application, ["explain", str(model)])
+        (line,) = (each for each in answer.output.splitlines() if "prepared form: " in each)
+        own = {"environment": os.environ, "repositories": (repository,)}
+        told = [each.found for each in artefacts(deployment(tmp_path, **own))]
+        found = next((each for each in told if str(model) in each), "")
+        assert found.partition("has none here: ")[2] in line
+        return found
+
+    repository = tmp_path / "models"
+    for number in range(2):
+        (repository / f"{number}" / "1").mkdir(parents=True)
+        chain(repository / f"{number}" / "1" / "model.onnx", layers=2, width=512, seed=number)
+        assert told(number) == ""
+    monkeypatch.setenv("BRISK_CACHE_MIB", "1")
+    with pytest.raises(room.NoRoomError, match="with this one those that are in use take"):
+        prepare(repository / "0" / "1" / "model.onnx", 1)
+    assert "it was not kept for its size: it takes 3 MiB, the others here 0, and" in told(0)
+    assert "all together may take 1 (BRISK_CACHE_MIB=3 has room for it)" in told(0)
+    monkeypatch.setenv("BRISK_CACHE_MIB", "4")
+    prepare(repository / "0" / "1" / "model.onnx", 1)
+    prepare(repository / "1" / "1" / "model.onnx", 1)
+    assert "the others here 3, and all together may take 4 (BRISK_CACHE_MIB=5 has" in told(0)
+    assert told(1) == ""
+    monkeypatch.setenv("BRISK_CACHE_MIB", "6")
+    prepare(repository / "0" / "1" / "model.onnx", 1)
+    assert told(0) == ""
 
 
 def test_what_is_mapped_stays_until_its_last_user_has_gone(

@@ -125,8 +125,11 @@ def test_an_input_that_is_no_tensor_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"no model")
-    with pytest.raises(UnusableArgumentError, match=r"m\.onnx is not an ONNX model"):
+    said = r"m\.onnx: not a complete ONNX model: it is no protocol buffer"
+    with pytest.raises(UnusableArgumentError, match=said):
         make_inputs(tmp_path / "m.onnx")
+    with pytest.raises(UnusableArgumentError, match="cannot be read: No such file"):
+        make_inputs(tmp_path / "absent.onnx")
 
 
 def test_given_numbers_and_arrays_take_the_place_of_generated_ones(tmp_path: Path) -> None:

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import GraphProto, TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
 import brisk
@@ -158,12 +161,16 @@ def test_serving_a_repository_without_a_model_says_what_is_expected(
     (tmp_path / "models").mkdir()
     for name in files:
         (tmp_path / "models" / name).touch()
-    absent = tmp_path / "absent"
-    answer = run("serve", "--repository", tmp_path / "models", "--tritonserver", absent)
-    told, error = answer.stderr.splitlines()
+    words = ("serve", "--repository", tmp_path / "models", "--tritonserver", tmp_path / "absent")
+    (told,) = run(*words).stderr.splitlines()
+    assert told.startswith("error: ")
     assert text in told
     assert "my_model/1/model.onnx" in told
-    assert error.startswith("error: ")
+    assert "--model-control-mode explicit or poll" in told
+    told, error = run(*words, "--model-control-mode", "explicit").stderr.splitlines()
+    assert told.startswith("brisk: ")
+    assert text in told
+    assert "absent" in error  # the server that it would have become
 
 
 def test_a_wrong_option_of_a_command_of_our_own_is_a_usage_error() -> None:
@@ -205,6 +212,30 @@ def test_explain_shows_what_a_model_is_served_as(tmp_path: Path) -> None:
     assert "input x: float32[batch, 3, height]" in answer.stdout
     assert "output y: float32[batch, 3, height]" in answer.stdout
     assert "1 segment: it is small" in answer.stdout
+
+
+def test_explain_counts_what_bodies_of_nodes_hold(tmp_path: Path) -> None:
+    kind = (TensorProto.FLOAT, [256, 256])
+
+    def body(name: str) -> GraphProto:
+        weight = numpy_helper.from_array(np.ones((256, 256), np.float32), f"{name}_w")
+        node = helper.make_node("MatMul", ["x", f"{name}_w"], [name])
+        return helper.make_graph(
+            [node], name, [], [helper.make_tensor_value_info(name, *kind)], [weight]
+        )
+
+    chosen = helper.make_node("If", ["c"], ["y"], then_branch=body("a"), else_branch=body("b"))
+    inputs = [("c", TensorProto.BOOL, []), ("x", *kind)]
+    graph = helper.make_graph(
+        [chosen],
+        "graph",
+        [helper.make_tensor_value_info(*each) for each in inputs],
+        [helper.make_tensor_value_info("y", *kind)],
+    )
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx")
+    answer = run("explain", tmp_path / "m.onnx")
+    assert "1 node and 2 in bodies, 0.5 MB of weights" in answer.stdout
 
 
 def test_explain_of_a_repository_tells_of_all_its_models(tmp_path: Path) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from onnx import TensorProto
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
+from brisk.cli.commands.serve import serve
 from brisk.cli.views.checking import INFORMATION, PROBLEM, check_repository
-from brisk.doctor import machine
-from brisk.doctor.deployment import find_deployment
+from brisk.doctor import installation, machine
+from brisk.doctor.deployment import Severity, find_deployment
 from brisk.errors import BriskError
+from support.deployments import deployment
 from support.models.identity_models import FLOAT_BATCH, write_model
 
 
@@ -32,13 +35,21 @@ def refused(*arguments: object) -> str:
         (("caches", "show", "nosuch"), "there is no model at"),
         (("caches", "export", "nosuch", "out"), "there is no model at"),
         (("doctor", "--repository", "nosuch"), "is no directory"),
+        (("size", "file"), "is no directory; expected a model repository"),
+        (("check", "file"), "is no directory; expected a model repository, or one of its entries"),
+        (("config", "file"), "is no directory; expected a model's, which holds 1/model.onnx"),
+        (("explain", "model/1"), "is one version of a model; expected the directory above it"),
+        (("prepare", "flat"), "'flat/net.onnx' can be named itself"),
+        (("serve", "--model-repository", "nosuch"), "is no directory"),
         (("size", "empty"), "there is no model in it; expected a directory"),
         (("size", "model"), "is one model's directory; give the repository above it"),
         (("workload", "file"), "expected a workload in DISB's JSON"),
         (("workload", "nosuch"), "cannot be read: No such file or directory"),
         (("trace", "model", "--class", "realtme"), "did you mean 'realtime'?"),
-        (("trace", "model", "--shape", "x=a"), "--shape x:shape=a: expected"),
-        (("trace", "model", "--data", "file"), "--data "),
+        (("trace", "model", "--shape", "x=a"), "--shape x=a: expected NAME=1,3,224,224"),
+        (("trace", "model", "--data", "file"), "--data must be a .npz with an array for"),
+        (("trace", "model", "--data", "no.npz"), "--data: no.npz holds no arrays by name"),
+        (("trace", "open"), "'x' declares no shape; give one: --shape x=1,2,3"),
     ],
 )
 def test_it_is_named(
@@ -47,7 +58,10 @@ def test_it_is_named(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("nothing")
+    (tmp_path / "flat").mkdir()
+    (tmp_path / "flat" / "net.onnx").touch()
     write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    write_model(tmp_path / "open", {"x": (TensorProto.FLOAT, None)}, {"y": FLOAT_BATCH})
     assert said in refused(*words)
 
 
@@ -58,15 +72,6 @@ def test_a_cache_directory_that_is_a_file_is_told(
     (tmp_path / "file").touch()
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "file"))
     assert f"'{tmp_path / 'file'}' is no directory" in refused("cache", command)
-
-
-def test_strings_are_traced_through_a_server_only(tmp_path: Path) -> None:
-    kind = (TensorProto.STRING, ["n"])
-    model = write_model(tmp_path / "model", {"s": kind}, {"t": kind})
-    np.savez(tmp_path / "strings.npz", s=np.array(["a", "b"]))
-    said = refused("trace", model, "--data", tmp_path / "strings.npz")
-    assert "input 's' holds strings" in said
-    assert "--url" in said
 
 
 def test_values_without_sizes_are_checked_as_they_are_served(tmp_path: Path) -> None:
@@ -81,6 +86,7 @@ def test_values_without_sizes_are_checked_as_they_are_served(tmp_path: Path) -> 
         ('name: "other"', "has name 'other'"),
         ("version_policy { specific { versions: [3] } }", r"loads versions [3]; there are [1]"),
         ('backend: "briks"', "did you mean 'brisk'?"),
+        ('platform: "onnxruntime_onxx"', "did you mean 'onnxruntime_onnx'?"),
     ],
 )
 def test_what_triton_refuses_before_a_stub_hears_of_it_is_found(
@@ -104,14 +110,88 @@ def test_an_entry_without_files_and_a_model_in_place_of_a_repository_are_found(
     assert "a server is given the folder above it" in found.text
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("entry/model.onnx", "it has no version: 'model.onnx' lies in the entry itself; expected"),
+        ("entry/v1/model.onnx", "it has no version: 'v1' is no version's number; expected"),
+        ("entry/01/model.onnx", "it has no version: '01' is no version's number; expected"),
+        ("entry/config.pbtxt", "it has no version; expected a file like 1/model.onnx"),
+        ("entry/1/net.onnx", "it has no config.pbtxt, and 'net.onnx' does not say"),
+    ],
+)
+def test_an_entry_that_triton_loads_nothing_of_is_told_by_all_in_the_same_words(
+    file: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    repository = tmp_path / "models"
+    (repository / file).parent.mkdir(parents=True)
+    (repository / file).touch()
+    (found,) = check_repository(repository)
+    assert found.severity == PROBLEM
+    assert found.text.startswith(said)
+    with pytest.raises(BriskError, match="absent"):
+        serve(["--repository", str(repository), "--tritonserver", str(tmp_path / "absent")])
+    entry = repository / found.entry
+    assert capfd.readouterr().err == f"brisk: '{entry}' is not served: {found.text}\n"
+    (finding,) = installation.entries(deployment(tmp_path, repositories=(repository,)))
+    assert finding.verdict is Severity.PROBLEM
+    assert finding.found == f"'{entry}': {found.text}"
+
+
+def test_a_model_served_in_place_of_its_repository_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    with pytest.raises(BriskError, match="absent"):
+        serve(["--repository", str(model), "--tritonserver", str(tmp_path / "absent")])
+    assert "looks like one model: give the folder above it" in capfd.readouterr().err
+
+
+def test_an_empty_repository_beside_one_with_a_model_keeps_it_from_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    write_model(tmp_path / "models" / "entry", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    words = ["--repository", str(tmp_path / "empty"), "--repository", str(tmp_path / "models")]
+    with pytest.raises(BriskError, match="absent"):
+        serve([*words, "--tritonserver", str(tmp_path / "absent")])
+    assert "there is no model in it" in capfd.readouterr().err
+    both = (tmp_path / "empty", tmp_path / "models")
+    (finding,) = installation.entries(deployment(tmp_path, repositories=both))
+    assert "there is no model in it" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: data[: len(data) // 2], r"it ends \d+ bytes too early"),
+        (lambda data: data[:-1], "it ends 1 byte too early"),
+        (lambda data: b"<html>not found</html>", "it is no protocol buffer"),
+        (lambda data: b"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"),
+        (lambda data: b"\x08\x08\x3a\x03\xff\xff\xff", "what it holds is damaged"),
+        (lambda data: b"\x08\x08", "it has no graph or no operator set"),
+    ],
+)
+def test_a_damaged_model_is_told_by_all_in_the_same_words(
+    damage: Callable[[bytes], bytes], said: str, tmp_path: Path
+) -> None:
+    model = write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    file = model / "1" / "model.onnx"
+    file.write_bytes(damage(file.read_bytes()))
+    (found,) = (each for each in check_repository(tmp_path) if each.severity == PROBLEM)
+    assert re.fullmatch(f"{file}: not a complete ONNX model: .*{said}.*", found.text)
+    for command in ("explain", "prepare", "config"):
+        assert refused(command, model) == found.text
+
+
 def test_doctor_names_settings_that_are_none_and_threads_that_are_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BRISK_THREDS", "2")
     monkeypatch.setenv("BRISK_THREADS", "zwei")
-    deployment = find_deployment((), "cpu")
-    if deployment.server is not None:
+    found = find_deployment((), "cpu")
+    if found.server is not None:
         pytest.skip("a server runs here, whose environment it is")
-    (told,) = machine.settings(deployment)
+    (told,) = machine.settings(found)
     assert "BRISK_THREDS, did you mean BRISK_THREADS?" in told.found
-    assert "'zwei', no whole number" in machine.threads(deployment)[0].found
+    assert "'zwei', no whole number" in machine.threads(found)[0].found

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
+from brisk.cli.commands.serve import serve
+from brisk.doctor import machine
+from brisk.doctor.deployment import Severity
 from brisk.errors import InvalidConfigurationError
 from brisk.runtime.settings import MIB, ArtefactUse, Settings, read_settings
 from brisk.scheduling.policies import POLICIES, Limits
+from brisk.settings import check_settings
+from support.deployments import deployment
 
 
 def test_nothing_said_means_all_usable_cores_and_ten_seconds(
@@ -77,7 +83,8 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         ("BRISK_NORMAL_SHARE", "0.6", "must be a number from 0 to 0.5, not '0.6'"),
         ("BRISK_BESTEFFORT_SHARE", "a tenth", "must be a number from 0 to 0.5"),
         ("BRISK_SAMPLED_SHARE", "1.5", "must be a number from 0 to 1, not '1.5'"),
-        ("BRISK_MAX_WAITING", "2.5", "must be a whole number, not '2.5'"),
+        ("BRISK_MAX_WAITING", "2.5", "must be a whole number from 1 to 1000000, not '2.5'"),
+        ("BRISK_THREADS", "100000", "must be a whole number from 1 to 1024, not '100000'"),
         ("BRISK_BACKGROUND_MIB", "-1", "must be a positive number"),
     ],
 )
@@ -118,3 +125,30 @@ def test_an_idle_time_that_cannot_be_waited_for_is_refused(
     monkeypatch.setenv("BRISK_IDLE_EXIT_S", text)
     with pytest.raises(InvalidConfigurationError, match=f"BRISK_IDLE_EXIT_S must .*'{text}'"):
         read_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("BRISK_FORK_STUBS", "no", r"must be 1 \(stubs are forked .*\) or 0 \(.*\), not 'no'"),
+        ("BRISK_REMOTE_URLS", "models.example", "must be prefixes of URLs .*'models.example'"),
+        ("BRISK_METRICS_INTERVAL_S", "-1", "must be a number of seconds from 0 "),
+        ("BRISK_ACCURACY", "97", "must be a share from 0.5 to below 1, or off, not '97'"),
+        ("BRISK_CUSTOM_OPS", "yes", "must be 1 .* or 0 .*, not 'yes'"),
+        ("BRISK_PEERS", "host", "must be host:port"),
+        ("BRISK_PEER_LISTEN", ":7700", "must be host:port"),
+        ("BRISK_PEER_KEYS", "/no/such", "must be a folder that 'brisk hosts init' .* '/no/such'"),
+        ("BRISK_CACHE_MIB", "1G", "must be a whole number of MiB above 0, not '1G'"),
+    ],
+)
+def test_a_wrong_setting_of_stubs_or_of_the_courier_is_told_by_serve_and_doctor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, reason: str
+) -> None:
+    monkeypatch.setenv(name, text)
+    with pytest.raises(InvalidConfigurationError, match=f"^{name} {reason}"):
+        check_settings()
+    with pytest.raises(InvalidConfigurationError, match=f"^{name} {reason}"):
+        serve(["--repository", str(tmp_path)])
+    (found,) = machine.settings(deployment(tmp_path, environment={name: text}))
+    assert found.verdict is Severity.PROBLEM
+    assert re.match(f"{name} {reason}", found.found)

@@ -28,7 +28,6 @@ def test_nothing_set_is_no_peer_no_port_no_key_and_no_prefix() -> None:
         assert peer_listen(environment) is None
         assert peer_keys(environment) is None
         assert remote_urls(environment) is None
-    assert remote_urls({REMOTE_URLS: " , "}) is None
     assert peers({PEERS: " ,, "}) == ()
 
 
@@ -136,6 +135,11 @@ def test_what_is_no_beginning_of_a_url_is_refused_by_name(text: str) -> None:
         f"{REMOTE_URLS} must be prefixes of URLs with commas between them, as "
         f"https://models.example/ or file:///srv/models, not '{text}'"
     )
+
+
+def test_what_names_no_url_at_all_does_not_allow_every_one() -> None:
+    with pytest.raises(InvalidConfigurationError, match=f"{REMOTE_URLS} must be .*, not ' , '"):
+        remote_urls({REMOTE_URLS: " , "})
 
 
 @pytest.mark.parametrize("text", ["https://[::1", "https://h:x/a", "https://h:99999/"])

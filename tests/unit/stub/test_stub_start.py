@@ -62,3 +62,35 @@ def test_a_stub_imports_little_and_its_first_line_of_log_is_cheap() -> None:
     assert "brisk.stub.runtime_client.client" in imported.split()
     assert not set(imported.split()) & set(NOT_WANTED)
     assert said.split() == ["ready", str(PACKAGE / "brisk" / "stub" / "backend.py")]
+
+
+REFUSED = """
+import sys, types
+
+class TritonModelException(Exception):
+    pass
+
+utils = types.ModuleType("triton_python_backend_utils")
+utils.TritonModelException = TritonModelException
+sys.modules[utils.__name__] = utils
+import brisk.stub.backend as backend
+
+backend.hide_region = backend.end_with_server = backend.command_line = lambda: None
+backend.attend_launchers = lambda arguments, niceness: None
+try:
+    backend.ModelInstance({"model_name": "m", "model_version": "3"})
+except TritonModelException as error:
+    print(error)
+"""
+
+
+def test_a_setting_of_stubs_that_is_wrong_refuses_the_load_by_its_name() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", REFUSED],
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), "BRISK_FORK_STUBS": "false"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    refused = "brisk: model 'm' version 3: BRISK_FORK_STUBS must be 1 "
+    assert ended.stdout.startswith(refused), ended.stderr

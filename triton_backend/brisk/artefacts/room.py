@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from brisk.artefacts import skeletons, store
-from brisk.artefacts.content import forget_old_notes
+from brisk.artefacts.content import forget_old_notes, sketch_of
+from brisk.errors import BriskError
+from brisk.ownership import make_private
+from brisk.paths import open_file
 from brisk.settings import cache_limit_bytes
 
 USED = ".used"
@@ -27,7 +30,26 @@ ARTEFACT = ".segments"
 DEFAULT_SHARE = 0.25
 """Of the file system that artefacts lie on: what they may take unless something else is set."""
 
+REFUSED = "refused"
+"""A folder of notes by the models' sketches: how large forms are that were not kept for that."""
+
 _DIGITS = 20
+
+
+class NoRoomError(OSError):
+    """``needed_bytes``: of the artefact that there is no room for."""
+
+    def __init__(self, limit_bytes: int, least_bytes: int, needed_bytes: int) -> None:
+        super().__init__(
+            errno.ENOSPC,
+            f"artefacts may take {limit_bytes >> 20} MiB (BRISK_CACHE_MIB): with this one those "
+            f"that are in use take {_mib(least_bytes)}",
+        )
+        self.needed_bytes = needed_bytes
+
+
+def _mib(size_bytes: int) -> int:
+    return -(-size_bytes // 2**20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +127,7 @@ def limit(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def check_room(needed_bytes: int) -> None:
-    """That room can be made for an artefact of so many bytes. Raises OSError where what other
+    """That room can be made for an artefact of so many bytes. Raises NoRoomError where what other
     processes map takes too much.
     """
     limit_bytes = limit()
@@ -118,7 +140,7 @@ def check_room(needed_bytes: int) -> None:
 def make_room(needed_bytes: int) -> None:
     """Let all take no more than they may with one of so many bytes that is about to be published.
 
-    Raises OSError as ``check_room``; nothing is removed then.
+    Raises NoRoomError as ``check_room``, and OSError; nothing is removed then.
     """
     limit_bytes = limit()
     with open(os.open(_tally(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as tally:
@@ -132,6 +154,41 @@ def make_room(needed_bytes: int) -> None:
         tally.truncate()
     forget_old_notes()
     skeletons.forget_unused()
+
+
+def note_refused(folder: Path, needed_bytes: int | None) -> None:
+    """An artefact of so many bytes, of the models that ``folder`` is of, was not kept for its
+    size; None: there is one again. Where that cannot be written nobody is told.
+    """
+    notes = folder.parent.parent / REFUSED
+    note = notes / folder.parent.name
+    with contextlib.suppress(OSError):
+        if needed_bytes is None:
+            note.unlink(missing_ok=True)
+        else:
+            make_private(notes)
+            text = str(needed_bytes).encode()
+            store.publish(note, lambda file: file.write(text), survives_a_crash=False)
+
+
+def refusal_of(model: Path, environment: Mapping[str, str] = os.environ) -> str | None:
+    """That no prepared form of the model was kept for its size, and what would; None where none
+    was refused, or nobody can tell.
+    """
+    try:
+        with open_file(model) as file:
+            sketch = sketch_of(file, environment)
+        notes = store.artefacts_directory(environment) / REFUSED
+        needed_bytes = int((notes / sketch).read_text())
+        limit_bytes = limit(environment)
+    except (OSError, ValueError, BriskError):
+        return None
+    others_bytes = sum(each.size_bytes for each in kept_artefacts(environment))
+    return (
+        f"it was not kept for its size: it takes {_mib(needed_bytes)} MiB, the others here "
+        f"{_mib(others_bytes)}, and all together may take {limit_bytes >> 20} "
+        f"(BRISK_CACHE_MIB={_mib(needed_bytes + others_bytes)} has room for it)"
+    )
 
 
 def _tally() -> Path:
@@ -157,6 +214,7 @@ def _count_and_remove(needed_bytes: int, limit_bytes: int) -> int:
             break
         if remove(each.path):
             total_bytes -= each.size_bytes
+            note_refused(each.path.parent, each.size_bytes)
     return total_bytes
 
 
@@ -166,11 +224,7 @@ def _check(needed_bytes: int, kept: Sequence[KeptArtefact], limit_bytes: int) ->
     held = (each for each in kept if _stays(each.path))
     least_bytes = needed_bytes + sum(each.size_bytes for each in held)
     if least_bytes > limit_bytes:
-        raise OSError(
-            errno.ENOSPC,
-            f"artefacts may take {limit_bytes >> 20} MiB (BRISK_CACHE_MIB): with this one those "
-            f"that are in use take {-(-least_bytes // 2**20)}",
-        )
+        raise NoRoomError(limit_bytes, least_bytes, needed_bytes)
 
 
 def _stays(artefact: Path) -> bool:

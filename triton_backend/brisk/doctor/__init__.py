@@ -28,6 +28,7 @@ CHECKS: dict[str, Callable[[Deployment], Findings]] = {
     "artefacts": installation.artefacts,
     "auto-complete": installation.auto_complete,
     "forked stubs": installation.forked_stubs,
+    "entries": installation.entries,
     "names of entries": installation.names,
     "operators": installation.operators,
 }

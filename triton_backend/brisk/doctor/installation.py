@@ -10,12 +10,11 @@ from pathlib import Path
 from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
 from brisk.errors import ArtefactError, BriskError, counted
 from brisk.fork_server.build import LAUNCHER
-from brisk.fork_server.start import SETTING
 from brisk.ownership import check_directory
 from brisk.protocol.channel import greet
-from brisk.protocol.entry_files import MODEL_FILE
+from brisk.protocol.entry_files import MODEL_FILE, entry_problem, layout_problem, listed
 from brisk.protocol.runtime_paths import runtime_place
-from brisk.settings import cache_directory
+from brisk.settings import FORK_STUBS, cache_directory
 from brisk.stub.config.session_tuning import read_tuning
 from brisk.triton.options import option
 from brisk.triton.server_preload import is_preloaded, unstartable
@@ -112,6 +111,7 @@ def artefacts(deployment: Deployment) -> Findings:
     """
     if deployment.device != "cpu":
         return good("models on a GPU have none")
+    from brisk.artefacts.room import refusal_of
     from brisk.exits.files.container import tapped_values
     from brisk.exits.files.versions import latest
     from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -123,7 +123,14 @@ def artefacts(deployment: Deployment) -> Findings:
         try:
             taps = tapped_values(latest(file, own))
             found = find_prepared(file, taps, own)
-            if found is None:
+            if found is None and (why := refusal_of(file, own)) is not None:
+                findings += advice(
+                    f"{file} has none here: {why}",
+                    "each of its starts reads and cuts its file, and it is prepared in vain after "
+                    "each",
+                    "more in BRISK_CACHE_MIB, or fewer models in this cache",
+                )
+            elif found is None:
                 missing.append(file.parent.parent.name)
             else:
                 PreparedModel(found, file, 1, taps, environment=own).check()
@@ -221,9 +228,9 @@ def forked_stubs(deployment: Deployment) -> Findings:
     cost = "some 0.1 s and 0.15 s of processor time of each model's load"
     backends = Path(option(deployment.command, "backend-directory") or DEFAULT_BACKENDS)
     root = Path(f"/proc/{deployment.server}/root")
-    if deployment.environment.get(SETTING) == "0":
-        found = f"switched off: each stub starts Python ({SETTING}=0)"
-        return advice(found, cost, f"remove {SETTING}")
+    if deployment.environment.get(FORK_STUBS) == "0":
+        found = f"switched off: each stub starts Python ({FORK_STUBS}=0)"
+        return advice(found, cost, f"remove {FORK_STUBS}")
     if (root / backends.relative_to(backends.anchor) / "brisk" / LAUNCHER).is_file():
         return good("from the second model on")
     return advice(
@@ -250,6 +257,24 @@ def names(deployment: Deployment) -> Findings:
             "rename it, or serve with `brisk serve` where there is a C++ compiler (Debian: g++)",
         )
     ] or good("all are taken by a shell as they are")
+
+
+def entries(deployment: Deployment) -> Findings:
+    """Repositories and entries of which Triton would load nothing."""
+    if not deployment.repositories:
+        return unknown("no model repository was given or found")
+    findings, count = [], 0
+    for repository in dict.fromkeys(deployment.repositories):
+        if (lacking := layout_problem(repository)) is not None:
+            change = "a directory for each model, as the text says"
+            findings += problem(f"'{repository}': {lacking}", "nothing of it is served", change)
+        for entry in sorted(path for path in listed(repository) if path.is_dir()):
+            count += 1
+            if (lacking := entry_problem(entry)) is not None:
+                cost = "it is not served, and the server ends, unless it has --exit-on-error=false"
+                change = "put the file there, or take the directory out of the repository"
+                findings += problem(f"'{entry}': {lacking}", cost, change)
+    return findings or good(f"{counted(count, 'entry', 'entries')} with a version")
 
 
 def operators(deployment: Deployment) -> Findings:

@@ -19,7 +19,7 @@ from brisk.errors import counted
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
-from brisk.settings import runtime_directory, unknown_variables
+from brisk.settings import runtime_directory, unknown_variables, wrong_settings
 from brisk.triton.regions import left
 
 CONNECT_TIMEOUT_S = 5.0
@@ -44,12 +44,20 @@ def server(deployment: Deployment) -> Findings:
     theirs = set(unknown_variables(deployment.environment))
     for told in set(unknown_variables(os.environ)) - theirs:
         found += advice(f"{told} It is this shell's", "it sets nothing", "unset it")
+    theirs = set(wrong_settings(deployment.environment))
+    for told in set(wrong_settings(os.environ)) - theirs:
+        found += advice(f"{told}; it is this shell's", "`brisk serve` refuses it", "unset it")
     return found
 
 
 def settings(deployment: Deployment) -> Findings:
-    """Variables that look like settings and are none."""
+    """Variables that look like settings and are none, and values that no setting has."""
     findings = [
+        finding
+        for told in wrong_settings(deployment.environment)
+        for finding in problem(told, "no model can be loaded", "a value that the line names")
+    ]
+    findings += [
         finding
         for told in unknown_variables(deployment.environment)
         for finding in advice(told, "it sets nothing", "docs/configuration.md has all of them")

@@ -19,9 +19,6 @@ from typing import NamedTuple
 
 from brisk.protocol.stub_process import BACKEND, SERVER
 
-SETTING = "BRISK_FORK_STUBS"
-"""``0``: the launcher asks for no fork server, and none is started."""
-
 SOCKET_VARIABLE = "_BRISK_STUB_SOCKET"
 LISTENER_VARIABLE = "_BRISK_STUB_LISTENER"
 """Set by the launcher for a stub that found no fork server: the name that one would have, and the

@@ -41,6 +41,57 @@ def layout_problem(repository: Path) -> str | None:
     return None
 
 
+def versions_in(entry: Path) -> list[int]:
+    """The versions that Triton sees in an entry's directory, oldest first; none where that cannot
+    be listed.
+    """
+    return sorted(
+        int(path.name)
+        for path in listed(entry)
+        if path.name.isascii()
+        and path.name.isdecimal()
+        and path.is_dir()
+        and str(int(path.name)) == path.name
+    )
+
+
+def listed(directory: Path) -> list[Path]:
+    """What lies in ``directory``; nothing where it cannot be looked at."""
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
+def entry_problem(entry: Path) -> str | None:
+    """Why Triton loads nothing of an entry's directory, by the names of its files alone; None
+    where it may.
+    """
+    expected = f"expected a file like 1/{MODEL_FILE}"
+    inside = sorted(path for path in listed(entry) if not path.name.startswith("."))
+    versions = versions_in(entry)
+    if not versions:
+        if (entry / MODEL_FILE).is_file() and entry.name.isdecimal():
+            return "it has no version; this looks like one model: give the folder above it"
+        for path in inside:
+            if path.is_dir():
+                return f"it has no version: '{path.name}' is no version's number; {expected}"
+            if path.name != CONFIG_FILE:
+                return f"it has no version: '{path.name}' lies in the entry itself; {expected}"
+        return f"it has no version; {expected}"
+    files = sorted({path.name for each in versions for path in listed(entry / str(each))})
+    if os.path.lexists(entry / CONFIG_FILE):
+        return None
+    if not files:
+        return f"its versions are empty; {expected}"
+    if "." not in entry.name and not any(name.startswith("model.") for name in files):
+        return (
+            f"it has no {CONFIG_FILE}, and '{files[0]}' does not say by its name whose model it "
+            f"is; {expected}"
+        )
+    return None
+
+
 def is_pipeline(path: Path) -> bool:
     """Whether an entry's file is a pipeline's, by its name."""
     return path.suffix == Path(PIPELINE_FILE).suffix

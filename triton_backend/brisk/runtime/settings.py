@@ -36,6 +36,10 @@ LARGEST = 1e6
 """Of any number here: an idle time of 11 days, which the system can still wait for at once."""
 
 
+MOST_THREADS = 1024
+"""Where there are not more cores: a worker that makes some thousands is ended as stuck."""
+
+
 class ArtefactUse(str, Enum):
     """``build``: used, and made in the background where there is none. ``use``: used only."""
 
@@ -82,8 +86,9 @@ def read_settings() -> Settings:
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
     cache_limit_bytes()  # of the builder, whose words come late
+    cores = len(os.sched_getaffinity(0))
     return Settings(
-        threads=_whole("BRISK_THREADS", len(os.sched_getaffinity(0))),
+        threads=_whole("BRISK_THREADS", cores, max(cores, MOST_THREADS)),
         idle_exit_s=_positive("BRISK_IDLE_EXIT_S", 10.0),
         policy=_policy(),
         limits=Limits(
@@ -137,9 +142,11 @@ def _positive(name: str, default: float) -> float:
     return _number(name, default, expected, lambda value: 0 < value <= LARGEST)
 
 
-def _whole(name: str, default: int) -> int:
-    _positive(name, default)
-    return int(_number(name, default, "a whole number", float.is_integer))
+def _whole(name: str, default: int, most: int = int(LARGEST)) -> int:
+    expected = f"a whole number from 1 to {most}"
+    return int(
+        _number(name, default, expected, lambda value: value.is_integer() and 1 <= value <= most)
+    )
 
 
 def _artefact_use() -> ArtefactUse:

@@ -25,7 +25,7 @@ from brisk.protocol.stub_process import (
     hide_region,
     server_of_stub,
 )
-from brisk.settings import metrics_interval_s, realtime_niceness
+from brisk.settings import check_settings, metrics_interval_s, realtime_niceness
 from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
 from brisk.stub.metrics import Publisher
@@ -70,6 +70,7 @@ class ModelInstance:
         if (Path(arguments["model_repository"]) / version / REMOTE_FILE).exists():
             importing.start()  # while what says what the model is comes
         try:
+            check_settings()
             self._entry = read_entry(arguments)
             self._publisher = Publisher(STATISTICS, self._log, metrics_interval_s())
             self._connection = RuntimeClient(

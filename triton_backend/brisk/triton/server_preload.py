@@ -12,7 +12,8 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from brisk.fork_server.start import SERVER_PRELOAD, SETTING, check_preload
+from brisk.fork_server.start import SERVER_PRELOAD, check_preload
+from brisk.settings import FORK_STUBS
 
 PRELOADS = "LD_PRELOAD"
 _OTHERS = "_BRISK_SERVER_LD_PRELOAD"
@@ -27,7 +28,7 @@ def preloading(environment: Mapping[str, str], backend: Path) -> dict[str, str]:
     Brisk's; the same where it is not there, is not as it was compiled, or is not wanted.
     """
     file = backend / SERVER_PRELOAD
-    if environment.get(SETTING) == "0":
+    if environment.get(FORK_STUBS) == "0":
         return dict(environment)
     try:
         check_preload(file)

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 from google.protobuf import json_format, text_format
 
 from brisk.errors import BriskError, InvalidConfigurationError
-from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, REFUSED, REMOTE_FILE
+from brisk.protocol.entry_files import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    REFUSED,
+    REMOTE_FILE,
+    listed,
+    versions_in,
+)
 from brisk.protocol.signature import NetworkSignature
 from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE, complete, is_whole
 from brisk.stub.config.entry import find_model
@@ -67,7 +74,7 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
         written, config = read_config(directory)
     except InvalidConfigurationError:  # Triton says so
         return AS_IT_IS
-    versions = _versions(directory)
+    versions = versions_in(directory)
     files = {path.name for version in versions for path in listed(directory / str(version))}
     backend = _backend(config, files)
     if backend not in served:
@@ -123,25 +130,6 @@ def _config_text(directory: Path) -> str | None:
         return opened.read().decode("utf-8", "surrogateescape")
 
 
-def listed(directory: Path) -> list[Path]:
-    """What lies in ``directory``; nothing where it cannot be looked at."""
-    try:
-        return list(directory.iterdir())
-    except OSError:
-        return []
-
-
-def _versions(directory: Path) -> list[int]:
-    return sorted(
-        int(path.name)
-        for path in listed(directory)
-        if path.name.isascii()
-        and path.name.isdecimal()
-        and path.is_dir()
-        and str(int(path.name)) == path.name
-    )
-
-
 def _backend(config: Any, files: set[str]) -> str:
     """As Triton fills in what an entry leaves out; empty where nothing says it."""
     if config.backend:
@@ -174,7 +162,7 @@ def _lost_of_others(directory: Path, config: Any, backend: str) -> str | None:
 
 
 def _asks_python(directory: Path) -> bool:
-    for version in _versions(directory):
+    for version in versions_in(directory):
         for file in listed(directory / str(version)):
             try:
                 if file.suffix == ".py" and b"auto_complete_config" in file.read_bytes():
@@ -195,7 +183,7 @@ def _has_library(directory: Path, files: set[str]) -> bool:
 def loaded_versions(directory: Path, config: Any) -> Sequence[int]:
     """Those of the entry in ``directory`` that its ``version_policy`` loads; none where it has
     none."""
-    versions = _versions(directory)
+    versions = versions_in(directory)
     return _loaded(config, versions) if versions else versions
 
 
@@ -264,7 +252,7 @@ def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Any]:
             _, config = read_config(directory)
         except InvalidConfigurationError:
             continue
-        versions = _versions(directory)
+        versions = versions_in(directory)
         files = {path.name for path in listed(directory / str(versions[-1]))} if versions else ()
         if files and _backend(config, set(files)) in served:
             yield config

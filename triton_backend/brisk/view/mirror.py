@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.ownership import make_private
-from brisk.protocol.entry_files import CONFIG_FILE
-from brisk.view.entry_text import AS_IT_IS, entry_text, listed
+from brisk.protocol.entry_files import CONFIG_FILE, listed
+from brisk.view.entry_text import AS_IT_IS, entry_text
 
 
 class Shown(NamedTuple):

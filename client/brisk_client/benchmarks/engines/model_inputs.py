@@ -17,6 +17,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from brisk.graph.files.mapping import map_file
+from brisk.ort_format import is_ort_format
+from brisk.segments.model.damage import damage_of
 from brisk_client.benchmarks.engines.agreement import load_arrays
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
@@ -169,8 +172,14 @@ def make_inputs(model: Path, given: GivenInputs = NOTHING_GIVEN) -> dict[str, np
     """
     try:
         graph = onnx.load(model, load_external_data=False).graph
+    except OSError as error:
+        raise UnusableArgumentError(f"{model}: cannot be read: {error.strerror}") from error
     except Exception as error:  # protobuf's own errors have no common class
-        raise UnusableArgumentError(f"{model} is not an ONNX model: {error}") from error
+        data = map_file(model)[0]
+        said = f"not a complete ONNX model: {damage_of(data)}"
+        if is_ort_format(data):
+            said = "it is in ONNX Runtime's own format, of which no inputs are made up"
+        raise UnusableArgumentError(f"{model}: {said}") from error
     constants = {initializer.name for initializer in graph.initializer}
     wanted = [value for value in graph.input if value.name not in constants]
     names = {value.name for value in wanted}

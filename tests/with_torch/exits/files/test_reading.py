@@ -64,6 +64,13 @@ def test_images_are_scaled_and_labelled_by_their_folders(
         ({"image": np.full((2, 3, SIDE, SIDE), np.nan, np.float32)}, "infinite values"),
         ({"image": np.array(["a", "b"])}, "expected float32"),
         ({"x": rows(1), "y": rows(1)}, "has no array image"),
+        ({"image": rows(2), "lables": np.arange(2)}, "of image, labels; did you mean 'labels'"),
+        (
+            {"image": rows(2), "weather": np.arange(2)},
+            "'weather', which is none of image, labels$",
+        ),
+        ({"image": rows(2), "labels": np.int64(1)}, "has labels of 1 row, inputs of 2: expected"),
+        ({"image": rows(2), "labels": np.arange(1)}, "has labels of 1 row, inputs of 2: expected"),
     ],
 )
 def test_arrays_that_do_not_fit_are_named(
@@ -72,6 +79,13 @@ def test_arrays_that_do_not_fit_are_named(
     np.savez(tmp_path / "data.npz", **arrays)
     with pytest.raises(InvalidRequestError, match=text):
         read_samples(tmp_path / "data.npz", graph)
+
+
+def test_labels_of_some_files_alone_are_refused(tmp_path: Path, graph: ModelGraph) -> None:
+    np.savez(tmp_path / "a.npz", image=rows(2), labels=np.arange(2))
+    np.savez(tmp_path / "b.npz", image=rows(1))
+    with pytest.raises(InvalidRequestError, match=f"'{tmp_path}' has labels of 2 rows, inputs of"):
+        read_samples(tmp_path, graph)
 
 
 def test_pickled_arrays_are_refused(tmp_path: Path, graph: ModelGraph) -> None:
@@ -85,6 +99,12 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path, graph: ModelGraph, conte
     (tmp_path / "data.npz").write_bytes(content)
     with pytest.raises(InvalidRequestError, match=r"no readable \.npz"):
         read_samples(tmp_path / "data.npz", graph)
+
+
+def test_a_single_array_is_no_archive(tmp_path: Path, graph: ModelGraph) -> None:
+    np.save(tmp_path / "data.npy", rows(2))
+    with pytest.raises(InvalidRequestError, match=r"no readable \.npz"):
+        read_samples(tmp_path / "data.npy", graph)
 
 
 def test_nothing_there_is_said(tmp_path: Path, graph: ModelGraph) -> None:

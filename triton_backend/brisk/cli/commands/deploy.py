@@ -87,6 +87,10 @@ def config(
     server can run with `--disable-auto-complete-config`. All but the backend's name is what
     `brisk serve` completes an entry without one to. What is written stays as it is.
     """
+    if model_directory.exists() and not model_directory.is_dir():
+        raise InvalidConfigurationError(
+            f"'{model_directory}' is no directory; expected a model's, which holds 1/model.onnx"
+        )
     target = model_directory / "config.pbtxt"
     if target.exists() and not stdout and not force:
         raise InvalidConfigurationError(
@@ -146,7 +150,7 @@ def _prepare(file: Path, cores: int, disk: float | None) -> None:
         made = prepare(file, cores, taps, disk_factor=factor)
     except OSError as error:
         raise InvalidConfigurationError(
-            f"the prepared form of {file} cannot be written: {error}"
+            f"the prepared form of {file} cannot be written: {error.strerror or error}"
         ) from error
     kept = PreparedModel(made.path, file, cores, taps).kept
     print(f"{file}: {counted(len(kept), 'segment')}")

@@ -50,11 +50,22 @@ def version_files(model_directory: Path) -> dict[int, Path]:
                 f"'{model_directory}' is a repository; name one of its models, like "
                 f"'{model_directory / entries[0]}'"
             )
+        if (model_directory / MODEL_FILE).is_file() and model_directory.name.isdecimal():
+            raise InvalidModelError(
+                f"'{model_directory}' is one version of a model; expected the directory above it, "
+                "or the file in it"
+            )
+        near = next((f"; '{file}' can be named itself" for file in _files_in(model_directory)), "")
         raise InvalidModelError(
             f"'{model_directory}' has no version: expected a file like "
-            f"'{model_directory / '1' / 'model.onnx'}'"
+            f"'{model_directory / '1' / 'model.onnx'}'{near}"
         )
     return dict(sorted(files.items()))
+
+
+def _files_in(directory: Path) -> list[Path]:
+    """ONNX files that lie in no version."""
+    return sorted(directory.glob("*.onnx")) if directory.is_dir() else []
 
 
 def _check_present(model: Path) -> None:

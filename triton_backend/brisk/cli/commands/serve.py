@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 def serve(words: Sequence[str]) -> None:
     """``words``: behind ``brisk serve``. Becomes the server."""
     own, others = _parser().parse_known_args(words)
+    from brisk.settings import check_settings
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
     from brisk.triton.options import option
@@ -102,10 +103,8 @@ def serve(words: Sequence[str]) -> None:
         raise InvalidConfigurationError(
             f"no model repository; give one with --repository DIR{stray}"
         )
-    for path in own.repository:
-        if not path.is_dir():
-            raise InvalidConfigurationError(f"model repository '{path}' is no directory")
-        _tell_of_layout(path)
+    check_settings()
+    _look_at_repositories(options)
     installation = locate_server(own.tritonserver)
     environment = {**server_environment(installation), **_AWAY}
     for name in ("BRISK_RUNTIME_DIR", "BRISK_CACHE_DIR"):
@@ -136,13 +135,35 @@ def serve(words: Sequence[str]) -> None:
     os.execve(command[0], command, environment)
 
 
-def _tell_of_layout(repository: Path) -> None:
-    """Triton says nothing of a repository without a model; one may still be put there."""
-    from brisk.protocol.entry_files import layout_problem
+def _look_at_repositories(options: Sequence[str]) -> None:
+    """Tell of repositories and entries of which Triton would load nothing.
 
-    with contextlib.suppress(OSError):  # Triton says what it cannot read
-        if (problem := layout_problem(repository)) is not None:
-            print(f"brisk: model repository '{repository}': {problem}", file=sys.stderr)
+    Raises InvalidConfigurationError where one is no directory, and where the server would never
+    have a model: it reads its repositories once, and none has an entry. Triton would say nothing
+    of it.
+    """
+    from brisk.protocol.entry_files import entry_problem, layout_problem, listed
+    from brisk.view.plan import local_repositories, reads_once
+
+    repositories = local_repositories(options) or []
+    for repository in repositories:
+        if not repository.is_dir():
+            raise InvalidConfigurationError(f"model repository '{repository}' is no directory")
+    entries = [[path for path in sorted(listed(each)) if path.is_dir()] for each in repositories]
+    is_final = bool(repositories) and not any(entries) and reads_once(options)
+    for repository, inside in zip(repositories, entries, strict=True):
+        with contextlib.suppress(OSError):  # Triton says what it cannot read
+            if (problem := layout_problem(repository)) is not None:
+                text = f"model repository '{repository}': {problem}"
+                if is_final:
+                    raise InvalidConfigurationError(
+                        f"{text}; what is put there later is served with --model-control-mode "
+                        "explicit or poll"
+                    )
+                print(f"brisk: {text}", file=sys.stderr)
+        for entry in inside:
+            if (problem := entry_problem(entry)) is not None:
+                print(f"brisk: '{entry}' is not served: {problem}", file=sys.stderr)
 
 
 def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:

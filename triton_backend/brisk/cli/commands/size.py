@@ -74,7 +74,9 @@ def size(
 
     shapes = dict(map(_shape, shape or ()))
     if not repository.is_dir():
-        raise InvalidConfigurationError(f"'{repository}' is no directory")
+        raise InvalidConfigurationError(
+            f"'{repository}' is no directory; expected a model repository"
+        )
     if is_model(repository):
         raise InvalidConfigurationError(
             f"'{repository}' is one model's directory; give the repository above it"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,15 +91,22 @@ def trace(
     from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
     from brisk_client.urgency import check_class
 
-    texts = [f"{name}:shape={sizes}" for name, _, sizes in (s.partition("=") for s in shape or ())]
+    for text in shape or ():
+        if not re.fullmatch(r".+=[1-9]\d*(,[1-9]\d*)*", text):
+            raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224")
+    if data is not None and data.suffix != ".npz":
+        raise InvalidConfigurationError(
+            f"--data must be a .npz with an array for each input, not '{data}'"
+        )
+    texts = [":shape=".join(text.rsplit("=", 1)) for text in shape or ()]
     try:
         check_class(job_class)
-        given = read_given([*([] if data is None else [str(data)]), *texts])
     except ValueError as error:
         raise InvalidConfigurationError(f"--class: {error}") from None
+    try:
+        given = read_given([*([] if data is None else [str(data)]), *texts])
     except UnusableArgumentError as error:
-        option = "--data" if data is not None and str(data) in str(error) else "--shape"
-        raise InvalidConfigurationError(str(error).replace("--input", option, 1)) from None
+        raise InvalidConfigurationError(f"--data: {error}") from None
     if url:
         processes = _through_server(model, url, device, job_class, given)
     else:
@@ -179,14 +187,14 @@ def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> 
     """In a runtime of this command's own, asked through the same code as in Triton's stub."""
     from brisk.stub.runtime_client.client import RuntimeClient
     from brisk_client.benchmarks.engines.model_inputs import make_inputs
+    from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 
     file = model_file(path).resolve()
-    inputs = make_inputs(file, given)
-    if strings := [name for name, array in inputs.items() if array.dtype.kind in "OSU"]:
-        raise InvalidConfigurationError(
-            f"input '{strings[0]}' holds strings: a model with such is traced through a server, "
-            "with --url HOST:PORT"
-        )
+    try:
+        inputs = make_inputs(file, given)
+    except UnusableArgumentError as error:
+        text = re.sub("--input ([^ ]+):shape=", r"--shape \1=", str(error))
+        raise InvalidConfigurationError(text) from error
     if job_class == "besteffort":
         raise InvalidConfigurationError("a cold start is traced in the foreground only")
     name = file.parent.parent.name or file.stem
@@ -221,18 +229,18 @@ def _own_runtime(device: str) -> Iterator[RuntimePaths]:
 
 
 def _ask_runtime(runtime: RuntimeClient, inputs: Mapping[str, np.ndarray], job_class: str) -> None:
-    import numpy as np
-
-    from brisk.protocol.datatypes import BY_ELEMENT_NAME
+    from brisk.protocol.datatypes import BY_ELEMENT_NAME, serialize_strings
     from brisk_client.benchmarks.harness.timed_reply import TimedReply
 
-    forms = tuple(
-        TensorForm(name, BY_ELEMENT_NAME[array.dtype.name].name, array.shape)
-        for name, array in inputs.items()
-    )
-    staged = runtime.stage(forms, [array.nbytes for array in inputs.values()])
-    for array, region in zip(inputs.values(), staged.regions, strict=True):
-        runtime.memory(region)[:] = np.ascontiguousarray(array).tobytes()
+    forms, contents = [], []
+    for name, array in inputs.items():
+        is_text = array.dtype.kind in "OSU"
+        datatype = BY_ELEMENT_NAME["string" if is_text else array.dtype.name].name
+        forms.append(TensorForm(name, datatype, array.shape))
+        contents.append(serialize_strings(array.reshape(-1)) if is_text else array.tobytes())
+    staged = runtime.stage(tuple(forms), list(map(len, contents)))
+    for content, region in zip(contents, staged.regions, strict=True):
+        runtime.memory(region)[:] = content
     reply = TimedReply()
     runtime.submit(staged, (), job_class, None, reply)
     reply.wait()

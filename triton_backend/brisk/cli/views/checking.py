@@ -14,17 +14,19 @@ from brisk.cli.commands.models import is_model
 from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.pipelines import is_pipeline, read_pipeline
-from brisk.protocol.entry_files import MODEL_FILE, REFUSED, layout_problem
+from brisk.protocol.entry_files import REFUSED, entry_problem, layout_problem, listed
 from brisk.segments.model.sources import checked_model
 from brisk.stub.config.agreement import check_tensors
 from brisk.stub.config.entry import Entry, read_entry
 from brisk.stub.config.parameters import ONNXRUNTIME_PARAMETERS
 from brisk.triton.server_preload import is_plain
-from brisk.view.entry_text import SCHEMA, entry_text, listed, loaded_versions, read_config
+from brisk.view.entry_text import SCHEMA, entry_text, loaded_versions, read_config
 from brisk.view.plan import A_GPU
 
 SERVED = ("brisk", "onnxruntime")
 """Backends whose entries are Brisk's own, or could be."""
+
+_PLATFORM = "onnxruntime_onnx"
 
 PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
 
@@ -46,7 +48,9 @@ def check_repository(repository: Path) -> Iterator[Remark]:
     Raises InvalidConfigurationError where that is no directory.
     """
     if not repository.is_dir():
-        raise InvalidConfigurationError(f"'{repository}' is no directory")
+        raise InvalidConfigurationError(
+            f"'{repository}' is no directory; expected a model repository, or one of its entries"
+        )
     if is_model(repository):
         one = "one model's directory is looked at; a server is given the folder above it"
         yield Remark("", None, INFORMATION, one)
@@ -80,24 +84,22 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
             "its path has characters that mean something to a shell: `brisk serve` serves it "
             "where there is a C++ compiler, another server never",
         )
-    versions = loaded_versions(directory, config)
-    if not versions:
-        expected = f"expected a file like 1/{MODEL_FILE}"
-        if (directory / MODEL_FILE).is_file() and directory.name.isdecimal():
-            expected = "this looks like one model: give the folder above it"
-        yield of_all(PROBLEM, f"it has no version; {expected}")
+    if (lacking := entry_problem(directory)) is not None:
+        yield of_all(PROBLEM, lacking)
         return
+    versions = loaded_versions(directory, config)
     wanted = config.version_policy.specific.versions
     if wanted and not set(wanted) & set(versions):
         yield of_all(
             PROBLEM, f"version_policy loads versions {list(wanted)}; there are {list(versions)}"
         )
         return
+    platform = "" if config.backend else config.platform
+    if near := [each for each in get_close_matches(platform, [_PLATFORM]) if each != platform]:
+        yield of_all(PROBLEM, f"there is no platform '{platform}'; did you mean '{near[0]}'?")
+        return
     if config.backend not in SERVED and (near := get_close_matches(config.backend, SERVED)):
         yield of_all(PROBLEM, f"there is no backend '{config.backend}'; did you mean '{near[0]}'?")
-        return
-    if written is None and not any(listed(directory / str(each)) for each in versions):
-        yield of_all(PROBLEM, f"its versions are empty; expected a file like 1/{MODEL_FILE}")
         return
     text, lost = entry_text(directory, SERVED)
     if text is None:

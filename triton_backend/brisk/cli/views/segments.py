@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, TensorProto, TypeProto, helper
 
+from brisk.artefacts.room import refusal_of
 from brisk.artefacts.skeletons import noted_forms
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
@@ -22,8 +23,8 @@ from brisk.exits.serving.frame import find_places
 from brisk.graph.program import ValueType, Variable
 from brisk.paths import shown
 from brisk.segments.model import cutting
-from brisk.segments.model.graph_names import is_in_order, types_of
-from brisk.segments.model.model_file import read_model_file
+from brisk.segments.model.graph_names import is_in_order, nested_nodes, types_of
+from brisk.segments.model.model_file import nested_tensors, read_model_file
 from brisk.segments.model.node_times import UNKNOWN_BATCH, UNKNOWN_SIZE, predicted_times_ns
 from brisk.segments.model.sources import BareModel, checked_model
 from brisk.segments.prepared.form import PreparedModel, find_prepared
@@ -111,7 +112,7 @@ def _typed(proto: ModelProto) -> ModelProto | None:
 
 
 def size_text(source: BareModel) -> str:
-    """Of a model in words: its nodes and weights."""
+    """Of a model in words: its nodes and weights, those of bodies and functions included."""
     file = source.file
     if file.unread is not None:
         return f"{len(file.unread) / 1e6:.1f} MB that ONNX Runtime reads by itself"
@@ -121,8 +122,11 @@ def size_text(source: BareModel) -> str:
         for tensor in file.proto.graph.initializer
         if tensor.name not in file.weights
     )
+    weights += sum(tensor.ByteSize() for tensor in nested_tensors(file.proto))
     nodes = sum(len(segment.proto.graph.node) for segment in source.segments)
-    return f"{_count_text(nodes, 'node')}, {weights / 1e6:.1f} MB of weights"
+    inside = sum(1 for _ in nested_nodes(file.proto))
+    bodies = f" and {inside} in bodies" if inside else ""
+    return f"{_count_text(nodes, 'node')}{bodies}, {weights / 1e6:.1f} MB of weights"
 
 
 def _cutting_text(
@@ -183,7 +187,9 @@ def _prepared(
     if path is None:
         other = None if sibling is None else find_form(sibling, open_form)
         start = "from its file" if other is None else f"by that of a model like it ({other.path})"
-        return None, f"none here; it starts {start}, and is optimised when there is time"
+        why = refusal_of(file)
+        text = "none here" if why is None else f"none here, {why}"
+        return None, f"{text}; it starts {start}, and is optimised when there is time"
     try:
         prepared = PreparedModel(path, file, threads, taps, tuning)
         prepared.check()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 
-from brisk.errors import InvalidRequestError
+from brisk.errors import InvalidRequestError, counted
 from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import ModelGraph
 from brisk.graph.program import Variable
@@ -36,7 +37,7 @@ def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -
     """A ``.npz`` with an array for each input; a folder of such; or a folder of images.
 
     Images may lie in a folder for each class; its place in sorted order is the label. Raises
-    InvalidRequestError naming what is missing or of another shape.
+    InvalidRequestError naming what is missing, of another shape, or of a name that is none.
     """
     if path.is_file():
         return _checked(_read_arrays([path], graph), path, graph)
@@ -60,10 +61,10 @@ def _read_arrays(files: Sequence[Path], graph: ModelGraph) -> Samples:
         try:
             with np.load(file, allow_pickle=False) as archive:
                 found = {name: archive[name] for name in archive.files}
-        except (OSError, EOFError, ValueError, BadZipFile) as error:
+        except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
             raise InvalidRequestError(f"'{file}' is no readable .npz file: {error}") from error
         if LABELS in found:
-            labels.append(found.pop(LABELS))
+            labels.append(np.atleast_1d(found.pop(LABELS)))
         if len(wanted) == 1 and len(found) == 1:
             found = {wanted[0]: next(iter(found.values()))}
         missing = sorted(set(wanted) - set(found))
@@ -71,14 +72,26 @@ def _read_arrays(files: Sequence[Path], graph: ModelGraph) -> Samples:
             raise InvalidRequestError(
                 f"'{file}' has no array {', '.join(missing)}; it has {', '.join(sorted(found))}"
             )
+        if strange := sorted(set(found) - set(wanted)):
+            known = [*wanted, LABELS]
+            near = get_close_matches(strange[0], known, n=1)
+            guess = f"; did you mean '{near[0]}'?" if near else ""
+            raise InvalidRequestError(
+                f"'{file}' has an array '{strange[0]}', which is none of {', '.join(known)}{guess}"
+            )
         for name in wanted:
             parts[name].append(found[name])
     try:
         inputs = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     except ValueError as error:
         raise InvalidRequestError(f"the files' arrays do not fit together: {error}") from error
-    complete = sum(map(len, labels)) == len(next(iter(inputs.values())))
-    return Samples(inputs, np.concatenate(labels) if labels and complete else None)
+    rows, labelled = len(next(iter(inputs.values()))), sum(map(len, labels))
+    if labels and labelled != rows:
+        raise InvalidRequestError(
+            f"'{files[0].parent if len(files) > 1 else files[0]}' has {LABELS} of "
+            f"{counted(labelled, 'row')}, inputs of {rows}: expected one of each row, or none"
+        )
+    return Samples(inputs, np.concatenate(labels) if labels else None)
 
 
 def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: ImageForm) -> Samples:

@@ -40,6 +40,18 @@ def operators_of(model: ModelProto) -> set[str]:
     return found
 
 
+def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Those of bodies and functions."""
+    for function in model.functions:
+        yield from function.node
+    left = [model.graph.node, *(function.node for function in model.functions)]
+    while left:
+        for node in left.pop():
+            for body in (body for each in node.attribute for body in bodies_of(each)):
+                yield from body.node
+                left.append(body.node)
+
+
 def names_of(graph: GraphProto) -> NodeNames:
     operators = [node.op_type for node in graph.node]
     reads = [

@@ -26,6 +26,7 @@ from brisk.graph.files.tensors import external_range
 from brisk.graph.files.wire_format import MalformedMessage, detach_large_tensors
 from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import Stamp, find_inside, shown
+from brisk.segments.model.damage import damage_of
 from brisk.segments.model.graph_names import bodies_of, constants_of
 from brisk.segments.session import IN_PLACE_BYTES, Weight
 from brisk.segments.source import FileBytes
@@ -87,7 +88,8 @@ def read_model_file(path: Path) -> ModelFile:
         rest, detached = detach_large_tensors(data, IN_PLACE_BYTES)
         proto = ModelProto.FromString(rest)
     except (MalformedMessage, DecodeError) as error:
-        raise InvalidModelError(f"{path}: not a complete ONNX model: {error}") from error
+        said = damage_of(data)
+        raise InvalidModelError(f"{path}: not a complete ONNX model: {said}") from error
     if not proto.HasField("graph") or not proto.opset_import:
         raise InvalidModelError(
             f"{path}: not a complete ONNX model: it has no graph or no operator set"
@@ -147,7 +149,7 @@ def _with_weights(
         else:
             _write_into(tensor, raw)
     nested_bytes = 0
-    for tensor in _nested_tensors(proto) if refers else ():
+    for tensor in nested_tensors(proto) if refers else ():
         if tensor.data_location == TensorProto.EXTERNAL:
             raw = _external(path, tensor, files)
             _weight(path, tensor, raw)
@@ -162,7 +164,7 @@ def _with_weights(
     return ModelFile(path, proto, weights, {name: files[name].data for name in files}, stamps)
 
 
-def _nested_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+def nested_tensors(proto: ModelProto) -> Iterator[TensorProto]:
     """Every tensor but the initialisers of the main graph."""
     yield from _tensors_of_graph(proto.graph)
     for function in proto.functions:

@@ -111,9 +111,14 @@ def prepare(
             made = _Making(model, threads, taps, directory, disk_factor)
             target = directory / prepared_name(made.identity, taps)
             made = _publish(made, target)
+    except room.NoRoomError as error:
+        room.note_refused(directory, error.needed_bytes)
+        room.tidy(directory)
+        raise
     except BaseException:
         room.tidy(directory)
         raise
+    room.note_refused(directory, None)
     agrees = True
     if made.skeleton:
         with contextlib.suppress(OSError):  # the form is there; other models do without it

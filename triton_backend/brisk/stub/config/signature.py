@@ -21,6 +21,7 @@ from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import open_file
 from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.signature import NetworkSignature, Origin, TensorType
+from brisk.segments.model.damage import damage_of
 from brisk.settings import runtime_python
 from brisk.stub.runtime_client.runtime_process import python_environment
 
@@ -130,7 +131,7 @@ def _read(path: Path) -> _Stated:
     except OSError as error:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     if isinstance(outcome, str):
-        raise InvalidModelError(f"{path}: not a complete ONNX model: {outcome}")
+        raise InvalidModelError(f"{path}: {outcome}")
     return outcome
 
 
@@ -150,10 +151,16 @@ def _model(data: memoryview) -> _Stated | str:
             return _Stated(NetworkSignature(inputs, outputs), is_open=False)
         graphs = [value for number, value in _fields(data) if number == 7]
         if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
-            return "it has no graph"
+            return _damaged(data)
         return _graph(graphs[0])
-    except (ValueError, IndexError, InvalidModelError) as error:
+    except InvalidModelError as error:
         return str(error)
+    except (ValueError, IndexError):
+        return _damaged(data)
+
+
+def _damaged(data: memoryview) -> str:
+    return f"not a complete ONNX model: {damage_of(data)}"
 
 
 def _graph(data: memoryview) -> _Stated:
@@ -199,7 +206,7 @@ def _value(name: str, data: memoryview) -> tuple[int, tuple[int | str | None, ..
     if tensor is None:
         if not kind:  # it has no type at all
             return 0, None
-        raise ValueError(f"'{name}' is not a tensor; Triton serves tensors only")
+        raise InvalidModelError(f"'{name}' is not a tensor; Triton serves tensors only")
     element = next((value for number, value in _fields(tensor) if number == 1), 0)
     shape = _message(tensor, 2)
     sizes = None if shape is None else tuple(_sizes(shape))
@@ -214,7 +221,7 @@ def _kind(
     is_optional: bool = False,
 ) -> TensorType:
     if element not in _ELEMENT_NAMES:
-        raise ValueError(f"'{name}' has ONNX element type {element}, unknown to Triton")
+        raise InvalidModelError(f"'{name}' has ONNX element type {element}, unknown to Triton")
     return TensorType(_ELEMENT_NAMES[element], _known(shape), is_optional)
 
 
@@ -253,7 +260,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
         key, position = _varint(data, position)
         number, kind = key >> 3, key & 7
         if number == 0:
-            raise ValueError("it is no protocol buffer")
+            raise ValueError(number)
         if kind == _VARINT:
             integer, position = _varint(data, position)
             yield number, integer
@@ -263,24 +270,23 @@ def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
         elif kind in (_FIXED64, _FIXED32):
             length = 8 if kind == _FIXED64 else 4
         else:
-            raise ValueError("it is no protocol buffer")
+            raise ValueError(kind)
         if position + length > end:
-            raise ValueError(f"it ends {position + length - end} bytes too early")
+            raise ValueError(length)
         yield number, data[position : position + length]
         position += length
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    """Raises IndexError where it is cut short, ValueError where it is too long."""
     result = 0
     for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise ValueError("it ends inside a number")
         byte = data[position]
         position += 1
         result |= (byte & 0x7F) << shift
         if byte < 0x80:
             return result, position
-    raise ValueError("it is no protocol buffer")
+    raise ValueError(position)
 
 
 # What a file leaves open of its outputs.
