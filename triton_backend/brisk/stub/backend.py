@@ -67,10 +67,10 @@ class ModelInstance:
         name, version = arguments["model_name"], arguments["model_version"]
         self._label = f"brisk: model '{name}' version {version}"
         importing = threading.Thread(target=import_request_handler, daemon=True)
-        if (Path(arguments["model_repository"]) / version / REMOTE_FILE).exists():
-            importing.start()  # while what says what the model is comes
         try:
             check_settings()
+            if (Path(arguments["model_repository"]) / version / REMOTE_FILE).exists():
+                importing.start()  # while what says what the model is comes
             self._entry = read_entry(arguments)
             self._publisher = Publisher(STATISTICS, self._log, metrics_interval_s())
             self._connection = RuntimeClient(
