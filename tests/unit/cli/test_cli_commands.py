@@ -129,7 +129,7 @@ def test_tracing_without_a_server_or_an_address_names_it() -> None:
 def test_a_shape_for_a_trace_that_is_none_is_named() -> None:
     answer = run("trace", "net", "--shape", "x=one")
     assert answer.returncode == 1
-    assert "x:shape=one" in answer.stderr
+    assert "--shape x=one: expected NAME=1,3,224,224" in answer.stderr
 
 
 def test_serving_nothing_is_an_error_in_one_line_with_the_next_step() -> None:
