@@ -26,6 +26,7 @@ from support.runtime.runtime_process import (
     submit,
     worker_of,
 )
+from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
@@ -61,11 +62,12 @@ def crowd(connection: RuntimeClient, two_processors: RuntimePaths) -> Iterator[C
     with Observer(two_processors, Role.FOREGROUND) as observer:
 
         def is_settled() -> bool:
+            hurry_helpers(two_processors.base)
             models = observer.status().models
             return any(each.name == "crowded" and each.is_settled for each in models)
 
         with TIMED:
-            wait_until(is_settled, "the prepared form")
+            wait_until(is_settled, "the prepared form", every_s=0.1)
         yield Crowd(connection, observer)
 
 

@@ -177,6 +177,8 @@ def test_real_servers_are_started_answer_rightly_and_their_memory_is_read(
         return in_rounds(*given, uncounted=min(uncounted, next(warm_ups)), failures=failures)
 
     monkeypatch.setattr(density, "in_rounds", one_less)
+    pause = "brisk_client.benchmarks.density.memory._SETTLE_PAUSE_S"
+    monkeypatch.setattr(pause, 0.2)  # no figure is judged
     file = tmp_path / "tiny.onnx"
     onnx.save(model("g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"), file)
     report = density.run(entries=2, rounds=1, threads=1, model=str(file), large=str(file))

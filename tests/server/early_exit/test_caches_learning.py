@@ -28,7 +28,7 @@ from brisk.triton.locate import ServerInstallation
 from support.exits.adapted import Adapted
 from support.runtime.runtime_processes import processes_started_in
 from support.server.entries import write_entry
-from support.server.learning_loop import Loop, wait_until
+from support.server.learning_loop import Loop, Stream, wait_until
 from support.server.running import running_server, runtime_directory
 from support.server.scraping import value, wait_for
 from support.waiting import TIMED
@@ -75,7 +75,11 @@ def loop(
         patched.setenv("BRISK_CACHE_DIR", str(cache))  # the test looks where the runtime does
         made_loop = Loop(server, adapted, repository, log)
         with TIMED:
-            wait_until(lambda: all(made_loop.status(name).exits for name in MODELS), "all caches")
+            wait_until(
+                made_loop,
+                lambda: all(made_loop.status(name).exits for name in MODELS),
+                "all caches",
+            )
         yield made_loop
 
 
@@ -130,7 +134,7 @@ def test_a_learner_killed_while_it_publishes_is_replaced_and_the_next_one_is_ser
     versions.make_private_folder(model)
     with loop.streaming("drifting", images) as stream:
         with TIMED:
-            wait_until(lambda: any(versions.samples_folder(model).glob("*.npz")), "a sample")
+            wait_until(loop, lambda: any(versions.samples_folder(model).glob("*.npz")), "a sample")
 
         def is_learning() -> bool:
             with contextlib.suppress(LookupError):
@@ -138,25 +142,25 @@ def test_a_learner_killed_while_it_publishes_is_replaced_and_the_next_one_is_ser
             return False
 
         with TIMED:
-            wait_until(is_learning, "a learner")
+            wait_until(loop, is_learning, "a learner")
         first = learner_of(loop)
         pipe = candidate.with_name(f".{candidate.name}.{first}.unfinished")
         with _Pipe(pipe) as half:  # it can write no further than the pipe takes
             with TIMED:
-                wait_until(half.has_come, "a candidate half written")
+                wait_until(loop, half.has_come, "a candidate half written")
             os.kill(first, signal.SIGKILL)
         assert not candidate.exists()
         assert loop.status("drifting").revision == 0
         with TIMED:
-            wait_until(lambda: loop.status("drifting").revision >= 1, "a promoted version")
+            wait_until(loop, lambda: loop.status("drifting").revision >= 1, "a promoted version")
         assert learner_of(loop) != first
         assert not pipe.exists(), "what the first one left is gone"
         with TIMED:
-            wait_until(lambda: versions.adapted_file(model).exists(), "its file")
+            wait_until(loop, lambda: versions.adapted_file(model).exists(), "its file")
         assert not candidate.exists()
         before = loop.status("drifting")
         rows = stream.rows
-        wait_until(lambda: stream.rows >= rows + 500, "more requests")
+        wait_until(loop, lambda: stream.rows >= rows + 500, "more requests")
         after = loop.status("drifting")
     gained = after.offered_rows - before.offered_rows
     early = sum(one.answered for one in after.exits) - sum(one.answered for one in before.exits)
@@ -181,12 +185,14 @@ def test_a_candidate_that_answers_less_is_rolled_back(loop: Loop) -> None:
     with loop.streaming("drifting", loop.adapted.drifted()) as stream:
         with TIMED:
             wait_until(
-                lambda: not versions.candidate_file(model).exists(), "the end of another trial"
+                loop,
+                lambda: not versions.candidate_file(model).exists(),
+                "the end of another trial",
             )
         write_cascade(versions.candidate_file(model), worse)
         told = f"revision {worse.revision}, are rejected: it spares 0.0%"
         with TIMED:
-            wait_until(lambda: told in loop.log.read_text(), "its rejection")
+            wait_until(loop, lambda: told in loop.log.read_text(), "its rejection")
     assert loop.status("drifting").revision != worse.revision
     assert stream.differing <= MOST_DIFFERING * stream.rows
 
@@ -210,12 +216,15 @@ def test_a_candidate_that_breaks_the_promise_is_found_out_by_the_audit(loop: Loo
     with loop.streaming("drifting", loop.adapted.drifted()):
         with TIMED:
             wait_until(
-                lambda: not versions.candidate_file(model).exists(), "the end of another trial"
+                loop,
+                lambda: not versions.candidate_file(model).exists(),
+                "the end of another trial",
             )
         write_cascade(versions.candidate_file(model), wrong)
         name = f"revision {wrong.revision}, are "
         with TIMED:
             wait_until(
+                loop,
                 lambda: any(
                     f"{name}{end}: its promise is refuted" in loop.log.read_text()
                     for end in ("rejected", "rolled back")
@@ -223,11 +232,11 @@ def test_a_candidate_that_breaks_the_promise_is_found_out_by_the_audit(loop: Loo
                 "its end",
             )
             wait_until(
-                lambda: loop.status("drifting").revision != wrong.revision, "the one before"
+                loop, lambda: loop.status("drifting").revision != wrong.revision, "the one before"
             )
-            wait_until(lambda: versions.latest(model).exists(), "its file")
+            wait_until(loop, lambda: versions.latest(model).exists(), "its file")
     with loop.streaming("drifting", loop.adapted.drifted()) as stream:
-        wait_until(lambda: stream.rows > 300, "requests")
+        wait_until(loop, lambda: stream.rows > 300, "requests")
     assert stream.differing <= MOST_DIFFERING * stream.rows
     wait_for(
         loop.server,
@@ -235,17 +244,22 @@ def test_a_candidate_that_breaks_the_promise_is_found_out_by_the_audit(loop: Loo
     )
 
 
-def test_constant_traffic_is_refused(loop: Loop) -> None:
-    with loop.streaming("constant", np.tile(loop.adapted.drifted()[:3], (4, 1, 1, 1))) as stream:
-        told = f"caches of {loop.file('constant')} learned nothing better: there are 3 different"
-        with TIMED:
-            wait_until(lambda: told in loop.log.read_text(), "the refusal")
-    assert loop.status("constant").revision == 0
-    assert stream.differing == 0
+def refusal_of_constant(loop: Loop) -> str:
+    return f"caches of {loop.file('constant')} learned nothing better: there are 3 different"
 
 
-def test_poisoned_traffic_is_refused(loop: Loop) -> None:
-    """Pictures between two classes, with noise: near the model's own boundary nothing is sure."""
+def refusal_of_poison(loop: Loop) -> str:
+    model = loop.file("poisoned")
+    return f"caches of {model} learned nothing better: accuracy 95.00% cannot be proved"
+
+
+@pytest.fixture(scope="module")
+def constant(loop: Loop) -> Stream:
+    """Of three pictures, and poison for another model meanwhile, until both were refused.
+
+    Poison are pictures between two classes, with noise: near the model's own boundary nothing is
+    sure.
+    """
     random = np.random.default_rng(0)
     images = loop.adapted.images
     pairs = zip(random.permutation(images), random.permutation(images), strict=True)
@@ -254,13 +268,30 @@ def test_poisoned_traffic_is_refused(loop: Loop) -> None:
     poison[::50] = np.nan
     poison[1::50] = np.inf
     numbers = poison[np.isfinite(poison).all((1, 2, 3))]
+    few = np.tile(loop.adapted.drifted()[:3], (4, 1, 1, 1))
+    with (
+        loop.streaming("constant", few) as stream,
+        loop.streaming("poisoned", numbers),
+        loop.streaming("poisoned", poison),
+        TIMED,
+    ):
+        wait_until(loop, lambda: refusal_of_constant(loop) in loop.log.read_text(), "a refusal")
+        wait_until(loop, lambda: refusal_of_poison(loop) in loop.log.read_text(), "the other")
+    return stream
+
+
+def test_constant_traffic_is_refused(loop: Loop, constant: Stream) -> None:
+    assert refusal_of_constant(loop) in loop.log.read_text()
+    assert loop.status("constant").revision == 0
+    assert constant.differing == 0
+
+
+@pytest.mark.usefixtures("constant")
+def test_poisoned_traffic_is_refused(loop: Loop) -> None:
+    assert refusal_of_poison(loop) in loop.log.read_text()
     model = loop.file("poisoned")
-    with loop.streaming("poisoned", numbers), loop.streaming("poisoned", poison):
-        told = f"caches of {model} learned nothing better: accuracy 95.00% cannot be proved"
-        with TIMED:
-            wait_until(lambda: told in loop.log.read_text(), "the refusal")
     assert loop.status("poisoned").revision == 0
     assert versions.latest(model) == caches_file(model)
-    with loop.streaming("poisoned", images) as stream:
-        wait_until(lambda: stream.rows > 300, "ordinary requests")
+    with loop.streaming("poisoned", loop.adapted.images) as stream:
+        wait_until(loop, lambda: stream.rows > 300, "ordinary requests")
     assert stream.differing <= MOST_DIFFERING * stream.rows

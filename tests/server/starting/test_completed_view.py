@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ from onnx import TensorProto, helper
 from brisk.fork_server.build import find_compiler
 from brisk.triton.options import option
 from support.server.entries import doubled, identity, make_model, write_entry
-from support.server.serve_command import Serving, serving
+from support.server.running import Endings
+from support.server.serve_command import ServeCommand, Serving, serving
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
@@ -227,34 +228,46 @@ def test_what_is_wrong_with_an_entry_is_said_of_the_users_file(
         assert f"{repository}/unknown/config.pbtxt" in served.log_text or "3:" in served.log_text
 
 
-def test_a_load_sees_the_entry_as_it_is_at_that_moment(tmp_path: Path, serve: Serving) -> None:
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository to which tests add entries of their own."""
+    made = tmp_path_factory.mktemp("explicit") / "repository"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def explicit(empty: Path, endings: Endings) -> Iterator[ServeCommand]:
+    """The server of that repository; it has loaded nothing by itself."""
+    with serving(empty.parent, [empty], EXPLICIT, endings=endings) as served:
+        yield served
+
+
+def test_a_load_sees_the_entry_as_it_is_at_that_moment(
+    empty: Path, explicit: ServeCommand
+) -> None:
     """Each change and the load behind it, again and again: no load may find an older entry."""
-    repository = tmp_path / "repository"
-    write_entry(repository, "model", doubled())
-    with serve(tmp_path, [repository], EXPLICIT) as served:
-        for size in range(5, 25):
-            text = f'backend: "brisk" max_batch_size: {size}'
-            (repository / "model" / "config.pbtxt").write_text(text)
-            served.load("model")
-            assert served.get("models/model/config")["max_batch_size"] == size
-            assert served.get("models/model/config")["input"]
+    write_entry(empty, "changed", doubled())
+    for size in range(5, 25):
+        text = f'backend: "brisk" max_batch_size: {size}'
+        (empty / "changed" / "config.pbtxt").write_text(text)
+        explicit.load("changed")
+        assert explicit.get("models/changed/config")["max_batch_size"] == size
+        assert explicit.get("models/changed/config")["input"]
 
 
 def test_an_entry_that_comes_later_is_complete_when_it_is_loaded(
-    tmp_path: Path, serve: Serving
+    empty: Path, explicit: ServeCommand
 ) -> None:
-    repository = tmp_path / "repository"
-    repository.mkdir()
-    with serve(tmp_path, [repository], EXPLICIT) as served:
-        for number in range(10):
-            write_entry(repository, f"new{number}", doubled())
-            served.load(f"new{number}")
-            assert served.get(f"models/new{number}/config")["max_batch_size"] == 4
-        assert served.ask("new3") == [2.0] * 8
-        served.post("repository/models/new3/unload")
-        shutil.rmtree(repository / "new3")
-        with pytest.raises(AssertionError, match="new3"):
-            served.load("new3")
+    for number in range(10):
+        write_entry(empty, f"new{number}", doubled())
+        explicit.load(f"new{number}")
+        assert explicit.get(f"models/new{number}/config")["max_batch_size"] == 4
+    assert explicit.ask("new3") == [2.0] * 8
+    explicit.post("repository/models/new3/unload")
+    shutil.rmtree(empty / "new3")
+    with pytest.raises(AssertionError, match="new3"):
+        explicit.load("new3")
 
 
 def test_completion_by_triton_costs_a_load_no_second(tmp_path: Path, serve: Serving) -> None:
@@ -279,22 +292,20 @@ def test_completion_by_triton_costs_a_load_no_second(tmp_path: Path, serve: Serv
     assert fastest_load_s(3, {"BRISK_FORK_STUBS": "0"}) > 1.0
 
 
-def test_a_load_may_bring_its_configuration(tmp_path: Path, serve: Serving) -> None:
-    repository = tmp_path / "repository"
-    write_entry(repository, "model", doubled())
+def test_a_load_may_bring_its_configuration(empty: Path, explicit: ServeCommand) -> None:
+    write_entry(empty, "model", doubled())
     whole = {
         "backend": "brisk",
         "max_batch_size": 16,
         "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [4]}],
         "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [4]}],
     }
-    with serve(tmp_path, [repository], EXPLICIT) as served:
-        served.load("model", config=json.dumps(whole))
-        assert served.get("models/model/config")["max_batch_size"] == 16
-        assert served.ask("model") == [2.0] * 8
-        served.load("model", config=json.dumps({"backend": "brisk", "max_batch_size": 2}))
-        assert served.get("models/model/config")["max_batch_size"] == 2
-        assert served.ask("model") == [2.0] * 8
+    explicit.load("model", config=json.dumps(whole))
+    assert explicit.get("models/model/config")["max_batch_size"] == 16
+    assert explicit.ask("model") == [2.0] * 8
+    explicit.load("model", config=json.dumps({"backend": "brisk", "max_batch_size": 2}))
+    assert explicit.get("models/model/config")["max_batch_size"] == 2
+    assert explicit.ask("model") == [2.0] * 8
 
 
 def test_polling_finds_new_changed_and_removed_entries(tmp_path: Path, serve: Serving) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,11 +16,12 @@ from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.protocol.status import ModelStatus
 from brisk.triton.launch import TritonServer
 from support.exits.adapted import Adapted
+from support.runtime.runtime_processes import hurry_helpers
 from support.server.running import runtime_directory
 from support.waiting import wait_until as wait_until_true
 
 PATIENCE_S = 240.0
-"""What learns runs on what other processes leave."""
+"""What learns may run on what other processes leave."""
 
 PAUSE_S = 0.005
 """Of a client between two requests: without it little is left, and learning takes minutes."""
@@ -98,4 +98,12 @@ def ask(client: grpc.InferenceServerClient, model: str, images: np.ndarray) -> n
     return logits
 
 
-wait_until = functools.partial(wait_until_true, patience_s=PATIENCE_S, every_s=0.1)
+def wait_until(loop: Loop, condition: Callable[[], bool], what: str) -> None:
+    """What learns gets its share of the processors meanwhile."""
+    runtime = runtime_directory(loop.server)
+
+    def is_so() -> bool:
+        hurry_helpers(runtime)
+        return condition()
+
+    wait_until_true(is_so, what, PATIENCE_S, every_s=0.1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 
@@ -20,6 +21,10 @@ MOST_NOTED = 4
 """Forms of a skeleton: one of them is enough, others may go meanwhile."""
 
 MOST_KEPT = 1024
+
+LOOKED_AT = 16
+"""Notes at a time, where there are more: of thousands of models that are all in use, whoever
+prepares one more must not read the notes of all others."""
 
 _SUFFIX = ".segments"
 
@@ -63,10 +68,13 @@ def is_refused(skeleton: str) -> bool:
 
 
 def forget_unused(most: int = MOST_KEPT) -> None:
-    """Where there are more than so many notes, remove those of forms that have all gone."""
+    """Where there are more than so many notes, look at some by chance, and remove those of forms
+    that have all gone. So of notes that are added one by one few are of no use in the end.
+    """
     with contextlib.suppress(OSError):
-        notes = [entry.name for entry in os.scandir(_folder())]
-        for name in notes if len(notes) > most else ():
+        notes = os.listdir(_folder())
+        looked_at = min(LOOKED_AT, len(notes)) if len(notes) > most else 0
+        for name in random.sample(notes, looked_at):
             forms = noted_forms(name)
             if forms and not any(path.is_file() for path in forms):
                 (_folder() / name).unlink()
