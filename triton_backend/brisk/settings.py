@@ -19,6 +19,9 @@ DEFAULT_NICENESS = -15
 """Beside one thread of niceness 0, a thread of this gets 97 percent of a processor."""
 MOST_URGENT = -20
 
+COURIER_SOCKET = "courier.sock"
+"""In the runtime directory, while a courier is there (``brisk.sourcing``)."""
+
 CUSTOM_OPERATORS = "BRISK_CUSTOM_OPS"
 FORK_STUBS = "BRISK_FORK_STUBS"
 STUB_COMPUTES = "BRISK_STUB_COMPUTES"

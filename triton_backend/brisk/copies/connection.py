@@ -43,7 +43,7 @@ from brisk.errors import (
     named_error,
 )
 from brisk.ownership import check_directory
-from brisk.settings import runtime_directory, runtime_python
+from brisk.settings import COURIER_SOCKET, runtime_directory, runtime_python
 
 if TYPE_CHECKING:
     import subprocess  # by who starts one alone
@@ -69,7 +69,7 @@ _started: list[subprocess.Popen[bytes]] = []
 
 
 def socket_path(environment: Mapping[str, str] = os.environ) -> Path:
-    return runtime_directory(environment) / "courier.sock"
+    return runtime_directory(environment) / COURIER_SOCKET
 
 
 def lock_path(environment: Mapping[str, str] = os.environ) -> Path:

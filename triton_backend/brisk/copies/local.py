@@ -72,6 +72,7 @@ class LocalCopy:
         PermissionError where another user could have written it.
         """
         self.folder = folder
+        self._numbers: dict[Path, int | None] = {}
         with open(open_own(folder / NAME), "rb") as file:
             text = file.read()
             self._lock = os.dup(file.fileno())
@@ -118,9 +119,12 @@ class LocalCopy:
 
     def number_of(self, path: Path) -> int | None:
         """Of one of its files; None for another one."""
-        real = os.path.realpath(path)
-        numbers = range(len(self.manifest.files))
-        return next((each for each in numbers if os.path.realpath(self.path(each)) == real), None)
+        if path not in self._numbers:  # once for a file, of which a start reads many parts
+            real = os.path.realpath(path)
+            numbers = range(len(self.manifest.files))
+            same = (each for each in numbers if os.path.realpath(self.path(each)) == real)
+            self._numbers[path] = next(same, None)
+        return self._numbers[path]
 
     @property
     def has_head(self) -> bool:

@@ -18,6 +18,9 @@ FORMAT = 1
 NAME = "manifest.json"
 """Of the manifest at a URL, beside the files that it names."""
 
+HEAD_NAME = "head.bin"
+"""Of the file ``gathered``, where nobody has named it otherwise."""
+
 CHUNK_BYTES = 1 << 18
 """Verified, and passed on, as a whole: each host of a chain is later by the time of one."""
 

@@ -15,7 +15,14 @@ from onnx import TensorProto
 from brisk.artefacts import content
 from brisk.artefacts.container import HEADER_BYTES
 from brisk.artefacts.seals import DIGEST_BYTES as SEAL_BYTES
-from brisk.copies.manifest import CHUNK_BYTES, ListedFile, ListedSegment, Manifest, Range
+from brisk.copies.manifest import (
+    CHUNK_BYTES,
+    HEAD_NAME,
+    ListedFile,
+    ListedSegment,
+    Manifest,
+    Range,
+)
 from brisk.errors import InvalidModelError
 from brisk.paths import open_file, open_inside
 from brisk.publishing.measuring import measured_profile
@@ -28,7 +35,6 @@ from brisk.segments.model.sources import BareModel
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.source import FileBytes, Source
 
-GATHERED_NAME = "head.bin"
 FORMS_FOLDER = "forms"
 
 _WEIGHTS = frozenset(
@@ -56,8 +62,8 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
     """
     read = read_model_file(model)
     names = [model.name, *(name for name in read.files if name != model.name)]
-    if GATHERED_NAME in names:
-        raise InvalidModelError(f"{model}: its data lies in '{GATHERED_NAME}'; rename that")
+    if HEAD_NAME in names:
+        raise InvalidModelError(f"{model}: its data lies in '{HEAD_NAME}'; rename that")
     cuts = cuts_of(model)
     source = BareModel(model, threads, cuts)
     paths = {name: model.parent / name for name in names}
@@ -74,8 +80,8 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
         with _opened(model, name) as file:
             sketch = content.sketch_of(file)
         files.append(ListedFile(name, size, "", digest, sketch, _chunks_of(paths[name])))
-    files.append(ListedFile(GATHERED_NAME, len(gathered), "", "", "", _digests([gathered])))
-    contents: dict[str, Path | bytes] = {**paths, GATHERED_NAME: gathered}
+    files.append(ListedFile(HEAD_NAME, len(gathered), "", "", "", _digests([gathered])))
+    contents: dict[str, Path | bytes] = {**paths, HEAD_NAME: gathered}
     form = find_prepared(model, cuts) if with_form else None
     if form is not None and not (kept := PreparedModel(form, model, threads, cuts)).plan.defaults:
         data = unsealed(form)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brisk.lean_numpy import on_demand
 from brisk.runtime.log import LOGGER
+from brisk.settings import COURIER_SOCKET, runtime_directory
 
 
 def import_everything(device: str) -> None:
@@ -32,9 +33,11 @@ def import_what_files_need() -> None:
     """
     import onnx
 
-    import brisk.segments.model.sources  # noqa: F401
+    import brisk.segments.model.sources
 
     onnx.defs.has("Identity")  # registers all operators: 10 ms of the first model
+    if (runtime_directory() / COURIER_SOCKET).exists():
+        import brisk.runtime.arrivals.arrival  # noqa: F401  # for models that lie elsewhere
 
 
 def _import_gpu() -> None:

@@ -116,6 +116,21 @@ class Fetch:
     def has_several_askers(self) -> bool:
         return len(self._awaited) > 1
 
+    def begin_with(self, head: bytes) -> None:
+        """What came before it was known what it should be: bytes from the beginning of the file
+        ``gathered``, of which those chunks are kept that are as the manifest says."""
+        for index in range(*self.layout.file(self.copy.manifest.gathered)):
+            part = self.layout.range_of(index)
+            piece = head[part.offset : part.offset + part.size]
+            if self.here >> index & 1 or len(piece) < part.size:
+                return
+            try:
+                if not self.copy.put(index, [piece]):
+                    return
+            except OSError:  # who is asked for it next will say so
+                return
+            self._note(index, 0)
+
     async def wait_for(
         self, parts: Sequence[Range], problem: Callable[[], str], every_s: float = TOLD_S
     ) -> AsyncIterator[FetchProgress]:
@@ -197,17 +212,25 @@ class Fetch:
             self._leave_form(number)
             return None
 
-    async def guess(self, name: str, best_rate: float) -> None:
+    async def guess(
+        self, name: str, best_rate: float, decided: Callable[[], None] = lambda: None
+    ) -> None:
         """Fetch the prepared form of this name, if it comes sooner than weights, until somebody
-        takes another one or waits for weights: the link is not idle while a start decides."""
+        takes another one or waits for weights: the link is not idle while a start decides.
+
+        ``decided``: called when it is known whether that is so.
+        """
         number = self.copy.manifest.form_named(name)
-        async with self._taking:
-            if number is None or self._is_told or not await self._begin(number, best_rate):
-                return
-            if self._is_told:  # meanwhile
-                self._leave_form(number)
-                return
-            self._guessed = number
+        try:
+            async with self._taking:
+                if number is None or self._is_told or not await self._begin(number, best_rate):
+                    return
+                if self._is_told:  # meanwhile
+                    self._leave_form(number)
+                    return
+                self._guessed = number
+        finally:
+            decided()
         try:
             while self._guessed == number and len(self._outline) < 2:
                 outline = self.copy.outline(number)

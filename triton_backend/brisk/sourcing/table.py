@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk.copies.courier import FetchProgress
-from brisk.copies.manifest import Range, read_manifest
+from brisk.copies.manifest import Range
 from brisk.copies.remote import Remote
 from brisk.errors import (
     BriskError,
@@ -24,24 +24,16 @@ from brisk.sourcing.arriving import ArrivingCopy
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.lanes import Bell
 from brisk.sourcing.log import LOGGER
-from brisk.sourcing.policies.patience import pause_s
 from brisk.sourcing.policies.worth import form_key, likely_form
 from brisk.sourcing.sources.addresses import check_url, shown_url
+from brisk.sourcing.sources.beginning import OPEN_PATIENCE_S, obtain
 from brisk.sourcing.sources.downloads import Web
-from brisk.sourcing.sources.failures import MissingError, SourceError
 from brisk.sourcing.sources.peers import PeerCopy, PeerHost
 from brisk.sourcing.sources.registry import ByteSource, Registry
 from brisk.sourcing.supply import Supply
 
-OPEN_PATIENCE_S = 20.0
-"""Without anything new: then opening a copy fails. What is awaited of an open one goes on."""
-
 HOLD_S = 0.2
 """Peers are given to answer before the registry is asked, unless they did not the last time."""
-
-ALONE_S = 0.05
-"""The registry is given to send the manifest before peers are asked for it, too: a connection to
-each, with its handshake, takes longer than most registries do."""
 
 LINGER_S = 1.0
 """A copy that nobody holds any more is fetched for so long: who has opened it to see what the
@@ -165,8 +157,10 @@ class OpenedCopy:
             self._registry = Registry(url, table.web)
         elif copy is None:
             raise InvalidModelError(f"there is no copy {folder}, and no URL to fetch it from")
+        head = b""
         if copy is None:
-            text = await self._obtain_manifest()
+            assert self._registry is not None
+            text, head = await obtain(self._registry, self._peers, self.remote.sha256)
             copy = await self._make(text)
         self.arriving = copy
         if url:
@@ -174,15 +168,21 @@ class OpenedCopy:
         if not copy.is_trusted:
             await self._in_thread(self._verify, copy)
         self.fetch = Fetch(copy, table.executor)
+        self.fetch.begin_with(head)
         table.note_open(self.remote.sha256, self.fetch)
         if self.fetch.missing:
-            self._guess(self.fetch, self._supplied(self.fetch))
+            await self._guess(self.fetch)
+            self._supplied(self.fetch)
 
-    def _guess(self, fetch: Fetch, supply: Supply) -> None:
+    async def _guess(self, fetch: Fetch) -> None:
+        """Before anything is asked for: what turns out unwanted costs a connection."""
         names = [file.form for file in fetch.copy.manifest.files if file.form]
         if likely := likely_form(names, self._table.form_key):
-            guessing = fetch.guess(likely, supply.best_rate)
+            rates = (self._table.best_rates.get(each.name, 0.0) for each in self._sources)
+            is_decided = asyncio.Event()
+            guessing = fetch.guess(likely, max(rates, default=0.0), is_decided.set)
             self._guessing = asyncio.create_task(guessing)
+            await is_decided.wait()
 
     async def _make(self, text: bytes) -> ArrivingCopy:
         """Where there is no room, those that nobody holds any more make some. Raises
@@ -204,55 +204,18 @@ class OpenedCopy:
             if self._is_closing:
                 return
 
+    @property
+    def _sources(self) -> list[ByteSource]:
+        return [*self._peers, *([] if self._registry is None else [self._registry])]
+
     def _supplied(self, fetch: Fetch) -> Supply:
         if self.supply is None:
             table = self._table
             self.supply = Supply(fetch, table.identity, table.best_rates)
-            sources: list[ByteSource] = [*self._peers]
-            if self._registry is not None:
-                sources.append(self._registry)
             gone = [peer.name for peer in self._peers if not peer.answers]
-            self.supply.start(sources, HOLD_S if self._peers else 0.0, gone)
+            self.supply.start(self._sources, HOLD_S if self._peers else 0.0, gone)
             self._watching = [asyncio.create_task(peer.watch(self.supply)) for peer in self._peers]
         return self.supply
-
-    async def _obtain_manifest(self) -> bytes:
-        """From whoever has it. Raises InvalidModelError where the registry has another one or
-        none, and no peer has it; UnavailableError where nobody answers for long."""
-        assert self._registry is not None
-        began_s, failures = time.monotonic(), 0
-        while True:
-            tasks = [asyncio.create_task(self._manifest(self._registry))]
-            try:
-                await asyncio.wait(tasks, timeout=ALONE_S if self._peers else None)
-                if not tasks[0].done() or tasks[0].exception() is not None:
-                    tasks += [asyncio.create_task(self._manifest(peer)) for peer in self._peers]
-                problems = []
-                for done in asyncio.as_completed(tasks):
-                    try:
-                        return await done
-                    except (SourceError, InvalidModelError) as error:
-                        problems.append(error)
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-            text = "; ".join(dict.fromkeys(map(str, problems)))
-            is_final = isinstance(tasks[0].exception(), (InvalidModelError, MissingError))
-            if is_final:
-                raise InvalidModelError(text)
-            if time.monotonic() - began_s > OPEN_PATIENCE_S:
-                raise UnavailableError(text)
-            failures += 1
-            await asyncio.sleep(pause_s(failures))
-
-    async def _manifest(self, source: Registry | PeerCopy) -> bytes:
-        text = await source.manifest()
-        try:
-            await asyncio.to_thread(read_manifest, text, self.remote.sha256)
-        except InvalidModelError as error:
-            raise InvalidModelError(f"{source.name}: {error}") from error
-        return text
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
         """A step that is waited for even where nobody wants its result any more."""

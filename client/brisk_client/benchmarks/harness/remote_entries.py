@@ -190,9 +190,9 @@ def remote_host(
             options += [f"--model-repository={each}" for each in every]
         with benchmark_server(repository, given, options) as server:
             client = InferenceServerClient(server.grpc)
-            client.load_model(OTHER)
             own = {**os.environ, **given, "BRISK_RUNTIME_DIR": str(server.place.base)}
             subprocess.run([sys.executable, *courier], env=own, check=True)
+            client.load_model(OTHER)
             time.sleep(REST_S)
             try:
                 yield RemoteHost(server, client, repository, cache)

@@ -33,9 +33,9 @@ SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
 NEW_S = 0.5
 """So long a model whose rate nobody knows may be here at any moment: small ones are."""
 
-FIRST_RUN = 3.0
-"""How many times as long as a warm one a first run takes, which touches weights for the first time
-while others of them still arrive: 2.5 to 4 on two processors."""
+FIRST_RUN = 5.0
+"""How many times as long as a warm one a first run takes at most, which touches weights that nobody
+has touched while others arrive: on two processors. Too early a run waits in its step."""
 
 _Tell = Callable[[], None]
 
@@ -306,6 +306,7 @@ class ModelArrival:
                 self.problem = None
                 self._all_here.set()
                 self._look()
+                time.sleep(SHORTEST_LOOK_S)  # whoever waited for them goes on first
         except Exception as error:  # noqa: BLE001  # requests wait, and nobody else would tell
             LOGGER.error(f"{self.copy.folder}: {type(error).__name__}: {error}")
             self._stall(f"{type(error).__name__}: {error}")

@@ -149,6 +149,17 @@ class Web:
                     raise SourceError(f"{addresses.shown_url(url)} has more than {most} bytes")
             return bytes(found)
 
+    async def get_beginning(self, url: str, most: int) -> bytes:
+        """The first ``most`` bytes of a file, or all of it. Raises SourceError."""
+        async with self.get(url, {"Range": f"bytes=0-{most - 1}"}) as response:
+            check_status(response, url)
+            found = bytearray()
+            async for piece in response.content.iter_any():
+                found += piece
+                if len(found) >= most:
+                    break
+            return bytes(found[:most])
+
 
 class ArrivingPieces:
     """The answer's bytes, as they come."""

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from brisk.copies.manifest import MOST_MANIFEST_BYTES, ListedFile
+from brisk.copies.manifest import CHUNK_BYTES, HEAD_NAME, MOST_MANIFEST_BYTES, ListedFile
 from brisk.errors import InvalidConfigurationError
 from brisk.sourcing.sources import addresses
 from brisk.sourcing.sources.downloads import READ_BYTES, ArrivingPieces, Web
@@ -67,6 +67,14 @@ class Registry:
         if self._scheme == "file":
             return await asyncio.to_thread(_read_small, self._url)
         return await self._web.get_small(await self._address(self._url), MOST_MANIFEST_BYTES)
+
+    async def head(self) -> bytes:
+        """What may be the first chunk of the file that holds the head, by its usual name. Raises
+        SourceError."""
+        if self._scheme == "file":
+            return b""
+        url = addresses.file_url(self._url, HEAD_NAME)
+        return await self._web.get_beginning(await self._address(url), CHUNK_BYTES)
 
     @asynccontextmanager
     async def read(

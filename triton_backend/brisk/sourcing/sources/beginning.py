@@ -1,0 +1,96 @@
+"""What a copy begins with: the manifest, and what is likely to be needed next."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from brisk.copies.manifest import read_manifest
+from brisk.errors import InvalidModelError, UnavailableError
+from brisk.sourcing.policies.patience import pause_s
+from brisk.sourcing.sources.failures import MissingError, SourceError
+from brisk.sourcing.sources.peers import PeerCopy
+from brisk.sourcing.sources.registry import Registry
+
+OPEN_PATIENCE_S = 20.0
+"""Without anything new: then opening a copy fails. What is awaited of an open one goes on."""
+
+ALONE_S = 0.05
+"""The registry is given to send the manifest before peers are asked for it, too: a connection to
+each, with its handshake, takes longer than most registries do."""
+
+_HEAD_S = 2.0
+"""For the head behind the manifest; else it is asked for again, as the manifest says."""
+
+_SHORT_BYTES = 1 << 16
+"""A manifest of so many is read at once, a longer one by a thread."""
+
+
+async def obtain(
+    registry: Registry, peers: Sequence[PeerCopy], sha256: str
+) -> tuple[bytes, bytes]:
+    """The manifest, from whoever has it, and the head's first bytes as the registry has them,
+    which nobody has verified: of a small model they are half of what a start asks for, and come
+    in the same time. None of those where peers may have them.
+
+    Raises InvalidModelError where the registry has another manifest or none, and no peer has it;
+    UnavailableError where nobody answers for long.
+    """
+    head = None if peers else asyncio.create_task(_head(registry))
+    try:
+        text = await _obtain_manifest(registry, peers, sha256)
+        return text, b"" if head is None else await asyncio.wait_for(head, _HEAD_S)
+    except asyncio.TimeoutError:
+        return text, b""
+    finally:
+        if head is not None:
+            head.cancel()
+            await asyncio.gather(head, return_exceptions=True)
+
+
+async def _head(registry: Registry) -> bytes:
+    try:
+        return await registry.head()
+    except SourceError:
+        return b""
+
+
+async def _obtain_manifest(registry: Registry, peers: Sequence[PeerCopy], sha256: str) -> bytes:
+    began_s, failures = time.monotonic(), 0
+    while True:
+        tasks = [asyncio.create_task(_manifest(registry, sha256))]
+        try:
+            await asyncio.wait(tasks, timeout=ALONE_S if peers else None)
+            if not tasks[0].done() or tasks[0].exception() is not None:
+                tasks += [asyncio.create_task(_manifest(peer, sha256)) for peer in peers]
+            problems = []
+            for done in asyncio.as_completed(tasks):
+                try:
+                    return await done
+                except (SourceError, InvalidModelError) as error:
+                    problems.append(error)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        text = "; ".join(dict.fromkeys(map(str, problems)))
+        is_final = isinstance(tasks[0].exception(), (InvalidModelError, MissingError))
+        if is_final:
+            raise InvalidModelError(text)
+        if time.monotonic() - began_s > OPEN_PATIENCE_S:
+            raise UnavailableError(text)
+        failures += 1
+        await asyncio.sleep(pause_s(failures))
+
+
+async def _manifest(source: Registry | PeerCopy, sha256: str) -> bytes:
+    text = await source.manifest()
+    try:
+        if len(text) <= _SHORT_BYTES:
+            read_manifest(text, sha256)
+        else:
+            await asyncio.to_thread(read_manifest, text, sha256)
+    except InvalidModelError as error:
+        raise InvalidModelError(f"{source.name}: {error}") from error
+    return text
