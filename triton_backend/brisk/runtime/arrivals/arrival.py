@@ -34,8 +34,8 @@ NEW_S = 0.5
 """So long a model whose rate nobody knows may be here at any moment: small ones are."""
 
 FIRST_RUN = 5.0
-"""How many times as long as a warm one a first run takes at most, which touches weights that nobody
-has touched while others arrive: on two processors. Too early a run waits in its step."""
+"""How many times as long as a warm one a first run takes at most, which touches weights for the
+first time while others arrive: on two processors. Too early a run waits in its step."""
 
 _Tell = Callable[[], None]
 
