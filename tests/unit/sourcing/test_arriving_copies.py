@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +17,8 @@ from brisk.artefacts.container import HEADER_BYTES, Container, ContainerDraft
 from brisk.artefacts.store import artefacts_directory
 from brisk.copies.local import PROGRESS, LocalCopy, progress_header
 from brisk.copies.manifest import Range, write_manifest
-from brisk.copies.remote import WHOLE
-from brisk.errors import ArtefactError
+from brisk.copies.remote import WHOLE, resolve
+from brisk.errors import ArtefactError, InvalidConfigurationError
 from brisk.paths import KEPT
 from brisk.sourcing.arriving import SEAL, ArrivingCopy, make_copy
 from brisk.sourcing.policies.stretches import bits_of
@@ -89,6 +92,44 @@ def test_a_chunk_that_the_head_contradicts_is_not(tmp_path: Path, private_cache:
         file.seek(place.offset)
         file.write(b"?")
     assert copy.note_covered() == sum(1 << index for index in COVERED - {4})
+
+
+def whole_copy(tmp_path: Path, published: Published) -> tuple[ArrivingCopy, Path]:
+    """With an entry's file that names it."""
+    copy = made(tmp_path, published)
+    fill(published, copy, (2, 0, 1))
+    copy.finish()
+    remote = tmp_path / "model.remote"
+    remote.write_text(json.dumps({"url": "http://127.0.0.1:1/x", "sha256": published.sha256}))
+    return copy, remote
+
+
+def test_a_whole_copy_says_where_its_model_is(tmp_path: Path, published: Published) -> None:
+    """To a stub, which imports nothing that reads manifests for it."""
+    copy, remote = whole_copy(tmp_path, published)
+    told = (
+        "import pathlib, sys; from brisk.copies.remote import resolve;"
+        f"print(resolve(pathlib.Path({str(remote)!r})), 'brisk.copies.manifest' in sys.modules)"
+    )
+    answer = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True)
+    assert answer.stdout.decode() == f"{copy.model} False\n"
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "whole"])
+def test_one_that_is_damaged_is_asked_of_the_courier(
+    name: str, tmp_path: Path, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, remote = whole_copy(tmp_path, published)
+    damaged = copy.folder / name
+    damaged.chmod(0o600)
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    if name == "whole":
+        assert resolve(remote) == copy.model  # by its manifest
+        (copy.folder / "manifest.json").unlink()
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("BRISK_PYTHON", "/bin/false")
+    with pytest.raises(InvalidConfigurationError, match="ended with status 1"):
+        resolve(remote)
 
 
 def prepared_form() -> bytes:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
+from brisk.copies.remote import MANIFEST
 from brisk.errors import InvalidModelError
 
 FORMAT = 1
-NAME = "manifest.json"
-"""Of the manifest at a URL, beside the files that it names."""
-
+NAME = MANIFEST
 HEAD_NAME = "head.bin"
 """Of the file ``gathered``, where nobody has named it otherwise."""
 
@@ -151,6 +151,7 @@ def write_manifest(manifest: Manifest) -> bytes:
     return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
 
 
+@lru_cache(maxsize=4)  # a start reads the same one several times
 def read_manifest(text: bytes, sha256: str) -> Manifest:
     """``sha256``: in hexadecimal digits, as whoever trusts the model says.
 

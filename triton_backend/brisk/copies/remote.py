@@ -11,15 +11,20 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from brisk.copies.connection import CourierConnection
 from brisk.errors import ArtefactError, BriskError, InvalidModelError, UnavailableError
+from brisk.ownership import check_directory
 from brisk.paths import open_file
 from brisk.settings import cache_directory
 
 MOST_REMOTE_BYTES = 1 << 16
 WHOLE = "whole"
-"""In a copy's folder once all of the model's own files are on the disk."""
+"""In a copy's folder once all of the model's own files are on the disk: see ``whole_note``."""
+
+MANIFEST = "manifest.json"
+"""In a copy's folder, and beside the files that it names at a URL."""
 
 _SHA256_DIGITS = 64
 
@@ -68,6 +73,22 @@ def read_remote_file(remote_file: Path) -> Remote:
     return read_remote(text, str(remote_file))
 
 
+def whole_note(model: Path, manifest: bytes) -> bytes:
+    """What ``WHOLE`` says, so that who asks for the model need not read the manifest: where it is
+    in the folder, and a checksum of that and the manifest. Where it is another one they look."""
+    name = os.fsencode(model)
+    return b"%d\n%s" % (crc32(name + manifest), name)
+
+
+def _noted_model(folder: Path) -> Path:
+    """Raises OSError or ValueError where the copy is not whole, or does not say so."""
+    check_directory(folder)
+    checksum, name = (folder / WHOLE).read_bytes().split(b"\n")
+    if crc32(name + (folder / MANIFEST).read_bytes()) != int(checksum):
+        raise ValueError("another manifest")
+    return folder / os.fsdecode(name)
+
+
 def resolve(remote_file: Path) -> Path:
     """The model's file in the copy of what ``model.remote`` names, fetched as far as to say what
     the model is: its weights may still be on their way.
@@ -77,6 +98,8 @@ def resolve(remote_file: Path) -> Path:
     """
     remote = read_remote_file(remote_file)
     folder = remote_directory() / remote.sha256
+    with contextlib.suppress(OSError, ValueError):
+        return _noted_model(folder)
     if (folder / WHOLE).exists():
         from brisk.copies.local import LocalCopy  # by who need not ask the courier alone
 

@@ -31,7 +31,7 @@ from brisk.copies.local import (
     progress_header,
 )
 from brisk.copies.manifest import NAME, Manifest, Range, read_manifest
-from brisk.copies.remote import WHOLE
+from brisk.copies.remote import WHOLE, whole_note
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import check_directory, make_private, open_own
 from brisk.paths import KEPT
@@ -237,7 +237,8 @@ class ArrivingCopy:
         """All own files are here: bring them to the disk, and note that. Raises OSError."""
         for number in (*self.manifest.own, self.manifest.gathered):
             os.fsync(self._open(number))
-        write_small(self.folder / WHOLE, b"", is_synced=True)
+        note = whole_note(self.model.relative_to(self.folder), self.text)
+        write_small(self.folder / WHOLE, note, is_synced=True)
         for each in (self.folder, self.folder.parent):
             descriptor = os.open(each, os.O_RDONLY | os.O_DIRECTORY)
             try:
