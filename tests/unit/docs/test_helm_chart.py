@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +175,70 @@ def test_alerts_are_of_metrics_that_there_are_by_labels_that_they_have() -> None
 def test_the_chart_has_the_version_of_the_package() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == brisk.__version__
+
+
+def kserve_fields(kind: str) -> tuple[dict[str, str], set[str]]:
+    """Of a class of KServe's own package: types by names in YAML, and which there must be."""
+    models = Path(str(distribution("kserve").locate_file("kserve/models")))
+    file = models / (re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower() + ".py")
+    text = file.read_text()
+    found = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and node.targets[0].id in ("openapi_types", "attribute_map")
+    }
+    names = found["attribute_map"]
+    required = set(re.findall(r"Invalid value for `(\w+)`, must not be `None`", text))
+    types = {names[name]: kind for name, kind in found["openapi_types"].items()}
+    return types, {names[name] for name in required}
+
+
+def kserve_problems(kind: str, value: Any, where: str) -> Iterator[str]:
+    """What is wrong with a value of a type of KServe; those of Kubernetes are its schemas'."""
+    plain = {"str": str, "bool": bool, "int": int}
+    if kind in plain:
+        if type(value) is not plain[kind]:
+            yield f"{where}: {value!r} is no {kind}"
+    elif kind.startswith("list["):
+        for number, each in enumerate(value):
+            yield from kserve_problems(kind[5:-1], each, f"{where}[{number}]")
+    elif kind == "dict(str, str)":
+        for name, each in value.items():
+            yield from kserve_problems("str", each, f"{where}.{name}")
+    elif kind.startswith("V1alpha1"):
+        types, required = kserve_fields(kind)
+        yield from (f"{where}.{name}: missing" for name in required - value.keys())
+        for name, each in value.items():
+            if name not in types:
+                yield f"{where}.{name}: not known"
+            else:
+                yield from kserve_problems(types[name], each, f"{where}.{name}")
+
+
+def test_a_runtime_of_kserve_has_the_fields_that_kserve_knows() -> None:
+    document = yaml.safe_load((ROOT / "docker" / "kserve.yaml").read_text())
+    assert not list(kserve_problems("V1alpha1ServingRuntime", document, "runtime"))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"protocolVersion": ["v2"]}, "runtime.spec.protocolVersion: not known"),
+        ({"multiModel": "no"}, "runtime.spec.multiModel: 'no' is no bool"),
+        (
+            {"supportedModelFormats": [{"name": "onnx", "version": 1}]},
+            "runtime.spec.supportedModelFormats[0].version: 1 is no str",
+        ),
+        ({"containers": None}, "runtime.spec.containers: missing"),
+    ],
+)
+def test_others_are_told(change: dict[str, Any], problem: str) -> None:
+    document = yaml.safe_load((ROOT / "docker" / "kserve.yaml").read_text())
+    spec = {**document["spec"], **change}
+    document["spec"] = {name: each for name, each in spec.items() if each is not None}
+    assert list(kserve_problems("V1alpha1ServingRuntime", document, "runtime")) == [problem]
 
 
 def test_a_runtime_of_kserve_asks_a_repository_on_the_ports_that_kserve_asks() -> None:
