@@ -58,7 +58,7 @@ def test_a_runtime_that_nobody_uses_makes_way(place: RuntimePaths, quick: Path) 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("BRISK_THREADS", "two", "BRISK_THREADS must be a positive number .*not 'two'"),
+        ("BRISK_THREADS", "two", "BRISK_THREADS must be a whole number from 1 to .*not 'two'"),
         ("BRISK_POLICY", "preemptiv", "BRISK_POLICY: unknown policy 'preemptiv'"),
     ],
 )
