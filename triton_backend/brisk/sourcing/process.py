@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
@@ -30,7 +29,6 @@ from brisk.sourcing.log import LOGGER
 from brisk.sourcing.service import CourierService, listening
 from brisk.sourcing.serving import CopyServer
 from brisk.sourcing.sources.downloads import Web
-from brisk.sourcing.sources.failures import SourceError
 from brisk.sourcing.sources.peers import PeerHost
 from brisk.sourcing.table import CopyTable
 
@@ -105,8 +103,6 @@ async def run(place: Path, settings: CourierSettings) -> None:
             server = await _serving(
                 table, settings.listen, None if security is None else security.server
             )
-        if "NOREH" not in os.environ:
-            await _rehearse(inner_web, executor)
         await _until_idle(service, server, ended)
         local.close()
         await table.close()
@@ -114,28 +110,6 @@ async def run(place: Path, settings: CourierSettings) -> None:
             await server.close()
         await web.close()
         await inner_web.close()
-
-
-async def _rehearse(web: Web, executor: ThreadPoolExecutor) -> None:
-    """Do once what the first model would wait for: start threads, and ask this process itself by
-    HTTP. It takes 10 ms, which nobody waits for now."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-0/1\r\n"
-            b"Content-Length: 1\r\n\r\n0"
-        )
-        await writer.drain()
-        writer.close()
-
-    for chosen in (executor, None):
-        await asyncio.get_running_loop().run_in_executor(chosen, time.monotonic)
-    with contextlib.suppress(OSError, SourceError):
-        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            async with web.get_range(f"http://127.0.0.1:{port}/", 0, 1, 1) as found:
-                await found.response.read()
 
 
 async def _serving(
