@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -89,9 +89,10 @@ def _noted_model(folder: Path) -> Path:
     return folder / os.fsdecode(name)
 
 
-def resolve(remote_file: Path) -> Path:
+def resolve(remote_file: Path, meanwhile: Callable[[], None] = lambda: None) -> Path:
     """The model's file in the copy of what ``model.remote`` names, fetched as far as to say what
-    the model is: its weights may still be on their way.
+    the model is: its weights may still be on their way. ``meanwhile``: called where that has to be
+    waited for.
 
     Raises InvalidModelError where the file says no such place, or what lies there is not what it
     says, UnavailableError where nothing could be fetched.
@@ -107,7 +108,9 @@ def resolve(remote_file: Path) -> Path:
             return LocalCopy(folder).model
     try:
         with CourierConnection() as courier:
-            return Path(str(courier.ask("open", remote._asdict())["model"]))
+            courier.send("open", remote._asdict())
+            meanwhile()
+            return Path(str(courier.answer()["ok"]["model"]))
     except BriskError as error:
         raise type(error)(f"{remote_file}: {error}") from error
     except OSError as error:

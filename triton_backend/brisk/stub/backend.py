@@ -16,7 +16,6 @@ import triton_python_backend_utils as pb_utils
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
 from brisk.os_priority import set_threads
-from brisk.protocol.entry_files import REMOTE_FILE
 from brisk.protocol.records import AskStatistics, ForgetStatistics
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.protocol.stub_process import (
@@ -69,9 +68,7 @@ class ModelInstance:
         importing = threading.Thread(target=import_request_handler, daemon=True)
         try:
             check_settings()
-            if (Path(arguments["model_repository"]) / version / REMOTE_FILE).exists():
-                importing.start()  # while what says what the model is comes
-            self._entry = read_entry(arguments)
+            self._entry = read_entry(arguments, meanwhile=importing.start)
             self._publisher = Publisher(STATISTICS, self._log, metrics_interval_s())
             self._connection = RuntimeClient(
                 runtime_place(self._entry.device),

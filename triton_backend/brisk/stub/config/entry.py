@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,8 +48,10 @@ class Entry(NamedTuple):
     sequences: SequenceSettings | None
 
 
-def read_entry(arguments: Mapping[str, str]) -> Entry:
-    """The entry that ``initialize``'s arguments describe.
+def read_entry(
+    arguments: Mapping[str, str], meanwhile: Callable[[], None] = lambda: None
+) -> Entry:
+    """The entry that ``initialize``'s arguments describe. ``meanwhile``: as ``find_model``.
 
     Raises InvalidConfigurationError or InvalidModelError naming what is wrong.
     """
@@ -60,7 +62,7 @@ def read_entry(arguments: Mapping[str, str]) -> Entry:
     directory = users_path(Path(arguments["model_repository"]))
     if COUNT in notices and not _says_instances(directory):
         notices = tuple(notice for notice in notices if notice != COUNT)
-    model_path = find_model(directory, version, config)
+    model_path = find_model(directory, version, config, meanwhile)
     _check_completion(config)
     sequences = None
     if "sequence_batching" in config:
@@ -114,12 +116,18 @@ def _says_instances(directory: Path) -> bool:
         return False
 
 
-def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path:
+def find_model(
+    directory: Path,
+    version: int,
+    config: Mapping[str, Any],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Path:
     """The file of a version: ``default_model_filename``, else ``model.onnx`` or a pipeline's.
 
     A directory of that name holds a model with its external data, as ``model.onnx`` in it.
     ``model.remote`` stands for a model that lies elsewhere: the file in its local copy, which may
-    still be arriving. The path is absolute: the runtime, which reads the file, works in another
+    still be arriving; ``meanwhile`` is called where it has to be waited for what says what the
+    model is. The path is absolute: the runtime, which reads the file, works in another
     directory. Raises InvalidModelError where there is none, where it lies outside of the version's
     directory, or where nothing says which of two, UnavailableError where nothing can be fetched.
     """
@@ -145,7 +153,7 @@ def find_model(directory: Path, version: int, config: Mapping[str, Any]) -> Path
         return chosen[0]
     from brisk.copies.remote import resolve
 
-    return resolve(chosen[0])
+    return resolve(chosen[0], meanwhile)
 
 
 def _check_completion(config: Mapping[str, Any]) -> None:
