@@ -19,7 +19,7 @@ from onnx import helper
 
 from brisk.graph.files.mapping import map_file
 from brisk.ort_format import is_ort_format
-from brisk.segments.model.damage import damage_of
+from brisk.segments.model.onnx_fields import damage_of
 from brisk_client.benchmarks.engines.agreement import load_arrays
 from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
 

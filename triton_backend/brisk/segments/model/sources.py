@@ -13,7 +13,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from brisk.artefacts import content
-from brisk.errors import BriskError, InvalidModelError
+from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.files.proto import from_type_proto
 from brisk.graph.files.tensors import read_tensor
 from brisk.graph.program import Variable
@@ -180,15 +180,17 @@ class BareModel(Source):
         return self._opened.pop(index, None) or self._made(index) or self._open_first(index)
 
     def _made(self, index: int) -> OrtSession | None:
-        """What was made ahead, with the weights."""
+        """What was made ahead, with the weights, if there is such a session."""
         structure, session = self._ahead.pop(index, (None, None))
         if structure is None or session is None:
             return None
-        return with_weights(
-            *(session, self.segments[index].spec, structure.inputs, structure.outputs),
-            structure.weights,
-            shrinks_arena=self._tuning.shrinks_arena,
-        )
+        with contextlib.suppress(ArtefactError):  # weights that it cannot be given
+            return with_weights(
+                *(session, self.segments[index].spec, structure.inputs, structure.outputs),
+                structure.weights,
+                shrinks_arena=self._tuning.shrinks_arena,
+            )
+        return None
 
     def open_warm(self, index: int) -> OrtSession | None:
         first = self._warm.pop(index, None)

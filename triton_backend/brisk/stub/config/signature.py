@@ -21,7 +21,7 @@ from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import open_file
 from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.signature import NetworkSignature, Origin, TensorType
-from brisk.segments.model.damage import damage_of
+from brisk.segments.model.onnx_fields import damage_of, fields_of
 from brisk.settings import runtime_python
 from brisk.stub.runtime_client.runtime_process import python_environment
 
@@ -42,8 +42,6 @@ _ELEMENT_NAMES = {
     16: "bfloat16",
 }
 """By TensorProto.DataType's numbers, those that Triton has a datatype for."""
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 INFERENCE_TIMEOUT_S = 60.0
@@ -149,7 +147,7 @@ def _model(data: memoryview) -> _Stated | str:
                 for tensors in (own.inputs, own.outputs)
             )
             return _Stated(NetworkSignature(inputs, outputs), is_open=False)
-        graphs = [value for number, value in _fields(data) if number == 7]
+        graphs = [value for number, value in fields_of(data) if number == 7]
         if len(graphs) != 1 or not isinstance(graphs[0], memoryview):
             return _damaged(data)
         return _graph(graphs[0])
@@ -165,7 +163,7 @@ def _damaged(data: memoryview) -> str:
 
 def _graph(data: memoryview) -> _Stated:
     found: dict[int, list[memoryview]] = {5: [], 11: [], 12: []}
-    for number, value in _fields(data):
+    for number, value in fields_of(data):
         if number in found and isinstance(value, memoryview):
             found[number].append(value)
     initialised = {_text(value, 8) for value in found[5]}
@@ -207,7 +205,7 @@ def _value(name: str, data: memoryview) -> tuple[int, tuple[int | str | None, ..
         if not kind:  # it has no type at all
             return 0, None
         raise InvalidModelError(f"'{name}' is not a tensor; Triton serves tensors only")
-    element = next((value for number, value in _fields(tensor) if number == 1), 0)
+    element = next((value for number, value in fields_of(tensor) if number == 1), 0)
     shape = _message(tensor, 2)
     sizes = None if shape is None else tuple(_sizes(shape))
     return element if isinstance(element, int) else 0, sizes
@@ -232,9 +230,9 @@ def _known(shape: tuple[int | str | None, ...] | None) -> tuple[int | None, ...]
 
 
 def _sizes(shape: memoryview) -> Iterator[int | str | None]:
-    for number, dimension in _fields(shape):
+    for number, dimension in fields_of(shape):
         if number == 1 and isinstance(dimension, memoryview):
-            size = next((value for field, value in _fields(dimension) if field == 1), None)
+            size = next((value for field, value in fields_of(dimension) if field == 1), None)
             if size is None:
                 yield _text(dimension, 2) or None
             else:
@@ -242,7 +240,7 @@ def _sizes(shape: memoryview) -> Iterator[int | str | None]:
 
 
 def _message(data: memoryview | None, wanted: int) -> memoryview | None:
-    for number, value in _fields(data) if data is not None else ():
+    for number, value in fields_of(data) if data is not None else ():
         if number == wanted and isinstance(value, memoryview):
             return value
     return None
@@ -251,42 +249,6 @@ def _message(data: memoryview | None, wanted: int) -> memoryview | None:
 def _text(data: memoryview, wanted: int) -> str:
     value = _message(data, wanted)
     return "" if value is None else bytes(value).decode("utf-8")
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Field numbers and values of a message; ValueError where it is cut short or no message."""
-    position, end = 0, len(data)
-    while position < end:
-        key, position = _varint(data, position)
-        number, kind = key >> 3, key & 7
-        if number == 0:
-            raise ValueError(number)
-        if kind == _VARINT:
-            integer, position = _varint(data, position)
-            yield number, integer
-            continue
-        if kind == _BYTES:
-            length, position = _varint(data, position)
-        elif kind in (_FIXED64, _FIXED32):
-            length = 8 if kind == _FIXED64 else 4
-        else:
-            raise ValueError(kind)
-        if position + length > end:
-            raise ValueError(length)
-        yield number, data[position : position + length]
-        position += length
-
-
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
-    """Raises IndexError where it is cut short, ValueError where it is too long."""
-    result = 0
-    for shift in range(0, 70, 7):
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-    raise ValueError(position)
 
 
 # What a file leaves open of its outputs.

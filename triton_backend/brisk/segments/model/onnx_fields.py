@@ -1,4 +1,5 @@
-"""Why a file is no whole ONNX model, in the same words whoever has failed to read it.
+"""The fields of a serialised ONNX model, without protobuf; and why a file is no whole model, in
+the same words whoever has failed to read it.
 
 Standard library alone: stubs read a model's inputs and outputs without ``onnx``.
 """
@@ -23,7 +24,7 @@ def damage_of(data: memoryview) -> str:
     if bytes(data[: len(_POINTER)]) == _POINTER:
         return "it is a pointer of Git LFS; `git lfs pull` brings the file"
     try:
-        numbers = list(_numbers(data))
+        numbers = [number for number, _ in fields_of(data)]
     except ValueError as error:
         return str(error)
     if _GRAPH not in numbers:
@@ -31,19 +32,28 @@ def damage_of(data: memoryview) -> str:
     return "what it holds is damaged"
 
 
-def _numbers(data: memoryview) -> Iterator[int]:
-    """Of the message's fields. Raises ValueError that says what is wrong."""
+def fields_of(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
+    """Numbers and values of a message's fields. Raises ValueError that says what is wrong."""
     position, end = 0, len(data)
     while position < end:
         key, position = _varint(data, position)
         number, kind = key >> 3, key & 7
-        if not number or kind not in (_VARINT, _FIXED64, _BYTES, _FIXED32):
+        if number == 0:
             raise ValueError(_STRANGE)
-        length, position = _varint(data, position) if kind in (_BYTES, _VARINT) else (0, position)
-        position += {_VARINT: 0, _FIXED64: 8, _BYTES: length, _FIXED32: 4}[kind]
-        if position > end:
-            raise ValueError(f"it ends {counted(position - end, 'byte')} too early")
-        yield number
+        if kind == _VARINT:
+            integer, position = _varint(data, position)
+            yield number, integer
+            continue
+        if kind == _BYTES:
+            length, position = _varint(data, position)
+        elif kind in (_FIXED64, _FIXED32):
+            length = 8 if kind == _FIXED64 else 4
+        else:
+            raise ValueError(_STRANGE)
+        if position + length > end:
+            raise ValueError(f"it ends {counted(position + length - end, 'byte')} too early")
+        yield number, data[position : position + length]
+        position += length
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
