@@ -222,6 +222,38 @@ def share_ppm(text: str) -> int:
     return round(share * 1_000_000)
 
 
+class Tolerance(NamedTuple):
+    """Which values count as a model's own, row by row, where they are no scores of classes.
+
+    ``COSINE``: a row's cosine similarity to the model's is ``limit`` at least. ``ABSOLUTE``: no
+    value differs by more than ``limit``.
+    """
+
+    measure: str
+    limit: float
+
+    def __str__(self) -> str:
+        return f"{self.measure} {self.limit:.9g}"
+
+
+COSINE, ABSOLUTE = "cosine", "absolute"
+
+
+def tolerance(text: str) -> Tolerance:
+    """``cosine 0.99`` or ``absolute 0.01``. Raises ValueError that says what it must be."""
+    measure, _, number = text.strip().partition(" ")
+    try:
+        limit = float(number)
+    except ValueError:
+        limit = -1.0
+    if (measure == COSINE and 0 < limit < 1) or (measure == ABSOLUTE and 0 < limit < float("inf")):
+        return Tolerance(measure, limit)
+    raise ValueError(
+        f"must be '{COSINE} S' with a similarity S between 0 and 1, or '{ABSOLUTE} D' with a "
+        "difference D above 0"
+    )
+
+
 def accuracy_ppm(environment: Mapping[str, str] = os.environ) -> int:
     """``$BRISK_ACCURACY``, of entries that say nothing of it, in parts of a million; 0: off.
 

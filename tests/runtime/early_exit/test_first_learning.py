@@ -176,3 +176,22 @@ def test_a_promise_of_trained_caches_below_the_entrys_is_not_enough(
         wait_until(lambda: taken(ask(plain, model.easy[:1])) == model.name, "an early answer")
         assert taken(ask(strict, model.easy[:1])) == "", "0.97 is promised, 0.995 is asked for"
         assert taken(ask(strict, model.easy[:1], ppm=960_000)) == model.name
+
+
+def test_what_keeps_to_another_tolerance_answers_nothing(
+    place: RuntimePaths, model: Model
+) -> None:
+    """The entry's answers were classes, and are values within a tolerance from now on."""
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)):
+        wait_until(lambda: read_record(model.file) is not None, "a record")
+    write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+    write_cascade(learned_file(model.file), model.cascade)
+    near = describe(model.file, max_batch_size=64, accuracy_ppm=PPM, tolerance="cosine 0.99")
+    with opened(place, near) as connection:
+        wait_until(
+            lambda: learning(place, model.file).startswith("not for this model: "),
+            "another look at the model, which has two outputs",
+        )
+        assert "a tolerance is of one" in learning(place, model.file)
+        assert taken(ask(connection, model.easy[:1])) == ""
+    assert not learned_file(model.file).exists()

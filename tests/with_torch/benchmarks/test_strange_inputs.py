@@ -11,7 +11,7 @@ from brisk.exits.data.outliers import MAKERS
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration.composition import Tried
 from brisk.exits.guarantee.calibration import Scored
-from brisk.exits.heads.lookup_model import Judge
+from brisk.exits.heads.lookup_model import OF_CLASSES, Judge
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.benchmarks.exits.strange import FAMILIES, ROWS, SERVED, corrupted, strange_inputs
 from brisk_client.benchmarks.exits_learned import main
@@ -56,7 +56,7 @@ def test_corruptions_grow_and_keep_what_is_shown() -> None:
 def test_every_way_is_of_one_family_and_gated_ones_are_served() -> None:
     nothing = Scored(np.zeros(1, np.float32), np.ones(1, bool), np.ones(1, bool))
     for variant in ("Pool(4096)", "int8"):
-        for judge in Judge:
+        for judge in OF_CLASSES:
             if variant == "int8" and judge is not Judge.MARGIN:
                 continue
             one = Tried(0, variant, 1e-4, b"", 1, (4,), nothing, nothing, judge)

@@ -15,7 +15,13 @@ from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.files.artefact import digest_of, read_cascade
-from brisk.exits.files.learning_record import LearningRecord, Stage, read_record, write_record
+from brisk.exits.files.learning_record import (
+    Aim,
+    LearningRecord,
+    Stage,
+    read_record,
+    write_record,
+)
 from brisk.exits.files.versions import (
     latest,
     learned_file,
@@ -49,7 +55,7 @@ def digits(tmp_path: Path, adapted: Adapted) -> Path:
 def test_a_model_of_classes_is_looked_at_and_another_one_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     onnx.save(network(), file)
-    record = look_at(file, 0.97)
+    record = look_at(file, Aim(0.97))
     assert (record.stage, record.wanted, record.collects) == (Stage.COLLECTING, 1000, True)
     strange = network()
     strange.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
@@ -60,10 +66,11 @@ def test_a_model_of_classes_is_looked_at_and_another_one_is_refused(tmp_path: Pa
         onnx.helper.make_node("Sigmoid", ["before"], [strange.graph.output[0].name]),
     )
     onnx.save(strange, file)
-    found = look_at(file, 0.97)
+    found = look_at(file, Aim(0.97))
     assert found.stage is Stage.UNFIT
     assert not found.collects
     assert "no class scores" in found.reason
+    assert "a tolerance" in found.reason
 
 
 def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(

@@ -17,7 +17,7 @@ from brisk.exits.cascade import Exit
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.distance_gate import summary
 from brisk.exits.heads.lookup import GatedLookUp, LookUp, empty_look_up, network_of, weights_of
-from brisk.exits.heads.lookup_model import OPSET, Judge, LookUpModel
+from brisk.exits.heads.lookup_model import OF_CLASSES, OPSET, Judge, LookUpModel
 from brisk.exits.heads.predictors import CATALOGUE, variant
 from brisk.exits.learning import exporting
 from brisk.exits.learning.exporting import export_look_up
@@ -45,7 +45,7 @@ def trained(
     return network
 
 
-@pytest.mark.parametrize("judge", list(Judge))
+@pytest.mark.parametrize("judge", OF_CLASSES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", [each.name for each in CATALOGUE])
 def test_a_model_says_what_its_network_says(
@@ -72,7 +72,7 @@ def test_a_model_says_what_its_network_says(
         np.testing.assert_array_equal(weights_of(again)[key], array)
 
 
-@pytest.mark.parametrize("judge", list(Judge))
+@pytest.mark.parametrize("judge", OF_CLASSES)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_row_without_numbers_is_never_answered(value: float, judge: Judge) -> None:
     rows = torch.randn(6, 4, 6, 6).relu_()

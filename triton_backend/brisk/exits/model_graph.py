@@ -110,6 +110,18 @@ def _first(info: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
     return dims[0] if dims else onnx.TensorShapeProto.Dimension(dim_value=1)
 
 
+def readable(graph: ModelGraph) -> tuple[int, ...] | None:
+    """Of a row of the model's only input, where that is a float32 tensor of fixed rows."""
+    needed = [each for each in graph.inputs if not each.optional]
+    if len(graph.inputs) != 1 or len(needed) != 1 or not graph.has_rows(needed[0].name):
+        return None
+    kind = needed[0].type
+    sizes = (kind.shape or ())[1:]
+    fixed = tuple(size for size in sizes if isinstance(size, int) and size > 0)
+    is_fit = kind.dtype == "float32" and len(fixed) == len(sizes) and 1 <= len(fixed) <= 3
+    return fixed if is_fit else None
+
+
 @dataclass(frozen=True, slots=True)
 class ExitPoint:
     """A value of a model, behind which it can be cut: nothing else is live there.

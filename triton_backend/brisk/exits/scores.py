@@ -1,4 +1,7 @@
-"""The class scores of a model, and what of its answer follows from them alone."""
+"""What a model answers: class scores, from which the rest of its answer follows, or values.
+
+And when an early answer counts as the model's own: the same class, or values within a tolerance.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,17 @@ from brisk.segments.model.graph_names import constants_of, reads_of
 from brisk.segments.opening import Form, open_segment
 from brisk.segments.session import OrtSession
 from brisk.segments.source import SegmentSpec
+from brisk.settings import COSINE, Tolerance
 
 
 class ScoreForm(str, Enum):
-    """What the scores are: a cache answers in the same form."""
+    """What the scores are: a cache answers in the same form. ``VALUES``: no scores of classes, but
+    an embedding or a regression."""
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
     LOG_PROBABILITIES = "log_probabilities"
+    VALUES = "values"
 
 
 _FORMS = {"Softmax": ScoreForm.PROBABILITIES, "LogSoftmax": ScoreForm.LOG_PROBABILITIES}
@@ -42,7 +48,7 @@ class Scores:
     """``value``: float32 [rows, ``classes``], there when ``position`` nodes are done.
 
     ``is_certain``: the model itself says that these are classes, by a softmax, or by labels that
-    it makes of them.
+    it makes of them. ``tolerance``: of ``VALUES``, and of nothing else.
     """
 
     value: str
@@ -50,6 +56,7 @@ class Scores:
     classes: int
     form: ScoreForm
     is_certain: bool
+    tolerance: Tolerance | None = None
 
 
 def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
@@ -86,7 +93,31 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
     named = f"'{asked}'" if asked else "float32 [batch, classes]"
     raise InvalidModelError(
         f"model '{graph.name}' has no class scores that all its outputs ({outputs}) follow "
-        f"from: expected {named}; learned caches answer classifications only"
+        f"from: expected {named}; of other models a tolerance has to say which values count as "
+        "the model's own"
+    )
+
+
+def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
+    """The model's output as values, each row of which counts as its own within ``tolerance``.
+
+    Raises InvalidModelError where it has not exactly one, float32 [batch, values].
+    """
+    if len(graph.outputs) == 1:
+        (output,) = graph.outputs
+        shape = output.type.shape or ()
+        nodes = graph.graph.node
+        made_by = [place for place, node in enumerate(nodes) if output.name in node.output]
+        is_fit = output.type.dtype == "float32" and graph.may_have_rows(output.name)
+        if made_by and is_fit and len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 0:
+            form = ScoreForm.VALUES
+            return Scores(output.name, made_by[0] + 1, shape[1], form, True, tolerance)
+    found = ", ".join(
+        f"{each.name} {each.type.dtype} {list(each.type.shape or ())}" for each in graph.outputs
+    )
+    raise InvalidModelError(
+        f"model '{graph.name}' has outputs {found}: a tolerance is of one, float32 "
+        "[batch, values], the number of values being fixed"
     )
 
 
@@ -172,7 +203,7 @@ def _open(
 
 def as_form(logits: np.ndarray, form: ScoreForm) -> np.ndarray:
     """Logits of a cache, float32 [rows, classes], in the form that the model answers in."""
-    if form is ScoreForm.LOGITS:
+    if form in (ScoreForm.LOGITS, ScoreForm.VALUES):
         return logits
     shifted = logits - logits.max(1, keepdims=True)
     exponents = np.exp(shifted)
@@ -183,10 +214,29 @@ def as_form(logits: np.ndarray, form: ScoreForm) -> np.ndarray:
 
 
 def as_probabilities(scores: np.ndarray, form: ScoreForm) -> np.ndarray:
-    """The model's scores as a distribution over classes, float32 [rows, classes]."""
-    if form is ScoreForm.PROBABILITIES:
+    """The model's scores as a distribution over classes, float32 [rows, classes]; values as they
+    are."""
+    if form in (ScoreForm.PROBABILITIES, ScoreForm.VALUES):
         return scores
     return as_form(scores, ScoreForm.PROBABILITIES)
+
+
+def agreeing(ours: np.ndarray, theirs: np.ndarray, scores: Scores) -> np.ndarray:
+    """Which rows of an early answer count as the model's own, bool [rows].
+
+    Both [rows, ``scores.classes``]: logits of an exit or values, and the distribution or the
+    values of the model. What is no number agrees with nothing.
+    """
+    if scores.tolerance is None:
+        return np.asarray(ours.argmax(1) == theirs.argmax(1))
+    one, other = ours.astype(np.float64), theirs.astype(np.float64)
+    measure, limit = scores.tolerance
+    with np.errstate(all="ignore"):
+        if measure != COSINE:
+            return np.asarray((np.abs(one - other) <= limit).all(1))
+        lengths = np.sqrt((one * one).sum(1) * (other * other).sum(1))
+        is_same = (one == other).all(1)  # two rows of zeros have no angle
+        return np.asarray(((one * other).sum(1) >= limit * lengths) & (lengths > 0) | is_same)
 
 
 def checked_scores(array: np.ndarray, scores: Scores) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 21
+PROTOCOL_VERSION = 22
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -89,6 +89,8 @@ class LoadModel(NamedTuple):
     ``max_run_ns``: what a run may take. ``cause``: why it is to be loaded, for metrics.
     ``accuracy_ppm``: how many of a million early answers must be the model's own, which are
     learned from the traffic where no caches were trained; 0: trained caches alone give them.
+    ``tolerance``: which values count as the model's own (``brisk.settings.tolerance``); empty: it
+    has classes.
     """
 
     name: str
@@ -108,6 +110,7 @@ class LoadModel(NamedTuple):
     max_run_ns: int = DEFAULT_MAX_RUN_NS
     cause: str = "entry"
     accuracy_ppm: int = 0
+    tolerance: str = ""
 
 
 class ModelLoaded(NamedTuple):

@@ -6,6 +6,7 @@ Times are wall-clock, measured by the worker as it runs. Not thread-safe.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import OrderedDict, deque
 from collections.abc import Hashable
@@ -24,6 +25,12 @@ class RunProfile:
         self.run_ns: float | None = None
         """What a run takes at present; None until one has ended."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
+
+    @property
+    def least_ns(self) -> float:
+        """The least that one of the recent runs took: what it takes where nothing else wants the
+        processors. Infinite until one has ended."""
+        return min(self._recent_ns, default=math.inf)
 
     def learn(self, taken_ns: int) -> None:
         """What a whole run took."""

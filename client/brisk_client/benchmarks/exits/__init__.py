@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.heads.lookup_model import Judge
+from brisk.exits.heads.lookup_model import OF_CLASSES
 from brisk_client.benchmarks.exits.compositions import measure_compositions
 from brisk_client.benchmarks.exits.data import (
     ACCURACY,
@@ -114,7 +114,7 @@ def _measure_case(report: Report, case: ExitCase, chosen: argparse.Namespace) ->
         accuracy=ACCURACY,
         points=4 if chosen.quick else 8,
         variants=case.variants,
-        judges=tuple(Judge),
+        judges=OF_CLASSES,
         jobs=2,
     )
     with contextlib.closing(ExitBench(case.model)) as bench:

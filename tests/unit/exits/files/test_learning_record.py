@@ -38,9 +38,11 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_record_is_read_as_it_was_written(model: Path) -> None:
     assert read_record(model) is None
-    record = LearningRecord(Stage.REFUSED, 0.98, 2000, 1000, 1, 0.0, "nothing is proved")
+    proved = "nothing is proved"
+    record = LearningRecord(Stage.REFUSED, 0.98, 2000, 1000, 1, 0.0, proved, "cosine 0.99")
     write_record(model, record)
     assert read_record(model) == record
+    assert record.aim == (0.98, "cosine 0.99")
     assert record_file(model).stat().st_mode & 0o777 == 0o600
 
 

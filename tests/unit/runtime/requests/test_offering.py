@@ -22,11 +22,13 @@ from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.requests.connections import Connections
 from brisk.runtime.requests.offering import (
-    COLD_RATE,
+    COLD,
     LEAST_ANSWERS,
     LEAST_RATE,
+    SMALL_NS,
     Offering,
     averaged,
+    least_rate,
 )
 from brisk.scheduling.profile import RunProfile
 from support.runtime.requests import ASession, NotingLoader, a_model, with_memory
@@ -39,6 +41,7 @@ class _Prepared(ASession):
     """It runs from a prepared form, without learned caches."""
 
     prepared: Path | None = Path("form")
+    weight_bytes: int = 48 << 20
     caches: SessionCaches | None = field(default_factory=SessionCaches)
 
 
@@ -100,21 +103,32 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stub]:
 
 
 def test_a_model_is_offered_when_it_is_hot_and_taken_back_when_it_is_cold(stub: Stub) -> None:
-    (offer,) = stub.pass_s(60, round(LEAST_RATE) + 2)
+    least = least_rate(stub.binding)
+    (offer,) = stub.pass_s(90, round(least) + 2)
     assert isinstance(offer, ComputeInStub)
-    assert stub.pass_s(60, round(COLD_RATE) + 1) == []  # between the two it stays where it is
-    (back,) = stub.pass_s(60, 0)
+    assert stub.pass_s(90, round(COLD * least) + 1) == []  # between the two it stays where it is
+    (back,) = stub.pass_s(90, 0)
     assert isinstance(back, ComputeNoMore)
     (again,) = stub.pass_s(60, 1000)
     assert isinstance(again, ComputeInStub)
 
 
 def test_a_model_that_is_asked_seldom_is_never_offered(stub: Stub) -> None:
-    assert stub.pass_s(2 * LEAST_ANSWERS, round(LEAST_RATE) - 1) == []
+    assert stub.pass_s(2 * LEAST_ANSWERS, round(least_rate(stub.binding)) - 1) == []
     assert stub.binding.answered > LEAST_ANSWERS
 
 
+def test_the_smaller_its_weights_the_sooner_it_is_offered(stub: Stub) -> None:
+    session = stub.binding.session
+    assert isinstance(session, _Prepared)
+    assert stub.pass_s(2 * LEAST_ANSWERS, 1) == []
+    session.weight_bytes = 1 << 20
+    (offer,) = stub.pass_s(1, 1)
+    assert isinstance(offer, ComputeInStub)
+
+
 def test_a_model_is_not_offered_before_it_has_answered_often(stub: Stub) -> None:
+    stub.binding.rate = 1000.0
     assert stub.pass_s(1, LEAST_ANSWERS - 1) == []
     assert stub.pass_s(1, 1) != []
 
@@ -122,11 +136,25 @@ def test_a_model_is_not_offered_before_it_has_answered_often(stub: Stub) -> None
 @pytest.mark.parametrize("passed_s", [0.25, 1.0, 10.0])
 def test_the_average_of_a_steady_rate_is_that_rate(passed_s: float) -> None:
     rate = 0.0
-    for _ in range(int(60 / passed_s)):
+    for _ in range(int(180 / passed_s)):
         rate = averaged(rate, round(8 * passed_s), passed_s)
     assert rate == pytest.approx(8.0, rel=1e-3)
 
 
 def test_the_average_of_what_comes_no_more_falls_below_any_rate() -> None:
-    assert averaged(1000.0, 0, 60.0) < COLD_RATE
+    assert averaged(1000.0, 0, 300.0) < COLD * LEAST_RATE
     assert averaged(5.0, 7, 0.0) == 5.0
+
+
+def test_what_a_run_takes_longer_beside_others_does_not_count(stub: Stub) -> None:
+    """The worker's clock runs on while other processes have the processors."""
+    profile = RunProfile()
+    stub.binding.lone_run = profile, 1
+    profile.learn(SMALL_NS + 1)
+    assert stub.pass_s(10, 1000) == []
+    profile.learn(SMALL_NS // 2)
+    for _ in range(5):
+        profile.learn(5 * SMALL_NS)
+    (offer,) = stub.pass_s(1, 1000)
+    assert isinstance(offer, ComputeInStub)
+    assert offer.row_ns == SMALL_NS // 2

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
-from brisk.settings import loads_custom_operators
+from brisk.settings import loads_custom_operators, tolerance
 from brisk.stub.config.parameters import (
     DEFAULT_MAX_QUEUE_SIZE,
     JOB_CLASSES,
@@ -210,6 +210,28 @@ def test_early_answers_are_asked_for_by_the_entry_or_the_server(
     monkeypatch.setenv("BRISK_ACCURACY", of_server)
     written = {name: {"string_value": text} for name, text in said.items()}
     assert parse_parameters(written).accuracy_ppm == ppm
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("cosine 0.990", "cosine 0.99"),
+        ("absolute 1e-2", "absolute 0.01"),
+        (" cosine .5 ", "cosine 0.5"),
+    ],
+)
+def test_a_tolerance_says_which_values_are_the_model_s_own(text: str, kept: str) -> None:
+    assert parse_parameters({"brisk_tolerance": {"string_value": text}}).tolerance == kept
+    assert tolerance(kept) == tolerance(text.strip())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0.99", "cosine", "cosine 1", "cosine 0", "absolute 0", "absolute inf", "exact 1"]
+)
+def test_a_tolerance_that_is_none_is_refused(text: str) -> None:
+    told = r"brisk_tolerance must be 'cosine S' .* or 'absolute D'"
+    with pytest.raises(InvalidConfigurationError, match=told):
+        parse_parameters({"brisk_tolerance": {"string_value": text}})
 
 
 @pytest.mark.parametrize("text", ["1", "0.4", "nan", "high", "-0.98", "0,98"])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from brisk.exits.cascade import Cascade
     from brisk.exits.data.samples import Division, Samples
     from brisk.exits.guarantee.calibration import Promise
+    from brisk.settings import Tolerance
 
 caches = typer.Typer(
     name="caches",
@@ -77,6 +78,13 @@ def train(
     output: Annotated[
         str | None, typer.Option(help="The value with the class scores; found unless given.")
     ] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a model whose output is no class scores: which values count as its own, as "
+            "`cosine 0.99` or `absolute 0.01`."
+        ),
+    ] = None,
     version: VersionOption = None,
     jobs: Annotated[
         int | None, typer.Option(help="Caches trained at once; as many as cores unless given.")
@@ -101,19 +109,19 @@ def train(
     """
     from rich.console import Console
 
-    from brisk.cli.views.caches import RichProgress, bars, print_exploration
+    from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
     from brisk.exits.adaptation.reference import write_reference
     from brisk.exits.cascade import INT8
     from brisk.exits.data.reading import ImageForm, read_samples
     from brisk.exits.data.samples import divide
-    from brisk.exits.exploration import ExplorationSettings, explore
+    from brisk.exits.exploration import ExplorationSettings, explore, explore_values
     from brisk.exits.exploration.settings import LookUps
     from brisk.exits.files.artefact import write_cascade
     from brisk.exits.files.versions import caches_file, reference_file
-    from brisk.exits.heads.lookup_model import GATED, Judge
+    from brisk.exits.heads.lookup_model import GATED, OF_CLASSES
     from brisk.exits.heads.predictors import CATALOGUE, variant
     from brisk.exits.model_graph import read_graph
-    from brisk.exits.scores import find_scores
+    from brisk.exits.scores import find_scores, find_values
 
     for name, share in (("accuracy", accuracy), ("confidence", confidence)):
         _check(name, share, 0.5 <= share < 1, "from 0.5 to below 1")
@@ -142,11 +150,13 @@ def train(
         seed=seed,
         output=output,
         look_ups=LookUps(look_ups),
-        judges=GATED if judges == "gated" else tuple(Judge),
+        judges=GATED if judges == "gated" else OF_CLASSES,
     )
     file = model_file(model, version)
     graph = read_graph(file)
-    find_scores(graph, output)  # refuses before any data is read
+    tolerated = None if tolerance is None else _tolerance(tolerance, output)
+    # refused before any data is read
+    _ = find_scores(graph, output) if tolerated is None else find_values(graph, tolerated)
     form = ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
     samples = read_samples(data, graph, form)
     more = None if fit_data is None else read_samples(fit_data, graph, form)
@@ -154,22 +164,30 @@ def train(
     _check_proof(division, settings.promise)
     folder = _work_folder(file, samples, more, seed)
     console = Console(soft_wrap=True, highlight=False)
+    cascade: Cascade | None
     with bars(console) as drawn:
-        found = explore(file, samples, folder, settings, more, RichProgress(drawn))
-    print_exploration(console, found, settings)
+        if tolerated is not None:
+            values = explore_values(file, samples, tolerated, settings, RichProgress(drawn))
+            cascade, reason, verification = values.cascade, values.reason, values.verification
+        else:
+            found = explore(file, samples, folder, settings, more, RichProgress(drawn))
+            cascade, reason, verification = found.cascade, found.reason, found.verification
+    if tolerated is None:
+        print_exploration(console, found)
+    print_outcome(console, cascade, verification)
     target = caches_file(file)
-    if found.cascade is None:
-        console.print(f"no caches were written: {found.reason}", style="yellow", markup=False)
+    if cascade is None:
+        console.print(f"no caches were written: {reason}", style="yellow", markup=False)
     else:
-        write_cascade(target, found.cascade)
+        write_cascade(target, cascade)
         console.print(f"written: {target}", markup=False)
         reference = reference_file(file)
         reference.unlink(missing_ok=True)
-        if keep_data:
-            write_reference(reference, found.cascade.model_digest, samples, division, more)
+        if keep_data and tolerated is None:
+            write_reference(reference, cascade.model_digest, samples, division, more)
             console.print(f"written: {reference}", markup=False)
     shutil.rmtree(folder)
-    if found.cascade is None:
+    if cascade is None:
         raise typer.Exit(NOTHING_WRITTEN)
 
 
@@ -245,6 +263,17 @@ def _read(file: Path, path: Path) -> Cascade:
         return read_cascade(path, digest_of(file))
     except (DamagedFileError, OSError) as error:
         raise InvalidModelError(f"'{path}' is ignored by the server: {error}") from error
+
+
+def _tolerance(text: str, output: str | None) -> Tolerance:
+    from brisk.settings import tolerance
+
+    if output is not None:
+        raise InvalidConfigurationError("--output names class scores, --tolerance is of others")
+    try:
+        return tolerance(text)
+    except ValueError as error:
+        raise InvalidConfigurationError(f"--tolerance {error}, not '{text}'") from None
 
 
 def _check_proof(division: Division, promise: Promise) -> None:

@@ -16,7 +16,8 @@ from brisk.cli.views.status import exits_table
 from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError
 from brisk.exits.adaptation.reference import read_reference
 from brisk.exits.cascade import Cascade, way
-from brisk.exits.exploration import Exploration, ExplorationSettings, Progress
+from brisk.exits.exploration import Exploration, Progress
+from brisk.exits.exploration.measuring import Verification
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import lower_bound, upper_bound
@@ -53,8 +54,8 @@ class RichProgress(Progress):
         self._bars.advance(self._stage, units)
 
 
-def print_exploration(console: Console, found: Exploration, settings: ExplorationSettings) -> None:
-    """Every variant as measured, and what came of it."""
+def print_exploration(console: Console, found: Exploration) -> None:
+    """Every variant as measured."""
     table = Table(title="explored caches; chosen ones are marked")
     for column in ("", "nodes done", "variant", "hit rate", "accuracy", "look-up", "memory"):
         table.add_column(column, justify="left" if column in ("", "variant") else "right")
@@ -76,16 +77,22 @@ def print_exploration(console: Console, found: Exploration, settings: Exploratio
         )
     if found.label_agreement is not None:
         console.print(f"the model's own accuracy on the data: {found.label_agreement:.2%}")
-    if found.cascade is not None:
-        print_cascade(console, found.cascade)
-    if found.verification is not None:
-        ours, theirs = found.verification.cascade_s, found.verification.base_s
+
+
+def print_outcome(
+    console: Console, cascade: Cascade | None, verification: Verification | None
+) -> None:
+    """What came of an exploration."""
+    if cascade is not None:
+        print_cascade(console, cascade)
+    if verification is not None:
+        ours, theirs = verification.cascade_s, verification.base_s
         console.print(
             f"measured on samples, in turns: {theirs * 1e3:.2f} ms without caches, "
             f"{ours * 1e3:.2f} ms with ({theirs / ours:.2f} times as fast)"
         )
-        if found.cascade is not None:
-            level = zip(found.cascade.exits, found.cascade.levels[0].thresholds, strict=True)
+        if cascade is not None:
+            level = zip(cascade.exits, cascade.levels[0].thresholds, strict=True)
             late_s = sum(exit_.burden_s for exit_, threshold in level if math.isfinite(threshold))
             console.print(f"an input that every cache misses takes {late_s / theirs:.1%} longer")
 
@@ -100,9 +107,12 @@ def print_cascade(console: Console, cascade: Cascade) -> None:
         f"{cascade.expected.base_s * 1e3:.2f} ms ({gain:.2f} times as fast)",
         markup=False,
     )
+    tolerance = cascade.scores.tolerance
+    within = "" if tolerance is None else f" within {tolerance}"
     for level in cascade.levels:
         table = Table(
-            title=f"promise {level.accuracy:.1%}, proved with {cascade.confidence:.0%} confidence"
+            title=f"promise {level.accuracy:.1%}{within}, proved with {cascade.confidence:.0%} "
+            "confidence"
         )
         for column in ("exit", "answers", "agrees", "at least", "look-up", "memory"):
             is_name = column == "exit"

@@ -14,8 +14,8 @@ from brisk.exits.exploration.composition import Tried
 from brisk.exits.exploration.measuring import Between, look_up_seconds
 from brisk.exits.heads.lookup import Predicted, decided, whole_model
 from brisk.exits.heads.lookup_model import LookUpModel
-from brisk.exits.learning.quantising import memory_of, quantised, readable
-from brisk.exits.model_graph import ExitPoint, ModelGraph
+from brisk.exits.learning.quantising import memory_of, quantised
+from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
 from brisk.exits.scores import Scores
 
 OUTLIERS = 700

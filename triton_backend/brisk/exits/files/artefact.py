@@ -25,6 +25,7 @@ from brisk.exits.heads.lookup_model import Judge
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
+from brisk.settings import Tolerance, tolerance
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
 """What a header of another form may raise."""
@@ -124,15 +125,20 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
         given = header["scores"]
         scores = Scores(
             *(given["value"], int(given["position"]), int(given["classes"])),
-            *(ScoreForm(given["form"]), True),
+            *(ScoreForm(given["form"]), True, _read_tolerance(given.get("tolerance"))),
         )
+        if (scores.form is ScoreForm.VALUES) != (scores.tolerance is not None):
+            raise DamagedFileError(f"its answers are {given['form']} within {scores.tolerance}")
+        exits = tuple(
+            _read_exit(index, entry, scores.classes, container.tensors)
+            for index, entry in enumerate(header["exits"])
+        )
+        if any((one.judge is Judge.TYPICAL) != (scores.tolerance is not None) for one in exits):
+            raise DamagedFileError(f"its exits do not judge answers within {scores.tolerance}")
         return Cascade(
             model_digest=found,
             scores=scores,
-            exits=tuple(
-                _read_exit(index, entry, scores.classes, container.tensors)
-                for index, entry in enumerate(header["exits"])
-            ),
+            exits=exits,
             levels=tuple(_read_level(entry, len(header["exits"])) for entry in header["levels"]),
             confidence=float(header["confidence"]),
             expected=Expected(**header["expected"]),
@@ -144,6 +150,15 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
         raise
     except (*_MALFORMED, BriskError) as error:
         raise DamagedFileError(f"its header is not that of caches: {error!r}") from error
+
+
+def _read_tolerance(given: object) -> Tolerance | None:
+    """Raises what ``read_cascade`` takes for another form."""
+    if given is None:
+        return None
+    if not isinstance(given, list):
+        raise DamagedFileError(f"a tolerance is {given!r:.60}")
+    return tolerance(" ".join(map(str, given)))
 
 
 def _read_exit(

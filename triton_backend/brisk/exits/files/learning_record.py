@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from brisk.exits.files.versions import private_folder, samples_folder
 
@@ -25,11 +26,22 @@ class Stage(str, Enum):
     UNFIT = "unfit"
 
 
+class Aim(NamedTuple):
+    """What traffic alone is to teach: early answers of which a share of ``accuracy`` are the
+    model's own. ``tolerance``: which values count as such (``brisk.settings.tolerance``); empty:
+    the model has classes.
+    """
+
+    accuracy: float
+    tolerance: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class LearningRecord:
-    """``accuracy``: what is to be promised. ``wanted``: samples with which it is tried, or tried
-    again; 0: not again. ``samples``: of the last try, after so many ``tries``. ``speed_up``: of
-    the mean, measured on samples; 0 where there is none. ``reason``: in words why not.
+    """``accuracy``, ``tolerance``: what is to be promised (``Aim``). ``wanted``: samples with
+    which it is tried, or tried again; 0: not again. ``samples``: of the last try, after so many
+    ``tries``. ``speed_up``: of the mean, measured on samples; 0 where there is none. ``reason``:
+    in words why not.
     """
 
     stage: Stage
@@ -39,6 +51,11 @@ class LearningRecord:
     tries: int = 0
     speed_up: float = 0.0
     reason: str = ""
+    tolerance: str = ""
+
+    @property
+    def aim(self) -> Aim:
+        return Aim(self.accuracy, self.tolerance)
 
     @property
     def collects(self) -> bool:
@@ -72,7 +89,7 @@ def read_record(
         wanted, samples, tries = (int(found[name]) for name in ("wanted", "samples", "tries"))
         return LearningRecord(
             *(Stage(found["stage"]), float(found["accuracy"]), wanted, samples, tries),
-            *(float(found["speed_up"]), str(found["reason"])),
+            *(float(found["speed_up"]), str(found["reason"]), str(found.get("tolerance", ""))),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None

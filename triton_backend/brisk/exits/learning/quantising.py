@@ -1,7 +1,8 @@
 """The whole model in int8 as a look-up, which stands in front of the exact one.
 
 It reads the model's own input. Where the two best classes are clearly apart its answer is mostly
-the exact model's; what it is not sure of goes on to that.
+the exact model's; what it is not sure of goes on to that. Of values that are no classes it is as
+sure as they are like those of the data.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from brisk.exits.heads.lookup_model import (
     LookUpModel,
     Shape,
 )
-from brisk.exits.model_graph import ModelGraph
+from brisk.exits.model_graph import ModelGraph, readable
 from brisk.exits.scores import ScoreForm, Scores
 
 CALIBRATED_ROWS = 200
@@ -53,6 +54,21 @@ LEAST_OPERATOR_SET = 11
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Typical:
+    """Where values lie: ``centre`` and ``spread`` of each, float32 [values]."""
+
+    centre: np.ndarray
+    spread: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Typical:
+        """Of the data's, [rows, values]. What hardly changes is as far apart as the others."""
+        spread = values.std(0)
+        least = 1e-3 * float(np.median(spread)) or 1e-6
+        return cls(values.mean(0), np.maximum(spread, np.float32(least)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Quantised:
     """``model`` reads ``INPUT`` float32 [rows, *shape] and gives ``LOGITS`` [rows, classes]."""
 
@@ -60,22 +76,31 @@ class Quantised:
     shape: Shape
     classes: int
 
-    def look_up(self, floor: float) -> bytes:
-        """With the score of ``Judge.MARGIN``, which is 0 below ``floor``."""
+    def look_up(self, floor: float, typical: Typical | None = None) -> bytes:
+        """With the score of ``Judge.MARGIN``, or of ``Judge.TYPICAL``, which is 0 below ``floor``.
+
+        That is 1 / (1 + the mean square of (value - centre) / spread).
+        """
         made = ModelProto()
         made.CopyFrom(self.model)
         graph = made.graph
         own = ("", "ai.onnx")
         version = next(each.version for each in made.opset_import if each.domain in own)
-        nodes = list(_judging(version, len(self.shape)))
+        scoring = _MARGIN if typical is None else _TYPICAL
+        nodes = list(_judging(version, len(self.shape), scoring))
         constants = {
             "brisk.two": np.array([2], np.int64),
             "brisk.halves": np.array([[1], [-1]], np.float32),
+            "brisk.mean": np.full((self.classes, 1), 1 / self.classes, np.float32),
+            "brisk.one": np.array(1, np.float32),
             "brisk.rows": np.array([-1], np.int64),
             "brisk.nothing": np.array(0, np.float32),
             FLOOR_OF_WHOLE: np.array(floor, np.float32),
             "brisk.inner": np.arange(1, len(self.shape) + 1),
         }
+        if typical is not None:
+            constants["brisk.centre"] = typical.centre.astype(np.float32)
+            constants["brisk.spread"] = typical.spread.astype(np.float32)
         read = {name for node in nodes for name in node.input}
         graph.node.extend(nodes)
         graph.initializer.extend(
@@ -93,7 +118,28 @@ class Quantised:
         return data
 
 
-def _judging(version: int, rank: int) -> Iterator[NodeProto]:
+_Steps = tuple[tuple[str, list[str], str, dict[str, Any]], ...]
+"""Operators with what they read, make, and their attributes."""
+
+_MARGIN: _Steps = (
+    ("Softmax", [LOGITS], "brisk.shares", {"axis": 1}),
+    ("TopK", ["brisk.shares", "brisk.two"], "brisk.greatest", {"axis": 1}),
+    ("MatMul", ["brisk.greatest", "brisk.halves"], "brisk.column", {}),
+    ("Reshape", ["brisk.column", "brisk.rows"], "brisk.sure", {}),
+)
+
+_TYPICAL: _Steps = (
+    ("Sub", [LOGITS, "brisk.centre"], "brisk.apart", {}),
+    ("Div", ["brisk.apart", "brisk.spread"], "brisk.relative", {}),
+    ("Mul", ["brisk.relative", "brisk.relative"], "brisk.squares", {}),
+    ("MatMul", ["brisk.squares", "brisk.mean"], "brisk.column", {}),
+    ("Reshape", ["brisk.column", "brisk.rows"], "brisk.distance", {}),
+    ("Add", ["brisk.distance", "brisk.one"], "brisk.farness", {}),
+    ("Reciprocal", ["brisk.farness"], "brisk.sure", {}),
+)
+
+
+def _judging(version: int, rank: int, scoring: _Steps) -> Iterator[NodeProto]:
     """From logits to score and nearness: a row of inputs that are not all numbers is not near, for
     quantising makes numbers of anything."""
     inner = list(range(1, rank + 1))
@@ -101,18 +147,15 @@ def _judging(version: int, rank: int) -> Iterator[NodeProto]:
     reads = [INPUT, "brisk.inner"] if by_input else [INPUT]
     axes: dict[str, Any] = {} if by_input else {"axes": inner}
     for operator, inputs, output, attributes in (
-        ("Softmax", [LOGITS], "brisk.shares", {"axis": 1}),
-        ("TopK", ["brisk.shares", "brisk.two"], "brisk.greatest", {"axis": 1}),
-        ("MatMul", ["brisk.greatest", "brisk.halves"], "brisk.column", {}),
-        ("Reshape", ["brisk.column", "brisk.rows"], "brisk.margin", {}),
+        *scoring,
         ("ReduceSum", reads, "brisk.sum", {"keepdims": 0, **axes}),
         ("Sub", ["brisk.sum", "brisk.sum"], "brisk.finite", {}),
-        ("Add", ["brisk.finite", "brisk.margin"], "brisk.every", {}),
+        ("Add", ["brisk.finite", "brisk.sure"], "brisk.every", {}),
         ("IsNaN", ["brisk.every"], "brisk.is_none", {}),
         ("Not", ["brisk.is_none"], NEAR, {}),
-        ("Less", ["brisk.margin", FLOOR_OF_WHOLE], "brisk.is_low", {}),
+        ("Less", ["brisk.sure", FLOOR_OF_WHOLE], "brisk.is_low", {}),
         ("Or", ["brisk.is_low", "brisk.is_none"], "brisk.is_out", {}),
-        ("Where", ["brisk.is_out", "brisk.nothing", "brisk.margin"], SCORE, {}),
+        ("Where", ["brisk.is_out", "brisk.nothing", "brisk.sure"], SCORE, {}),
     ):
         outputs = [output, "brisk.places"] if operator == "TopK" else [output]
         yield helper.make_node(operator, inputs, outputs, **attributes)
@@ -144,18 +187,6 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
     found = Quantised(made, shape, scores.classes)
     LookUpModel(found.look_up(0.0), shape, scores.classes, is_whole=True)
     return found
-
-
-def readable(graph: ModelGraph) -> Shape | None:
-    """Of a row of the model's only input, where that is a float32 tensor of fixed rows."""
-    needed = [each for each in graph.inputs if not each.optional]
-    if len(graph.inputs) != 1 or len(needed) != 1 or not graph.has_rows(needed[0].name):
-        return None
-    kind = needed[0].type
-    sizes = (kind.shape or ())[1:]
-    fixed = tuple(size for size in sizes if isinstance(size, int) and size > 0)
-    is_fit = kind.dtype == "float32" and len(fixed) == len(sizes) and 1 <= len(fixed) <= 3
-    return fixed if is_fit else None
 
 
 _OWN = "brisk.scores"

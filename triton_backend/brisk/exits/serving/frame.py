@@ -95,14 +95,6 @@ class Answer:
     exit_index: int | None
     logits: np.ndarray | None
 
-    @property
-    def classes(self) -> np.ndarray:
-        """That the exit found, int64 [rows]; none of the base model itself."""
-        if self.logits is None:
-            return np.empty(0, np.int64)
-        found: np.ndarray = self.logits.argmax(1)
-        return found
-
 
 class ExitingFrame:
     """Runs a program segment by segment and offers hidden outputs to a look-up lane.

@@ -1,9 +1,9 @@
 """Whole models at best-effort priority, for audits: a process of its own.
 
 Reads pickled questions from its standard input, which the worker that started it alone writes
-(``brisk.runtime.early_exit.audits``), and writes a line of JSON for each: the classes, or an error
-in words. Runs on what processors others leave, on one thread, and ends with the thread that
-started it, or when nothing was asked for long.
+(``brisk.runtime.early_exit.audits``), and writes a line of JSON for each: whether the rows'
+answers count as the model's own, or an error in words. Runs on what processors others leave, on
+one thread, and ends with the thread that started it, or when nothing was asked for long.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
 from brisk.exits.files.artefact import digest_of
 from brisk.exits.model_graph import read_graph
-from brisk.exits.scores import Scores
+from brisk.exits.scores import Scores, agreeing
 
 IDLE_END_S = 300.0
 MOST_PROGRAMS = 4
@@ -53,15 +53,20 @@ class Models:
         self._loaded: dict[tuple[Path, str, str], BaseModel] = {}
 
     def answer(
-        self, model: Path, digest: str, scores: Scores, inputs: Mapping[str, np.ndarray]
-    ) -> list[int] | str:
-        """The classes of the rows, or the error."""
+        self,
+        model: Path,
+        digest: str,
+        scores: Scores,
+        inputs: Mapping[str, np.ndarray],
+        answers: np.ndarray,
+    ) -> list[bool] | str:
+        """Of each row whether ``answers`` agrees with the model, or the error."""
         try:
-            _, distribution = run_base(self._find(model, digest, scores), [], scores, inputs)
+            _, own = run_base(self._find(model, digest, scores), [], scores, inputs)
         except (BriskError, OSError) as error:
             return str(error)
-        classes: list[int] = distribution.argmax(1).tolist()
-        return classes
+        agrees: list[bool] = agreeing(answers, own, scores).tolist()
+        return agrees
 
     def _find(self, model: Path, digest: str, scores: Scores) -> BaseModel:
         """Raises InvalidModelError where the file is not what was served."""

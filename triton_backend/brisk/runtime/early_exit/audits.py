@@ -72,12 +72,15 @@ Context = TypeVar("Context")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """Which classes the whole model gives to the rows of ``inputs``; ``digest`` is the model's."""
+    """Whether ``answers`` to the rows of ``inputs``, float32 [rows, classes], count as the whole
+    model's own; ``digest`` is the model's.
+    """
 
     model: Path
     digest: str
     scores: Scores
     inputs: Mapping[str, np.ndarray]
+    answers: np.ndarray
 
 
 class Auditor(Generic[Context]):
@@ -85,8 +88,8 @@ class Auditor(Generic[Context]):
 
     def __init__(self) -> None:
         self._questions: queue.SimpleQueue[tuple[Question, Context]] = queue.SimpleQueue()
-        self.verdicts: deque[tuple[Context, list[int]]] = deque()
-        """Answers that have come; no classes where there is none to be had."""
+        self.verdicts: deque[tuple[Context, list[bool]]] = deque()
+        """Of each row whether its answer agrees; none where there is no verdict to be had."""
         self._asked = 0
         self._answered = 0
         self._thread: threading.Thread | None = None
@@ -109,7 +112,7 @@ class Auditor(Generic[Context]):
         return None if process is None else process.pid
 
     def ask(self, question: Question, context: Context) -> None:
-        """``verdicts`` gets ``context`` with the classes when they are there."""
+        """``verdicts`` gets ``context`` with the verdict when it is there."""
         self._asked += 1
         self._questions.put((question, context))
         if self._thread is None:
@@ -120,16 +123,16 @@ class Auditor(Generic[Context]):
         """The kernel ends the process with this thread, which lives as long as the worker."""
         while True:
             question, context = self._questions.get()
-            classes: list[int] = []
+            agrees: list[bool] = []
             try:
-                classes = self._classes(question)
+                agrees = self._verdict(question)
             except (OSError, ValueError) as error:
                 LOGGER.warning(f"an audit of {question.model} failed: {error}")
                 self.end()
-            self.verdicts.append((context, classes))
+            self.verdicts.append((context, agrees))
             self._answered += 1
 
-    def _classes(self, question: Question) -> list[int]:
+    def _verdict(self, question: Question) -> list[bool]:
         """Raises OSError and ValueError where the process does not answer."""
         import pickle  # not where a worker starts
 
@@ -146,16 +149,16 @@ class Auditor(Generic[Context]):
         assert given is not None
         assert told is not None
         asked = question.model, question.digest, question.scores, dict(question.inputs)
-        pickle.dump(asked, given)
+        pickle.dump((*asked, question.answers), given)
         given.flush()
         line = told.readline()
         if not line:
             raise OSError(f"its process ended with status {self._process.wait()}")
-        classes: list[int] | str = json.loads(line)
-        if isinstance(classes, str):
-            LOGGER.warning(f"an audit of {question.model} failed: {classes}")
+        verdict: list[bool] | str = json.loads(line)
+        if isinstance(verdict, str):
+            LOGGER.warning(f"an audit of {question.model} failed: {verdict}")
             return []
-        return classes
+        return verdict
 
     def end(self) -> None:
         """End the process, if there is one; the auditor's own thread, or nobody is served."""
@@ -174,13 +177,12 @@ TRIED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """``classes`` int64 [rows]: what was answered to the question's inputs, by ``exits``."""
+    """``exits``: which answered each row of the question."""
 
     session: Session
     served: ServedCaches
     labels: tuple[str, str]
     question: Question
-    classes: np.ndarray
     exits: tuple[int, ...]
 
 
@@ -220,9 +222,9 @@ class Audits:
     def settle(self) -> None:
         """Draw the consequences of the verdicts that have come."""
         while self.verdicts:
-            audit, classes = self.verdicts.popleft()
-            if len(classes) == len(audit.exits):
-                _judge(audit, classes)
+            audit, agrees = self.verdicts.popleft()
+            if len(agrees) == len(audit.exits):
+                _judge(audit, agrees)
 
 
 def _count(run: CachedRun, frame: ExitingFrame) -> None:
@@ -247,13 +249,13 @@ def _count(run: CachedRun, frame: ExitingFrame) -> None:
         LOGGER.warning(f"model '{labels[0]}': exit {name} is switched off: {served.costly[index]}")
 
 
-def _judge(audit: Audit, classes: Sequence[int]) -> None:
+def _judge(audit: Audit, verdicts: Sequence[bool]) -> None:
     cascade, model = audit.served.cascade, audit.labels[0]
-    for index, ours, whole in zip(audit.exits, audit.classes.tolist(), classes, strict=True):
+    for index, agrees in zip(audit.exits, verdicts, strict=True):
         name = cascade.exits[index].name
-        verdict = "agrees" if ours == whole else "differs"
+        verdict = "agrees" if agrees else "differs"
         telemetry.count(metrics.AUDITED_ANSWERS, (*audit.labels, name, verdict))
-        if audit.served.audit.note(index, ours == whole):
+        if audit.served.audit.note(index, agrees):
             telemetry.count(metrics.SWITCHED_OFF_EXITS, (*audit.labels, name, "promise"))
             LOGGER.warning(
                 f"model '{model}': exit {name} is switched off, its live agreement "
@@ -283,11 +285,11 @@ def _make_audit(run: CachedRun, frame: ExitingFrame, served: ServedCaches) -> Au
     if inputs is None:
         return None
     cascade = served.cascade
+    answers = np.concatenate([each.logits for each in early if each.logits is not None])
     return Audit(
         run.session,
         served,
         run.labels,
-        Question(run.session.path, cascade.model_digest, cascade.scores, inputs),
-        np.concatenate([answer.classes for answer in early]),
+        Question(run.session.path, cascade.model_digest, cascade.scores, inputs, answers),
         tuple(answer.exit_index or 0 for answer in early for _ in answer.rows),
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError
+from brisk.exits.files.learning_record import Aim
 from brisk.exits.files.versions import (
     candidate_file,
     latest,
@@ -119,15 +120,15 @@ Stamp = tuple[str, int, int, int] | None
 @dataclass(slots=True, eq=False)
 class _Watched:
     """``served`` and ``tried``: the files as they were when they were read last. ``last``: the
-    version that was served last, whose segments the next one uses where they fit. ``accuracy``: of
-    what the traffic alone is to teach; 0: nothing.
+    version that was served last, whose segments the next one uses where they fit. ``aim``: what
+    the traffic alone is to teach; None: nothing.
     """
 
     session: SegmentSession
     served: Stamp
     last: ServedCaches | None
     tried: Stamp = None
-    accuracy: float = 0.0
+    aim: Aim | None = None
 
 
 class CacheWatch:
@@ -147,8 +148,9 @@ class CacheWatch:
         self._watched: list[_Watched] = []
         self._thread: threading.Thread | None = None
 
-    def open(self, session: Session) -> ServedCaches | None:
-        """Read the session's caches; None where there are none that fit. Any thread."""
+    def open(self, session: Session, aim: Aim | None = None) -> ServedCaches | None:
+        """Read the session's caches; None where there are none that fit, or what the traffic has
+        taught keeps to another tolerance than ``aim``. Any thread."""
         path = latest(session.path)
         if not path.exists():
             return None
@@ -157,24 +159,28 @@ class CacheWatch:
                 f"caches '{path}' are ignored: ONNX Runtime's segments alone have exits"
             )
             return None
-        return _read(session, path, None)
+        found = _read(session, path, None)
+        if found is None or aim is None or is_trained_by_hand(session.path):
+            return found
+        kept = str(found.cascade.scores.tolerance or "")
+        return found if kept == aim.tolerance else None
 
-    def serve(self, session: Session, caches: ServedCaches, accuracy: float = 0.0) -> None:
+    def serve(self, session: Session, caches: ServedCaches, aim: Aim | None = None) -> None:
         """Serve them from now on, and follow what becomes of their files. Any thread.
-        ``accuracy``: of what the traffic may teach where nobody has trained any.
+        ``aim``: what the traffic may teach where nobody has trained any.
 
         Precondition: ``open`` has read them.
         """
         assert isinstance(session, SegmentSession)
         session.caches.bring(caches)
         if is_trained_by_hand(session.path):
-            accuracy = 0.0
+            aim = None
         stamp = _stamp(latest(session.path))
-        self._follow(_Watched(session, stamp, caches, accuracy=accuracy))
+        self._follow(_Watched(session, stamp, caches, aim=aim))
 
-    def collect(self, session: Session, accuracy: float) -> None:
-        """It has no caches that fit: let its traffic teach some that promise ``accuracy``, and
-        serve them. Any thread."""
+    def collect(self, session: Session, aim: Aim) -> None:
+        """It has no caches that fit: let its traffic teach some that keep ``aim``, and serve them.
+        Any thread."""
         if self._first is None:
             return
         if not isinstance(session, SegmentSession):
@@ -186,7 +192,7 @@ class CacheWatch:
         else:
             if latest(session.path).exists() and self._adaptation is not None:
                 self._first.begin_anew(session.path)
-            self._follow(_Watched(session, None, None, accuracy=accuracy))
+            self._follow(_Watched(session, None, None, aim=aim))
 
     def _follow(self, watched: _Watched) -> None:
         with self._lock:
@@ -211,7 +217,7 @@ class CacheWatch:
                         f"caches of {each.session.path}: {type(error).__name__}: {error}"
                     )
             if self._first is not None:
-                self._first.forget({each.session.path for each in watched if each.accuracy})
+                self._first.forget({each.session.path for each in watched if each.aim})
             if self._adaptation is not None:
                 try:
                     self._adaptation.look(each.session.path for each in watched)
@@ -220,9 +226,9 @@ class CacheWatch:
 
     def _look(self, watched: _Watched) -> None:
         session = watched.session
-        if watched.accuracy and self._first is not None:
-            asked = session.path, watched.accuracy, session.threads
-            session.caches.collects, session.caches.learning = self._first.look(*asked)
+        if watched.aim is not None and self._first is not None:
+            found = self._first.look(session.path, watched.aim, session.threads)
+            session.caches.collects, session.caches.learning = found
         while session.caches.changes:
             change = session.caches.changes.popleft()
             if self._adaptation is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from brisk.exits.files.learning_record import (
     HELD_OUT,
+    Aim,
     LearningRecord,
     Stage,
     collected,
@@ -58,18 +59,18 @@ class FirstLearning:
         """None: nothing is learned just now."""
         return None if self._process is None else self._process[1].pid
 
-    def look(self, model: Path, accuracy: float, threads: int) -> tuple[bool, str]:
+    def look(self, model: Path, aim: Aim, threads: int) -> tuple[bool, str]:
         """Whether samples of ``model``'s runs are wanted, and in words how far it is."""
         if not self._is_on:
             return False, "off: BRISK_SAMPLED_SHARE is 0"
         record = read_record(model)
-        if record is not None and record.accuracy != accuracy:
+        if record is not None and record.aim != aim:
             record = None  # another promise is asked for
         rows, size = self._count(model)
         is_there = latest(model).exists()
         if self._learns:
             self._follow_process()
-            self._go_on(model, accuracy, threads, record, rows, size)
+            self._go_on(model, aim, threads, record, rows, size)
         if is_there:  # which may promise less than is asked for now, and answer nothing
             return (False, "") if record is None else (record.collects, record.words(rows))
         if record is None:
@@ -96,7 +97,7 @@ class FirstLearning:
     def _go_on(
         self,
         model: Path,
-        accuracy: float,
+        aim: Aim,
         threads: int,
         record: LearningRecord | None,
         rows: int,
@@ -113,7 +114,8 @@ class FirstLearning:
         if not is_due or self._process is not None or waits or failures >= MOST_FAILURES:
             return
         command = [sys.executable, "-m", "brisk.runtime.early_exit.learning_process", str(model)]
-        command += ["--accuracy", str(accuracy), "--threads", str(threads)]
+        command += ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
+        command += ["--tolerance", aim.tolerance]
         self._started_s[model] = now_s
         self._process = model, subprocess.Popen(command, stdin=subprocess.DEVNULL)
 

@@ -2,11 +2,11 @@
 
 ``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N``
 
-Without a record of the model (``brisk.exits.files.learning_record``) it looks whether the model
-can have early answers at all. Else it takes the samples that workers have written, learns from the
-older ones, proves the promise on the newest, and writes what pays for the workers to serve. Lives
-as long as the worker that started it, on what processors others leave. Wherever it is killed,
-files are whole.
+With ``--tolerance T`` values within that count as the model's own. Without a record of the model
+(``brisk.exits.files.learning_record``) it looks whether the model can have early answers at all.
+Else it takes the samples that workers have written, learns from the older ones, proves the promise
+on the newest, and writes what pays for the workers to serve. Lives as long as the worker that
+started it, on what processors others leave. Wherever it is killed, files are whole.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import dataclasses
 import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zipfile import BadZipFile
 
 from brisk.os_priority import step_aside
@@ -30,6 +31,7 @@ import numpy as np
 from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
 from brisk.exits.data.samples import Samples
 from brisk.exits.files.learning_record import (
+    Aim,
     LearningRecord,
     Stage,
     read_record,
@@ -43,8 +45,12 @@ from brisk.exits.files.versions import (
     private_folder,
     samples_folder,
 )
-from brisk.exits.model_graph import exit_points, read_graph
-from brisk.exits.scores import find_scores
+from brisk.exits.model_graph import exit_points, read_graph, readable
+from brisk.exits.scores import find_scores, find_values
+from brisk.settings import tolerance
+
+if TYPE_CHECKING:
+    from brisk.exits.exploration import Exploration, ExploredValues
 
 CONFIDENCE = 0.95
 
@@ -68,31 +74,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--accuracy", type=float, required=True)
+    parser.add_argument("--tolerance", default="")
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
     start_logging()
-    model, accuracy = arguments.model, arguments.accuracy
+    model, aim = arguments.model, Aim(arguments.accuracy, arguments.tolerance)
     make_private_folder(model)
     record = read_record(model)
-    if record is None or record.accuracy != accuracy:
-        record = look_at(model, accuracy)
+    if record is None or record.aim != aim:
+        record = look_at(model, aim)
     else:
         record = learn(model, record, arguments.threads)
     write_record(model, record)
-    LOGGER.info(f"early answers of {model} for {accuracy:.1%}: {record.words(0)}")
+    LOGGER.info(f"early answers of {model} for {aim.accuracy:.1%}: {record.words(0)}")
     return 0
 
 
-def look_at(model: Path, accuracy: float) -> LearningRecord:
+def look_at(model: Path, aim: Aim) -> LearningRecord:
     """Whether the model can have early answers."""
+    accuracy, tolerated = aim
     try:
         graph = read_graph(model)
+        if tolerated:
+            find_values(graph, tolerance(tolerated))
+            if readable(graph) is None:
+                raise InvalidModelError(
+                    "it reads something else than one float32 tensor of fixed rows, which int8, "
+                    "the one way to its values, needs"
+                )
+            return _collecting(aim)
         scores = find_scores(graph)
         if not exit_points(graph, scores.position):
             raise InvalidModelError("there is no value at which rows could leave it")
     except BriskError as error:
-        return LearningRecord(Stage.UNFIT, accuracy, reason=_brief(error))
-    return LearningRecord(Stage.COLLECTING, accuracy, rows_wanted(accuracy, CONFIDENCE))
+        reason = _brief(error)
+        return LearningRecord(Stage.UNFIT, accuracy, reason=reason, tolerance=tolerated)
+    return _collecting(aim)
+
+
+def _collecting(aim: Aim) -> LearningRecord:
+    wanted = rows_wanted(aim.accuracy, CONFIDENCE)
+    return LearningRecord(Stage.COLLECTING, aim.accuracy, wanted, tolerance=aim.tolerance)
 
 
 def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
@@ -130,7 +152,7 @@ def _explored(
     refused: LearningRecord,
 ) -> LearningRecord:
     try:
-        from brisk.exits.exploration import ExplorationSettings, explore
+        from brisk.exits.exploration import ExplorationSettings, explore, explore_values
     except ImportError as error:
         return dataclasses.replace(refused, reason=f"learning takes torch ({error})")
     from brisk.exits.adaptation.reference import write_reference
@@ -145,17 +167,24 @@ def _explored(
         threads=threads,
         proves_newest=True,
     )
-    found = explore(model, samples, folder, settings)
+    found: Exploration | ExploredValues
+    if tried.tolerance:
+        found = explore_values(model, samples, tolerance(tried.tolerance), settings)
+    else:
+        found = explore(model, samples, folder, settings)
     if found.cascade is None or found.verification is None:
         return dataclasses.replace(refused, reason=" ".join(found.reason.split()))
     speed_up = found.verification.base_s / found.verification.cascade_s
     if refused.stage is Stage.SERVED and speed_up < CLEARLY * tried.speed_up:
         return refused
     target = learned_file(model)
-    division = divide(samples, settings.seed, proves_newest=True)
-    # What serves comes last: with it the workers see what adaptation goes on from.
     reference = target.with_suffix(REFERENCE_SUFFIX)
-    write_reference(reference, found.cascade.model_digest, samples, division)
+    if tried.tolerance:  # nothing of it is trained, so nothing is trained again
+        reference.unlink(missing_ok=True)
+    else:
+        division = divide(samples, settings.seed, proves_newest=True)
+        # What serves comes last: with it the workers see what adaptation goes on from.
+        write_reference(reference, found.cascade.model_digest, samples, division)
     write_cascade(target, found.cascade, PRIVATE)
     more = MORE * len(samples) if tried.tries < MOST_TRIES else 0
     return dataclasses.replace(tried, stage=Stage.SERVED, wanted=more, speed_up=speed_up)

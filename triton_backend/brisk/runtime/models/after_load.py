@@ -105,14 +105,14 @@ class AfterLoad:
             is_warm = _succeeds(session, lambda: session.load_warm(may_go_on))
             self._yielding.await_calm(until_s)  # a start is for its first requests
             report_start(session, entry.labels)
-            caches = self._caches.open(session) if is_warm else None
+            caches = self._caches.open(session, entry.aim) if is_warm else None
             preparer = self._preparer if session.wants_artefact else None
         finally:
             entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
         if caches is not None and not table.is_closed:
-            self._caches.serve(session, caches, entry.accuracy)
-        elif is_warm and entry.accuracy:
-            self._caches.collect(session, entry.accuracy)
+            self._caches.serve(session, caches, entry.aim)
+        elif is_warm and entry.aim is not None:
+            self._caches.collect(session, entry.aim)
         if self._tasks.is_empty():  # nothing waits for it
             make_private(self._pause)
             self._pause()

@@ -8,6 +8,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from brisk.errors import BriskError
+from brisk.exits.files.learning_record import Aim
 from brisk.pipelines import PipelineDescription
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import reset_mark, set_mark
@@ -99,11 +100,13 @@ class SessionEntry:
         return bool(self.bindings or self.pipelines)
 
     @property
-    def accuracy(self) -> float:
-        """Of early answers that its traffic is to teach; 0: none are. Not of a pipeline's network,
-        whose runs nobody samples, nor with states, which caches know nothing of."""
-        is_asked = self.bindings or not self.pipelines
-        return self.asker.accuracy_ppm / 1e6 if is_asked and not self.asker.states else 0.0
+    def aim(self) -> Aim | None:
+        """Of early answers that its traffic is to teach; None: none are. Not of a pipeline's
+        network, whose runs nobody samples, nor with states, which caches know nothing of."""
+        asker, is_asked = self.asker, self.bindings or not self.pipelines
+        if not asker.accuracy_ppm or asker.states or not is_asked:
+            return None
+        return Aim(asker.accuracy_ppm / 1e6, asker.tolerance)
 
     @property
     def is_settled(self) -> bool:

@@ -28,17 +28,20 @@ from brisk.runtime.requests.connections import Connections, Peer
 from brisk.scheduling.job import JobClass
 from brisk.telemetry.events import INCIDENTS, SPANS
 
-LEAST_ANSWERS = 200
+LEAST_ANSWERS = 50
 """Of a binding to one worker, before its stub may compute: it has not died of them."""
 
-LEAST_RATE, COLD_RATE = 10.0, 1.0
-"""Answers a second from which on a model is worth a session in its stub, and below which it is no
-more."""
+LEAST_RATE, RATE_A_MIB = 0.5, 0.2
+"""Answers a second from which on a model is worth a session in its stub, and how many more for
+each MiB of its weights, which such a session may pack for itself."""
 
-RATE_OVER_S = 5.0
+COLD = 0.1
+"""Of that rate: below it a session is given back."""
+
+RATE_OVER_S = 15.0
 """The time constant of the moving average of a model's answers a second."""
 
-SMALL_NS = 1_000_000
+SMALL_NS = 2_000_000
 """Of a run of one request: what takes longer gains little."""
 
 
@@ -70,9 +73,10 @@ class Offering:
                 came, binding.seen = binding.answered - binding.seen, binding.answered
                 binding.rate = averaged(binding.rate, came, passed_s)
                 is_fit = not SPANS.is_on and self._is_fit(entry, binding)
-                if binding.is_offered and (not is_fit or binding.rate < COLD_RATE):
+                least = least_rate(binding)
+                if binding.is_offered and (not is_fit or binding.rate < COLD * least):
                     self._take_back(binding)
-                elif not binding.is_offered and is_fit and binding.rate >= LEAST_RATE:
+                elif not binding.is_offered and is_fit and binding.rate >= least:
                     self._offer(entry, binding)
 
     def _is_fit(self, entry: SessionEntry, binding: Binding) -> bool:
@@ -146,6 +150,13 @@ class Offering:
                 note.touch()
 
 
+def least_rate(binding: Binding) -> float:
+    """Answers a second from which on its stub is to compute it."""
+    session = binding.session
+    weight_mib = 0.0 if session is None else session.weight_bytes / 2**20
+    return LEAST_RATE + RATE_A_MIB * weight_mib
+
+
 def averaged(rate: float, came: int, passed_s: float) -> float:
     """The moving average of answers a second, after so many in the time that has passed since it
     was ``rate``.
@@ -157,8 +168,10 @@ def averaged(rate: float, came: int, passed_s: float) -> float:
 
 
 def _row_ns(binding: Binding) -> float:
-    """What a run of one of its requests takes for a row; infinite where that is not known."""
-    profile, rows = binding.lone_run or (None, 0)
-    if profile is None or profile.run_ns is None:
+    """What a run of one of its requests takes for a row, others not counted that had the
+    processors meanwhile; infinite where that is not known.
+    """
+    if binding.lone_run is None:
         return math.inf
-    return profile.run_ns / max(1, rows)
+    profile, rows = binding.lone_run
+    return profile.least_ns / max(1, rows)

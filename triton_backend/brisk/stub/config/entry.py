@@ -92,6 +92,7 @@ def read_entry(
             tuning=tuning,
             max_run_ns=parameters.max_run_ns,
             accuracy_ppm=parameters.accuracy_ppm,
+            tolerance=parameters.tolerance,
         ),
         device=device,
         outputs=tuple(output["name"] for output in config.get("output", ())),

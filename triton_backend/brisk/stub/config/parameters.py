@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
 from brisk.protocol.records import DEFAULT_MAX_RUN_NS
-from brisk.settings import accuracy_ppm, share_ppm
+from brisk.settings import accuracy_ppm, share_ppm, tolerance
 
 REALTIME, NORMAL = "realtime", "normal"
 JOB_CLASSES = (REALTIME, NORMAL, "besteffort")
@@ -31,7 +31,8 @@ class Parameters(NamedTuple):
     ``job_class``: of requests that ask for none; ``max_class``: the most urgent they may ask for.
     ``foreign``: names of others, listed once in the log. ``ignored_onnxruntime``: those of the
     ONNX Runtime backend that mean nothing here. ``is_lazy``: loaded by its first request.
-    ``max_run_ns``: what a run may take. ``accuracy_ppm``: as of ``LoadModel``.
+    ``max_run_ns``: what a run may take. ``accuracy_ppm``, ``tolerance``: as of
+    ``LoadModel``.
     """
 
     job_class: str
@@ -40,6 +41,7 @@ class Parameters(NamedTuple):
     max_run_ns: int
     is_lazy: bool
     accuracy_ppm: int
+    tolerance: str
     foreign: tuple[str, ...]
     ignored_onnxruntime: tuple[str, ...]
 
@@ -94,6 +96,7 @@ ENTRY_PARAMETERS: Mapping[str, Parser] = {
     "brisk_max_queue_size": _positive_integer,
     "brisk_max_run": _duration_ns,
     "brisk_share": choice({"on": True, "off": False}, "on or off"),
+    "brisk_tolerance": lambda text: str(tolerance(text)),
 }
 
 INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
@@ -170,6 +173,7 @@ def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ())
         values.get("brisk_max_run", DEFAULT_MAX_RUN_NS),
         values.get("brisk_load", False),
         values["brisk_accuracy"] if "brisk_accuracy" in values else accuracy_ppm(),
+        values.get("brisk_tolerance", ""),
         foreign=tuple(
             name for name in others if name not in (*ONNXRUNTIME_PARAMETERS, INPUTS_ON_CPU)
         ),
