@@ -83,6 +83,8 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     found = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
     assert (found.stage, found.samples, found.tries) == (Stage.SERVED, 1700, 1), found.reason
     assert found.speed_up == 2.0
+    kinds = sorted(each.name.partition("@")[0] for each in found.ways)
+    assert kinds == ["Pool(4096)", "Pool(4096)-gated-margin"]
     assert latest(digits) == learned_file(digits)
     assert learned_file(digits).stat().st_mode & 0o777 == 0o600
     cascade = read_cascade(learned_file(digits), digest_of(digits))
@@ -128,6 +130,7 @@ def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(
         record = learn(digits, record, 1)
         assert (record.stage, record.tries) == (Stage.REFUSED, tries)
         assert record.reason
+        assert all(0 <= each.early <= 1 < 100 / each.speed_up for each in record.ways)
         during = read_record(digits)
         assert during is not None
         assert during.stage is Stage.LEARNING, "who asks meanwhile sees it"

@@ -46,6 +46,11 @@ class ModelGraph:
     def graph(self) -> GraphProto:
         return self.model.graph
 
+    @property
+    def all_have_rows(self) -> bool:
+        """Whether every input has the batch as its first dimension, and none has a default."""
+        return all(self.has_rows(each.name) and not each.optional for each in self.inputs)
+
     def has_rows(self, value: str) -> bool:
         """Whether ``value`` is a tensor with the batch as its first dimension."""
         return self.batch is not None and self._first(value) == (self.batch,)
@@ -122,6 +127,15 @@ def readable(graph: ModelGraph) -> tuple[int, ...] | None:
     return fixed if is_fit else None
 
 
+_FED = frozenset({"float32", "int64", "int32", "uint8", "int8", "bool"})
+
+
+def can_be_fed(graph: ModelGraph) -> bool:
+    """Whether a look-up can read all of the model's inputs, of whatever sizes."""
+    kinds = {each.type.dtype for each in graph.inputs}
+    return graph.all_have_rows and bool(kinds) and kinds <= _FED
+
+
 @dataclass(frozen=True, slots=True)
 class ExitPoint:
     """A value of a model, behind which it can be cut: nothing else is live there.
@@ -156,6 +170,15 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
     ]
     free = [each for each in found if not is_fused_with_next(graph.graph, each.position)]
     return tuple(sorted(free or found, key=lambda each: each.position))
+
+
+LATEST = 0.9
+"""Share of the model's time behind which a cache saves nothing."""
+
+
+def can_have_caches(graph: ModelGraph, last_position: int) -> bool:
+    """Whether there are points at which a cache could save time."""
+    return any(point.share < LATEST for point in exit_points(graph, last_position))
 
 
 EARLIER = 1.5

@@ -10,6 +10,7 @@ from brisk.exits.files.learning_record import (
     FEWEST,
     LearningRecord,
     Stage,
+    WayTried,
     collected,
     read_record,
     record_file,
@@ -39,7 +40,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_record_is_read_as_it_was_written(model: Path) -> None:
     assert read_record(model) is None
     proved = "nothing is proved"
-    record = LearningRecord(Stage.REFUSED, 0.98, 2000, 1000, 1, 0.0, proved, "cosine 0.99")
+    ways = WayTried("int8-margin@0", 0.68, 1.1), WayTried("Pool(4096)@4", 0.4, 0.9)
+    record = LearningRecord(Stage.REFUSED, 0.98, 2000, 1000, 1, 0.0, proved, "cosine 0.99", ways)
     write_record(model, record)
     assert read_record(model) == record
     assert record.aim == (0.98, "cosine 0.99")

@@ -114,13 +114,13 @@ def train(
     from brisk.exits.cascade import INT8
     from brisk.exits.data.reading import ImageForm, read_samples
     from brisk.exits.data.samples import divide
-    from brisk.exits.exploration import ExplorationSettings, explore, explore_values
+    from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
     from brisk.exits.exploration.settings import LookUps
     from brisk.exits.files.artefact import write_cascade
     from brisk.exits.files.versions import caches_file, reference_file
     from brisk.exits.heads.lookup_model import GATED, OF_CLASSES
     from brisk.exits.heads.predictors import CATALOGUE, variant
-    from brisk.exits.model_graph import read_graph
+    from brisk.exits.model_graph import can_have_caches, read_graph
     from brisk.exits.scores import find_scores, find_values
 
     for name, share in (("accuracy", accuracy), ("confidence", confidence)):
@@ -156,7 +156,8 @@ def train(
     graph = read_graph(file)
     tolerated = None if tolerance is None else _tolerance(tolerance, output)
     # refused before any data is read
-    _ = find_scores(graph, output) if tolerated is None else find_values(graph, tolerated)
+    scores = find_scores(graph, output) if tolerated is None else find_values(graph, tolerated)
+    is_whole = tolerated is not None or not can_have_caches(graph, scores.position)
     form = ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
     samples = read_samples(data, graph, form)
     more = None if fit_data is None else read_samples(fit_data, graph, form)
@@ -166,13 +167,13 @@ def train(
     console = Console(soft_wrap=True, highlight=False)
     cascade: Cascade | None
     with bars(console) as drawn:
-        if tolerated is not None:
-            values = explore_values(file, samples, tolerated, settings, RichProgress(drawn))
-            cascade, reason, verification = values.cascade, values.reason, values.verification
+        if is_whole:
+            whole = explore_whole(file, samples, tolerated, settings, RichProgress(drawn))
+            cascade, reason, verification = whole.cascade, whole.reason, whole.verification
         else:
             found = explore(file, samples, folder, settings, more, RichProgress(drawn))
             cascade, reason, verification = found.cascade, found.reason, found.verification
-    if tolerated is None:
+    if not is_whole:
         print_exploration(console, found)
     print_outcome(console, cascade, verification)
     target = caches_file(file)
@@ -183,7 +184,7 @@ def train(
         console.print(f"written: {target}", markup=False)
         reference = reference_file(file)
         reference.unlink(missing_ok=True)
-        if keep_data and tolerated is None:
+        if keep_data and not is_whole:
             write_reference(reference, cascade.model_digest, samples, division, more)
             console.print(f"written: {reference}", markup=False)
     shutil.rmtree(folder)

@@ -263,9 +263,11 @@ def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]]
     segments are done there, and what there is to say of them.
     """
     path = latest(file)
+    record = read_record(file)
+    tried = f"; tried alone: {', '.join(map(str, record.ways))}" if record and record.ways else ""
     if not path.exists():
-        record = read_record(file)
-        return {}, "none" if record is None else f"none; {record.words(collected(file)[0])}"
+        told = "none" if record is None else f"none; {record.words(collected(file)[0])}"
+        return {}, told + tried
     try:
         cascade = read_cascade(path, digest_of(file))
         places = find_places(plan, read_graph(file), cascade)
@@ -285,7 +287,7 @@ def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]]
     where = [f"behind {segments} {behind}"] if behind else []
     if 0 in exits:
         where.insert(0, "in front of all")
-    return exits, f"{count} {' and '.join(where)}, of {path}"
+    return exits, f"{count} {' and '.join(where)}, of {path}{tried}"
 
 
 # Types, sizes and variables.

@@ -2,13 +2,13 @@
 
 from brisk.exits.exploration.explore import Exploration, explore
 from brisk.exits.exploration.settings import ExplorationSettings, Progress
-from brisk.exits.exploration.values import ExploredValues, explore_values
+from brisk.exits.exploration.whole_only import ExploredWhole, explore_whole
 
 __all__ = [
     "Exploration",
     "ExplorationSettings",
-    "ExploredValues",
+    "ExploredWhole",
     "Progress",
     "explore",
-    "explore_values",
+    "explore_whole",
 ]

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brisk.exits.cascade import INT8
+from brisk.exits.cascade import INT8, way
 from brisk.exits.exploration.measuring import BaseProfile, LaneCost
 from brisk.exits.exploration.settings import ExplorationSettings
+from brisk.exits.files.learning_record import MOST_WAYS, WayTried
 from brisk.exits.guarantee.calibration import Scored, threshold_for
 from brisk.exits.heads.lookup_model import Judge, Shape
 from brisk.exits.model_graph import ExitPoint
@@ -83,6 +84,12 @@ class CompositionProblem:
         one = self.candidates[index]
         saved_s = self.total_s - self.reach_s[one.point] - one.lookup_s
         return self.fits([index]) and one.hit_rate * saved_s > one.burden_s
+
+    def alone_s(self, index: int) -> float:
+        """The mean with the candidate alone, if all goes as with the tuning rows."""
+        one = self.candidates[index]
+        saved_s = self.total_s - self.reach_s[one.point] - one.lookup_s
+        return self.total_s - one.hit_rate * saved_s + one.burden_s
 
     def has_memory(self, chosen: Iterable[int]) -> bool:
         """Whether ``chosen`` keep to the budget (eq. 8)."""
@@ -175,6 +182,21 @@ def composition_problem(
         memory_budget_bytes=settings.memory_budget_bytes,
         outcomes=Outcomes(np.array(hits), np.array(right)),
     )
+
+
+def ways_tried(
+    problems: Iterable[CompositionProblem], points: Sequence[ExitPoint]
+) -> tuple[WayTried, ...]:
+    """The best candidate of each kind of predictor and judge, the best first."""
+    best: dict[str, WayTried] = {}
+    for problem in problems:
+        for index, one in enumerate(problem.candidates):
+            kind = way(one.variant, one.judge)
+            name = f"{kind}@{points[one.point].position}"
+            found = WayTried(name, one.hit_rate, problem.total_s / problem.alone_s(index))
+            best[kind] = max(found, best.get(kind, found), key=lambda each: each.speed_up)
+    ranked = sorted(best.values(), key=lambda each: -each.speed_up)
+    return tuple(ranked[:MOST_WAYS])
 
 
 def composed_threshold(one: Tried, settings: ExplorationSettings) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from brisk.exits.base_model import BaseModel
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.lookup_model import ReadyLookUp
+from brisk.exits.heads.lookup_model import Given, ReadyLookUp
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
 from brisk.exits.serving.frame import ExitingFrame, find_places
@@ -122,9 +122,7 @@ class Between:
     run_s: float
 
 
-def look_up_seconds(
-    ready: ReadyLookUp, hidden: np.ndarray, between: Between | None = None
-) -> float:
+def look_up_seconds(ready: ReadyLookUp, hidden: Given, between: Between | None = None) -> float:
     """Median time of a look-up of one row in this thread, decision included.
 
     A model's weights push a look-up's out of the processor's cache, where one after the other
@@ -134,7 +132,11 @@ def look_up_seconds(
 
     def once(_: int) -> tuple[float, float]:
         run_s = 0.0 if between is None else taken_s(between.run)
-        made = hidden[:1].copy()  # just now, as when it is served
+        made: Given  # just now, as when it is served
+        if isinstance(hidden, np.ndarray):
+            made = hidden[:1].copy()
+        else:
+            made = {name: array[:1].copy() for name, array in hidden.items()}
         return run_s, taken_s(lambda: look_up(ready, made, math.inf))
 
     turns = repeat(once, LOOK_UP_WARM_UP, LOOK_UPS, MOST_SECONDS / 4)

@@ -36,12 +36,29 @@ class Aim(NamedTuple):
     tolerance: str = ""
 
 
+class WayTried(NamedTuple):
+    """A way to early answers alone, as samples tell before anything is proved: the share of
+    inputs that it answers ``early``, and by what factor the mean is shorter then.
+    """
+
+    name: str
+    early: float
+    speed_up: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.speed_up:.2f} × ({self.early:.0%} early)"
+
+
+MOST_WAYS = 6
+"""That a record names, the best first."""
+
+
 @dataclass(frozen=True, slots=True)
 class LearningRecord:
     """``accuracy``, ``tolerance``: what is to be promised (``Aim``). ``wanted``: samples with
     which it is tried, or tried again; 0: not again. ``samples``: of the last try, after so many
     ``tries``. ``speed_up``: of the mean, measured on samples; 0 where there is none. ``reason``:
-    in words why not.
+    in words why not. ``ways``: what the last try has found, the best of each kind.
     """
 
     stage: Stage
@@ -52,6 +69,7 @@ class LearningRecord:
     speed_up: float = 0.0
     reason: str = ""
     tolerance: str = ""
+    ways: tuple[WayTried, ...] = ()
 
     @property
     def aim(self) -> Aim:
@@ -90,6 +108,7 @@ def read_record(
         return LearningRecord(
             *(Stage(found["stage"]), float(found["accuracy"]), wanted, samples, tries),
             *(float(found["speed_up"]), str(found["reason"]), str(found.get("tolerance", ""))),
+            tuple(WayTried(str(a), float(b), float(c)) for a, b, c in found.get("ways", ())),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None

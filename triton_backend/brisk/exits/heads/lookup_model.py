@@ -1,14 +1,15 @@
 """A learned cache's look-up as an ONNX model: checked, and asked through ONNX Runtime.
 
-The model reads ``hidden`` float32 [rows, *shape] and gives ``logits`` float32 [rows, classes],
-``score`` float32 [rows] in 0..1, and ``near`` bool [rows]: whether the row is near the training
-data. It comes from a file that anybody may have written, so it consists of plain operators only.
+The model reads ``hidden`` float32 [rows, *shape], or what a whole model reads, and gives
+``logits`` float32 [rows, classes], ``score`` float32 [rows] in 0..1, and ``near`` bool [rows]:
+whether the row is near the training data. It comes from a file that anybody may have written, so
+it consists of plain operators only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -22,7 +23,10 @@ from brisk.segments.session import onnxruntime
 
 Shape = tuple[int, ...]
 """Of a hidden output without its batch: [channels, height, width], [positions, features] or
-[features]."""
+[features]. Empty: what a whole model reads, of any sizes."""
+
+Given = np.ndarray | Mapping[str, np.ndarray]
+"""What is looked up: a hidden output, float32 [rows, *shape], or a model's inputs by name."""
 
 
 class Judge(str, Enum):
@@ -55,6 +59,9 @@ OF_CLASSES = tuple(judge for judge in Judge if judge is not Judge.TYPICAL)
 OPSET, IR_VERSION = 17, 8
 INPUT, LOGITS, SCORE, NEAR = "hidden", "logits", "score", "near"
 
+OWN_INPUT = "brisk.input."
+"""Before the names of a whole model's inputs where the look-up reads all of them."""
+
 FLOOR_OF_WHOLE = "brisk.floor"
 """Where the look-up of a whole model keeps what no score may be below."""
 
@@ -86,8 +93,7 @@ class LookedUp:
     logits: np.ndarray
 
 
-ReadyLookUp = Callable[[np.ndarray], LookedUp]
-"""Of hidden outputs, float32 [rows, ...]."""
+ReadyLookUp = Callable[[Given], LookedUp]
 
 
 class LookUpModel:
@@ -106,14 +112,20 @@ class LookUpModel:
         self._session = _open(data, threads)
         self._run = self._session._sess.run
         self._classes = classes
+        if not shape:  # nobody knows what sizes suit it
+            return
         try:
             self(np.zeros((1, *shape), np.float32))
         except Exception as error:
             raise DamagedFileError(f"a look-up cannot be computed: {error}") from error
 
-    def __call__(self, hidden: np.ndarray) -> LookedUp:
-        logits, scores, near = self._run(_OUTPUTS, {INPUT: hidden}, None)
-        rows = len(hidden)
+    def __call__(self, hidden: Given) -> LookedUp:
+        if isinstance(hidden, np.ndarray):
+            rows, feeds = len(hidden), {INPUT: hidden}
+        else:
+            rows = len(next(iter(hidden.values())))
+            feeds = {OWN_INPUT + name: array for name, array in hidden.items()}
+        logits, scores, near = self._run(_OUTPUTS, feeds, None)
         if logits.shape != (rows, self._classes) or not scores.shape == near.shape == (rows,):
             raise ValueError(
                 f"a look-up of {rows} rows gave {list(logits.shape)}, {list(scores.shape)} and "
@@ -123,6 +135,12 @@ class LookUpModel:
 
 
 _OUTPUTS = [LOGITS, SCORE, NEAR]
+
+
+def given(shape: Shape, inputs: Mapping[str, np.ndarray]) -> Given:
+    """What a whole model's look-up takes of ``inputs``: the lone one where it has a ``shape``."""
+    ready = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
+    return next(iter(ready.values())) if shape else ready
 
 
 def parse(data: bytes, is_whole: bool = False) -> ModelProto:
@@ -152,7 +170,11 @@ def parse(data: bytes, is_whole: bool = False) -> ModelProto:
 def _check(data: bytes, shape: Shape, classes: int, is_whole: bool) -> None:
     """Before any memory is taken for it."""
     graph = parse(data, is_whole).graph
-    if not 1 <= len(shape) <= 3 or classes < 1 or not all(size >= 1 for size in shape):
+    if (
+        not (not is_whole) <= len(shape) <= 3
+        or classes < 1
+        or not all(size >= 1 for size in shape)
+    ):
         raise DamagedFileError(f"a look-up of {classes} classes in {list(shape)}")
     if 4 * math.prod(shape) > LARGEST_HIDDEN_BYTES:
         raise DamagedFileError(f"a look-up in {list(shape)} is too large")
@@ -162,8 +184,11 @@ def _check(data: bytes, shape: Shape, classes: int, is_whole: bool) -> None:
         SCORE: (TensorProto.FLOAT, []),
         NEAR: (TensorProto.BOOL, []),
     }
-    found = {info.name: _form(info) for info in (*graph.input, *graph.output)}
-    if found != expected or len(graph.input) != 1:
+    if not shape:
+        del expected[INPUT]
+    inputs = graph.input if shape else ()
+    found = {info.name: _form(info) for info in (*inputs, *graph.output)}
+    if found != expected or len(inputs) != len(shape[:1]):
         raise DamagedFileError(
             f"a look-up reads and gives {_words(found)}; expected {_words(expected)}"
         )

@@ -25,20 +25,23 @@ from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
     QuantType,
+    quantize_dynamic,
     quantize_static,
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.lookup_model import (
     FLOOR_OF_WHOLE,
     INPUT,
     LOGITS,
     NEAR,
+    OWN_INPUT,
     SCORE,
     LookUpModel,
     Shape,
 )
-from brisk.exits.model_graph import ModelGraph, readable
+from brisk.exits.model_graph import ModelGraph, can_be_fed, readable
 from brisk.exits.scores import ScoreForm, Scores
 
 CALIBRATED_ROWS = 200
@@ -70,7 +73,8 @@ class Typical:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantised:
-    """``model`` reads ``INPUT`` float32 [rows, *shape] and gives ``LOGITS`` [rows, classes]."""
+    """``model`` reads ``INPUT`` float32 [rows, *shape], or, where that is empty, all inputs of the
+    model under ``OWN_INPUT``, and gives ``LOGITS`` [rows, classes]."""
 
     model: ModelProto
     shape: Shape
@@ -87,7 +91,12 @@ class Quantised:
         own = ("", "ai.onnx")
         version = next(each.version for each in made.opset_import if each.domain in own)
         scoring = _MARGIN if typical is None else _TYPICAL
-        nodes = list(_judging(version, len(self.shape), scoring))
+        ranks = {
+            info.name: len(info.type.tensor_type.shape.dim)
+            for info in graph.input
+            if info.type.tensor_type.elem_type == TensorProto.FLOAT
+        }
+        nodes = list(_judging(version, ranks, scoring))
         constants = {
             "brisk.two": np.array([2], np.int64),
             "brisk.halves": np.array([[1], [-1]], np.float32),
@@ -96,7 +105,7 @@ class Quantised:
             "brisk.rows": np.array([-1], np.int64),
             "brisk.nothing": np.array(0, np.float32),
             FLOOR_OF_WHOLE: np.array(floor, np.float32),
-            "brisk.inner": np.arange(1, len(self.shape) + 1),
+            **{f"brisk.inner{rank}": np.arange(1, rank) for rank in ranks.values()},
         }
         if typical is not None:
             constants["brisk.centre"] = typical.centre.astype(np.float32)
@@ -139,19 +148,25 @@ _TYPICAL: _Steps = (
 )
 
 
-def _judging(version: int, rank: int, scoring: _Steps) -> Iterator[NodeProto]:
+def _judging(version: int, ranks: Mapping[str, int], scoring: _Steps) -> Iterator[NodeProto]:
     """From logits to score and nearness: a row of inputs that are not all numbers is not near, for
-    quantising makes numbers of anything."""
-    inner = list(range(1, rank + 1))
-    by_input = version >= AXES_ARE_INPUTS
-    reads = [INPUT, "brisk.inner"] if by_input else [INPUT]
-    axes: dict[str, Any] = {} if by_input else {"axes": inner}
+    quantising makes numbers of anything. ``ranks``: of the inputs of numbers that may be none."""
+    every, steps = "brisk.sure", [*scoring]
+    for name, rank in ranks.items():
+        own, total = f"brisk.{name}", name
+        if rank > 1:
+            axes: dict[str, Any] = (
+                {} if version >= AXES_ARE_INPUTS else {"axes": [*range(1, rank)]}
+            )
+            reads = [name] if axes else [name, f"brisk.inner{rank}"]
+            total = f"{own}.sum"
+            steps.append(("ReduceSum", reads, total, {"keepdims": 0, **axes}))
+        steps.append(("Sub", [total, total], f"{own}.finite", {}))
+        steps.append(("Add", [f"{own}.finite", every], f"{own}.every", {}))
+        every = f"{own}.every"
     for operator, inputs, output, attributes in (
-        *scoring,
-        ("ReduceSum", reads, "brisk.sum", {"keepdims": 0, **axes}),
-        ("Sub", ["brisk.sum", "brisk.sum"], "brisk.finite", {}),
-        ("Add", ["brisk.finite", "brisk.sure"], "brisk.every", {}),
-        ("IsNaN", ["brisk.every"], "brisk.is_none", {}),
+        *steps,
+        ("IsNaN", [every], "brisk.is_none", {}),
         ("Not", ["brisk.is_none"], NEAR, {}),
         ("Less", ["brisk.sure", FLOOR_OF_WHOLE], "brisk.is_low", {}),
         ("Or", ["brisk.is_low", "brisk.is_none"], "brisk.is_out", {}),
@@ -162,30 +177,43 @@ def _judging(version: int, rank: int, scoring: _Steps) -> Iterator[NodeProto]:
 
 
 def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray]) -> Quantised:
-    """Static int8 by ONNX Runtime, weights by channel; ``inputs`` say the ranges.
+    """In int8 by ONNX Runtime, weights by channel.
 
-    Raises ValueError in words where the model has no such form: it reads more than one float32
-    tensor, is too large, or ONNX Runtime cannot do it.
+    Where the model reads one float32 tensor of fixed rows all is quantised, and ``inputs`` say
+    the ranges; else products of matrices are, with ranges found in each run. Raises ValueError in
+    words where the model has no such form: not all its inputs have rows, it is too large, or ONNX
+    Runtime cannot do it.
     """
-    shape = readable(graph)
-    if shape is None:
-        raise ValueError("it reads something else than one float32 tensor of fixed rows")
+    shape = readable(graph) or ()
+    if not shape and not can_be_fed(graph):
+        raise ValueError("it reads something else than tensors of numbers with rows")
     if graph.path.stat().st_size > LARGEST_BYTES:
         raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
-    ((name, rows),) = inputs.items()
-    calibrated = [rows[place : place + 1] for place in range(min(CALIBRATED_ROWS, len(rows)))]
     try:
         with tempfile.TemporaryDirectory() as folder, quiet():
-            made = static_int8(_until(graph, scores), Path(folder), name, calibrated)
+            source, place = _until(graph, scores), Path(folder)
+            if shape:
+                ((name, rows),) = inputs.items()
+                count = min(CALIBRATED_ROWS, len(rows))
+                calibrated = [rows[row : row + 1] for row in range(count)]
+                made = static_int8(source, place, name, calibrated)
+            else:
+                made = _dynamic_int8(source, place)
     except Exception as error:  # whatever a quantiser makes of a model
         raise ValueError(f"ONNX Runtime cannot quantise it: {error!r:.200}") from error
-    _rename(made, {name: INPUT, scores.value: _OWN})
+    names = {each: f"brisk.own.{each}" for each in (INPUT, LOGITS, SCORE, NEAR)}
+    names[scores.value] = _OWN
+    read = [each.name for each in graph.inputs]
+    _rename(made, {**names, **{each: INPUT if shape else OWN_INPUT + each for each in read}})
     made.graph.node.extend(_as_logits(scores.form))
-    made.graph.output[0].CopyFrom(
-        helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["rows", scores.classes])
-    )
+    del made.graph.output[:]
+    form = ["rows", scores.classes]
+    made.graph.output.append(helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, form))
     found = Quantised(made, shape, scores.classes)
-    LookUpModel(found.look_up(0.0), shape, scores.classes, is_whole=True)
+    try:
+        LookUpModel(found.look_up(0.0), shape, scores.classes, is_whole=True)
+    except DamagedFileError as error:
+        raise ValueError(f"ONNX Runtime cannot run it in int8: {error!s:.200}") from error
     return found
 
 
@@ -193,7 +221,7 @@ _OWN = "brisk.scores"
 
 
 def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
-    """From the input to the scores, weights inside."""
+    """From the inputs to the scores, weights inside."""
     model = onnx.load(str(graph.path))
     domains = [each for each in model.opset_import if each.domain in ("", "ai.onnx")]
     if domains[0].version < LEAST_OPERATOR_SET:
@@ -202,7 +230,8 @@ def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
         model.graph.output.append(helper.make_tensor_value_info(scores.value, 1, None))
     del model.graph.value_info[:]
     model = onnx.shape_inference.infer_shapes(model)
-    return onnx.utils.Extractor(model).extract_model([graph.inputs[0].name], [scores.value])
+    read = [each.name for each in graph.inputs]
+    return onnx.utils.Extractor(model).extract_model(read, [scores.value])
 
 
 def static_int8(model: ModelProto, folder: Path, name: str, rows: list[np.ndarray]) -> ModelProto:
@@ -225,6 +254,25 @@ def static_int8(model: ModelProto, folder: Path, name: str, rows: list[np.ndarra
     return onnx.load(str(target))
 
 
+def _dynamic_int8(model: ModelProto, folder: Path) -> ModelProto:
+    source, prepared, target = (folder / f"{each}.onnx" for each in ("source", "prepared", "int8"))
+    onnx.save(model, source)
+    quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
+    quantize_dynamic(
+        *(str(prepared), str(target), ["MatMul", "Gemm"]),
+        per_channel=True,
+        reduce_range=not _has_dot_products(),
+        weight_type=QuantType.QInt8,
+    )
+    made = onnx.load(str(target))
+    if not any(node.op_type in _IN_INT8 for node in made.graph.node):
+        raise ValueError("it has no products of matrices with weights")
+    return made
+
+
+_IN_INT8 = frozenset({"MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
+
+
 class _RangeRows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
     def __init__(self, name: str, rows: list[np.ndarray]) -> None:
         self._rows = ({name: np.ascontiguousarray(row)} for row in rows)
@@ -244,9 +292,10 @@ def _rename(model: ModelProto, names: Mapping[str, str]) -> None:
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        info.name = names.get(info.name, info.name)
-    graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
+    for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        named.name = names.get(named.name, named.name)
+    for info in graph.input:
+        info.type.tensor_type.shape.dim[0].dim_param = "rows"
 
 
 @contextlib.contextmanager

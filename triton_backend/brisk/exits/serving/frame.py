@@ -14,7 +14,8 @@ import numpy as np
 
 from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.base_model import live_at
-from brisk.exits.cascade import Cascade, Level
+from brisk.exits.cascade import Cascade, Exit, Level
+from brisk.exits.heads.lookup_model import Given, given
 from brisk.exits.model_graph import ModelGraph
 from brisk.exits.scores import Tail, as_form
 from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
@@ -44,14 +45,18 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
     """
     known = single_values(graph.graph)
     inputs = [each.name for each in graph.inputs]
-    is_lone = len(inputs) == 1 and graph.has_rows(inputs[0])
-    if is_lone:
+    may_stand_in_front = graph.all_have_rows
+    if may_stand_in_front:
         known[inputs[0]] = 0
     for exit_ in cascade.exits:
         point = exit_.point
         if known.get(point.value) != point.position or not graph.may_have_rows(point.value):
             return None
-        if exit_.reads_input != (point.position == 0) and not (exit_.reads_input and is_lone):
+        if exit_.reads_input != (point.position == 0) and not (
+            exit_.reads_input and may_stand_in_front
+        ):
+            return None
+        if exit_.reads_input and exit_.shape and len(inputs) > 1:
             return None
         if point.position >= cascade.scores.position:
             return None
@@ -59,8 +64,8 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
         tail = Tail(graph, cascade.scores)
     except InvalidModelError:
         return None
-    boundaries: dict[str, int] = {inputs[0]: 0} if is_lone else {}
-    rows = {0} if is_lone else set()
+    boundaries: dict[str, int] = {inputs[0]: 0} if may_stand_in_front else {}
+    rows = {0} if may_stand_in_front else set()
     table = live_at(plan)
     for done, live in enumerate(table[1:-1], start=1):
         for name in live:
@@ -239,8 +244,9 @@ class ExitingFrame:
         if threshold == math.inf or index in self._switched_off:
             return
         exit_ = self.cascade.exits[index]
-        hidden = self._input(value) if exit_.reads_input else self._frame.value_at(value)
-        if hidden.shape != (len(self._rows), *exit_.shape):
+        hidden: Given
+        hidden = self._own_inputs(exit_) if exit_.reads_input else self._frame.value_at(value)
+        if isinstance(hidden, np.ndarray) and hidden.shape != (len(self._rows), *exit_.shape):
             return
         begun_ns = time.monotonic_ns()
         ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
@@ -255,12 +261,13 @@ class ExitingFrame:
         self.looked[index] += len(self._rows)
         self.spent_ns[index] += time.monotonic_ns() - begun_ns
 
-    def _input(self, name: str) -> np.ndarray:
-        """The model's own, of the rows that are still in it."""
-        rows = self._inputs[name]
+    def _own_inputs(self, exit_: Exit) -> Given:
+        """The model's own inputs, of the rows that are still in it."""
+        inputs = self._inputs
         if len(self._rows) < self.rows:
-            return rows[list(self._rows)]
-        return np.ascontiguousarray(rows)
+            kept = list(self._rows)
+            inputs = {name: array[kept] for name, array in inputs.items()}
+        return given(exit_.shape, inputs)
 
     def _take_look_ups(self) -> bool:
         """Answer the rows of the look-ups that are done, let them leave; True: none is left."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from brisk.exits.heads.lookup_model import ReadyLookUp
+from brisk.exits.heads.lookup_model import Given, ReadyLookUp
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,12 +35,12 @@ class Ticket:
     exit_index: int
     look_up: ReadyLookUp
     threshold: float
-    hidden: np.ndarray
+    hidden: Given
     rows: tuple[int, ...]
     outcome: LookUpOutcome | None = field(default=None)
 
 
-def look_up(ask: ReadyLookUp, hidden: np.ndarray, threshold: float) -> LookUpOutcome | None:
+def look_up(ask: ReadyLookUp, hidden: Given, threshold: float) -> LookUpOutcome | None:
     """Perform a look-up in this thread; None: it answers no row, and all are near."""
     try:
         looked = ask(hidden)

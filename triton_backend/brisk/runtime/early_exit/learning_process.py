@@ -45,12 +45,12 @@ from brisk.exits.files.versions import (
     private_folder,
     samples_folder,
 )
-from brisk.exits.model_graph import exit_points, read_graph, readable
+from brisk.exits.model_graph import ModelGraph, can_be_fed, can_have_caches, read_graph
 from brisk.exits.scores import find_scores, find_values
 from brisk.settings import tolerance
 
 if TYPE_CHECKING:
-    from brisk.exits.exploration import Exploration, ExploredValues
+    from brisk.exits.exploration import Exploration, ExploredWhole
 
 CONFIDENCE = 0.95
 
@@ -97,19 +97,20 @@ def look_at(model: Path, aim: Aim) -> LearningRecord:
         graph = read_graph(model)
         if tolerated:
             find_values(graph, tolerance(tolerated))
-            if readable(graph) is None:
-                raise InvalidModelError(
-                    "it reads something else than one float32 tensor of fixed rows, which int8, "
-                    "the one way to its values, needs"
-                )
-            return _collecting(aim)
-        scores = find_scores(graph)
-        if not exit_points(graph, scores.position):
-            raise InvalidModelError("there is no value at which rows could leave it")
+        if not _has_points(graph, tolerated) and not can_be_fed(graph):
+            raise InvalidModelError(
+                "there is no value at which rows could leave it, and int8, the other way, reads "
+                "tensors of numbers with rows alone"
+            )
     except BriskError as error:
         reason = _brief(error)
         return LearningRecord(Stage.UNFIT, accuracy, reason=reason, tolerance=tolerated)
     return _collecting(aim)
+
+
+def _has_points(graph: ModelGraph, tolerated: str) -> bool:
+    """Whether caches can stand in it. Raises InvalidModelError."""
+    return not tolerated and can_have_caches(graph, find_scores(graph).position)
 
 
 def _collecting(aim: Aim) -> LearningRecord:
@@ -152,7 +153,8 @@ def _explored(
     refused: LearningRecord,
 ) -> LearningRecord:
     try:
-        from brisk.exits.exploration import ExplorationSettings, explore, explore_values
+        from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
+        from brisk.exits.exploration.composition import ways_tried
     except ImportError as error:
         return dataclasses.replace(refused, reason=f"learning takes torch ({error})")
     from brisk.exits.adaptation.reference import write_reference
@@ -167,11 +169,16 @@ def _explored(
         threads=threads,
         proves_newest=True,
     )
-    found: Exploration | ExploredValues
-    if tried.tolerance:
-        found = explore_values(model, samples, tolerance(tried.tolerance), settings)
+    found: Exploration | ExploredWhole
+    is_whole = not _has_points(read_graph(model), tried.tolerance)
+    if is_whole:
+        kept_to = tolerance(tried.tolerance) if tried.tolerance else None
+        found = whole = explore_whole(model, samples, kept_to, settings)
+        ways = whole.ways
     else:
-        found = explore(model, samples, folder, settings)
+        found = explored = explore(model, samples, folder, settings)
+        ways = ways_tried(explored.studied.problems.values(), explored.studied.points)
+    tried, refused = (dataclasses.replace(each, ways=ways) for each in (tried, refused))
     if found.cascade is None or found.verification is None:
         return dataclasses.replace(refused, reason=" ".join(found.reason.split()))
     speed_up = found.verification.base_s / found.verification.cascade_s
@@ -179,7 +186,7 @@ def _explored(
         return refused
     target = learned_file(model)
     reference = target.with_suffix(REFERENCE_SUFFIX)
-    if tried.tolerance:  # nothing of it is trained, so nothing is trained again
+    if is_whole:  # nothing of it is trained, so nothing is trained again
         reference.unlink(missing_ok=True)
     else:
         division = divide(samples, settings.seed, proves_newest=True)

@@ -1,7 +1,8 @@
-"""Early answers of embeddings and regressions: which count as the model's own, and who answers."""
+"""The model in int8 as the one way: embeddings, regressions, classifiers without a boundary."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 import math
@@ -15,7 +16,7 @@ from brisk.errors import InvalidModelError
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import Cascade
 from brisk.exits.data.samples import Samples
-from brisk.exits.exploration import ExplorationSettings, explore_values
+from brisk.exits.exploration import ExplorationSettings, explore_whole
 from brisk.exits.exploration.measuring import Verification
 from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
@@ -32,16 +33,43 @@ from brisk.runtime.early_exit.audit_process import Models
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from brisk.runtime.early_exit.sampling import write_samples
 from brisk.settings import Tolerance, tolerance
+from brisk_client.samples.writer import GraphWriter
 from support.exits.cascades import CLASSES, graph_of, images, network
 
 COSINE = tolerance("cosine 0.98")
+
+WORDS, WIDTH, KINDS = 50, 16, 4
+
+
+def text_classifier() -> onnx.ModelProto:
+    """Reads numbers of words and a mask, of any length; the mask lives until the end, so that no
+    cache can stand anywhere."""
+    random = np.random.default_rng(0)
+    graph = GraphWriter("text", opset=17)
+    words = graph.input("words", "int64", ("batch", "length"))
+    mask = graph.input("mask", "float32", ("batch", "length"))
+    value = graph.add("Gather", graph.weight(random.normal(0, 1, (WORDS, WIDTH))), words)
+    value = graph.add("MatMul", value, graph.weight(random.normal(0, 1, (WIDTH, 2 * WIDTH))))
+    value = graph.add("Relu", value)
+    value = graph.add("Mul", value, graph.add("Unsqueeze", mask, graph.integers(2)))
+    value = graph.add("ReduceMean", value, axes=[1], keepdims=0)
+    value = graph.add("MatMul", value, graph.weight(random.normal(0, 3, (2 * WIDTH, KINDS))))
+    value = graph.add("Mul", value, graph.add("ReduceMax", mask, axes=[1], keepdims=1))
+    graph.output(value, "logits", "float32", ("batch", KINDS))
+    return graph.model()
+
+
+def texts(count: int, seed: int = 1, length: int = 12) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    mask = (np.arange(length) < random.integers(3, length + 1, (count, 1))).astype(np.float32)
+    return {"words": random.integers(0, WORDS, (count, length)), "mask": mask}
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A network whose ten outputs are taken for an embedding, and wins every race."""
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
-    module = importlib.import_module("brisk.exits.exploration.values")
+    module = importlib.import_module("brisk.exits.exploration.whole_only")
     monkeypatch.setattr(module, "race", lambda *_: [Verification(2e-3, 1e-3, 0.9, 0.0)])
     monkeypatch.setattr(module, "look_up_seconds", lambda *_: 0.0)
     path = tmp_path / "model.onnx"
@@ -80,13 +108,14 @@ def test_a_row_agrees_where_it_is_within_the_tolerance(
     assert found.tolist() == [agrees]
 
 
-def served(file: Path, cascade: Cascade, rows: np.ndarray) -> ExitingFrame:
+def served(file: Path, cascade: Cascade, rows: np.ndarray | dict[str, np.ndarray]) -> ExitingFrame:
     """The rows' answers."""
     base = load_graph(read_graph(file))
     places = find_places(base.plan, base.graph, cascade)
     assert places is not None
     level = cascade.levels[0]
-    frame = ExitingFrame(base.program, cascade, places, level, None, {"image": rows})
+    inputs = rows if isinstance(rows, dict) else {"image": rows}
+    frame = ExitingFrame(base.program, cascade, places, level, None, inputs)
     while not frame.step():
         pass
     return frame
@@ -94,7 +123,7 @@ def served(file: Path, cascade: Cascade, rows: np.ndarray) -> ExitingFrame:
 
 def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> None:
     settings = ExplorationSettings(accuracy=0.9)
-    found = explore_values(file, Samples({"image": images(600, seed=3)}), COSINE, settings)
+    found = explore_whole(file, Samples({"image": images(600, seed=3)}), COSINE, settings)
     assert found.cascade is not None, found.reason
     assert found.cascade.scores.tolerance == COSINE
     (count,) = found.cascade.levels[0].count.exits
@@ -115,7 +144,7 @@ def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> 
 def test_a_tolerance_that_int8_does_not_keep_to_is_not_promised(file: Path) -> None:
     tight = tolerance("absolute 1e-6")
     samples = Samples({"image": images(600, seed=3)})
-    found = explore_values(file, samples, tight, ExplorationSettings(accuracy=0.9))
+    found = explore_whole(file, samples, tight, ExplorationSettings(accuracy=0.9))
     assert found.cascade is None
     assert "int8 keeps to absolute 1e-06 in 0.0% of the samples" in found.reason
 
@@ -123,10 +152,10 @@ def test_a_tolerance_that_int8_does_not_keep_to_is_not_promised(file: Path) -> N
 def test_what_is_slower_than_the_model_is_not_served(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("brisk.exits.exploration.values")
+    module = importlib.import_module("brisk.exits.exploration.whole_only")
     monkeypatch.setattr(module, "race", lambda *_: [Verification(1e-3, 2e-3, 0.9, 0.0)])
     samples = Samples({"image": images(600, seed=3)})
-    found = explore_values(file, samples, COSINE, ExplorationSettings(accuracy=0.9))
+    found = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9))
     assert found.cascade is None
     assert "it is better served as it is" in found.reason
 
@@ -141,7 +170,7 @@ def test_a_model_that_mixes_rows_is_refused(file: Path) -> None:
     model.graph.output[0].name = "shifted"
     onnx.save(model, file)
     with pytest.raises(InvalidModelError, match="mixes the rows of a batch"):
-        explore_values(
+        explore_whole(
             file, Samples({"image": images(600)}), COSINE, ExplorationSettings(accuracy=0.9)
         )
 
@@ -163,18 +192,66 @@ def test_traffic_teaches_them_and_nothing_is_trained_again(file: Path) -> None:
     assert (found.stage, found.samples, found.aim) == (Stage.SERVED, 1200, aim), found.reason
     cascade = read_cascade(learned_file(file), digest_of(file))
     assert cascade.scores.tolerance == COSINE
+    assert [way.name for way in found.ways] == ["int8-typical@0"]
     assert [exit_.name for exit_ in cascade.exits] == ["int8-typical@0"]
     assert not reference_file(file).exists()
 
 
 def test_without_what_int8_reads_it_is_said_before_anything_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
-    model = network(tail="plain")
-    model.graph.input[0].type.tensor_type.shape.dim[2].ClearField("dim_value")
+    model = text_classifier()
+    model.graph.input[1].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    cast = onnx.helper.make_node("Cast", ["mask"], ["mask32"], to=onnx.TensorProto.FLOAT)
+    for node in model.graph.node:
+        node.input[:] = ["mask32" if name == "mask" else name for name in node.input]
+    model.graph.node.insert(0, cast)
     onnx.save(model, file)
-    record = look_at(file, Aim(0.9, "cosine 0.9"))
-    assert record == LearningRecord(Stage.UNFIT, 0.9, reason=record.reason, tolerance="cosine 0.9")
-    assert "one float32 tensor of fixed rows" in record.reason
+    for aim in (Aim(0.9, "cosine 0.9"), Aim(0.9)):
+        record = look_at(file, aim)
+        kept = {"reason": record.reason, "tolerance": aim.tolerance}
+        assert record == LearningRecord(Stage.UNFIT, 0.9, **kept)  # type: ignore[arg-type]
+        assert "int8, the other way, reads tensors of numbers" in record.reason
+
+
+def test_a_classifier_of_texts_of_any_length_is_answered_by_int8_where_it_is_sure(
+    file: Path,
+) -> None:
+    onnx.save(text_classifier(), file)
+    record = look_at(file, Aim(0.9))
+    assert record.stage is Stage.COLLECTING
+    for seed in range(12):
+        write_samples(file, [texts(100, seed=seed)])
+    found = learn(file, record, 1)
+    assert found.stage is Stage.SERVED, found.reason
+    cascade = read_cascade(learned_file(file), digest_of(file))
+    assert [exit_.name for exit_ in cascade.exits] == ["int8-margin@0"]
+    assert cascade.exits[0].shape == ()
+    whole = load_graph(read_graph(file))
+    for length in (12, 7):
+        rows = texts(200, seed=99, length=length)
+        rows["mask"][5, 0] = math.nan
+        frame = served(file, cascade, rows)
+        early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
+        assert 5 not in early, "what is no number is the model's"
+        assert len(early) > 100
+        own, answers = whole.run(rows)["logits"], frame.results()["logits"]
+        assert (own[early].argmax(1) == answers[early].argmax(1)).mean() >= 0.9
+        others = sorted(set(range(200)) - set(early) - {5})
+        np.testing.assert_allclose(answers[others], own[others], rtol=1e-3, atol=1e-3)
+
+
+def test_an_exit_of_one_tensor_is_none_of_a_model_of_several(file: Path) -> None:
+    onnx.save(text_classifier(), file)
+    samples = Samples(texts(1200))
+    found = explore_whole(file, samples, None, ExplorationSettings(accuracy=0.9)).cascade
+    assert found is not None
+    graph, base = read_graph(file), load_graph(read_graph(file))
+    assert find_places(base.plan, graph, found) is not None
+    (exit_,) = found.exits
+    other = copy.copy(exit_)
+    object.__setattr__(other, "shape", (3,))
+    changed = dataclasses.replace(found, exits=(other,))
+    assert find_places(base.plan, graph, changed) is None
 
 
 def test_the_auditor_judges_by_the_tolerance(file: Path) -> None:
@@ -188,7 +265,7 @@ def test_the_auditor_judges_by_the_tolerance(file: Path) -> None:
 
 def test_a_file_that_names_no_tolerance_for_values_is_refused(file: Path, tmp_path: Path) -> None:
     samples = Samples({"image": images(600, seed=3)})
-    found = explore_values(file, samples, COSINE, ExplorationSettings(accuracy=0.9)).cascade
+    found = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9)).cascade
     assert found is not None
     path = tmp_path / "model.caches"
     write_cascade(path, found)
