@@ -134,8 +134,8 @@ def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
         raise InvalidModelError(
             f"output '{scores.value}' of model '{model}' does not look like class scores: on the "
             f"data given, a softmax of it is {share:.0%} as uncertain as guessing, expected at "
-            f"most {MOST_UNCERTAIN:.0%}. Learned caches answer classifications only; if it is "
-            f"one, say so with --output {scores.value}"
+            f"most {MOST_UNCERTAIN:.0%}. If it is a classification, say so with --output "
+            f"{scores.value}; else --tolerance says which values count as the model's own"
         )
 
 
