@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from brisk.exits.files.versions import (
 )
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.runtime.early_exit.cache_watch import LOOK_S
 from brisk.settings import cache_directory
 from brisk_client.samples.writer import GraphWriter
 from support.exits.exits_model import Model, ask, make_model, taken
@@ -199,4 +201,7 @@ def test_what_keeps_to_another_tolerance_answers_nothing(
         )
         assert "a tolerance is of one" in learning(place, model.file)
         assert taken(ask(connection, model.easy[:1])) == ""
-    assert not learned_file(model.file).exists()
+        assert not learned_file(model.file).exists()
+        write_cascade(learned_file(model.file), model.cascade)  # as a worker finds it beside
+        time.sleep(3 * LOOK_S)
+        assert taken(ask(connection, model.easy[:1])) == ""

@@ -170,11 +170,8 @@ def parse(data: bytes, is_whole: bool = False) -> ModelProto:
 def _check(data: bytes, shape: Shape, classes: int, is_whole: bool) -> None:
     """Before any memory is taken for it."""
     graph = parse(data, is_whole).graph
-    if (
-        not (not is_whole) <= len(shape) <= 3
-        or classes < 1
-        or not all(size >= 1 for size in shape)
-    ):
+    fewest = 0 if is_whole else 1
+    if not fewest <= len(shape) <= 3 or classes < 1 or not all(size >= 1 for size in shape):
         raise DamagedFileError(f"a look-up of {classes} classes in {list(shape)}")
     if 4 * math.prod(shape) > LARGEST_HIDDEN_BYTES:
         raise DamagedFileError(f"a look-up in {list(shape)} is too large")

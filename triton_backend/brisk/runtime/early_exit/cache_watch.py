@@ -159,11 +159,7 @@ class CacheWatch:
                 f"caches '{path}' are ignored: ONNX Runtime's segments alone have exits"
             )
             return None
-        found = _read(session, path, None)
-        if found is None or aim is None or is_trained_by_hand(session.path):
-            return found
-        kept = str(found.cascade.scores.tolerance or "")
-        return found if kept == aim.tolerance else None
+        return _kept_to(aim, session.path, _read(session, path, None))
 
     def serve(self, session: Session, caches: ServedCaches, aim: Aim | None = None) -> None:
         """Serve them from now on, and follow what becomes of their files. Any thread.
@@ -241,6 +237,7 @@ class CacheWatch:
         if stamp != watched.served:
             watched.served = stamp
             version = _read(session, path, watched.last)
+            version = _kept_to(watched.aim, session.path, version)
             if version is not None or stamp is None:
                 watched.last = version
                 session.caches.bring(version)
@@ -257,7 +254,7 @@ class CacheWatch:
         if stamp is None or stamp == watched.tried:
             return
         watched.tried = stamp
-        version = _read(session, path, watched.last)
+        version = _kept_to(watched.aim, session.path, _read(session, path, watched.last))
         if version is None:
             path.unlink(missing_ok=True)
             return
@@ -278,6 +275,13 @@ def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> Ser
 
     program, threads = session.starting.program, session.threads
     return read_version(session.path, path, program, threads, last)
+
+
+def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:
+    """``version``; None where the traffic has taught it, and to another tolerance than ``aim``."""
+    if version is None or aim is None or is_trained_by_hand(model):
+        return version
+    return version if str(version.cascade.scores.tolerance or "") == aim.tolerance else None
 
 
 def _keep(model: Path, change: Change) -> None:
