@@ -78,6 +78,31 @@ def test_records_arrive_with_their_peer_and_the_end_as_a_departure(transport: Co
     assert not transport.peers
 
 
+@pytest.mark.parametrize("leaves_unread", [False, True])
+def test_what_a_peer_said_before_it_closed_arrives_whatever_it_is_sent(
+    transport: Connections, leaves_unread: bool
+) -> None:
+    """A stub asks, takes back what it has shown, and closes, while the worker computes."""
+    connection = connect()
+    peer = only_peer(transport)
+    if leaves_unread:
+        transport.send(peer, Log("info", "to be read by nobody"))
+    else:
+        transport.send(peer, Log("info", "x"))
+        assert Receiver(connection).receive()[0] == Log("info", "x")
+    send_record(connection, Cancel(1))
+    send_record(connection, Cancel(2))
+    connection.close()
+    transport.send(peer, Log("info", "too late"))
+    arrived = events(transport, 3)
+    assert arrived == [
+        Arrival(peer, Cancel(1), None),
+        Arrival(peer, Cancel(2), None),
+        Departure(peer, None),
+    ]
+    assert not peer.is_open
+
+
 def test_garbage_is_a_departure_with_its_reason(transport: Connections) -> None:
     connection = connect()
     peer = only_peer(transport)

@@ -202,10 +202,7 @@ class Connections:
         del self.peers[peer.connection.fileno()]
         self._poll.unregister(peer.connection)
         peer.connection.close()
-        for _, descriptor in peer.outbox:
-            if descriptor is not None:
-                os.close(descriptor)
-        peer.outbox.clear()
+        _clear(peer)
         if not self._is_accepting:
             self._listen(True)
         self._departures.append(Departure(peer, reason))
@@ -242,7 +239,7 @@ class Connections:
         if not peer.is_open:
             return None
         try:
-            record, descriptor = peer.receiver.receive()
+            record, descriptor = _receive(peer)
         except BlockingIOError:
             return None
         except (EOFError, ConnectionError):
@@ -265,8 +262,11 @@ class Connections:
                     peer.is_blocked = True
                     self._poll.modify(peer.connection, select.EPOLLIN | select.EPOLLOUT)
                 return
+            except ConnectionError:  # what it said before it closed is still to be read
+                _clear(peer)
+                return
             except OSError as error:
-                self.drop(peer, None if isinstance(error, ConnectionError) else str(error))
+                self.drop(peer, str(error))
                 return
             peer.outbox.popleft()
             if descriptor is not None:
@@ -303,3 +303,20 @@ def retire_orphans(connections: Connections, now_ns: int) -> None:
             connections.drop(peer, "its server has died")
         if not peer.is_welcome and now_ns - peer.connected_ns >= GREETING_TIMEOUT_NS:
             connections.drop(peer, "it has not said who it is")
+
+
+def _receive(peer: Peer) -> tuple[Record, int | None]:
+    """Raises as ``Receiver.receive``. One that closed without reading all that it was sent is told
+    by an error, once, in front of what it has said."""
+    try:
+        return peer.receiver.receive()
+    except ConnectionResetError:
+        return peer.receiver.receive()
+
+
+def _clear(peer: Peer) -> None:
+    """Send nothing of what waits."""
+    for _, descriptor in peer.outbox:
+        if descriptor is not None:
+            os.close(descriptor)
+    peer.outbox.clear()
