@@ -76,6 +76,14 @@ def learning(place: RuntimePaths, model: Path) -> str:
     return found[0].learning
 
 
+def has_learned(place: RuntimePaths, model: Model) -> None:
+    """The model has been served, and its traffic has taught what is promised at 97 %."""
+    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)):
+        wait_until(lambda: read_record(model.file) is not None, "a record")
+    write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+    write_cascade(learned_file(model.file), model.cascade)
+
+
 def test_traffic_is_collected_and_what_was_learned_is_served(
     place: RuntimePaths, model: Model
 ) -> None:
@@ -132,10 +140,7 @@ def test_a_stricter_promise_is_collected_for_beside_what_was_learned(
     place: RuntimePaths, model: Model
 ) -> None:
     """What promises 97 % answers nothing there, and samples of it come."""
-    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)):
-        wait_until(lambda: read_record(model.file) is not None, "a record")
-    write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
-    write_cascade(learned_file(model.file), model.cascade)
+    has_learned(place, model)
     with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=995_000)) as strict:
         wait_until(
             lambda: learning(place, model.file).startswith("collecting: "), "another record"
@@ -189,10 +194,7 @@ def test_what_keeps_to_another_tolerance_answers_nothing(
     place: RuntimePaths, model: Model
 ) -> None:
     """The entry's answers were classes, and are values within a tolerance from now on."""
-    with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)):
-        wait_until(lambda: read_record(model.file) is not None, "a record")
-    write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
-    write_cascade(learned_file(model.file), model.cascade)
+    has_learned(place, model)
     near = describe(model.file, max_batch_size=64, accuracy_ppm=PPM, tolerance="cosine 0.99")
     with opened(place, near) as connection:
         wait_until(

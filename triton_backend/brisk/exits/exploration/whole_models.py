@@ -25,7 +25,7 @@ ROWS = 32
 
 
 def front(graph: ModelGraph) -> ExitPoint:
-    """In front of the model. Precondition: it has one input."""
+    """In front of the model. It is told by the first of its inputs; a look-up there reads all."""
     return ExitPoint(0, graph.inputs[0].name)
 
 

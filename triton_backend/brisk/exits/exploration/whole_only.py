@@ -89,7 +89,8 @@ class _Looked:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pair:
-    """The exact model and the one in int8. ``bare`` stops nowhere, ``base`` at the scores."""
+    """The exact model and the one in int8. ``bare`` stops nowhere, ``base`` at the scores.
+    ``ask``: the one in int8, without a floor."""
 
     graph: ModelGraph
     scores: Scores
@@ -97,23 +98,18 @@ class _Pair:
     base: BaseModel
     made: Quantised
     typical: Typical | None
+    ask: LookUpModel
     threads: int
 
     @property
     def judge(self) -> Judge:
         return Judge.MARGIN if self.typical is None else Judge.TYPICAL
 
-    def look_up(self, floor: float) -> tuple[bytes, LookUpModel]:
-        """Of the model in int8, as a file and ready."""
-        model, classes = self.made.look_up(floor, self.typical), self.scores.classes
-        return model, LookUpModel(model, self.made.shape, classes, self.threads, is_whole=True)
-
     def looked(self, rows: Samples) -> _Looked:
-        _, ask = self.look_up(0.0)
         parts = []
         for start in range(0, len(rows), BATCH_ROWS):
             some = rows.take(slice(start, start + BATCH_ROWS))
-            parts.append(ask(given(self.made.shape, some.inputs)))
+            parts.append(self.ask(given(self.made.shape, some.inputs)))
         return _Looked(
             np.concatenate([part.logits for part in parts]),
             np.concatenate([part.scores for part in parts]),
@@ -145,16 +141,18 @@ def explore_whole(
     _check_rows(base, scores, samples)
     fit = samples.take(division.fit)
     progress.stage("quantising", 1)
-    own = _own(base, scores, fit)
     if tolerance is None:
         scores = settled_scores(base, scores, samples)
-        check_classes(_own(base, scores, fit), scores, graph.name)
+    own = _own(base, scores, fit)
+    if tolerance is None:
+        check_classes(own, scores, graph.name)
     try:
         made = quantised(graph, scores, fit.inputs)
     except ValueError as error:
         return ExploredWhole(None, f"the model in int8 is the one way there is, and {error}")
     typical = None if tolerance is None else Typical.of(own)
-    pair = _Pair(graph, scores, bare, base, made, typical, threads)
+    ask = _ready(made, made.look_up(0.0, typical), threads)
+    pair = _Pair(graph, scores, bare, base, made, typical, ask, threads)
     progress.advance()
     progress.stage("running both models", 1)
     found = _proved(pair, samples, division, settings, digest_of(model_file))
@@ -252,8 +250,9 @@ def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
         return pair.bare.run(inputs)
 
     base_s = statistics.median(repeat(lambda _: taken_s(run), WARM_UP, RUNS))
-    model, ready = pair.look_up(floor)
+    model = pair.made.look_up(floor, pair.typical)
     shape, classes = pair.made.shape, pair.scores.classes
+    ready = _ready(pair.made, model, pair.threads)
     taken = look_up_seconds(ready, given(shape, inputs), Between(run, base_s))
     found = Exit(
         *(front(pair.graph), INT8, shape, classes, model, taken),
@@ -262,6 +261,10 @@ def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
         threads=pair.threads,
     )
     return found, base_s
+
+
+def _ready(made: Quantised, model: bytes, threads: int) -> LookUpModel:
+    return LookUpModel(model, made.shape, made.classes, threads, is_whole=True)
 
 
 def _floor(pair: _Pair, samples: Samples, division: Division, seed: int) -> float:
