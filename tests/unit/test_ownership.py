@@ -18,7 +18,7 @@ from brisk.fork_server.build import LAUNCHER, place_launchers
 from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD, add_seal
 from brisk.ownership import check_directory, make_private, open_own
 from brisk.protocol.runtime_paths import runtime_place
-from brisk.runtime.models.session import load_session
+from brisk.runtime.sessions.open_session import load_session
 from brisk.segments.prepared.preparation import prepare
 from support.models.segment_models import chain
 

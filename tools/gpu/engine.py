@@ -41,7 +41,7 @@ def engine(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
     """Each model loaded, its answers for some numbers of rows beside the processor's, what a run
     takes from array to array beside ONNX Runtime on the device, and what it leaves behind.
     """
-    from brisk.runtime.worker.device import gpu, open_queues
+    from brisk.runtime.sessions.device import gpu, open_queues
 
     import_onnxruntime()
     queues = open_queues("cuda:0", 4)
@@ -57,7 +57,7 @@ def engine(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _engine(place: Place, path: Path, queues: Mapping[Any, Any]) -> dict[str, Any]:
-    from brisk.runtime.models.gpu_session import load_gpu_session
+    from brisk.runtime.sessions.gpu_session import load_gpu_session
     from brisk.scheduling.job import JobClass
 
     begun = time.perf_counter()

@@ -52,7 +52,6 @@ that compete for a processor."""
 _SCHED_SETATTR = 314
 """The system call's number on x86-64; the C library has no function for it."""
 
-_PR_SET_PDEATHSIG = 1
 
 _Result = TypeVar("_Result")
 
@@ -205,8 +204,9 @@ def shorten_slices() -> bool:
 
     Whether the system call exists and is allowed; kernels before 6.12 take no notice.
     """
-    import ctypes
     import struct
+
+    from brisk.posix import libc
 
     policy = os.sched_getscheduler(0)
     if policy not in (os.SCHED_OTHER, os.SCHED_BATCH):
@@ -215,7 +215,7 @@ def shorten_slices() -> bool:
     # deadline, period
     attributes = struct.Struct("=IIQiIQQQ")
     data = attributes.pack(attributes.size, policy, 0, process_niceness(), 0, SLICE_NS, 0, 0)
-    return ctypes.CDLL(None).syscall(_SCHED_SETATTR, 0, data, 0) == 0
+    return libc().syscall(_SCHED_SETATTR, 0, data, 0) == 0
 
 
 def stand_back(share: float) -> None:
@@ -273,11 +273,10 @@ def step_aside() -> bool:
     The kernel ends the process with the thread that started it. False where that has ended
     already.
     """
-    import ctypes
-    import signal
+    from brisk.posix import end_with_parent
 
     parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != parent:
         return False
     try:

@@ -23,7 +23,7 @@ import grpc
 from brisk.observer import Observer
 from brisk.protocol.records import Span
 from brisk.protocol.runtime_paths import Role
-from brisk.runtime.worker.tracing import FRONTEND, LAYERS
+from brisk.runtime.requests.tracing import FRONTEND, LAYERS
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer
 from brisk_client.child_process import child_process
 from brisk_client.workload.description import Continuous, Task

@@ -17,7 +17,7 @@ from brisk.exits.files.versions import caches_file
 from brisk.observer import Observer
 from brisk.protocol.records import SequenceStep, StateForm
 from brisk.protocol.runtime_paths import Role, RuntimePaths
-from brisk.runtime.early_exit.served_caches import REVIEWED_ROWS
+from brisk.runtime.sessions.served_caches import REVIEWED_ROWS
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import SWITCHED_OFF_EXITS
 from support.exits.exits_model import MILLION, Model, ask, make_model, taken

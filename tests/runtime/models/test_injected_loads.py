@@ -58,7 +58,7 @@ def strike(index):
 
 class Finder:
     def find_spec(self, name, path, target=None):
-        if name != "brisk.runtime.models.segment_session":
+        if name != "brisk.runtime.sessions.segment_session":
             return None
         sys.meta_path.remove(self)
         from brisk.segments import starting

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from brisk.errors import InternalError, InvalidRequestError, UnavailableError
 from brisk.protocol.runtime_paths import RuntimePaths
-from brisk.runtime.preemption.memory_limit import shortage
+from brisk.runtime.memory import shortage
 from support.runtime.runtime_process import (
     background_worker_of,
     describe,

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.protocol.runtime_paths import RuntimePaths
-from brisk.runtime.preemption.realtime import Suspension
+from brisk.runtime.preemption.suspension import Suspension
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.gates import LAZY, Pair, job, run_of
 from support.runtime.requests import ASession

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from brisk.errors import CancelledError, InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.protocol.records import LoadModel, Region, SequenceStep, StateForm, TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
-from brisk.runtime.requests.sequences import IDLE_MARGIN_NS, Sequences
+from brisk.runtime.models.sequences import IDLE_MARGIN_NS, Sequences
 from brisk.scheduling.job import Job, JobClass
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (

@@ -17,7 +17,7 @@ import numpy as np
 
 from brisk.exits.files.artefact import read_cascade
 from brisk.exits.files.container import _PREFIX, ALIGNMENT, DamagedFileError
-from brisk.runtime.early_exit.served_caches import ServedCaches
+from brisk.runtime.sessions.served_caches import ServedCaches
 from support.changes import leaves, others_of, put
 from support.exits.cascades import served
 

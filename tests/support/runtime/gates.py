@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import select
 
-from brisk.runtime.preemption.best_effort import Background
+from brisk.runtime.preemption.controllers import Background, Foreground
 from brisk.runtime.preemption.gate import Gate
-from brisk.runtime.preemption.realtime import Foreground
-from brisk.runtime.worker.batch import Request, Run
+from brisk.runtime.requests.batch import Run
+from brisk.runtime.requests.table import Request
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.policies import POLICIES, Limits
 from brisk.scheduling.profile import ProfileTable, RunProfile

@@ -13,13 +13,12 @@ from typing import Any
 
 from brisk.protocol.records import Infer, InferForm, LoadModel, Region, TensorForm
 from brisk.protocol.shared_memory import MARK_BYTES
-from brisk.runtime.early_exit.audits import CachedRun
-from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.models.entry import Binding, SessionEntry
 from brisk.runtime.models.loader import Loader
-from brisk.runtime.models.session import Due, Frame, Servable
-from brisk.runtime.requests.connections import Peer
-from brisk.runtime.worker.batch import Request
+from brisk.runtime.peers.connections import Peer
+from brisk.runtime.requests.table import Request
+from brisk.runtime.sessions.session import CachedRun, Due, Frame, Servable
+from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.scheduling.job import JobClass
 from brisk.segments.table import LayerTable
 from brisk.segments.values import Value
@@ -106,7 +105,7 @@ def a_table(count: int = 3) -> LayerTable[str]:
 class AFrame:
     """At its first layer."""
 
-    can_answer_early: bool = False
+    early: None = None
     position: int = 0
     upcoming: str = ""
     is_finished: bool = False

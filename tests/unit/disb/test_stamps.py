@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brisk.protocol.records import Span
-from brisk.runtime.worker.tracing import FRONTEND, LAYERS
+from brisk.runtime.requests.tracing import FRONTEND, LAYERS
 from brisk_client.disb import preemption
 from brisk_client.disb.preemption import excess_row, way_rows
 from brisk_client.disb.served import Asked, UnclearTraceError, Way, ways_of

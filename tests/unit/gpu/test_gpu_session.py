@@ -15,11 +15,11 @@ from onnx import TensorProto, helper
 from brisk.errors import InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.gpu.device import Device
 from brisk.gpu.driver import Context, CudaError, Driver
-from brisk.runtime.models import gpu_session
-from brisk.runtime.models.gpu_session import GpuSession, load_gpu_session
-from brisk.runtime.models.session import Session
-from brisk.runtime.worker import device as worker_device
-from brisk.runtime.worker.device import has_lost_device, open_queues
+from brisk.runtime.sessions import device as worker_device
+from brisk.runtime.sessions import gpu_session
+from brisk.runtime.sessions.device import has_lost_device, open_queues
+from brisk.runtime.sessions.gpu_session import GpuSession, load_gpu_session
+from brisk.runtime.sessions.session import Session
 from support.models.segment_models import info, save, scaling
 from support.runtime.fake_driver import fake_driver
 

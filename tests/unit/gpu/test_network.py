@@ -24,7 +24,7 @@ from brisk.gpu.network import (
     CapturedRun,
     Instance,
 )
-from brisk.runtime.worker.device import LaunchQueue
+from brisk.runtime.sessions.device import LaunchQueue
 from support.runtime.fake_driver import CopyingSession, fake_driver
 
 

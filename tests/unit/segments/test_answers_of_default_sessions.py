@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.runtime.models.segment_session import MendedModel, _ModelFile
+from brisk.runtime.sessions.segment_session import MendedModel, _ModelFile
 from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.exits.files.versions import caches_file
-from brisk.runtime.models.segment_session import load_segment_session
+from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.model import cutting
 from brisk.segments.prepared.form import find_prepared
 from support.exits.exits_model import make_model

@@ -18,8 +18,8 @@ from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import Answer
 from brisk.runtime.early_exit import audits as auditor_module
 from brisk.runtime.early_exit.audits import Auditor, Question
-from brisk.runtime.early_exit.early_exits import Change, SessionCaches
-from brisk.runtime.early_exit.served_caches import REVIEWED_ROWS, ServedCaches
+from brisk.runtime.sessions.served_caches import REVIEWED_ROWS, ServedCaches
+from brisk.runtime.sessions.session_caches import Change, SessionCaches
 from support.exits.cascades import served, start
 from support.exits.exits_model import Model, make_model
 

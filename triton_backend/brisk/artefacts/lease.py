@@ -21,13 +21,15 @@ import struct
 import threading
 import weakref
 
+from brisk.posix import libc
+
 _F_SETSIG, _F_SETOWN_EX, _F_OWNER_TID = 10, 15, 0
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _PAGE_BYTES = mmap.PAGESIZE
 _LOOK_S = 1.0
 """Between two looks at leases whose signal was lost, in a fork for instance."""
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = libc()
 _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.mremap.argtypes = [

@@ -204,7 +204,8 @@ class CapturedRun:
     for the lane; ``is_finished``: all is issued, and done where it was not captured.
     """
 
-    can_answer_early = False
+    early = None
+    """No learned caches answer rows of it."""
 
     __slots__ = (
         "_capture",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from brisk.lean_numpy import on_demand
 from brisk.runtime.log import LOGGER
-from brisk.settings import COURIER_SOCKET, runtime_directory
 
 
 def import_everything(device: str) -> None:
@@ -20,24 +19,10 @@ def import_everything(device: str) -> None:
     if device != "cpu":
         _import_gpu()
         return
-    import brisk.runtime.models.segment_session  # noqa: F401
+    import brisk.runtime.sessions.segment_session  # noqa: F401
     from brisk.segments.session import onnxruntime
 
     onnxruntime()
-
-
-def import_what_files_need() -> None:
-    """What reading a model's own file needs besides, ``onnx`` above all: 60 ms.
-
-    A start from a prepared form does without; a worker imports it when it has a calm moment.
-    """
-    import onnx
-
-    import brisk.segments.model.sources
-
-    onnx.defs.has("Identity")  # registers all operators: 10 ms of the first model
-    if (runtime_directory() / COURIER_SOCKET).exists():
-        import brisk.runtime.arrivals.arrival  # noqa: F401  # for models that lie elsewhere
 
 
 def _import_gpu() -> None:
@@ -45,10 +30,11 @@ def _import_gpu() -> None:
 
     What is missing is for the worker to tell those who ask.
     """
-    import brisk.runtime.models.gpu_session  # noqa: F401
+    import brisk.runtime.sessions.gpu_session  # noqa: F401
     from brisk.fork_server.build import CompilerError, workspace_library
     from brisk.gpu.libraries import give_workspaces, load_libraries
-    from brisk.runtime.worker.device import PROVIDER
+    from brisk.runtime.sessions.device import PROVIDER
+    from brisk.runtime.sessions.open_session import import_what_files_need
     from brisk.segments.session import onnxruntime
 
     if PROVIDER not in onnxruntime().get_available_providers():

@@ -10,7 +10,6 @@ without best-effort requests has no background worker.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from brisk import telemetry
+from brisk.posix import end_with_parent, name_process
 from brisk.protocol.runtime_paths import Role, RuntimePaths, new_socket
 from brisk.runtime.heartbeat import LOOK_S, StallWatch
 from brisk.runtime.log import LOGGER
@@ -44,9 +44,6 @@ _RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
 
 _NAMES = {Role.FOREGROUND: "brisk-fore", Role.BACKGROUND: "brisk-back"}
 """What the processes are called, in ``top`` for instance; at most 15 characters."""
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_NAME = 15
 
 
 def listen(place: RuntimePaths, role: Role) -> socket.socket:
@@ -130,9 +127,8 @@ class WorkerSlot:
             for slot in slots:
                 for listener in slot.listeners if slot is not self else ():
                     listener.close()
-            library = ctypes.CDLL(None)
-            library.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            library.prctl(_PR_SET_NAME, _NAMES[self.role].encode())
+            end_with_parent()
+            name_process(_NAMES[self.role])
             telemetry.count(metrics.WORKER_RESTARTS, (self.role.value,), int(is_replacing))
             if os.getppid() == parent:  # else the parent died before the line above
                 status = self.work(self.listeners)

@@ -15,14 +15,12 @@ from brisk.os_priority import shorten_slices, stand_back
 from brisk.protocol.records import Refused
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.heartbeat import Heartbeat
-from brisk.runtime.preemption.best_effort import Background
-from brisk.runtime.preemption.controller import PreemptionController
+from brisk.runtime.memory import limit_memory
+from brisk.runtime.peers.connections import Arrival, Connections
+from brisk.runtime.preemption.controllers import Background, Foreground, PreemptionController
 from brisk.runtime.preemption.gate import Gate
-from brisk.runtime.preemption.memory_limit import limit_memory
-from brisk.runtime.preemption.realtime import Foreground
-from brisk.runtime.requests.connections import Arrival, Connections
+from brisk.runtime.sessions.device import open_queues
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.device import open_queues
 from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.profile import ProfileTable
 

@@ -26,7 +26,8 @@ class SegmentFrame:
 
     __slots__ = ("_held", "_parts", "_position", "_program", "_requested", "_values")
 
-    can_answer_early = False
+    early = None
+    """No learned caches answer rows of it."""
 
     def __init__(
         self,

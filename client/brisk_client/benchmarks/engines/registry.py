@@ -82,7 +82,8 @@ class Engine:
 
 
 def import_brisk() -> None:
-    from brisk.runtime.ready import import_everything, import_what_files_need
+    from brisk.runtime.ready import import_everything
+    from brisk.runtime.sessions.open_session import import_what_files_need
 
     import_everything("cpu")
     import_what_files_need()

@@ -16,22 +16,14 @@ import onnx
 from brisk.exits.files.versions import caches_file
 from brisk.pipelines import read_pipeline
 from brisk.pipelines.query import POLICIES, Query, QueryNode, Replanning
-from brisk.runtime.early_exit.served_caches import read_version
-from brisk.runtime.models.segment_session import SegmentSession
-from brisk.runtime.models.session import Session, load_session
-from brisk.runtime.pipelines.frame import (
-    NetworkRun,
-    PipelineFrame,
-    PipelineNetwork,
-    shapes_of,
-)
 from brisk.runtime.pipelines.latency import Shapes
-from brisk.runtime.pipelines.loading import (
-    WHOLE_MODEL,
-    PipelineSession,
-    assemble,
-    try_pipeline,
-)
+from brisk.runtime.pipelines.loading import WHOLE_MODEL, assemble, try_pipeline
+from brisk.runtime.pipelines.networks import NetworkRun, PipelineNetwork, shapes_of
+from brisk.runtime.pipelines.session import PipelineFrame, PipelineSession
+from brisk.runtime.sessions.open_session import load_session
+from brisk.runtime.sessions.segment_session import SegmentSession
+from brisk.runtime.sessions.served_caches import read_version
+from brisk.runtime.sessions.session import Session
 from brisk.segments.starting import usable_cores
 from brisk_client.benchmarks.pipeline.networks import PLATE, TrainedNetworks
 

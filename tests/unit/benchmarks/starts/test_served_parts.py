@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brisk.protocol.records import Span
-from brisk.runtime.worker import tracing
+from brisk.runtime.requests import tracing
 from brisk_client.benchmarks.cold import served_parts
 from brisk_client.benchmarks.cold.served_parts import (
     Parts,

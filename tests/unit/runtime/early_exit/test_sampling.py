@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from brisk.exits.files.versions import samples_folder
-from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.early_exit.sampling import (
     COLLECTED_EVERY_S,
     MOST_WAITING,
@@ -21,6 +20,7 @@ from brisk.runtime.early_exit.sampling import (
     Sampler,
     write_samples,
 )
+from brisk.runtime.sessions.session import CachedRun
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("private_cache")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.runtime.models.identity import MOST_DEATHS, exchange_attempt
+from brisk.runtime.sessions.identity import MOST_DEATHS, exchange_attempt
 
 DYING = (
     "import os, sys; from pathlib import Path; "

@@ -10,10 +10,11 @@ import pytest
 from brisk.errors import InvalidModelError
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.models import loader as loader_module
-from brisk.runtime.models.entry import SessionEntry
+from brisk.runtime.models.entry import LoadOutcome, SessionEntry
 from brisk.runtime.models.load_watch import ABANDONED_S, LoadWatch
-from brisk.runtime.models.loader import Loader, LoadOutcome
-from brisk.runtime.models.session import Session
+from brisk.runtime.models.loader import Loader
+from brisk.runtime.requests.batch import RunsInProgress
+from brisk.runtime.sessions.session import Session
 from brisk.runtime.settings import ArtefactUse
 from support.runtime.requests import a_model
 from support.waiting import wait_until
@@ -81,7 +82,8 @@ def test_who_asked_for_a_load_that_takes_too_long_is_told_so(
         raise InvalidModelError("too late")
 
     monkeypatch.setattr(loader_module, "load_session", load)
-    loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, CacheWatch(None), 0.05)
+    caches, runs = CacheWatch(None), RunsInProgress()
+    loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, caches, 0.05, runs)
     entry = SessionEntry("key", tmp_path / "model.onnx", a_model(tmp_path / "model.onnx"))
     loader.load(entry)
     try:

@@ -7,7 +7,9 @@ import threading
 import pytest
 
 from brisk.runtime.models.yielding import LONGEST_ALONE_S, LoneLoad
+from brisk.runtime.requests.batch import RunsInProgress
 from brisk.segments.table import LayerTable
+from support.runtime.gates import LAZY
 
 
 def _entering(lone: LoneLoad) -> threading.Thread:
@@ -20,7 +22,7 @@ def _entering(lone: LoneLoad) -> threading.Thread:
 
 def test_it_begins_when_it_is_granted_and_runs_begin_again_when_it_has_left() -> None:
     woken: list[None] = []
-    lone = LoneLoad(lambda: woken.append(None))
+    lone = LoneLoad(lambda: woken.append(None), RunsInProgress())
     assert not lone.is_wanted
     thread = _entering(lone)
     lone.grant()
@@ -33,9 +35,28 @@ def test_it_begins_when_it_is_granted_and_runs_begin_again_when_it_has_left() ->
     assert len(woken) == before + 1
 
 
+def test_the_worker_that_asks_grants_it_once_nothing_runs() -> None:
+    runs = RunsInProgress([LAZY])
+    lone = LoneLoad(lambda: None, runs)
+    assert not lone.is_used
+    assert not lone.holds_runs()
+    thread = _entering(lone)
+    assert lone.is_used
+    assert lone.holds_runs()
+    thread.join(0.05)
+    assert thread.is_alive()
+    runs.leading.clear()
+    assert lone.holds_runs()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert lone.holds_runs(), "no run begins beside it"
+    lone.leave()
+    assert not lone.holds_runs()
+
+
 def test_others_wait_for_it_a_bounded_time() -> None:
     now_s = [0.0]
-    lone = LoneLoad(lambda: None, lambda: now_s[0])
+    lone = LoneLoad(lambda: None, RunsInProgress(), lambda: now_s[0])
     thread = _entering(lone)
     lone.grant()
     thread.join(10)
@@ -44,7 +65,7 @@ def test_others_wait_for_it_a_bounded_time() -> None:
 
 
 def test_each_one_is_granted_anew() -> None:
-    lone = LoneLoad(lambda: None)
+    lone = LoneLoad(lambda: None, RunsInProgress())
     for _ in range(2):
         thread = _entering(lone)
         thread.join(0.05)
@@ -58,7 +79,7 @@ def test_each_one_is_granted_anew() -> None:
 def test_the_next_one_waits_for_the_lanes_of_the_one_before(is_closed: bool) -> None:
     """Else the end of the first would be taken for that of the second, which then waited."""
     table = LayerTable(1, lambda index: "part")
-    lone = LoneLoad(lambda: None)
+    lone = LoneLoad(lambda: None, RunsInProgress())
     thread = _entering(lone)
     lone.grant()
     thread.join(10)

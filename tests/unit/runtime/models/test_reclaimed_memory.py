@@ -13,10 +13,10 @@ from collections.abc import Iterator
 import pytest
 
 from brisk.runtime.early_exit.cache_watch import CacheWatch
-from brisk.runtime.models import after_load
-from brisk.runtime.models.after_load import tidy_up
+from brisk.runtime.models import yielding
 from brisk.runtime.models.loader import Loader
-from brisk.runtime.models.yielding import Yielding
+from brisk.runtime.models.yielding import Yielding, tidy_up
+from brisk.runtime.requests.batch import RunsInProgress
 from brisk.runtime.settings import ArtefactUse
 from brisk.stub.runtime_client.runtime_process import allocator_settings
 from support.runtime.gates import LAZY
@@ -37,41 +37,40 @@ def knot() -> Iterator[weakref.ref[Knot]]:
     gc.enable()
 
 
-def beside_a_run() -> Yielding:
-    yielding = Yielding()
-    yielding.attend([LAZY])
-    return yielding
+def beside_a_run() -> RunsInProgress:
+    return RunsInProgress([LAZY])
 
 
 def test_it_waits_for_the_end_of_requests_and_then_collects(knot: weakref.ref[Knot]) -> None:
-    yielding, looks = beside_a_run(), iter(range(3))
+    runs, looks = beside_a_run(), iter(range(3))
 
     def await_load(timeout_s: float) -> bool:
-        yielding.attend([LAZY] if next(looks) < 2 else [])
+        if next(looks) == 2:
+            runs.leading.clear()
         return False
 
-    assert tidy_up(yielding, await_load)
+    assert tidy_up(Yielding(runs), await_load)
     assert list(looks) == []
     assert knot() is None
 
 
 def test_a_load_that_comes_meanwhile_goes_first(knot: weakref.ref[Knot]) -> None:
     loads = [False, True]
-    assert not tidy_up(beside_a_run(), lambda timeout_s: loads.pop(0))
+    assert not tidy_up(Yielding(beside_a_run()), lambda timeout_s: loads.pop(0))
     assert knot() is not None
 
 
 def test_requests_without_an_end_do_not_keep_it_for_ever(
     knot: weakref.ref[Knot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(after_load, "LONGEST_WAIT_S", 0.01)
-    assert tidy_up(beside_a_run(), lambda timeout_s: False)
+    monkeypatch.setattr(yielding, "LONGEST_WAIT_S", 0.01)
+    assert tidy_up(Yielding(beside_a_run()), lambda timeout_s: False)
     assert knot() is None
 
 
 GIVING_BACK = """
 import sys
-from brisk.runtime.models.after_load import give_back
+from brisk.runtime.memory import give_back
 
 def resident_mib():
     return int(open("/proc/self/statm").read().split()[1]) // 256
@@ -104,7 +103,9 @@ def test_much_freed_memory_goes_back_and_little_is_kept(freed_mib: int, goes_bac
 @pytest.mark.beside  # what is compared is this process's own time on a core
 def test_models_that_go_together_leave_a_lane_that_rests() -> None:
     """Each asks for it: what was asked for twice stopped itself, again and again."""
-    loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, CacheWatch(None), 60.0)
+    loader = Loader(
+        "cpu", 1, lambda: None, ArtefactUse.OFF, CacheWatch(None), 60.0, RunsInProgress()
+    )
     for _ in range(5):
         loader.give_memory_back()
     time.sleep(0.2)

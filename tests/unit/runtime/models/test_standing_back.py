@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brisk.os_priority import LOADING, Precedence, standing_back
-from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.models.entry import LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.scheduling.job import JobClass

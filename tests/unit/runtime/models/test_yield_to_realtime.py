@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brisk.runtime.models.yielding import LONGEST_YIELD_S, Yielding
-from brisk.runtime.worker.batch import Run
+from brisk.runtime.requests.batch import Run, RunsInProgress
 from brisk.scheduling.job import JobClass
 from brisk.segments.starting import start_lanes
 from brisk.segments.table import LayerTable
@@ -25,33 +25,32 @@ class _Time:
     def __init__(self, ends_s: float) -> None:
         self.now_s = 0.0
         self.ends_s = ends_s
-        self.yielding: Yielding | None = None
+        self.runs = RunsInProgress()
 
     def clock(self) -> float:
         return self.now_s
 
     def sleep(self, seconds: float) -> None:
         self.now_s += seconds
-        if self.yielding is not None and self.now_s >= self.ends_s:
-            self.yielding.attend([])
+        if self.now_s >= self.ends_s:
+            self.runs.leading.clear()
 
 
 def _yielding(ends_s: float) -> tuple[Yielding, _Time]:
     time = _Time(ends_s)
-    time.yielding = Yielding(time.clock, time.sleep)
-    return time.yielding, time
+    return Yielding(time.runs, time.clock, time.sleep), time
 
 
 def test_a_lane_waits_for_the_end_of_a_realtime_run() -> None:
     yielding, time = _yielding(ends_s=0.02)
-    yielding.attend([_run(a_table(), JobClass.REALTIME)])
+    time.runs.leading[:] = [_run(a_table(), JobClass.REALTIME)]
     yielding.give_way(a_table())
     assert 0.02 <= time.now_s < LONGEST_YIELD_S
 
 
 def test_no_layer_waits_longer_than_the_bound() -> None:
     yielding, time = _yielding(ends_s=1e9)
-    yielding.attend([_run(a_table(), JobClass.REALTIME)])
+    time.runs.leading[:] = [_run(a_table(), JobClass.REALTIME)]
     loading = a_table()
     for layer in range(1, 4):
         yielding.give_way(loading)
@@ -61,9 +60,9 @@ def test_no_layer_waits_longer_than_the_bound() -> None:
 def test_a_run_does_not_wait_for_its_own_layers_nor_anyone_for_a_normal_run() -> None:
     yielding, time = _yielding(ends_s=1e9)
     own = a_table()
-    yielding.attend([_run(own, JobClass.REALTIME)])
+    time.runs.leading[:] = [_run(own, JobClass.REALTIME)]
     yielding.give_way(own)
-    yielding.attend([_run(a_table(), JobClass.NORMAL)])
+    time.runs.leading[:] = [_run(a_table(), JobClass.NORMAL)]
     yielding.give_way(own)
     assert time.now_s == 0.0
 
@@ -76,6 +75,6 @@ def test_lanes_ask_before_each_layer_and_a_closed_table_waits_for_nothing() -> N
     table.close()
     assert asked == [0, 1, 2, 3]  # once more to find that none is left
     yielding, time = _yielding(ends_s=1e9)
-    yielding.attend([_run(a_table(), JobClass.REALTIME)])
+    time.runs.leading[:] = [_run(a_table(), JobClass.REALTIME)]
     yielding.give_way(table)
     assert time.now_s == 0.0

@@ -14,13 +14,11 @@ from brisk.os_priority import Precedence
 from brisk.protocol.channel import Receiver
 from brisk.protocol.records import ComputeInStub, ComputeNoMore, Record
 from brisk.protocol.runtime_paths import new_socket
-from brisk.runtime.early_exit.early_exits import SessionCaches
-from brisk.runtime.models.entry import Binding, LoadState
-from brisk.runtime.models.loader import LoadOutcome
+from brisk.runtime.models.entry import Binding, LoadOutcome, LoadState
 from brisk.runtime.models.table import SessionTable
+from brisk.runtime.peers.connections import Connections
 from brisk.runtime.pipelines.loading import PipelineLoads
 from brisk.runtime.preemption.gate import Gate
-from brisk.runtime.requests.connections import Connections
 from brisk.runtime.requests.offering import (
     COLD,
     LEAST_ANSWERS,
@@ -30,6 +28,7 @@ from brisk.runtime.requests.offering import (
     averaged,
     least_rate,
 )
+from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.scheduling.profile import RunProfile
 from support.runtime.requests import ASession, NotingLoader, a_model, with_memory
 
@@ -68,7 +67,8 @@ class Stub:
         profile = RunProfile()
         profile.learn(100_000)
         self.binding.lone_run = profile, 1
-        self._offering = Offering(self._connections, table, Gate())
+        self._gate = Gate()
+        self._offering = Offering(self._connections, table, self._gate.descriptor)
         self._now_ns = 0
         self._offering.look(self._now_ns)
 

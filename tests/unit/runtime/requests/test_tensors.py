@@ -11,7 +11,7 @@ import pytest
 from brisk.errors import InternalError, InvalidRequestError, ProtocolError
 from brisk.protocol.records import Infer, InferForm, Region, TensorForm
 from brisk.protocol.shared_memory import Arena, ArenaView
-from brisk.runtime.requests.tensors import MAX_VIEWS, InputViews, write_tensors
+from brisk.runtime.peers.tensors import MAX_VIEWS, InputViews, write_tensors
 from support.runtime.arena_views import follow
 
 FORM = InferForm(0, (TensorForm("x", "FP32", (2, 3)),), ("y",), "normal")

@@ -15,8 +15,8 @@ import pytest
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.records import AttachSlab, Cancel, Log, Record
 from brisk.protocol.runtime_paths import new_socket
-from brisk.runtime.requests import connections as module
-from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
+from brisk.runtime.peers import connections as module
+from brisk.runtime.peers.connections import Arrival, Connections, Departure, Peer
 from support.open_files import nothing_left_open
 from support.waiting import TIMED
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brisk.runtime.requests.connections import SPIN_NS, Anticipation
+from brisk.runtime.peers.connections import SPIN_NS, Anticipation
 
 pytestmark = pytest.mark.timing
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from brisk.protocol.records import TensorForm
-from brisk.runtime.worker.batch import LONGEST_JOINED_NS, Request, take_batch
+from brisk.runtime.requests.batch import LONGEST_JOINED_NS, take_batch
+from brisk.runtime.requests.table import Request
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 from brisk.errors import ArtefactError, InvalidModelError, InvalidRequestError
-from brisk.runtime.models.segment_session import load_segment_session
-from brisk.runtime.models.session import Session
+from brisk.runtime.sessions.segment_session import load_segment_session
+from brisk.runtime.sessions.session import Session
 from brisk.segments.prepared.preparation import prepare
 from support.models.segment_models import scaling
 

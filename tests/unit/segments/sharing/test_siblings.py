@@ -14,7 +14,7 @@ from onnx import helper
 from brisk.artefacts import skeletons, store
 from brisk.cli.views.segments import segments_text
 from brisk.errors import ArtefactError, InvalidModelError
-from brisk.runtime.models.segment_session import SegmentSession, load_segment_session
+from brisk.runtime.sessions.segment_session import SegmentSession, load_segment_session
 from brisk.segments.frame import run_serially
 from brisk.segments.model.model_file import read_model_file
 from brisk.segments.prepared import manifest, preparation, siblings

@@ -108,8 +108,6 @@ class ExitingFrame:
     rest goes on as a smaller batch. Belongs to one thread at a time, as a ``SegmentFrame`` does.
     """
 
-    can_answer_early = True
-
     def __init__(
         self,
         program: SegmentProgram,
@@ -150,6 +148,11 @@ class ExitingFrame:
         """By exit: this thread's time for looking up, or for handing it to the lane."""
         self.error: Exception | None = None
         """What a look-up has raised: its rows were left to the model."""
+
+    @property
+    def early(self) -> ExitingFrame:
+        """Itself: learned caches may answer rows of it."""
+        return self
 
     @property
     def position(self) -> int:

@@ -9,12 +9,9 @@ and is started again for the next.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import queue
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -26,39 +23,15 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import numpy as np
 
 from brisk import telemetry
+from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.session import Session
-from brisk.segments.values import Value
+from brisk.runtime.sessions.session import CachedRun, Session
 from brisk.telemetry import metrics
 
 if TYPE_CHECKING:
     from brisk.exits.scores import Scores
     from brisk.exits.serving.frame import Answer, ExitingFrame
-    from brisk.runtime.early_exit.served_caches import ServedCaches
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CachedRun:
-    """``labels``: model and version that its answers are counted under.
-
-    ``frame``: None where it has no learned caches yet, and samples are wanted.
-    ``inputs`` may be the stub's memory, which goes with the last answer of the run.
-    """
-
-    session: Session
-    frame: ExitingFrame | None
-    inputs: Mapping[str, Value]
-    labels: tuple[str, str]
-
-    def copies(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray] | None:
-        """Of the inputs, or of some rows; None where one has values that numpy has not."""
-        values = self.inputs.values()
-        if any(value.dtype.isbuiltin != 1 or value.dtype.kind == "O" for value in values):
-            return None
-        return {
-            name: value.copy() if rows is None else value[rows]
-            for name, value in self.inputs.items()
-        }
+    from brisk.runtime.sessions.served_caches import ServedCaches
 
 
 MOST_WAITING = 8
@@ -93,8 +66,7 @@ class Auditor(Generic[Context]):
         self._asked = 0
         self._answered = 0
         self._thread: threading.Thread | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._started_s = -RESTART_S
+        self._process = HelperProcess("brisk.runtime.early_exit.audit_process", is_asked=True)
 
     @property
     def waiting(self) -> int:
@@ -108,8 +80,7 @@ class Auditor(Generic[Context]):
     @property
     def process_id(self) -> int | None:
         """None: no question has come, or the process was ended."""
-        process = self._process
-        return None if process is None else process.pid
+        return self._process.process_id
 
     def ask(self, question: Question, context: Context) -> None:
         """``verdicts`` gets ``context`` with the verdict when it is there."""
@@ -136,18 +107,11 @@ class Auditor(Generic[Context]):
         """Raises OSError and ValueError where the process does not answer."""
         import pickle  # not where a worker starts
 
-        if self._process is not None and self._process.poll() is not None:
-            self.end()  # it was idle for long
-        if self._process is None:
-            time.sleep(max(0.0, self._started_s + RESTART_S - time.monotonic()))
-            self._started_s = time.monotonic()
-            command = [sys.executable, "-m", "brisk.runtime.early_exit.audit_process"]
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-        given, told = self._process.stdin, self._process.stdout
-        assert given is not None
-        assert told is not None
+        self._process.ended()  # where it was idle for long
+        if self._process.process_id is None:
+            time.sleep(max(0.0, RESTART_S - self._process.age_s))
+            self._process.start()
+        given, told = self._process.pipes
         asked = question.model, question.digest, question.scores, dict(question.inputs)
         pickle.dump((*asked, question.answers), given)
         given.flush()
@@ -162,10 +126,7 @@ class Auditor(Generic[Context]):
 
     def end(self) -> None:
         """End the process, if there is one; the auditor's own thread, or nobody is served."""
-        if self._process is not None:
-            self._process.kill()
-            with contextlib.suppress(BrokenPipeError), self._process:
-                self._process = None
+        self._process.end()
 
 
 AUDITED_SHARE = 0.05

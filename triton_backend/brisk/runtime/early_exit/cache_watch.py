@@ -8,8 +8,6 @@ has proved itself.
 from __future__ import annotations
 
 import contextlib
-import math
-import subprocess
 import sys
 import threading
 import time
@@ -30,15 +28,19 @@ from brisk.exits.files.versions import (
     take_back,
     trained_file,
 )
-from brisk.runtime.early_exit.early_exits import Change
 from brisk.runtime.early_exit.first_learning import FirstLearning, is_trained_by_hand
+from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.segment_session import SegmentSession
-from brisk.runtime.models.session import Session
+from brisk.runtime.sessions.segment_session import SegmentSession
+from brisk.runtime.sessions.session import Session
+from brisk.runtime.sessions.session_caches import Change
 from brisk.runtime.settings import Settings
 
 if TYPE_CHECKING:
-    from brisk.runtime.early_exit.served_caches import ServedCaches
+    from brisk.runtime.sessions.served_caches import ServedCaches
+
+
+_PROCESS = "brisk.runtime.early_exit.adaptation_process"
 
 
 class Adaptation:
@@ -50,16 +52,15 @@ class Adaptation:
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = HelperProcess(_PROCESS)
         self._task: tuple[tuple[str, int], ...] = ()
         """Models and when their caches were trained (mtime, ns); others take another process."""
-        self._started_s = -math.inf
         self._is_done = False
 
     @property
     def process_id(self) -> int | None:
         """None: nothing learns."""
-        return None if self._process is None else self._process.pid
+        return self._process.process_id
 
     def look(self, models: Iterable[Path]) -> None:
         """Let a process learn for those of ``models`` that can, and for no others."""
@@ -75,29 +76,21 @@ class Adaptation:
                     "learned caches stay as they were trained: to learn from the traffic takes "
                     f"torch, which {sys.executable} does not have (brisk-triton[train])"
                 )
-        if self._process is not None:
-            status = self._process.poll()
+        if self._process.process_id is not None:
+            status = self._process.ended()
             if status is None:
                 return
-            self._process, self._is_done = None, status == 0
+            self._is_done = status == 0
             if status:
                 LOGGER.warning(f"the adaptation of learned caches ended with status {status}")
-        if task and not self._is_done and time.monotonic() - self._started_s >= self._interval_s:
-            self._start([model for model, _ in task])
+        if task and not self._is_done and self._process.age_s >= self._interval_s:
+            self._process.start("--interval", str(self._interval_s), *(model for model, _ in task))
 
     def end(self) -> None:
         """End the process; what it publishes is whole wherever it is ended."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-            self._started_s = -math.inf
-
-    def _start(self, models: list[str]) -> None:
-        command = [sys.executable, "-m", "brisk.runtime.early_exit.adaptation_process"]
-        command += ["--interval", str(self._interval_s), *models]
-        self._started_s = time.monotonic()
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        if self._process.process_id is not None:
+            self._process.end()
+            self._process = HelperProcess(_PROCESS)  # which may start at once
 
 
 def _learnable(model: Path) -> tuple[str, int] | None:
@@ -271,7 +264,7 @@ def cache_watch(settings: Settings, *, is_foreground: bool) -> CacheWatch:
 
 
 def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> ServedCaches | None:
-    from brisk.runtime.early_exit.served_caches import read_version
+    from brisk.runtime.sessions.served_caches import read_version
 
     program, threads = session.starting.program, session.threads
     return read_version(session.path, path, program, threads, last)

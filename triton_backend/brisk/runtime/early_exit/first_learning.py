@@ -7,7 +7,6 @@ worker reads, too.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -30,6 +29,7 @@ from brisk.exits.files.versions import (
     learned_file,
     previous_file,
 )
+from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER
 
 RESTART_S = 60.0
@@ -49,7 +49,9 @@ class FirstLearning:
         self._most_bytes = most_bytes
         self._is_on = is_on
         self._learns = learns
-        self._process: tuple[Path, subprocess.Popen[bytes]] | None = None
+        self._process = HelperProcess("brisk.runtime.early_exit.learning_process")
+        self._learner: Path | None = None
+        """Whose model's it is, if there is one."""
         self._failures: dict[Path, int] = {}
         self._started_s: dict[Path, float] = {}
         self._counted: dict[Path, tuple[float, int, int]] = {}
@@ -57,7 +59,7 @@ class FirstLearning:
     @property
     def process_id(self) -> int | None:
         """None: nothing is learned just now."""
-        return None if self._process is None else self._process[1].pid
+        return self._process.process_id
 
     def look(self, model: Path, aim: Aim, threads: int) -> tuple[bool, str]:
         """Whether samples of ``model``'s runs are wanted, and in words how far it is."""
@@ -89,10 +91,9 @@ class FirstLearning:
 
     def forget(self, models: set[Path]) -> None:
         """All but these: they are served no more."""
-        if self._process is not None and self._process[0] not in models:
-            self._process[1].kill()
-            self._process[1].wait()
-            self._process = None
+        if self._learner is not None and self._learner not in models:
+            self._process.end()
+            self._learner = None
 
     def _go_on(
         self,
@@ -111,22 +112,19 @@ class FirstLearning:
         now_s = time.monotonic()
         failures = self._failures.get(model, 0)
         waits = failures and now_s - self._started_s[model] < RESTART_S
-        if not is_due or self._process is not None or waits or failures >= MOST_FAILURES:
+        if not is_due or self._learner is not None or waits or failures >= MOST_FAILURES:
             return
-        command = [sys.executable, "-m", "brisk.runtime.early_exit.learning_process", str(model)]
-        command += ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
-        command += ["--tolerance", aim.tolerance]
+        arguments = ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
+        arguments += ["--tolerance", aim.tolerance]
         self._started_s[model] = now_s
-        self._process = model, subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        self._process.start(str(model), *arguments)
+        self._learner = model
 
     def _follow_process(self) -> None:
-        if self._process is None:
+        status = self._process.ended()
+        if self._learner is None or status is None:
             return
-        model, process = self._process
-        status = process.poll()
-        if status is None:
-            return
-        self._process = None
+        model, self._learner = self._learner, None
         self._failures[model] = self._failures.get(model, 0) + 1 if status else 0
         if status:
             LOGGER.warning(f"learning early answers of {model} ended with status {status}")

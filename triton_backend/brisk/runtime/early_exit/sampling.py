@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from brisk.exits.files.versions import make_private_folder, samples_folder
-from brisk.runtime.early_exit.audits import CachedRun
 from brisk.runtime.log import LOGGER
+from brisk.runtime.sessions.session import CachedRun
 
 ROWS_PER_FILE = 64
 LONGEST_IN_MEMORY_S = 5.0

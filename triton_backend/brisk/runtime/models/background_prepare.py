@@ -13,18 +13,18 @@ import argparse
 import queue
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.os_priority import step_aside
+from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER, start_logging
-from brisk.runtime.models.identity import identity_of
+from brisk.runtime.sessions.identity import identity_of
 
 DELAY_S = 5.0
 """From a load to the start of its build: who stays for less needs none, starting comes first."""
@@ -39,10 +39,16 @@ REFUSED, BUSY = 3, 4
 """Exit status: the model cannot be prepared, whoever tries again; another process is at it."""
 
 
-class _Task(NamedTuple):
-    due_s: float
+@dataclass(frozen=True, slots=True, eq=False)
+class Preparation:
+    """The prepared form of ``model``, cut behind ``taps``, is to be made.
+
+    ``is_wanted``: whether somebody still serves the model; if not, it is not made, or no further.
+    ``tell``: called from another thread, with whether it is there.
+    """
+
     model: Path
-    taps: tuple[str, ...]
+    taps: Collection[str]
     is_wanted: Callable[[], bool]
     tell: Callable[[bool], None]
 
@@ -53,25 +59,16 @@ class SegmentPreparer:
     def __init__(self, threads: int, delay_s: float = DELAY_S) -> None:
         self._threads = threads
         self._delay_s = delay_s
-        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[float, Preparation]] = queue.SimpleQueue()
+        """When each is due, and what."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._refused: set[tuple[str, tuple[str, ...]]] = set()
+        self._process = HelperProcess("brisk.runtime.models.background_prepare")
 
-    def build_later(
-        self,
-        model: Path,
-        taps: Collection[str],
-        is_wanted: Callable[[], bool],
-        tell: Callable[[bool], None],
-    ) -> None:
-        """Have the prepared form of ``model`` made, unless it is there.
-
-        ``is_wanted``: whether somebody still serves it; if not, it is not made, or no further.
-        ``tell``: called from another thread, with whether it is there.
-        """
-        due_s = time.monotonic() + self._delay_s
-        self._tasks.put(_Task(due_s, model, tuple(sorted(taps)), is_wanted, tell))
+    def build_later(self, task: Preparation) -> None:
+        """Have the prepared form made, unless it is there."""
+        self._tasks.put((time.monotonic() + self._delay_s, task))
         with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -81,17 +78,18 @@ class SegmentPreparer:
 
     def _run(self) -> None:
         while True:
-            task = self._tasks.get()
-            time.sleep(max(task.due_s - time.monotonic(), 0.0))
-            status = self._build(task.model, task.taps, task.is_wanted)
+            due_s, task = self._tasks.get()
+            time.sleep(max(due_s - time.monotonic(), 0.0))
+            status = self._build(task)
             if status == BUSY:
-                self._tasks.put(task._replace(due_s=time.monotonic() + self._delay_s))
+                self._tasks.put((time.monotonic() + self._delay_s, task))
             else:
                 task.tell(status == 0)
 
-    def _build(self, model: Path, taps: tuple[str, ...], is_wanted: Callable[[], bool]) -> int:
+    def _build(self, task: Preparation) -> int:
         """The exit status of the process that made it, or did not."""
-        if not is_wanted():
+        model, taps = task.model, tuple(sorted(task.taps))
+        if not task.is_wanted():
             return 1
         try:
             this = (identity_of(str(model)), taps)
@@ -101,15 +99,13 @@ class SegmentPreparer:
             return REFUSED
         try:
             # this thread lives as long as the worker: the kernel ends the builder with it
-            builder = subprocess.Popen(
-                command(model, self._threads, taps), stdin=subprocess.DEVNULL
-            )
+            self._process.start(*arguments(model, self._threads, taps))
         except OSError as error:
             LOGGER.warning(f"the prepared form of {model} cannot be made: {error}")
             return 1
-        while (status := _ended(builder)) is None:
-            if not is_wanted():
-                builder.kill()
+        while (status := self._process.ended(LOOK_S)) is None:
+            if not task.is_wanted():
+                self._process.kill()
         if status == -signal.SIGXCPU:
             LOGGER.warning(
                 f"no prepared form of {model}: making it took more than {MOST_PROCESSOR_S} s of "
@@ -118,27 +114,16 @@ class SegmentPreparer:
             status = REFUSED
         if status == REFUSED:
             self._refused.add(this)
-        elif status == -signal.SIGKILL and not is_wanted():
+        elif status == -signal.SIGKILL and not task.is_wanted():
             return 1
         elif status not in (0, BUSY):
             LOGGER.warning(f"preparing {model} ended with status {status}")
         return status
 
 
-def _ended(builder: subprocess.Popen[bytes]) -> int | None:
-    """Its exit status, after a look at the latest; None where it goes on."""
-    try:
-        return builder.wait(LOOK_S)
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def command(model: Path, threads: int, taps: Collection[str] = ()) -> list[str]:
-    words = [sys.executable, "-m", "brisk.runtime.models.background_prepare"]
-    words += ["--threads", str(threads)]
-    for tap in taps:
-        words += [f"--tap={tap}"]
-    return [*words, "--", str(model)]
+def arguments(model: Path, threads: int, taps: Collection[str]) -> list[str]:
+    """Of the process that makes the prepared form."""
+    return ["--threads", str(threads), *(f"--tap={tap}" for tap in taps), "--", str(model)]
 
 
 def main() -> int:
@@ -147,12 +132,12 @@ def main() -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--tap", action="append", default=[], help="a value to cut behind")
-    arguments = parser.parse_args()
+    chosen = parser.parse_args()
     start_logging()
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_PROCESSOR_S, resource.RLIM_INFINITY))
     if not step_aside():
         return 1
-    model, threads, taps = arguments.model, arguments.threads, arguments.tap
+    model, threads, taps = chosen.model, chosen.threads, chosen.tap
     from brisk.segments.prepared.preparation import is_prepared, prepare
 
     try:

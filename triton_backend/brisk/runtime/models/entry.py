@@ -6,15 +6,16 @@ import time
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from typing import TypeAlias
 
 from brisk.errors import BriskError
 from brisk.exits.files.learning_record import Aim
 from brisk.pipelines import PipelineDescription
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import reset_mark, set_mark
-from brisk.runtime.models.session import Servable
-from brisk.runtime.requests.connections import Peer
-from brisk.runtime.requests.sequences import Sequences
+from brisk.runtime.models.sequences import Sequences
+from brisk.runtime.peers.connections import Peer
+from brisk.runtime.sessions.session import Servable
 from brisk.scheduling.profile import RunProfile
 from brisk.telemetry.metrics import BOUNDS_NS
 
@@ -151,6 +152,10 @@ class SessionEntry:
             else:
                 reset_mark(memory)
 
+    def loaded(self) -> None:
+        """Any lane: every part is there, or has failed."""
+        self.reach(LoadState.LOADED)
+
     def reach(self, state: LoadState) -> None:
         """The load has come so far. LOADED, which is said before any request can need the last
         part, and FAILED: from now on it is to blame for nothing.
@@ -159,3 +164,33 @@ class SessionEntry:
         if state in (LoadState.LOADED, LoadState.FAILED):
             for memory in list(self.marks):
                 reset_mark(memory)
+
+
+# What becomes of a load, as the worker's main thread is told.
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOutcome:
+    """Exactly one of ``session`` and ``error``."""
+
+    entry: SessionEntry
+    session: Servable | None
+    error: BriskError | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCompletion:
+    """All layers of the session are loaded; nothing of its load runs any more."""
+
+    entry: SessionEntry
+
+
+@dataclass(frozen=True, slots=True)
+class LoadArrival:
+    """What arrives of the session's files has come so far that its requests may run, or has not
+    for so long that they are refused."""
+
+    entry: SessionEntry
+
+
+Outcome: TypeAlias = "LoadOutcome | LoadArrival | LoadCompletion"

@@ -1,61 +1,105 @@
-"""The load lane, which makes sessions runnable while the worker goes on serving."""
+"""The life of a load, from when it is asked for to the last thing that is done for its session.
+
+What happens, in which thread, and the state of the entry behind it:
+
+1. ``load``: asked for, by the worker's main thread; the most urgent goes first (``LoadQueue``).
+   QUEUED.
+2. ``_load``, the load lane: the session is made runnable (``load_session``): its prepared form is
+   mapped, or its file read and cut. PARSING, then RUNNABLE: the worker takes the ``LoadOutcome``.
+3. The session's lanes load its parts; the last one says so. LOADED, and a ``LoadCompletion``.
+   Of a model that comes from elsewhere, what arrives is told by ``LoadArrival``.
+4. ``_finish``, the lane behind loads, once all is loaded and requests leave it calm: warm kernels
+   take over, and learned caches are read. SETTLED, or WARM where a prepared form is to be made.
+5. ``SegmentPreparer``: a process makes the prepared form, for this session and the next start.
+6. ``_adopt``, the lane behind loads: the prepared form takes over between requests. SETTLED.
+
+Solutions that a start passes over are loaded when the worker has nothing to run, and a session's
+new frames get them all at once (PASK VI, NNV12 3.5). With its last user the session is closed, by
+the main thread (``SessionTable``), and its memory given back, by the load lane.
+"""
 
 from __future__ import annotations
 
-import functools
+import gc
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from brisk.errors import ArtefactError, BriskError, InternalError, InvalidModelError
+from brisk.graph.files.mapping import make_private
 from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.after_load import AfterLoad, tidy_up
-from brisk.runtime.models.entry import LoadState, SessionEntry
+from brisk.runtime.memory import give_back
+from brisk.runtime.models.background_prepare import Preparation, SegmentPreparer
+from brisk.runtime.models.entry import (
+    LoadArrival,
+    LoadCompletion,
+    LoadOutcome,
+    LoadState,
+    Outcome,
+    SessionEntry,
+)
 from brisk.runtime.models.load_queue import LoadQueue
 from brisk.runtime.models.load_watch import LoadWatch
-from brisk.runtime.models.session import Servable, Session, load_session
-from brisk.runtime.models.yielding import LoneLoad, Yielding
+from brisk.runtime.models.yielding import Activity, LoneLoad, Yielding, tidy_up
+from brisk.runtime.sessions.open_session import import_what_files_need, load_session
+from brisk.runtime.sessions.session import Session
 from brisk.runtime.settings import ArtefactUse
-from brisk.runtime.worker.tracing import LOADS
+from brisk.segments.table import EXECUTOR, LayerTable
+from brisk.segments.timeline import EventKind
+from brisk.telemetry import count, metrics
 from brisk.telemetry.events import SPANS
 
+LOADS = "load lane"
+"""The lane of the spans of loads."""
 
-@dataclass(frozen=True, slots=True)
-class LoadOutcome:
-    """Exactly one of ``session`` and ``error``."""
+SLOW_S = 30.0
+"""From then on a session is slow to finish, and others do not wait; it may wait for calm."""
 
-    entry: SessionEntry
-    session: Servable | None
-    error: BriskError | None
+LONGEST_PAUSE_S = 0.1
+"""What each 2 MiB of a model file wait for a gap between requests before they are copied."""
 
-
-@dataclass(frozen=True, slots=True)
-class LoadCompletion:
-    """All layers of the session are loaded; nothing of its load runs any more."""
-
-    entry: SessionEntry
+_LANES_LOOK_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class LoadArrival:
-    """What arrives of the session's files has come so far that its requests may run, or has not
-    for so long that they are refused."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Finish:
+    """Finish ``session``, which the entry's load has come to. ``until_s``: how long what is not
+    urgent waits for calm."""
 
     entry: SessionEntry
+    session: Session
+    until_s: float
 
 
-Outcome: TypeAlias = "LoadOutcome | LoadArrival | LoadCompletion"
+@dataclass(frozen=True, slots=True, eq=False)
+class MakeNarrow:
+    """The entry's requests crowd: make sessions for runs side by side."""
+
+    entry: SessionEntry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adopt:
+    """``is_there``: the entry's prepared form has been made; else it will not be."""
+
+    entry: SessionEntry
+    is_there: bool
+
+
+Later: TypeAlias = "Finish | MakeNarrow | Adopt"
 
 
 class Loader:
-    """Loads the most urgent first, then in the order asked.
+    """Loads the most urgent first, then in the order asked; what follows loads, in the order in
+    which sessions came. One at a time of either, unless one takes long.
 
     ``wake`` is called when there is one of ``outcomes``, which the worker takes; a completion
-    comes after its session. ``yielding`` is told what the worker computes.
+    comes after its session. ``lone``: whether the worker may begin a run.
     """
 
     def __init__(
@@ -66,93 +110,50 @@ class Loader:
         artefacts: ArtefactUse,
         caches: CacheWatch,
         longest_s: float,
+        activity: Activity,
     ) -> None:
-        """``longest_s``: that a load may take."""
+        """``longest_s``: that a load may take. ``activity``: what the worker computes."""
         self._device = device
         self._threads = threads
-        self.lone = LoneLoad(wake)
         self._wake = wake
         self._artefacts = artefacts
-        self._tasks: LoadQueue[SessionEntry | None] = LoadQueue()
-        """None: give memory back."""
-        self.outcomes: deque[Outcome] = deque()
-        self.yielding = Yielding()
+        self._caches = caches
         self._longest_s = longest_s
+        self.outcomes: deque[Outcome] = deque()
+        self.lone = LoneLoad(wake, activity)
         self.watch = LoadWatch(longest_s)
-        self._after_load = AfterLoad(device, threads, artefacts, caches, self.yielding, self.watch)
-        self._tasks.serve(self._do, "brisk-loader")
+        self._yielding = Yielding(activity)
+        self._preparer: SegmentPreparer | None = None
+        if artefacts is ArtefactUse.BUILD and device == "cpu":
+            self._preparer = SegmentPreparer(threads)
+        self._loads: LoadQueue[SessionEntry | None] = LoadQueue()
+        """None: give memory back."""
+        self._later: LoadQueue[Later] = LoadQueue(SLOW_S)
+        self._later.serve(self._do_later, "brisk-after-load")
+        self._loads.serve(self._do_load, "brisk-loader")
+
+    # --- asked for: the worker's main thread --------------------------------------------------
 
     def load(self, entry: SessionEntry) -> None:
         """Ask for a session as urgently as its asker needs it."""
-        self._tasks.put(entry, entry.asker.job_class)
+        self._loads.put(entry, entry.asker.job_class)
 
     def hurry(self, entry: SessionEntry, job_class: str) -> None:
         """A request of ``job_class`` waits for this load."""
-        self._tasks.hurry(entry, job_class)
+        self._loads.hurry(entry, job_class)
 
     def make_narrow(self, entry: SessionEntry) -> None:
         """Sessions of one thread, for an entry that is settled."""
-        self._after_load.make_narrow(entry)
+        self._later.put(MakeNarrow(entry), None)
 
     def give_memory_back(self) -> None:
         """Return freed memory to the system, after the loads asked for so far."""
-        self._tasks.put(None, None)
+        self._loads.put(None, None)
 
     def tell(self, outcome: Outcome) -> None:
         """Any thread: an outcome, wherever it was made."""
         self.outcomes.append(outcome)
         self._wake()
-
-    def _do(self, entry: SessionEntry | None) -> None:
-        if entry is not None:
-            what = f"loading {entry.path}"
-            with self.watch.over(what, lambda: entry.is_needed, lambda: self._give_up(entry)):
-                self._load(entry)
-        elif not tidy_up(self.yielding, self._tasks.await_task):
-            self.give_memory_back()
-
-    def _load(self, entry: SessionEntry) -> None:
-        begin_ns = time.monotonic_ns()
-        make = functools.partial(self._make_runnable, entry)
-        is_lone = entry.asker.strikes > 0
-        if is_lone:
-            self.lone.enter()
-        session = standing_back(make) if entry.stands_back else make()
-        name = f"load {entry.path.name}"
-        SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(entry.path))
-        if isinstance(session, BriskError):
-            if is_lone:
-                self.lone.leave()
-            self.tell(LoadOutcome(entry, None, session))
-            return
-        # Set here, before any lane can say that the load has gone further.
-        entry.reach(LoadState.RUNNABLE)
-        session.table.when_loaded(functools.partial(entry.reach, LoadState.LOADED))
-        arrival = session.arrival
-        if is_lone and arrival is None:
-            self.lone.go_on_in(session.table)
-        elif is_lone:  # nobody waits for what arrives
-            self.lone.leave()
-        self.tell(LoadOutcome(entry, session, None))
-        # Registered behind the outcome, so that the completion comes after it.
-        session.table.when_loaded(functools.partial(self.tell, LoadCompletion(entry)))
-        if arrival is None:
-            self._look_after(entry, session)
-            return
-        arrival.while_opening(entry.opens)
-        arrival.when_ripe(functools.partial(self.tell, LoadArrival(entry)))
-        arrival.when_changed(functools.partial(self.tell, LoadArrival(entry)))
-        arrival.when_whole(functools.partial(self._look_after, entry, session))
-
-    def _look_after(self, entry: SessionEntry, session: Session) -> None:
-        """All that the session's lanes read is here."""
-        table = session.table
-        self.watch.follow(
-            f"loading parts of {entry.path}",
-            lambda: not table.is_closed,
-            lambda: not (table.is_loading or table.lanes_at_work),
-        )
-        self._after_load.look_after(entry, session)
 
     def _give_up(self, entry: SessionEntry) -> None:
         """Its load takes too long: who asked for it is told so. What it may still come to finds
@@ -163,17 +164,63 @@ class Loader:
             )
             self.outcomes.append(LoadOutcome(entry, None, InvalidModelError(text)))
 
-    def _make_runnable(self, entry: SessionEntry) -> Session | BriskError:
+    # --- made runnable: the load lane -----------------------------------------------------------
+
+    def _do_load(self, entry: SessionEntry | None) -> None:
+        if entry is not None:
+            what = f"loading {entry.path}"
+            with self.watch.over(what, lambda: entry.is_needed, lambda: self._give_up(entry)):
+                self._load(entry)
+        elif not tidy_up(self._yielding, self._loads.await_task):
+            self.give_memory_back()
+
+    def _load(self, entry: SessionEntry) -> None:
+        begin_ns = time.monotonic_ns()
+        is_lone = entry.asker.strikes > 0
+        if is_lone:
+            self.lone.enter()
+        if entry.stands_back:
+            session = standing_back(lambda: self._made_runnable(entry))
+        else:
+            session = self._made_runnable(entry)
+        name = f"load {entry.path.name}"
+        SPANS.add(LOADS, name, begin_ns, time.monotonic_ns(), str(entry.path))
+        if isinstance(session, BriskError):
+            if is_lone:
+                self.lone.leave()
+            self.tell(LoadOutcome(entry, None, session))
+            return
+        # Set here, before any lane can say that the load has gone further.
+        entry.reach(LoadState.RUNNABLE)
+        session.table.when_loaded(entry.loaded)
+        arrival = session.arrival
+        if is_lone and arrival is None:
+            self.lone.go_on_in(session.table)
+        elif is_lone:  # nobody waits for what arrives
+            self.lone.leave()
+        self.tell(LoadOutcome(entry, session, None))
+        # Registered behind the outcome, so that the completion comes after it.
+        session.table.when_loaded(lambda: self.tell(LoadCompletion(entry)))
+        if arrival is None:
+            self._is_here(entry, session)
+            return
+        arrival.while_opening(entry.opens)
+        arrival.when_ripe(lambda: self.tell(LoadArrival(entry)))
+        arrival.when_changed(lambda: self.tell(LoadArrival(entry)))
+        arrival.when_whole(lambda: self._is_here(entry, session))
+
+    def _made_runnable(self, entry: SessionEntry) -> Session | BriskError:
         """The session, or what is wrong."""
         entry.begin()
-
-        def reject(error: ArtefactError) -> None:
-            LOGGER.warning(f"{error}; using the model file instead")
-
-        wanted = reject if self._artefacts is not ArtefactUse.OFF else None
-        give_way, tuning = self.yielding.give_way, entry.asker.tuning
         try:
-            return load_session(entry.path, self._device, self._threads, wanted, give_way, tuning)
+            return load_session(
+                entry.path,
+                self._device,
+                self._threads,
+                None if self._artefacts is ArtefactUse.OFF else _reject,
+                self._yielding.give_way,
+                entry.asker.tuning,
+            )
         except BriskError as error:
             return error
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
@@ -181,3 +228,159 @@ class Loader:
             failed = InternalError(text)
             failed.__cause__ = error  # which may be a lack of memory
             return failed
+
+    def _is_here(self, entry: SessionEntry, session: Session) -> None:
+        """All that the session's lanes read is here. Any thread."""
+        table = session.table
+        self.watch.follow(
+            f"loading parts of {entry.path}",
+            lambda: not table.is_closed,
+            lambda: not (table.is_loading or table.lanes_at_work),
+        )
+        self._later.put(Finish(entry, session, self._yielding.expect()), None)
+
+    # --- finished: the lane behind loads --------------------------------------------------------
+
+    def _do_later(self, task: Later) -> None:
+        entry = task.entry
+        try:
+            with self.watch.over(f"looking after {entry.path}", lambda: entry.is_needed):
+                if entry.stands_back:
+                    standing_back(lambda: self._perform(task))
+                else:
+                    self._perform(task)
+        except Exception as error:  # noqa: BLE001  # other sessions need this thread
+            LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
+
+    def _perform(self, task: Later) -> None:
+        match task:
+            case Finish(entry, session, until_s):
+                self._finish(entry, session, until_s)
+            case Adopt(entry, is_there):
+                self._adopt(entry, is_there=is_there)
+            case MakeNarrow(entry):
+                _make_narrow(entry)
+
+    def _finish(self, entry: SessionEntry, session: Session, until_s: float) -> None:
+        table = session.table
+        while not table.wait(_LANES_LOOK_S):
+            if table.is_closed:
+                return
+        preparer: SegmentPreparer | None = None
+        caches, is_warm = None, False
+        try:
+            if not session.starts_with_substitutes:  # else in the first gaps between requests
+                self._yielding.await_calm(until_s)
+            may_go_on = self._between(table, until_s)
+            is_warm = _succeeds(session, lambda: session.load_warm(may_go_on))
+            self._yielding.await_calm(until_s)  # a start is for its first requests
+            report_start(session, entry.labels)
+            caches = self._caches.open(session, entry.aim) if is_warm else None
+            preparer = self._preparer if session.wants_artefact else None
+        finally:
+            entry.reach(LoadState.SETTLED if preparer is None else LoadState.WARM)
+        if caches is not None and not table.is_closed:
+            self._caches.serve(session, caches, entry.aim)
+        elif is_warm and entry.aim is not None:
+            self._caches.collect(session, entry.aim)
+        if self._later.is_empty():  # nothing waits for it
+            make_private(self._pause)
+            self._pause()
+            give_back()
+            import_what_files_need()  # for the next load, which may be of another kind
+        if preparer is not None:
+            preparer.build_later(self._preparation(entry, session))
+
+    def _preparation(self, entry: SessionEntry, session: Session) -> Preparation:
+        """The session's prepared form, to be made; keeps no session alive."""
+        known = weakref.ref(session)
+
+        def is_wanted() -> bool:
+            return (user := known()) is not None and not user.table.is_closed
+
+        def tell(is_there: bool) -> None:
+            self._later.put(Adopt(entry, is_there), None)
+
+        return Preparation(session.path, session.taps, is_wanted, tell)
+
+    def _adopt(self, entry: SessionEntry, *, is_there: bool) -> None:
+        """Let the prepared form take over, between requests, and give back what it replaces."""
+        session = entry.session
+        if not isinstance(session, Session) or session.table.is_closed:
+            return  # nobody needs it any more
+        try:
+            if not is_there:
+                return
+            may_go_on = self._between(session.table, self._yielding.expect())
+            if _succeeds(session, lambda: session.adopt_prepared(may_go_on)):
+                _report_lookups(session, entry.labels)
+                self._yielding.pause(LONGEST_PAUSE_S)
+                gc.collect()
+                give_back()
+        finally:
+            entry.reach(LoadState.SETTLED)
+
+    def _pause(self) -> None:
+        """For a gap between requests, unless another session waits to be finished."""
+        if self._later.is_empty():
+            self._yielding.pause(LONGEST_PAUSE_S)
+
+    def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:
+        """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
+        most.
+        """
+
+        def may_go_on() -> bool:
+            self._yielding.await_gap(until_s)
+            return not table.is_closed
+
+        return may_go_on
+
+
+def _reject(error: ArtefactError) -> None:
+    LOGGER.warning(f"{error}; using the model file instead")
+
+
+def _make_narrow(entry: SessionEntry) -> None:
+    session = entry.session
+    if not isinstance(session, Session) or session.table.is_closed or session.narrow:
+        return
+    session.narrow = session.open_narrow()
+    if session.narrow is not None:
+        LOGGER.info(f"model '{entry.asker.name}': its requests crowd, runs go on side by side")
+
+
+def _succeeds(session: Session, work: Callable[[], bool]) -> bool:
+    try:
+        return work()
+    except BriskError as error:
+        LOGGER.warning(f"{session.path}: kept on the solutions it started with: {error}")
+        return False
+
+
+# What a model's start came to, counted once all its parts are loaded; its stages as spans.
+
+
+def report_start(session: Session, labels: tuple[str, str]) -> None:
+    """Once for each session, under the model and version of ``labels``."""
+    origin = session.origin
+    count(metrics.STARTS, (*labels, origin))
+    events = session.table.recorder.events()
+    for kind in EventKind:
+        if total_ns := sum(each.end_ns - each.start_ns for each in events if each.kind is kind):
+            count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
+    made = [event for event in events if event.kind is EventKind.CREATE]
+    for where, stolen in (("lane", False), ("stolen", True)):
+        number = sum((event.lane == EXECUTOR) is stolen for event in made)
+        count(metrics.LOADED_LAYERS, (*labels, origin, where), number)
+    _report_lookups(session, labels)
+    # CLOCK_MONOTONIC is what both of Python's clocks read.
+    for event in events:
+        name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"
+        SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))
+
+
+def _report_lookups(session: Session, labels: tuple[str, str]) -> None:
+    for result, number in session.lookups.items():
+        if number:
+            count(metrics.STRUCTURE_LOOKUPS, (*labels, result), number)

@@ -7,25 +7,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from brisk.errors import InvalidModelError
 from brisk.os_priority import Precedence
 from brisk.pipelines import is_pipeline, read_pipeline
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import checked_mark
-from brisk.runtime.models.entry import Binding, LoadState, SessionEntry
-from brisk.runtime.models.identity import identity_of
-from brisk.runtime.models.loader import LoadCompletion, Loader, LoadOutcome
-from brisk.runtime.pipelines.loading import PipelineLoads
-from brisk.runtime.requests.connections import Peer
-from brisk.runtime.requests.sequences import Sequences
+from brisk.runtime.models.entry import (
+    Binding,
+    LoadCompletion,
+    LoadOutcome,
+    LoadState,
+    SessionEntry,
+)
+from brisk.runtime.models.loader import Loader
+from brisk.runtime.models.sequences import Sequences
+from brisk.runtime.peers.connections import Peer
+from brisk.runtime.sessions.identity import identity_of
 from brisk.scheduling.job import JobClass
+
+
+class CompositeLoads(Protocol):
+    """Loads of entries that are made of several networks, each loaded as an entry of its own."""
+
+    def add(self, entry: SessionEntry) -> None:
+        """``entry`` waits for its networks."""
+
+    def drop(self, entry: SessionEntry) -> None:
+        """Nobody waits for ``entry`` any more."""
+
+    def assemble(self) -> None:
+        """Networks have been loaded, or have failed: look which entries are whole now."""
 
 
 class SessionTable:
     """Sessions by the file they were loaded from, counted by their bindings."""
 
-    def __init__(self, loader: Loader, pipelines: PipelineLoads, precedence: Precedence) -> None:
+    def __init__(self, loader: Loader, pipelines: CompositeLoads, precedence: Precedence) -> None:
         """``precedence`` is told whether a real-time model is ready."""
         self._precedence = precedence
         self._loader = loader

@@ -1,21 +1,21 @@
 """How loads, and what follows them, give way to requests.
 
-Each class has methods that the worker's main thread calls, to say what it does, and others that
-threads of loads call, to wait.
+Threads of loads look at what the worker computes (``Activity``) and wait. Of a load that is done
+alone (``LoneLoad``) the worker asks whether it may begin a run.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from brisk.runtime.memory import give_back
+from brisk.runtime.sessions.session import Servable
 from brisk.scheduling.job import JobClass
 from brisk.segments.table import LayerTable
-
-if TYPE_CHECKING:
-    from brisk.runtime.worker.batch import Run
 
 LONGEST_YIELD_S = 0.05
 """That one layer of a load waits for real-time requests."""
@@ -33,37 +33,67 @@ _YIELD_LOOK_S = 0.001
 _LOOK_S = 0.002
 
 
+class RunInProgress(Protocol):
+    """What loads look at of a run."""
+
+    @property
+    def job_class(self) -> JobClass: ...
+    @property
+    def session(self) -> Servable: ...
+
+
+class Activity(Protocol):
+    """What a worker computes, as threads of loads look at it, without a lock: see
+    ``RunsInProgress``.
+    """
+
+    @property
+    def leading(self) -> Sequence[RunInProgress]: ...
+    @property
+    def beside(self) -> Sequence[RunInProgress]: ...
+    @property
+    def ended_ns(self) -> int: ...
+
+
+def _is_serving(activity: Activity) -> bool:
+    return bool(activity.leading or activity.beside)
+
+
 class Yielding:
     """Loads wait while a real-time request of another model computes, and work that nobody waits
     for until it disturbs no request.
 
     A load beside a request takes processor time, memory bandwidth and, in its Python parts, the
     interpreter's lock. So its lanes stop between two layers, for a bounded time each, so that a
-    load ends however many requests there are. ``attend`` is the worker's main thread's, all else
-    any other thread's.
+    load ends however many requests there are. Any thread but the worker's main thread may wait.
     """
 
     def __init__(
         self,
+        activity: Activity,
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.is_serving = False
-        self._urgent: LayerTable[Any] | None = None
-        """Of the real-time run in progress; None: there is none, or it is a pipeline's."""
-        self._served_s = -CALM_S
+        """``activity``: of the worker; its times are of ``clock_s``."""
+        self._activity = activity
+        self._loaded_s = -CALM_S
+        """When a model was loaded last."""
         self._clock_s = clock_s
         self._sleep = sleep
 
-    def attend(self, runs: Sequence[Run]) -> None:
-        """Called before and after each stretch of computing. ``runs``: those in progress, the
-        last one computes.
-        """
-        if self.is_serving and not runs:
-            self._served_s = self._clock_s()
-        self.is_serving = bool(runs)
-        is_urgent = runs and runs[-1].job_class is JobClass.REALTIME
-        self._urgent = runs[-1].session.table if is_urgent else None
+    @property
+    def is_serving(self) -> bool:
+        """Whether a request is computed."""
+        return _is_serving(self._activity)
+
+    @property
+    def _urgent(self) -> LayerTable[Any] | None:
+        """The parts of the real-time run in progress; None: there is none, or a pipeline's."""
+        activity = self._activity
+        for run in (activity.leading or activity.beside)[-1:]:  # a copy: the list may change
+            if run.job_class is JobClass.REALTIME:
+                return run.session.table
+        return None
 
     def give_way(self, table: LayerTable[Any]) -> None:
         """Called by a lane of ``table`` before each layer. A run's own layers do not wait."""
@@ -77,8 +107,8 @@ class Yielding:
         """A model has just been loaded, so a request is likely to come at once. How long what
         follows the load should wait for calm, a time of the clock.
         """
-        self._served_s = self._clock_s()
-        return self._served_s + LONGEST_WAIT_S
+        self._loaded_s = self._clock_s()
+        return self._loaded_s + LONGEST_WAIT_S
 
     def await_gap(self, until_s: float) -> None:
         """Block until no request is computed, or until a time of the clock."""
@@ -91,10 +121,14 @@ class Yielding:
 
     def await_calm(self, until_s: float) -> None:
         """Block until none has been for CALM_S, or until a time of the clock."""
-        while (
-            self.is_serving or self._clock_s() - self._served_s < CALM_S
-        ) and self._clock_s() < until_s:
+        while not self._is_calm() and self._clock_s() < until_s:
             self._sleep(CALM_S)  # seldom: each look takes the interpreter's lock from a request
+
+    def _is_calm(self) -> bool:
+        if self.is_serving:  # looked at first: a run leaves its time behind before it goes
+            return False
+        latest_s = max(self._loaded_s, self._activity.ended_ns / 1e9)
+        return self._clock_s() - latest_s >= CALM_S
 
 
 class LoneLoad:
@@ -105,19 +139,36 @@ class LoneLoad:
     nothing else, its second load and those after it begin when no run is on the stack, and none
     begins beside them.
 
-    ``is_wanted`` and ``grant`` are the worker's main thread's, the others the load lane's.
-    ``wake``: called when runs may begin again.
+    ``is_used``, ``holds_runs`` and ``grant`` are the worker's main thread's, the others the load
+    lane's.
     """
 
     def __init__(
-        self, wake: Callable[[], None], clock_s: Callable[[], float] = time.monotonic
+        self,
+        wake: Callable[[], None],
+        activity: Activity,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``wake``: called when runs may begin again. ``activity``: of the worker."""
         self._wake = wake
+        self._activity = activity
         self._clock_s = clock_s
+        self.is_used = False
+        """Whether any load was ever done alone: else no run has to ask."""
         self._until_s: float | None = None
         self._table: LayerTable[Any] | None = None
         """Whose lanes do the rest of the load."""
         self._granted = threading.Event()
+
+    def holds_runs(self) -> bool:
+        """What the worker asks before it begins a run: whether none may begin. The load begins
+        once none is in progress.
+        """
+        if not self.is_wanted:
+            return False
+        if not _is_serving(self._activity):
+            self.grant()
+        return True
 
     @property
     def is_wanted(self) -> bool:
@@ -140,6 +191,7 @@ class LoneLoad:
         """
         while self.is_wanted:
             time.sleep(_LOOK_S)
+        self.is_used = True
         # Cleared before it is wanted: the main thread grants only what it sees wanted.
         self._granted.clear()
         self._table = None
@@ -156,3 +208,20 @@ class LoneLoad:
         """The load has ended without lanes."""
         self._until_s = None
         self._wake()
+
+
+def tidy_up(yielding: Yielding, await_load: Callable[[float], bool]) -> bool:
+    """Collect what is unreachable and return free memory to the system, while no request runs.
+
+    ``await_load``: whether a load is asked for, within a time-out. Where it is, nothing is done,
+    and the result is False.
+    """
+    until_s = time.monotonic() + LONGEST_WAIT_S
+    while not await_load(_LOOK_S):
+        if not yielding.is_serving or time.monotonic() > until_s:
+            break
+    else:
+        return False
+    gc.collect()
+    give_back()
+    return True

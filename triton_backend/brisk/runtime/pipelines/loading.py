@@ -11,36 +11,25 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from brisk.errors import BriskError, InternalError, InvalidRequestError, counted
+from brisk.errors import BriskError, InternalError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import Variable
 from brisk.pipelines import (
     NetworkSignature,
-    NodeDescription,
     NodeSource,
     PipelineDescription,
     TensorType,
     check_networks,
 )
-from brisk.pipelines.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
-from brisk.runtime.early_exit.audits import CachedRun
-from brisk.runtime.models.entry import LoadState, SessionEntry
-from brisk.runtime.models.loader import LoadOutcome
-from brisk.runtime.models.session import Due, Frame, Servable, Session
-from brisk.runtime.pipelines.frame import (
-    NetworkRun,
-    NodeNetworks,
-    PipelineFrame,
-    PipelineNetwork,
-    shapes_of,
-)
+from brisk.runtime.models.entry import LoadOutcome, LoadState, SessionEntry
 from brisk.runtime.pipelines.latency import Shapes
+from brisk.runtime.pipelines.networks import NetworkRun, NodeNetworks, PipelineNetwork, shapes_of
+from brisk.runtime.pipelines.session import PipelineSession
+from brisk.runtime.sessions.session import Session
 from brisk.segments.values import Value
 
 RUNS = 4
@@ -53,104 +42,6 @@ LONG_RUN_NS = 300_000_000
 """A network that takes longer is run once only."""
 
 QUANTUM_NS = 1_000_000
-
-
-@dataclass(slots=True, eq=False)
-class PipelineSession(Servable):
-    """What a binding of a pipeline has where another one has a Session.
-
-    ``signature`` is what it takes and gives. Used by the worker's main thread alone.
-    """
-
-    description: PipelineDescription
-    signature: NetworkSignature
-    nodes: Mapping[str, NodeNetworks]
-    load_ns: int
-    labels: tuple[str, str]
-    threads: int = 1
-    """Of its networks' sessions."""
-    summary: str = field(init=False)
-    has_steady_runs = False  # they are as long as their time allows
-
-    def __post_init__(self) -> None:
-        counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
-        milliseconds = self.load_ns / 1e6
-        self.summary = (
-            f"pipeline of {counted(len(self.nodes), 'node')} ({counts}) in {milliseconds:.0f} ms"
-        )
-
-    def start(
-        self,
-        inputs: Mapping[str, Value],
-        requested: Sequence[str],
-        agreement: float | None = None,
-        dues: Sequence[Due] = (),
-    ) -> PipelineFrame:
-        """As ``Servable``: planned for the request that is due first, by its own time-out or else
-        by the entry's objective. Raises InvalidRequestError where names do not fit the pipeline.
-        """
-        for kind, given, known in (
-            ("input", list(inputs), list(self.signature.inputs)),
-            ("output", list(requested), list(self.signature.outputs)),
-        ):
-            for name in given:
-                if name not in known:
-                    raise InvalidRequestError(
-                        f"the pipeline has no {kind} '{name}'; its {kind}s are {known}"
-                    )
-        for name in self.signature.inputs:
-            if name not in inputs:
-                raise InvalidRequestError(f"input '{name}' of the pipeline is missing")
-        objective_ns = self.description.objective_ns
-        due_ns = min(
-            each.arrival_ns + objective_ns if each.deadline_ns is None else each.deadline_ns
-            for each in dues
-        )
-        now_ns = time.monotonic_ns()
-        query = Query(
-            self.query_nodes(shapes_of(inputs), requested),
-            due_ns - now_ns,
-            now_ns,
-            POLICIES[self.description.policy],
-            Replanning(self.description.replanning),
-        )
-        return PipelineFrame(self, inputs, requested, query, agreement)
-
-    def cached_runs(
-        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
-    ) -> Sequence[CachedRun]:
-        """As ``Servable``; a frame adds to them as its nodes end."""
-        return cast(PipelineFrame, frame).cached
-
-    def needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
-        """The nodes that the requested outputs need, in order; None: all outputs."""
-        requested = list(self.description.outputs) if requested is None else requested
-        needed = {self.description.outputs[name].node for name in requested}
-        order: list[NodeDescription] = []
-        for node in reversed(self.description.nodes):
-            if node.name in needed:
-                order.insert(0, node)
-                needed |= set(node.after)
-        return order
-
-    def query_nodes(
-        self, shapes: Shapes, requested: Sequence[str] | None = None
-    ) -> tuple[QueryNode, ...]:
-        """What the requested outputs need, with what each variant is expected to take now: whole
-        runs with the attempt at an early answer.
-        """
-        nodes = []
-        for node in self.needed(requested):
-            networks = self.nodes[node.name]
-            early_ns = 0 if networks.early is None else networks.early.expect_ns(shapes)
-            variants = []
-            for each in node.variants:
-                network = networks.variants[each.name]
-                full_ns = early_ns + network.expect_ns(shapes)
-                usual_ns = network.usual.expect_ns(shapes)
-                variants.append(NetworkVariant(each.name, each.accuracy, full_ns, usual_ns))
-            nodes.append(QueryNode(node.name, tuple(variants)))
-        return tuple(nodes)
 
 
 def assemble(

@@ -21,10 +21,9 @@ from brisk.protocol.records import ComputedInStub, ComputeInStub, ComputeNoMore,
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import LOGGER
 from brisk.runtime.models.entry import Binding, SessionEntry
-from brisk.runtime.models.identity import note_of
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.preemption.gate import Gate
-from brisk.runtime.requests.connections import Connections, Peer
+from brisk.runtime.peers.connections import Connections, Peer
+from brisk.runtime.sessions.identity import note_of
 from brisk.scheduling.job import JobClass
 from brisk.telemetry.events import INCIDENTS, SPANS
 
@@ -48,10 +47,8 @@ SMALL_NS = 2_000_000
 class Offering:
     """``look`` is called about once a second, the rest as things happen."""
 
-    def __init__(
-        self, connections: Connections, sessions: SessionTable, gate: Gate | None
-    ) -> None:
-        """``gate``: None: nothing is ever offered."""
+    def __init__(self, connections: Connections, sessions: SessionTable, gate: int | None) -> None:
+        """``gate``: the descriptor of its page; None: nothing is ever offered."""
         self._connections = connections
         self._sessions = sessions
         self._gate = gate
@@ -108,7 +105,7 @@ class Offering:
             model = binding.model.model
             offer = ComputeInStub(model, str(prepared), max(1, int(_row_ns(binding))))
             assert self._gate is not None
-            self._connections.send(binding.peer, offer, os.dup(self._gate.descriptor))
+            self._connections.send(binding.peer, offer, os.dup(self._gate))
             binding.is_offered = True
 
     def _take_back(self, binding: Binding) -> None:

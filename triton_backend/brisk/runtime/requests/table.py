@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from brisk import telemetry
 from brisk.errors import (
@@ -20,13 +22,12 @@ from brisk.errors import (
 )
 from brisk.protocol.records import Failure, Infer, LoadFailed, Result, ResultForm
 from brisk.protocol.shared_memory import reset_mark
+from brisk.runtime.memory import shortage
 from brisk.runtime.models.entry import Binding
-from brisk.runtime.preemption.controller import PreemptionController
-from brisk.runtime.requests.connections import Connections, Peer
-from brisk.runtime.requests.tensors import write_tensors
-from brisk.runtime.worker.batch import Request
-from brisk.runtime.worker.tracing import trace_answer
-from brisk.scheduling.job import JobClass, JobState, more_urgent
+from brisk.runtime.models.sequences import OpenSequence, State
+from brisk.runtime.peers.connections import Connections, Peer
+from brisk.runtime.peers.tensors import write_tensors
+from brisk.scheduling.job import Job, JobClass, JobState, more_urgent
 from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import ReadyQueue, retry_hint
 from brisk.segments.values import Value
@@ -38,6 +39,78 @@ MAX_MESSAGE_CHARACTERS = 4096
 MAX_EXITS_CHARACTERS = 1000
 CANCELLED = "the client cancelled the request"
 
+REQUESTS = "requests"
+"""The lane of the spans of whole requests."""
+
+
+ProfileKey = tuple[str, tuple[tuple[int, ...], ...]]
+"""A model, and the shapes of a run's inputs."""
+
+
+@dataclass(slots=True, eq=False)
+class Request(Job):
+    """``sequence``: the one it is a step of, where the model has states. ``is_alone``: joined to
+    others, it has failed; only the bad one shall."""
+
+    peer: Peer
+    record: Infer
+    binding: Binding
+    mark: memoryview
+    sequence: OpenSequence | None = None
+    is_alone: bool = False
+
+    @property
+    def label(self) -> str:
+        """What it is called in traces, in its stub, too."""
+        return f"request {self.record.request} of process {self.peer.pid}"
+
+    @property
+    def rows(self) -> int:
+        """Size of the batch dimension; 0 where the request has none."""
+        inputs = self.record.form.inputs
+        return inputs[0].shape[0] if inputs and inputs[0].shape else 0
+
+    @property
+    def profile_key(self) -> ProfileKey:
+        """Names the profile of a run of it alone."""
+        return self.binding.key, tuple(tensor.shape for tensor in self.record.form.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What its run has to make: what is asked for, and the next state."""
+        asked = self.record.form.outputs
+        if self.sequence is None:
+            return asked
+        return tuple(dict.fromkeys((*asked, *self.sequence.outputs.values())))
+
+    def inputs(self) -> Mapping[str, Value]:
+        """Raises as ``InputViews.read`` does."""
+        values = self.peer.inputs.read(self.record)
+        return values if self.sequence is None else {**values, **self.sequence.state}
+
+    def divide(self, values: Mapping[str, Value]) -> tuple[Mapping[str, Value], State | None]:
+        """What its run has made: what is asked for, and its sequence's next state.
+
+        That is a copy: an answer may be a view of memory that others write to.
+        """
+        if self.sequence is None:
+            return values, None
+        state = {name: values[made].copy() for name, made in self.sequence.outputs.items()}
+        return {name: values[name] for name in self.record.form.outputs}, state
+
+
+class JobListener(Protocol):
+    """Who is told of requests as they come and go, and may refuse one."""
+
+    def check(self, job: Request) -> None:
+        """Raise UnavailableError where it is known that the request cannot be in time."""
+
+    def admitted(self, job: Request) -> None:
+        """A request has been taken in."""
+
+    def ended(self, job: Request) -> None:
+        """A request that was admitted has been answered, or its peer has gone."""
+
 
 class RequestTable:
     """``queue`` holds those that wait; every one in flight is among its peer's ``jobs``."""
@@ -46,12 +119,12 @@ class RequestTable:
         self,
         transport: Connections,
         bound: int,
-        controller: PreemptionController,
+        listener: JobListener,
         profiles: ProfileTable,
     ) -> None:
         self.queue: ReadyQueue[Request] = ReadyQueue(bound)
         self._transport = transport
-        self._controller = controller
+        self._listener = listener
         self._profiles = profiles
         self._behind: dict[int, Request] = {}
         """Those that wait for another one of their sequence, and not in the queue."""
@@ -99,11 +172,11 @@ class RequestTable:
                 self._leave_sequence(job)
                 raise
         peer.jobs[record.request] = job
-        self._controller.admitted(job)
+        self._listener.admitted(job)
 
     def _admit_new(self, job: Request) -> None:
         """Queue a job that no worker has had; UnavailableError says when to try again."""
-        self._controller.check(job)
+        self._listener.check(job)
         model = job.binding.model
         try:
             shed = self.queue.add(job, model.max_queue_size, model.name)
@@ -148,7 +221,7 @@ class RequestTable:
     def cancel(self, peer: Peer, request: int) -> bool:
         """End a job that waits or runs; False where there is none, or none any more."""
         job = peer.jobs.get(request)
-        if job is None:
+        if not isinstance(job, Request):
             return False
         self._withdraw(job)
         self.fail(job, CancelledError(CANCELLED))
@@ -219,6 +292,18 @@ class RequestTable:
             INCIDENTS.note(f"request of model '{job.binding.model.name}': {error}")
         self.refuse(job.peer, job.record.request, error)
 
+    def fail_run(self, job: Request, error: Exception) -> None:
+        """A run of the job alone has raised ``error``. A peer that named memory it has not is
+        dropped.
+        """
+        told = shortage(error, f"a request of model '{job.binding.model.name}'") or error
+        if not isinstance(told, BriskError):
+            told = InternalError(f"{type(error).__name__}: {error}")
+        if job.state is JobState.RUNNING:
+            self.fail(job, told)
+        if isinstance(told, ProtocolError):
+            self._transport.drop(job.peer, str(told))
+
     def retry(self, job: Request) -> None:
         """Queue a running job again, to run alone."""
         reset_mark(job.mark)
@@ -234,19 +319,27 @@ class RequestTable:
     def forget(self, peer: Peer) -> None:
         """End everything of a peer that has gone, unanswered."""
         for job in peer.jobs.values():
+            assert isinstance(job, Request)
             self._withdraw(job)
             self._behind.pop(job.number, None)
             job.state = JobState.ENDED
-            self._controller.ended(job)
+            self._listener.ended(job)
         peer.jobs.clear()
 
     def _end(self, job: Request, answered_ns: int) -> None:
         job.state = JobState.ENDED
         if SPANS.is_on:
-            trace_answer(job, answered_ns)
+            _trace_answer(job, answered_ns)
         del job.peer.jobs[job.record.request]
-        self._controller.ended(job)
+        self._listener.ended(job)
         self._leave_sequence(job)
+
+
+def _trace_answer(job: Request, answered_ns: int) -> None:
+    """A request was answered, well or not, just after ``answered_ns``."""
+    model = job.binding.model
+    text = f"{model.name} {model.version}, {job.job_class.value}"
+    SPANS.add(REQUESTS, text, job.arrival_ns, answered_ns, job.label, job.record.trace_context)
 
 
 def load_failed(model: int, error: BriskError) -> LoadFailed:

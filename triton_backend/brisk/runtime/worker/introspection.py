@@ -18,9 +18,9 @@ from brisk.protocol.runtime_paths import Role
 from brisk.protocol.status import Incident, ModelStatus, RunStatus, Status
 from brisk.runtime.models.entry import SessionEntry
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.requests.connections import Connections, Peer
+from brisk.runtime.peers.connections import Connections, Peer
+from brisk.runtime.requests.batch import RunsInProgress
 from brisk.runtime.requests.table import RequestTable
-from brisk.runtime.worker.batch import Run
 from brisk.runtime.worker.relay import Step
 from brisk.telemetry import STATISTICS, metrics
 from brisk.telemetry.events import INCIDENTS, SPANS
@@ -41,8 +41,8 @@ _Told = TypeVar("_Told")
 
 @dataclass(slots=True, eq=False)
 class Observation:
-    """Answers questions about the worker. ``runs``, ``aside`` and ``beside`` are the worker's own
-    lists, only read here.
+    """Answers questions about the worker. ``runs`` and ``aside`` are the worker's own, only read
+    here.
 
     ``readers``: by the process number of a server, which of its stubs is told the news.
     """
@@ -53,8 +53,7 @@ class Observation:
     transport: Connections
     sessions: SessionTable
     requests: RequestTable
-    runs: Sequence[Run]
-    beside: Sequence[Run]
+    runs: RunsInProgress
     aside: Sequence[Step]
     started_ns: int = field(default_factory=time.monotonic_ns)
     readers: dict[int, Peer] = field(default_factory=dict)
@@ -99,6 +98,7 @@ class Observation:
         now_ns = time.monotonic_ns()
         entries = list(self.sessions.entries())
         users = {each.peer.number for entry in entries for each in entry.bindings}
+        leading = self.runs.leading
         incidents = INCIDENTS.newest(min(question.incidents, MAX_INCIDENTS))
         status = Status(
             pid=os.getpid(),
@@ -114,11 +114,11 @@ class Observation:
                     model=run.jobs[0].binding.model.name,
                     job_class=run.job_class.value,
                     requests=len(run.jobs),
-                    is_parked=run in self.runs[:-1],
+                    is_parked=run in leading[:-1],
                     running_ns=now_ns - run.started_ns,
                     layers_done=run.frame.position,
                 )
-                for run in (*(step.run for step in self.aside), *self.beside, *self.runs)
+                for run in (*(step.run for step in self.aside), *self.runs.beside, *leading)
             ),
             incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )

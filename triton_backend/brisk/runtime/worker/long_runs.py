@@ -14,9 +14,9 @@ from brisk import telemetry
 from brisk.errors import UnavailableError
 from brisk.os_priority import Precedence, computed_ns
 from brisk.runtime.log import LOGGER
-from brisk.runtime.preemption.controller import PreemptionController
+from brisk.runtime.preemption.controllers import PreemptionController
+from brisk.runtime.requests.batch import Run, RunsInProgress
 from brisk.runtime.requests.table import RequestTable
-from brisk.runtime.worker.batch import Run
 from brisk.runtime.worker.relay import Step
 from brisk.scheduling.job import more_urgent
 from brisk.telemetry import metrics
@@ -44,16 +44,14 @@ class LongRuns:
     def __init__(
         self,
         requests: RequestTable,
-        runs: list[Run],
-        beside: list[Run],
+        runs: RunsInProgress,
         controller: PreemptionController,
         precedence: Precedence,
     ) -> None:
-        """``runs``: the worker's; the last one computes, those before it are parked. ``beside``:
-        those of its companions."""
+        """``runs``: the worker's."""
         self._requests = requests
-        self._runs = runs
-        self._beside = beside
+        self._runs = runs.leading
+        self._beside = runs.beside
         self._controller = controller
         self._precedence = precedence
         self.aside: list[Step] = []

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from brisk.os_priority import computed_ns
-from brisk.runtime.worker.batch import Run
+from brisk.runtime.requests.batch import Run
 from brisk.segments.frame import RunControl, control
 
 LOOK_S = 0.02

@@ -19,11 +19,10 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from weakref import WeakKeyDictionary
 
-from brisk.runtime.models.session import Servable
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.models.yielding import LoneLoad
-from brisk.runtime.requests.table import RequestTable
-from brisk.runtime.worker.batch import Request, Run
+from brisk.runtime.requests.batch import Run, RunsInProgress
+from brisk.runtime.requests.table import Request, RequestTable
+from brisk.runtime.sessions.session import Servable
 from brisk.runtime.worker.relay import Relay, Step
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.profile import ProfileTable
@@ -54,14 +53,13 @@ class SideBySide:
         requests: RequestTable,
         profiles: ProfileTable,
         sessions: SessionTable,
-        lone: LoneLoad,
-        leading: list[Run],
-        runs: list[Run],
+        is_held: Callable[[], bool],
+        runs: RunsInProgress,
         begin: Callable[[], Run | None],
         conclude: Callable[[Step], None],
     ) -> None:
         """``processors``: of which the leader computes on one; 1: all goes in turns.
-        ``leading``: the leader's runs, of which the last one computes; ``runs``: empty. ``begin``:
+        ``is_held``: whether no run may begin, for a load. ``runs``: the worker's. ``begin``:
         begins the normal job whose turn is next, narrow; None where it has failed at once.
         ``conclude``: answers what has been computed.
         """
@@ -70,13 +68,13 @@ class SideBySide:
         self._requests = requests
         self._profiles = profiles
         self._sessions = sessions
-        self._lone = lone
+        self._is_held = is_held
         self._begin = begin
         self._conclude = conclude
         self._idle: list[SimpleQueue[Run]] = []
         """Of each companion that waits, where it finds a run."""
-        self._leading = leading
-        self.runs = runs
+        self._leading = runs.leading
+        self.runs = runs.beside
         self.steps: list[Step] = []
         self._urgent_ns = -CALM_NS
         self._crowded_ns: WeakKeyDictionary[Servable, int] = WeakKeyDictionary()
@@ -139,7 +137,7 @@ class SideBySide:
     def may_begin(self) -> bool:
         """Whether something waits that may begin beside what goes on."""
         first = self._requests.queue.peek()
-        return not (first is None or self._lone.is_wanted or self.holds(first))
+        return not (first is None or self._is_held() or self.holds(first))
 
     def holds(self, job: Request) -> bool:
         """Whether a run of it has to wait for companions, to be alone (``takes``)."""
@@ -201,6 +199,6 @@ class SideBySide:
         """What a companion begins by itself, while the leader computes on one processor."""
         first = self._requests.queue.peek()
         leader_is_narrow = self._leading and self._leading[-1].is_narrow
-        if first is None or self._lone.is_wanted or not (leader_is_narrow and self.takes(first)):
+        if first is None or self._is_held() or not (leader_is_narrow and self.takes(first)):
             return None
         return self._begin()

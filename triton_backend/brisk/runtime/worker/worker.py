@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from brisk.errors import BriskError, InternalError, ProtocolError
 from brisk.os_priority import Precedence
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.early_exit.audits import Auditor, Audits
@@ -21,17 +20,16 @@ from brisk.runtime.log import LOGGER
 from brisk.runtime.models.load_watch import ABANDONED_S
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
+from brisk.runtime.peers.connections import Connections, retire_orphans
 from brisk.runtime.pipelines.loading import PipelineLoads
-from brisk.runtime.preemption.controller import PreemptionController
+from brisk.runtime.preemption.controllers import PreemptionController
 from brisk.runtime.preemption.gate import RECHECK_S
-from brisk.runtime.preemption.memory_limit import shortage
-from brisk.runtime.requests.connections import Connections, retire_orphans
-from brisk.runtime.requests.dispatcher import Dispatcher
+from brisk.runtime.requests.batch import Run, RunsInProgress, begin_run, take_batch
 from brisk.runtime.requests.offering import Offering
-from brisk.runtime.requests.table import RequestTable
+from brisk.runtime.requests.table import Request, RequestTable
+from brisk.runtime.sessions.device import LaunchQueue, has_lost_device
 from brisk.runtime.settings import Settings
-from brisk.runtime.worker.batch import Request, Run, begin_run, take_batch
-from brisk.runtime.worker.device import LaunchQueue, has_lost_device
+from brisk.runtime.worker.dispatcher import Dispatcher
 from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.long_runs import LongRuns
 from brisk.runtime.worker.relay import Relay, Step
@@ -68,47 +66,59 @@ class Worker:
         self._controller = controller
         self._profiles = profiles
         is_foreground = role is Role.FOREGROUND
-        caches = cache_watch(settings, is_foreground=is_foreground)
-        self._loader = Loader(
-            *(device, settings.threads, connections.wake, settings.artefacts, caches),
-            longest_s=settings.max_load_s,
-        )
-        self._pipelines = PipelineLoads(self._loader.tell)
-        self._requests = RequestTable(connections, settings.max_waiting, controller, profiles)
-        self._audits = Audits(Auditor())
-        self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
-        self._runs: list[Run] = []
-        """The last one computes; those before it are parked at their layer boundaries."""
-        self._beside: list[Run] = []
-        """Those of companions (``SideBySide``)."""
+        goes_first = is_foreground and controller.policy.stands_back
+        is_first = goes_first and device == "cpu"
+        self._progress = RunsInProgress()
+        self._runs, self._beside = self._progress.leading, self._progress.beside
         self._is_held = False
         """The run on top waits for the gate."""
+        self._loader = Loader(
+            device=device,
+            threads=settings.threads,
+            wake=connections.wake,
+            artefacts=settings.artefacts,
+            caches=cache_watch(settings, is_foreground=is_foreground),
+            longest_s=settings.max_load_s,
+            activity=self._progress,
+        )
+        self._pipelines = PipelineLoads(self._loader.tell)
+        requests = RequestTable(connections, settings.max_waiting, controller, profiles)
+        self._audits = Audits(Auditor())
+        self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
         # on a GPU a step only issues work, by the thread that has the device
         self._relay = Relay(self._take_turn, self._attend, may_hand_over=device == "cpu")
-        goes_first = is_foreground and controller.policy.stands_back
         niceness = settings.realtime_niceness if goes_first else 0
         precedence = Precedence(niceness, LOGGER.warning, lambda: self._relay.threads)
-        lists = self._runs, self._beside
-        self._long_runs = LongRuns(self._requests, *lists, controller, precedence)
-        self._sessions = SessionTable(self._loader, self._pipelines, precedence)
+        self._long_runs = LongRuns(requests, self._progress, controller, precedence)
+        sessions = SessionTable(self._loader, self._pipelines, precedence)
+        self._side = SideBySide(
+            processors=settings.threads if is_first and settings.runs_side_by_side else 1,
+            relay=self._relay,
+            requests=requests,
+            profiles=profiles,
+            sessions=sessions,
+            is_held=self._is_held_by_load,
+            runs=self._progress,
+            begin=lambda: self._begin(JobClass.NORMAL, is_narrow=True),
+            conclude=self._conclude,
+        )
+        offers = is_first and settings.computes_in_stubs
+        gate = controller.gate.descriptor if offers else None
+        offering = Offering(connections, sessions, gate)
         observation = Observation(
-            *(role, device, settings.threads, connections),
-            *(self._sessions, self._requests, self._runs),
-            beside=self._beside,
+            role=role,
+            device=device,
+            threads=settings.threads,
+            transport=connections,
+            sessions=sessions,
+            requests=requests,
+            runs=self._progress,
             aside=self._long_runs.aside,
         )
-        is_first = goes_first and device == "cpu"
-        processors = settings.threads if is_first and settings.runs_side_by_side else 1
-        self._side = SideBySide(
-            *(processors, self._relay, self._requests, profiles, self._sessions),
-            *(self._loader.lone, *lists),
-            lambda: self._begin(JobClass.NORMAL, is_narrow=True),
-            self._conclude,
+        self._dispatcher = Dispatcher(
+            connections, sessions, requests, observation, offering, compares_settings=is_foreground
         )
-        gate = controller.gate if is_first and settings.computes_in_stubs else None
-        self._offering = Offering(connections, self._sessions, gate)
-        parts = connections, self._sessions, self._requests, observation, self._offering
-        self._dispatcher = Dispatcher(*parts, compares_settings=is_foreground)
+        self._requests, self._offering = requests, offering
         self._idle_exit_ns = int(settings.idle_exit_s * 1e9)
         self._last_peer_ns = self._looked_around_ns = self._beaten_ns = time.monotonic_ns()
         self._beaten_peers = 0
@@ -138,9 +148,7 @@ class Worker:
         self._try_pipelines()
         self._requests.expire()
         self._choose()
-        self._loader.yielding.attend(self._runs or self._beside)
         self._run_top()
-        self._loader.yielding.attend(self._runs or self._beside)
         self._look_around()
 
     def _hear(self) -> None:
@@ -164,15 +172,20 @@ class Worker:
             return RECHECK_S
         if self._long_runs.aside or self._beside:
             return 0.0
-        if self._loader.lone.is_wanted:
+        if self._is_held_by_load():
             return 0.0 if self._runs else RECHECK_S
         if self._runs or self._pipelines.tried or len(self._requests.queue):
             return 0.0
         return (LOOK_INTERVAL_NS if self._connections.peers else self._idle_exit_ns) / 1e9
 
+    def _is_held_by_load(self) -> bool:
+        """All that a step asks of loads: whether no run may begin, because one is done alone."""
+        lone = self._loader.lone
+        return lone.is_used and lone.holds_runs()
+
     def _try_pipelines(self) -> None:
         """A quantum of a loading pipeline's trial, unless a real-time job is there."""
-        if not self._pipelines.tried or self._loader.lone.is_wanted:
+        if not self._pipelines.tried or self._is_held_by_load():
             return
         top = self._runs[-1].jobs[0] if self._runs else None
         present = [job for job in (top, self._requests.queue.peek()) if job is not None]
@@ -184,9 +197,7 @@ class Worker:
         """Begin the next job, with those that may be joined to it, if nothing runs or if the
         policy says so.
         """
-        if self._loader.lone.is_wanted:
-            if not self._runs and not self._beside:
-                self._loader.lone.grant()
+        if self._is_held_by_load():
             return
         queue, side = self._requests.queue, self._side
         if len(queue) > 1 and not self._runs:
@@ -230,8 +241,9 @@ class Worker:
             return
         run, began_ns = self._runs[-1], time.monotonic_ns()
         is_over = self._advance(run)
-        taken_ns = time.monotonic_ns() - began_ns
-        self._requests.queue.charge(run.job_class, run.jobs[0].model, run.share_of(taken_ns))
+        self._progress.ended_ns = ended_ns = time.monotonic_ns()
+        taken_ns = run.share_of(ended_ns - began_ns)
+        self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
         if not is_over:
             return
         self._runs.pop()
@@ -304,7 +316,7 @@ class Worker:
         self._listen(0.0)
         self._requests.expire()
         self._attend_aside()
-        is_load_waiting = self._loader.lone.is_wanted or bool(self._pipelines.tried)
+        is_load_waiting = self._is_held_by_load() or bool(self._pipelines.tried)
         return self._long_runs.attend(step, is_load_waiting=is_load_waiting)
 
     def _attend_aside(self) -> None:
@@ -317,8 +329,10 @@ class Worker:
 
     def _conclude(self, step: Step) -> None:
         """The step is over: its run is answered, or goes on behind all others."""
-        run, taken_ns = step.run, time.monotonic_ns() - step.began_ns
-        self._requests.queue.charge(run.job_class, run.jobs[0].model, run.share_of(taken_ns))
+        run, ended_ns = step.run, time.monotonic_ns()
+        self._progress.ended_ns = ended_ns
+        taken_ns = run.share_of(ended_ns - step.began_ns)
+        self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
         if not run.live:
             return
         try:
@@ -346,23 +360,12 @@ class Worker:
         if run.cached:
             kept = self._audits.keep(run.cached)
             self._sampler.sample(run.cached)
-        for job, rows, share in zip(run.jobs, run.rows, shares, strict=True):
-            if job.state is JobState.RUNNING:
-                # The state is copied before the answer goes, and counts after it: whatever fails,
-                # a request with an error has not changed it. The next one begins after this.
-                asked, state = job.divide(share)
-                answerers = run.answerers(rows)
-                self._requests.succeed(job, asked, run.started_ns, finished_ns, answerers)
-                if state is not None and job.sequence is not None:
-                    job.sequence.state = state
+        run.answer(self._requests, shares, finished_ns)
         if run.cached:
             self._audits.note(run.cached, kept)
 
     def _fail(self, jobs: list[Request], error: Exception) -> None:
-        """Answer a job alone; jobs that were joined are tried again, each on its own.
-
-        A peer that named memory it has not is dropped.
-        """
+        """Answer a job alone; jobs that were joined are tried again, each on its own."""
         if len(jobs) > 1:
             for job in jobs:
                 if job.state is JobState.RUNNING:
@@ -371,13 +374,7 @@ class Worker:
         if has_lost_device(error):  # what is replayed finds another
             self._long_runs.lose_device(error)
         (job,) = jobs
-        told = shortage(error, f"a request of model '{job.binding.model.name}'") or error
-        if not isinstance(told, BriskError):
-            told = InternalError(f"{type(error).__name__}: {error}")
-        if job.state is JobState.RUNNING:
-            self._requests.fail(job, told)
-        if isinstance(told, ProtocolError):
-            self._connections.drop(job.peer, str(told))
+        self._requests.fail_run(job, error)
 
     def _look_around(self) -> None:
         """What is looked after once a second, between runs where there is such a moment."""

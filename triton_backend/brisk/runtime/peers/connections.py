@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from brisk.errors import ProtocolError
 from brisk.protocol.channel import Receiver, check_peer, send_bytes
@@ -18,10 +18,8 @@ from brisk.protocol.records import Record, Region
 from brisk.protocol.shared_memory import Arena, ArenaView
 from brisk.protocol.stub_process import birth_of, end_orphan
 from brisk.runtime.log import LOGGER
-from brisk.runtime.requests.tensors import InputViews
-
-if TYPE_CHECKING:
-    from brisk.runtime.worker.batch import Request
+from brisk.runtime.peers.tensors import InputViews
+from brisk.scheduling.job import Job
 
 SPIN_NS = 100_000
 
@@ -83,7 +81,7 @@ class Peer:
     view: ArenaView = field(default_factory=ArenaView)
     inputs: InputViews = field(init=False)
     arena: Arena = field(default_factory=Arena)
-    jobs: dict[int, Request] = field(default_factory=dict)
+    jobs: dict[int, Job] = field(default_factory=dict)
     held: dict[int, Region] = field(default_factory=dict)
     outbox: deque[tuple[bytes, int | None]] = field(default_factory=deque)
     is_open: bool = True

@@ -20,7 +20,7 @@ from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.paths import open_inside
 from brisk.protocol.datatypes import DATATYPES
 from brisk.protocol.records import LoadModel, SequenceStep, StateForm, TensorForm
-from brisk.runtime.requests.tensors import read_tensor
+from brisk.runtime.peers.tensors import read_tensor
 from brisk.scheduling.job import Job
 from brisk.segments.values import Value
 

@@ -4,33 +4,33 @@ a pipeline of several.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from brisk.errors import ArtefactError, BriskError, InvalidModelError
-from brisk.graph.program import ContainerKind, Variable
-from brisk.protocol.datatypes import BY_ELEMENT_NAME
-from brisk.runtime.early_exit.early_exits import SessionCaches
-from brisk.segments.table import GiveWay, LayerTable
+import numpy as np
+
+from brisk.graph.program import Variable
+from brisk.runtime.sessions.session_caches import SessionCaches
+from brisk.segments.table import LayerTable
 from brisk.segments.values import Value
-from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
     from brisk.runtime.arrivals.arrival import ModelArrival
-    from brisk.runtime.early_exit.audits import CachedRun
     from brisk.segments.program import SegmentProgram
 
 
 class Frame(Protocol):
-    """One run, computed step by step; ``position``: steps done."""
+    """One run, computed step by step; ``position``: steps done. ``early``: itself, where learned
+    caches may answer rows of it.
+    """
 
-    can_answer_early: bool
-
+    @property
+    def early(self) -> ExitingFrame | None: ...
     @property
     def position(self) -> int: ...
     @property
@@ -156,12 +156,10 @@ class Session(Servable):
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
     ) -> Sequence[CachedRun]:
-        if not frame.can_answer_early and not self.caches.collects:
+        early = frame.early
+        if early is None and not self.caches.collects:
             return ()
-        from brisk.runtime.early_exit.audits import CachedRun
-
-        exiting = cast("ExitingFrame", frame) if frame.can_answer_early else None
-        return [CachedRun(self, exiting, inputs, labels)]
+        return [CachedRun(self, early, inputs, labels)]
 
     @abstractmethod
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
@@ -179,50 +177,26 @@ class Session(Servable):
         return None
 
 
-def load_session(
-    path: Path,
-    device: str,
-    threads: int,
-    reject: Callable[[ArtefactError], None] | None,
-    give_way: GiveWay | None = None,
-    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
-) -> Session:
-    """Make the model at ``path`` runnable, and let lanes load its parts.
+@dataclass(frozen=True, slots=True, eq=False)
+class CachedRun:
+    """A finished run of a session that has, or is to have, learned caches.
 
-    ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
-    maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
-    before each part. ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom
-    operators.
-    Raises InvalidModelError and its kin where the model cannot be served.
+    ``labels``: model and version that its answers are counted under. ``frame``: None where it has
+    no learned caches yet, and samples are wanted. ``inputs`` may be the stub's memory, which goes
+    with the last answer of the run.
     """
-    started_ns = time.monotonic_ns()
+
     session: Session
-    if device != "cpu":
-        from brisk.runtime.models.gpu_session import load_gpu_session
+    frame: ExitingFrame | None
+    inputs: Mapping[str, Value]
+    labels: tuple[str, str]
 
-        session = load_gpu_session(path)
-    else:
-        from brisk.runtime.models.segment_session import load_segment_session
-
-        session = load_segment_session(path, threads, reject, give_way, tuning)
-    try:
-        for variable in (*session.inputs, *session.outputs):
-            _check_tensor(variable)
-    except BriskError:
-        session.close()
-        raise
-    session.load_ns = time.monotonic_ns() - started_ns
-    session.summary += f", runnable after {session.load_ns / 1e6:.0f} ms"
-    return session
-
-
-def _check_tensor(variable: Variable) -> None:
-    kind = variable.type
-    if kind.container is not ContainerKind.TENSOR:
-        raise InvalidModelError(
-            f"'{variable.name}' is a {kind.container.value}; Triton serves tensors only"
-        )
-    if kind.dtype is not None and kind.dtype not in BY_ELEMENT_NAME:
-        raise InvalidModelError(
-            f"'{variable.name}' is of type {kind.dtype}, for which Triton has no datatype"
-        )
+    def copies(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray] | None:
+        """Copies of the inputs, or of some rows; None where one has values that numpy has not."""
+        values = self.inputs.values()
+        if any(value.dtype.isbuiltin != 1 or value.dtype.kind == "O" for value in values):
+            return None
+        return {
+            name: value.copy() if rows is None else value[rows]
+            for name, value in self.inputs.items()
+        }

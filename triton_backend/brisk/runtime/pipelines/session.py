@@ -1,8 +1,7 @@
-"""One request of a pipeline: it steps through its nodes' frames, layer by layer.
+"""A pipeline that answers requests, and one request of it, which steps through its nodes' frames.
 
-To the worker it is a frame like any other: parked, resumed, cancelled and late at every layer
-boundary. Between two nodes the query is planned anew. Its networks are sessions shared with
-others; what they take is remembered by the shapes of requests.
+To the worker it is a session, and its runs are frames, like any other: parked, resumed, cancelled
+and late at every layer boundary. Between two nodes the query is planned anew.
 """
 
 from __future__ import annotations
@@ -11,109 +10,121 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from brisk import telemetry
-from brisk.errors import BriskError, InternalError
-from brisk.pipelines import NodeDescription, NodeSource
-from brisk.pipelines.query import Query
-from brisk.runtime.early_exit.audits import CachedRun
-from brisk.runtime.models.session import Session
-from brisk.runtime.pipelines.latency import LatencyProfile, Shapes
-from brisk.runtime.worker.device import synchronise
+from brisk.errors import InternalError, InvalidRequestError, counted
+from brisk.pipelines import NetworkSignature, NodeDescription, NodeSource, PipelineDescription
+from brisk.pipelines.query import POLICIES, NetworkVariant, Query, QueryNode, Replanning
+from brisk.runtime.pipelines.latency import Shapes
+from brisk.runtime.pipelines.networks import (
+    NetworkRun,
+    NodeNetworks,
+    PipelineNetwork,
+    shapes_of,
+)
+from brisk.runtime.sessions.session import CachedRun, Due, Frame, Servable
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 
-if TYPE_CHECKING:
-    from brisk.exits.serving.frame import ExitingFrame
-    from brisk.runtime.pipelines.loading import PipelineSession
 
+@dataclass(slots=True, eq=False)
+class PipelineSession(Servable):
+    """What a binding of a pipeline has where another one has a Session.
 
-def shapes_of(inputs: Mapping[str, Value]) -> Shapes:
-    """The kind of a request, by which latencies are remembered."""
-    return tuple(value.shape for value in inputs.values())
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineNetwork:
-    """A node's network with what it took; ``words`` name it in errors.
-
-    ``profile``: of its whole runs. ``usual``: where early answers may come, of all runs in which
-    it was the node's variant, attempts at an early answer included.
+    ``signature`` is what it takes and gives. Used by the worker's main thread alone.
     """
 
-    words: str
-    session: Session
-    profile: LatencyProfile = field(default_factory=LatencyProfile)
-    usual: LatencyProfile = field(default_factory=LatencyProfile)
+    description: PipelineDescription
+    signature: NetworkSignature
+    nodes: Mapping[str, NodeNetworks]
+    load_ns: int
+    labels: tuple[str, str]
+    threads: int = 1
+    """Of its networks' sessions."""
+    summary: str = field(init=False)
+    has_steady_runs = False  # they are as long as their time allows
 
-    def expect_ns(self, shapes: Shapes) -> int:
-        """Precondition: it has been tried."""
-        expected_ns = self.profile.expect_ns(shapes)
-        assert expected_ns is not None, f"{self.words}: it was never tried"
-        return expected_ns
+    def __post_init__(self) -> None:
+        counts = ", ".join(f"{n} ×{len(node.variants)}" for n, node in self.nodes.items())
+        milliseconds = self.load_ns / 1e6
+        self.summary = (
+            f"pipeline of {counted(len(self.nodes), 'node')} ({counts}) in {milliseconds:.0f} ms"
+        )
 
-    def named(self, error: BriskError) -> BriskError:
-        """``error`` with its name before the text."""
-        return type(error)(f"{self.words}: {error}")
-
-
-@dataclass(frozen=True, slots=True)
-class NodeNetworks:
-    description: NodeDescription
-    variants: Mapping[str, PipelineNetwork]
-    early: PipelineNetwork | None
-
-
-class NetworkRun:
-    """One run of one network, timed: its steps only, not the time it is parked."""
-
-    def __init__(
+    def start(
         self,
-        network: PipelineNetwork,
         inputs: Mapping[str, Value],
-        outputs: Sequence[str],
-        shapes: Shapes,
+        requested: Sequence[str],
         agreement: float | None = None,
-    ) -> None:
-        """``shapes``: of the request. ``agreement``: as ``Session.start`` takes it.
-
-        Raises the errors of the network's frame, with its name before their text.
+        dues: Sequence[Due] = (),
+    ) -> PipelineFrame:
+        """As ``Servable``: planned for the request that is due first, by its own time-out or else
+        by the entry's objective. Raises InvalidRequestError where names do not fit the pipeline.
         """
-        self.network = network
-        self.inputs = inputs
-        self.spent_ns = 0
-        self._shapes = shapes
-        try:
-            self.frame = network.session.start(inputs, outputs, agreement)
-        except BriskError as error:
-            raise network.named(error) from error
-        self.early = cast("ExitingFrame", self.frame) if self.frame.can_answer_early else None
-        """Its frame, where learned caches may answer."""
+        for kind, given, known in (
+            ("input", list(inputs), list(self.signature.inputs)),
+            ("output", list(requested), list(self.signature.outputs)),
+        ):
+            for name in given:
+                if name not in known:
+                    raise InvalidRequestError(
+                        f"the pipeline has no {kind} '{name}'; its {kind}s are {known}"
+                    )
+        for name in self.signature.inputs:
+            if name not in inputs:
+                raise InvalidRequestError(f"input '{name}' of the pipeline is missing")
+        objective_ns = self.description.objective_ns
+        due_ns = min(
+            each.arrival_ns + objective_ns if each.deadline_ns is None else each.deadline_ns
+            for each in dues
+        )
+        now_ns = time.monotonic_ns()
+        query = Query(
+            self.query_nodes(shapes_of(inputs), requested),
+            due_ns - now_ns,
+            now_ns,
+            POLICIES[self.description.policy],
+            Replanning(self.description.replanning),
+        )
+        return PipelineFrame(self, inputs, requested, query, agreement)
 
-    @property
-    def is_all_early(self) -> bool:
-        early = self.early
-        return early is not None and all(one.exit_index is not None for one in early.answers)
+    def cached_runs(
+        self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
+    ) -> Sequence[CachedRun]:
+        """As ``Servable``; a frame adds to them as its nodes end."""
+        return frame.cached if isinstance(frame, PipelineFrame) else ()
 
-    def step(self) -> bool:
-        """Run a layer; True after the last one, when its time has been learned.
+    def needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
+        """The nodes that the requested outputs need, in order; None: all outputs."""
+        requested = list(self.description.outputs) if requested is None else requested
+        needed = {self.description.outputs[name].node for name in requested}
+        order: list[NodeDescription] = []
+        for node in reversed(self.description.nodes):
+            if node.name in needed:
+                order.insert(0, node)
+                needed |= set(node.after)
+        return order
 
-        A run that a learned cache has shortened says nothing of a whole one.
+    def query_nodes(
+        self, shapes: Shapes, requested: Sequence[str] | None = None
+    ) -> tuple[QueryNode, ...]:
+        """What the requested outputs need, with what each variant is expected to take now: whole
+        runs with the attempt at an early answer.
         """
-        begun_ns = time.monotonic_ns()
-        try:
-            is_over = self.frame.step()
-        except BriskError as error:
-            raise self.network.named(error) from error
-        if is_over:
-            synchronise()
-        self.spent_ns += time.monotonic_ns() - begun_ns
-        if is_over and (self.early is None or not self.early.has_early_answers):
-            self.network.profile.learn(self._shapes, self.spent_ns)
-        return is_over
+        nodes = []
+        for node in self.needed(requested):
+            networks = self.nodes[node.name]
+            early_ns = 0 if networks.early is None else networks.early.expect_ns(shapes)
+            variants = []
+            for each in node.variants:
+                network = networks.variants[each.name]
+                full_ns = early_ns + network.expect_ns(shapes)
+                usual_ns = network.usual.expect_ns(shapes)
+                variants.append(NetworkVariant(each.name, each.accuracy, full_ns, usual_ns))
+            nodes.append(QueryNode(node.name, tuple(variants)))
+        return tuple(nodes)
 
 
 class PipelineFrame:
@@ -123,7 +134,8 @@ class PipelineFrame:
     as they are, and are freed when the last node that reads them has begun.
     """
 
-    can_answer_early = False
+    early = None
+    """No learned caches answer rows of it."""
 
     def __init__(
         self,

@@ -7,23 +7,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from brisk import telemetry
 from brisk.errors import InternalError, InvalidRequestError
-from brisk.protocol.records import Infer, InferForm
+from brisk.protocol.records import InferForm
 from brisk.protocol.shared_memory import reset_mark, set_mark
-from brisk.runtime.early_exit.audits import CachedRun
-from brisk.runtime.models.entry import Binding
-from brisk.runtime.models.session import Due, Frame, Servable
-from brisk.runtime.requests.connections import Peer
-from brisk.runtime.requests.sequences import OpenSequence, State
-from brisk.runtime.worker.tracing import trace_run
-from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.runtime.models.sequences import OpenSequence
+from brisk.runtime.requests.table import Request, RequestTable
+from brisk.runtime.requests.tracing import trace_run
+from brisk.runtime.sessions.session import CachedRun, Due, Frame, Servable
+from brisk.scheduling.job import JobClass, JobState
 from brisk.scheduling.profile import ProfileTable, RunProfile
 from brisk.scheduling.queue import ReadyQueue
 from brisk.segments.values import Value
@@ -32,57 +30,6 @@ from brisk.telemetry.events import SPANS
 
 if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
-
-
-ProfileKey = tuple[str, tuple[tuple[int, ...], ...]]
-"""A model, and the shapes of a run's inputs."""
-
-
-@dataclass(slots=True, eq=False)
-class Request(Job):
-    """``sequence``: the one it is a step of, where the model has states. ``is_alone``: joined to
-    others, it has failed; only the bad one shall."""
-
-    peer: Peer
-    record: Infer
-    binding: Binding
-    mark: memoryview
-    sequence: OpenSequence | None = None
-    is_alone: bool = False
-
-    @property
-    def rows(self) -> int:
-        """Size of the batch dimension; 0 where the request has none."""
-        inputs = self.record.form.inputs
-        return inputs[0].shape[0] if inputs and inputs[0].shape else 0
-
-    @property
-    def profile_key(self) -> ProfileKey:
-        """Names the profile of a run of it alone."""
-        return self.binding.key, tuple(tensor.shape for tensor in self.record.form.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """What its run has to make: what is asked for, and the next state."""
-        asked = self.record.form.outputs
-        if self.sequence is None:
-            return asked
-        return tuple(dict.fromkeys((*asked, *self.sequence.outputs.values())))
-
-    def inputs(self) -> Mapping[str, Value]:
-        """Raises as ``InputViews.read`` does."""
-        values = self.peer.inputs.read(self.record)
-        return values if self.sequence is None else {**values, **self.sequence.state}
-
-    def divide(self, values: Mapping[str, Value]) -> tuple[Mapping[str, Value], State | None]:
-        """What its run has made: what is asked for, and its sequence's next state.
-
-        That is a copy: an answer may be a view of memory that others write to.
-        """
-        if self.sequence is None:
-            return values, None
-        state = {name: values[made].copy() for name, made in self.sequence.outputs.items()}
-        return {name: values[name] for name in self.record.form.outputs}, state
 
 
 Leaving = tuple[Request, Mapping[str, Value], list[str]]
@@ -158,7 +105,7 @@ class Run:
     @property
     def early(self) -> ExitingFrame | None:
         """Its frame, where learned caches may answer."""
-        return cast("ExitingFrame", self.frame) if self.frame.can_answer_early else None
+        return self.frame.early
 
     @property
     def has_early_answers(self) -> bool:
@@ -180,6 +127,20 @@ class Run:
         """Who answered each of ``rows``; nothing where it was the model alone."""
         return [] if self.early is None else self.early.answerers(rows)
 
+    def answer(
+        self, requests: RequestTable, shares: Sequence[Mapping[str, Value]], finished_ns: int
+    ) -> None:
+        """Answer each job by its share of the results. Raises as ``RequestTable.succeed`` does."""
+        for job, rows, share in zip(self.jobs, self.rows, shares, strict=True):
+            if job.state is JobState.RUNNING:
+                # The state is copied before the answer goes, and counts after it: whatever fails,
+                # a request with an error has not changed it. The next one begins after this.
+                asked, state = job.divide(share)
+                answerers = self.answerers(rows)
+                requests.succeed(job, asked, self.started_ns, finished_ns, answerers)
+                if state is not None and job.sequence is not None:
+                    job.sequence.state = state
+
     def split(self, results: Mapping[str, Value]) -> list[Mapping[str, Value]]:
         """Each job's rows of the results.
 
@@ -200,6 +161,20 @@ class Run:
             {name: value[rows.start : rows.stop] for name, value in results.items()}
             for rows in self.rows
         ]
+
+
+@dataclass(slots=True, eq=False)
+class RunsInProgress:
+    """What a worker computes: changed by whoever has its baton, read by threads of loads, too.
+
+    ``leading``: of the thread that leads; the last one computes, those before it are parked at
+    their layer boundaries. ``beside``: of companions (``SideBySide``). ``ended_ns``: when a
+    stretch of computing has ended last.
+    """
+
+    leading: list[Run] = field(default_factory=list)
+    beside: list[Run] = field(default_factory=list)
+    ended_ns: int = 0
 
 
 LONGEST_JOINED_NS = 20_000_000

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
-from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.identity import MOST_DEATHS, copy_at, exchange_attempt
-from brisk.runtime.models.session import Due, Frame, Session
+from brisk.runtime.sessions.identity import MOST_DEATHS, copy_at, exchange_attempt
+from brisk.runtime.sessions.session import Due, Frame, Session
+from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.prepared.form import PreparedModel, find_prepared, prepared_name
 from brisk.segments.prepared.sharing import may_have_siblings

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from brisk.errors import InvalidConfigurationError, UnavailableError
-from brisk.runtime.models.session import Frame
+from brisk.runtime.sessions.session import Frame
 from brisk.scheduling.job import JobClass
 
 if TYPE_CHECKING:

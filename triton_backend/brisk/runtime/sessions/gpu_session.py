@@ -13,11 +13,11 @@ from brisk.errors import InvalidModelError
 from brisk.gpu.driver import CudaError, Stream
 from brisk.gpu.network import CapturedNetwork, CapturedRun, Instance
 from brisk.ownership import make_private
-from brisk.runtime.early_exit.early_exits import SessionCaches
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.identity import note_of
-from brisk.runtime.models.session import Due, Frame, Session
-from brisk.runtime.worker.device import PROVIDER, gpu
+from brisk.runtime.sessions.device import PROVIDER, gpu
+from brisk.runtime.sessions.identity import note_of
+from brisk.runtime.sessions.session import Due, Frame, Session
+from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
 from brisk.segments.opening import Provider

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from brisk.exits.cascade import Cascade
     from brisk.exits.serving.frame import ExitingFrame
     from brisk.exits.serving.lane import LookUpLane
-    from brisk.runtime.early_exit.served_caches import ServedCaches
+    from brisk.runtime.sessions.served_caches import ServedCaches
 
 
 class Change(str, Enum):

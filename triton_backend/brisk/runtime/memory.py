@@ -1,18 +1,24 @@
-"""A bound on the background worker's memory, and the error of a request that ran into it."""
+"""A worker's memory: its bound, the error of a request that ran into it, what is given back."""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import re
 import resource
 from pathlib import Path
+from typing import ClassVar
 
 from brisk.errors import BriskError, UnavailableError
+from brisk.posix import libc
 
 MIB = 1024 * 1024
 
 OUT_OF_MEMORY_SCORE = 500
 """Added to the worker's badness, of at most 1000: the kernel ends it before any other of ours."""
+
+SPARE_BYTES = 64 << 20
+"""Of freed memory that the heap may keep: less is not worth what runs pay to have it again."""
 
 _SHORTAGE = re.compile(
     r"can't allocate memory|bad_alloc|out of memory|cannot allocate memory|Unable to allocate"
@@ -59,3 +65,24 @@ def shortage(error: BaseException, what: str) -> BriskError | None:
             return UnavailableError(f"not enough memory for {what}: {bound}")
         cause = cause.__cause__
     return None
+
+
+def give_back(spare: int = SPARE_BYTES) -> bool:
+    """Return the heap's free memory to the system, if it is more than ``spare``.
+
+    False, changing nothing, where it is not, or the C library cannot tell.
+    """
+    library = libc()
+    if not hasattr(library, "mallinfo2"):  # glibc before 2.33, or another C library
+        return False
+    library.mallinfo2.restype = _Statistics
+    if library.mallinfo2().fields[8] <= spare:
+        return False
+    library.malloc_trim(0)
+    return True
+
+
+class _Statistics(ctypes.Structure):
+    """``struct mallinfo2``; its ninth field is ``fordblks``, bytes of the heap that are free."""
+
+    _fields_: ClassVar = [("fields", ctypes.c_size_t * 10)]

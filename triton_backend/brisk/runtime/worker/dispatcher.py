@@ -27,14 +27,13 @@ from brisk.protocol.records import PROTOCOL_VERSION
 from brisk.protocol.shared_memory import checked_mark
 from brisk.protocol.stub_process import birth_of
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.entry import Binding
-from brisk.runtime.models.loader import LoadArrival, LoadCompletion, Outcome
-from brisk.runtime.models.session import Servable
+from brisk.runtime.memory import shortage
+from brisk.runtime.models.entry import Binding, LoadArrival, LoadCompletion, Outcome
 from brisk.runtime.models.table import SessionTable
-from brisk.runtime.preemption.memory_limit import shortage
-from brisk.runtime.requests.connections import Arrival, Connections, Departure, Peer
+from brisk.runtime.peers.connections import Arrival, Connections, Departure, Peer
 from brisk.runtime.requests.offering import Offering
 from brisk.runtime.requests.table import CANCELLED, RequestTable, load_failed
+from brisk.runtime.sessions.session import Servable
 from brisk.runtime.worker.introspection import Observation
 from brisk.scheduling.job import JobClass
 from brisk.scheduling.queue import DEFAULT_BOUND

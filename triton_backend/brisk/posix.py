@@ -1,0 +1,34 @@
+"""Calls of the C library that Python's own modules have not."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    """The process's C library; ``ctypes.get_errno`` tells of a call that has failed."""
+    import ctypes  # a stub's start does without
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send the signal to this process when the thread that started it ends.
+
+    Where that has ended already, nothing is sent: the caller looks at its parent afterwards.
+    """
+    libc().prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+
+
+def name_process(name: str) -> None:
+    """What ``top`` calls the process, at most 15 characters."""
+    libc().prctl(_PR_SET_NAME, name.encode())

@@ -1,0 +1,102 @@
+"""The networks of a pipeline's nodes, and one run of one of them.
+
+They are sessions shared with others; what they take is remembered by the shapes of requests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from brisk.errors import BriskError
+from brisk.pipelines import NodeDescription
+from brisk.runtime.pipelines.latency import LatencyProfile, Shapes
+from brisk.runtime.sessions.device import synchronise
+from brisk.runtime.sessions.session import Session
+from brisk.segments.values import Value
+
+
+def shapes_of(inputs: Mapping[str, Value]) -> Shapes:
+    """The kind of a request, by which latencies are remembered."""
+    return tuple(value.shape for value in inputs.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineNetwork:
+    """A node's network with what it took; ``words`` name it in errors.
+
+    ``profile``: of its whole runs. ``usual``: where early answers may come, of all runs in which
+    it was the node's variant, attempts at an early answer included.
+    """
+
+    words: str
+    session: Session
+    profile: LatencyProfile = field(default_factory=LatencyProfile)
+    usual: LatencyProfile = field(default_factory=LatencyProfile)
+
+    def expect_ns(self, shapes: Shapes) -> int:
+        """Precondition: it has been tried."""
+        expected_ns = self.profile.expect_ns(shapes)
+        assert expected_ns is not None, f"{self.words}: it was never tried"
+        return expected_ns
+
+    def named(self, error: BriskError) -> BriskError:
+        """``error`` with its name before the text."""
+        return type(error)(f"{self.words}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNetworks:
+    description: NodeDescription
+    variants: Mapping[str, PipelineNetwork]
+    early: PipelineNetwork | None
+
+
+class NetworkRun:
+    """One run of one network, timed: its steps only, not the time it is parked."""
+
+    def __init__(
+        self,
+        network: PipelineNetwork,
+        inputs: Mapping[str, Value],
+        outputs: Sequence[str],
+        shapes: Shapes,
+        agreement: float | None = None,
+    ) -> None:
+        """``shapes``: of the request. ``agreement``: as ``Session.start`` takes it.
+
+        Raises the errors of the network's frame, with its name before their text.
+        """
+        self.network = network
+        self.inputs = inputs
+        self.spent_ns = 0
+        self._shapes = shapes
+        try:
+            self.frame = network.session.start(inputs, outputs, agreement)
+        except BriskError as error:
+            raise network.named(error) from error
+        self.early = self.frame.early
+        """Its frame, where learned caches may answer."""
+
+    @property
+    def is_all_early(self) -> bool:
+        early = self.early
+        return early is not None and all(one.exit_index is not None for one in early.answers)
+
+    def step(self) -> bool:
+        """Run a layer; True after the last one, when its time has been learned.
+
+        A run that a learned cache has shortened says nothing of a whole one.
+        """
+        begun_ns = time.monotonic_ns()
+        try:
+            is_over = self.frame.step()
+        except BriskError as error:
+            raise self.network.named(error) from error
+        if is_over:
+            synchronise()
+        self.spent_ns += time.monotonic_ns() - begun_ns
+        if is_over and (self.early is None or not self.early.has_early_answers):
+            self.network.profile.learn(self._shapes, self.spent_ns)
+        return is_over

@@ -1,0 +1,78 @@
+"""Which kind of session a model gets: the one place that knows them all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from brisk.errors import ArtefactError, BriskError, InvalidModelError
+from brisk.graph.program import ContainerKind, Variable
+from brisk.protocol.datatypes import BY_ELEMENT_NAME
+from brisk.runtime.sessions.session import Session
+from brisk.segments.table import GiveWay
+from brisk.settings import COURIER_SOCKET, runtime_directory
+from brisk.tuning import SessionTuning
+
+
+def load_session(
+    path: Path,
+    device: str,
+    threads: int,
+    reject: Callable[[ArtefactError], None] | None,
+    give_way: GiveWay | None = None,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+) -> Session:
+    """Make the model at ``path`` runnable, and let lanes load its parts.
+
+    ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
+    maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
+    before each part. ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom
+    operators.
+    Raises InvalidModelError and its kin where the model cannot be served.
+    """
+    started_ns = time.monotonic_ns()
+    session: Session
+    if device != "cpu":
+        from brisk.runtime.sessions.gpu_session import load_gpu_session
+
+        session = load_gpu_session(path)
+    else:
+        from brisk.runtime.sessions.segment_session import load_segment_session
+
+        session = load_segment_session(path, threads, reject, give_way, tuning)
+    try:
+        for variable in (*session.inputs, *session.outputs):
+            _check_tensor(variable)
+    except BriskError:
+        session.close()
+        raise
+    session.load_ns = time.monotonic_ns() - started_ns
+    session.summary += f", runnable after {session.load_ns / 1e6:.0f} ms"
+    return session
+
+
+def _check_tensor(variable: Variable) -> None:
+    kind = variable.type
+    if kind.container is not ContainerKind.TENSOR:
+        raise InvalidModelError(
+            f"'{variable.name}' is a {kind.container.value}; Triton serves tensors only"
+        )
+    if kind.dtype is not None and kind.dtype not in BY_ELEMENT_NAME:
+        raise InvalidModelError(
+            f"'{variable.name}' is of type {kind.dtype}, for which Triton has no datatype"
+        )
+
+
+def import_what_files_need() -> None:
+    """Import what reading a model's own file needs besides, ``onnx`` above all: 60 ms.
+
+    A start from a prepared form does without; a worker imports it when it has a calm moment.
+    """
+    import onnx
+
+    import brisk.segments.model.sources
+
+    onnx.defs.has("Identity")  # registers all operators: 10 ms of the first model
+    if (runtime_directory() / COURIER_SOCKET).exists():
+        import brisk.runtime.arrivals.arrival  # noqa: F401  # for models that lie elsewhere
