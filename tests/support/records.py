@@ -7,7 +7,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
 
-from brisk.protocol.codec import MAX_INTEGER
+from brisk.protocol.channel import MAX_INTEGER
 from brisk.protocol.records import (
     RECORD_TYPES,
     Infer,

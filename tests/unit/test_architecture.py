@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,21 +15,34 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "triton_backend" / "brisk"
 CLIENT = ROOT / "client" / "brisk_client"
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+ROOTS = {"brisk_client": CLIENT}
+"""Of the packages beside ``brisk`` that may have rooms."""
+
 _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
+_FLOORS = re.compile(r"(?P<package>[a-z_.]+): (?P<floors>[a-z_]+(?:(?:, | \| )[a-z_]+)+)")
+
+KNOWN_CIRCLES = {"brisk.cli", "brisk.copies", "brisk.segments.prepared", "brisk.stub"}
+"""Packages with files that still import each other in a circle."""
 
 THIN = (
     *("stub", "pipelines", "protocol", "telemetry", "paths", "errors"),
-    *("ownership", "tuning", "ort_format", "os_priority", "settings"),
+    *("ownership", "tuning", "ort_format", "os_priority", "posix", "scheduling", "settings"),
 )
 """What runs inside Triton's stub, on whatever Python Triton has."""
 
 
+def read_block(name: str) -> list[str]:
+    """The lines of a block of ARCHITECTURE.md."""
+    pattern = rf"^```{name}\n(.*?)^```"
+    block = re.search(pattern, ARCHITECTURE.read_text(), re.DOTALL | re.MULTILINE)
+    assert block is not None, f"ARCHITECTURE.md has no ```{name} block"
+    return block[1].splitlines()
+
+
 def read_layers() -> dict[str, list[str]]:
     """The ``layers`` block: package name to the names it may import, from top to bottom."""
-    block = re.search(r"^```layers\n(.*?)^```", ARCHITECTURE.read_text(), re.DOTALL | re.MULTILINE)
-    assert block is not None, "ARCHITECTURE.md has no ```layers block"
     layers = {}
-    for line in block[1].splitlines():
+    for line in read_block("layers"):
         match = _LINE.fullmatch(line.strip())
         assert match is not None, f"not of the form 'name: imports a, b': {line!r}"
         names = [name.strip() for name in match["allowed"].split(",")]
@@ -37,6 +51,19 @@ def read_layers() -> dict[str, list[str]]:
 
 
 LAYERS = read_layers()
+
+
+def read_rooms() -> dict[str, list[list[str]]]:
+    """The ``rooms`` block: a package's sub-packages and modules, floor by floor, highest first."""
+    rooms = {}
+    for line in read_block("rooms"):
+        match = _FLOORS.fullmatch(line.strip())
+        assert match is not None, f"not of the form 'package: a | b, c | d': {line!r}"
+        rooms[match["package"]] = [floor.split(", ") for floor in match["floors"].split(" | ")]
+    return rooms
+
+
+ROOMS = read_rooms()
 
 
 def files_of(layer: str) -> list[Path]:
@@ -126,6 +153,129 @@ def test_a_package_does_without(layer: str, foreign: str) -> None:
     for file in files_of(layer):
         for line, module in imported_modules(file):
             assert module.split(".")[0] != foreign, f"{file.relative_to(ROOT)}:{line}"
+
+
+def rooms_of(package: str) -> dict[str, list[Path]]:
+    """The files of each sub-package and of each module of ``package``."""
+    folder = ROOTS.get(package) or PACKAGE.joinpath(*package.split("."))
+    modules = {path.stem: [path] for path in folder.glob("*.py") if path.stem != "__init__"}
+    packages = {path.name: sorted(path.rglob("*.py")) for path in folder.iterdir()}
+    return modules | {name: files for name, files in packages.items() if files}
+
+
+def imported_rooms(package: str) -> dict[str, set[str]]:
+    """Of each room of ``package`` the others that it imports, for their types alone, too."""
+    prefix = f"{package}." if package in ROOTS else f"brisk.{package}."
+    rooms = rooms_of(package)
+    return {
+        room: {
+            name.removeprefix(prefix).split(".")[0]
+            for file in files
+            for name in imported_names(file)
+            if name.startswith(prefix)
+        }
+        & rooms.keys() - {room}
+        for room, files in rooms.items()
+    }
+
+
+def imported_names(file: Path) -> Iterator[str]:
+    """Every module that ``file`` imports, and every name that it takes from one."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_room_stands_on_a_floor(package: str) -> None:
+    named = [room for floor in ROOMS[package] for room in floor]
+    assert sorted(named) == sorted(rooms_of(package))
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_room_imports_only_lower_floors(package: str) -> None:
+    floor_of = {room: number for number, floor in enumerate(ROOMS[package]) for room in floor}
+    wrong = [
+        f"{package}.{room} imports {other}, which is not below it"
+        for room, others in imported_rooms(package).items()
+        for other in sorted(others)
+        if floor_of[other] <= floor_of[room]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_no_room_stands_higher_than_it_must(package: str) -> None:
+    """A floor above what a room imports would be a permission that nobody needs."""
+    floors = ROOMS[package]
+    imported = imported_rooms(package)
+    wrong = [
+        f"{package}.{room} imports nothing of the floor below it: {', '.join(below)}"
+        for floor, below in itertools.pairwise(floors)
+        for room in floor
+        if imported[room].isdisjoint(below)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def read_first(file: Path, modules: Collection[str]) -> Iterator[str]:
+    """Those of ``modules`` that ``file`` imports; a package only where a name of it is taken."""
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module in modules:
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name if name in modules else node.module for name in names)
+
+
+def circles(imports: dict[str, set[str]]) -> list[set[str]]:
+    """Modules that import each other, in groups: Tarjan's strongly connected components."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = lowest[module] = len(order)
+        stack.append(module)
+        for other in imports[module]:
+            if other not in order:
+                visit(other)
+                lowest[module] = min(lowest[module], lowest[other])
+            elif other in stack:
+                lowest[module] = min(lowest[module], order[other])
+        if lowest[module] == order[module]:
+            start = stack.index(module)
+            found.append(set(stack[start:]))
+            del stack[start:]
+
+    for module in imports:
+        if module not in order:
+            visit(module)
+    return [circle for circle in found if len(circle) > 1]
+
+
+def package_of(modules: set[str]) -> str:
+    """The one that all of ``modules`` are in."""
+    levels = zip(*(module.split(".") for module in modules), strict=False)
+    return ".".join(names[0] for names in levels if len(set(names)) == 1)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    """A file can be read once all that it imports has been."""
+    files = {
+        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file
+        for file in PACKAGE.rglob("*.py")
+    }
+    modules = {name.removesuffix(".__init__"): file for name, file in files.items()}
+    imports = {
+        name: {module for module in read_first(file, modules) if module != name}
+        for name, file in modules.items()
+    }
+    assert {package_of(circle) for circle in circles(imports)} == KNOWN_CIRCLES
 
 
 def test_the_client_imports_no_command_and_only_commands_import_the_client() -> None:

@@ -58,7 +58,7 @@ def engine(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
 
 def _engine(place: Place, path: Path, queues: Mapping[Any, Any]) -> dict[str, Any]:
     from brisk.runtime.sessions.gpu_session import load_gpu_session
-    from brisk.scheduling.job import JobClass
+    from brisk.scheduling.job_class import JobClass
 
     begun = time.perf_counter()
     session = load_gpu_session(path)

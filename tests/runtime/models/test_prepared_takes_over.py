@@ -13,7 +13,7 @@ from brisk.artefacts import store
 from brisk.artefacts.content import writable_folder
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
-from brisk.runtime.models.background_prepare import Preparation, SegmentPreparer
+from brisk.runtime.models.background_prepare import PreparationTask, SegmentPreparer
 from brisk.segments.prepared import preparation
 from brisk.segments.prepared.form import find_prepared
 from brisk.stub.runtime_client.client import RuntimeClient
@@ -133,7 +133,7 @@ def test_a_builder_that_finds_another_one_at_it_comes_again(
     with store.locked(writable_folder(model)) as is_ours:
         assert is_ours
         preparer = SegmentPreparer(1, delay_s=0.1)
-        preparer.build_later(Preparation(model, (), lambda: True, told.append))
+        preparer.build_later(PreparationTask(model, (), lambda: True, told.append))
         with pytest.raises(AssertionError):
             wait_until(lambda: bool(told), "what may not come", patience_s=3.0)
     wait_until(lambda: bool(told), "the form")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from brisk.protocol.runtime_paths import RuntimePaths
-from brisk.scheduling.share import PATIENCE_NS
+from brisk.scheduling.times import PATIENCE_NS
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,

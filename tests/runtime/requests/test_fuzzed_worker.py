@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from brisk import __version__
-from brisk.protocol.channel import Receiver, send_record
-from brisk.protocol.codec import encode_record
+from brisk.protocol.channel import Receiver, encode_record, send_record
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AskStatistics,

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from brisk import __version__
-from brisk.protocol.channel import Receiver, send_record
-from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
+from brisk.protocol.channel import MAX_RECORD_BYTES, Receiver, encode_record, send_record
 from brisk.protocol.records import (
     PROTOCOL_VERSION,
     AttachSlab,

@@ -16,7 +16,8 @@ from brisk.errors import CancelledError, InvalidModelError, InvalidRequestError,
 from brisk.protocol.records import LoadModel, Region, SequenceStep, StateForm, TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.models.sequences import IDLE_MARGIN_NS, Sequences
-from brisk.scheduling.job import Job, JobClass
+from brisk.scheduling.job import Job
+from brisk.scheduling.job_class import JobClass
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import (
     SLOW_INPUT,

@@ -71,6 +71,6 @@ def test_a_warm_plain_request_runs_through_at_most_35_files(files: list[str]) ->
 
 def test_of_which_few_are_the_stub_s_and_the_protocol_s(files: list[str]) -> None:
     own = [file for file in files if file.startswith(("brisk/stub", "brisk/protocol", "model"))]
-    assert {"brisk/stub/request_handler.py", "brisk/protocol/codec.py"} <= set(own)
+    assert {"brisk/stub/request_handler.py", "brisk/protocol/channel.py"} <= set(own)
     assert any(file.startswith("brisk/runtime/worker/") for file in files), files
     assert len(own) <= MOST_OF_STUB_AND_PROTOCOL, "\n".join(own)

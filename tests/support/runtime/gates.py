@@ -8,9 +8,9 @@ from brisk.runtime.preemption.controllers import Background, Foreground
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.requests.batch import Run
 from brisk.runtime.requests.table import Request
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import POLICIES, Limits
-from brisk.scheduling.profile import ProfileTable, RunProfile
+from brisk.scheduling.times import ProfileTable, RunProfile
 from support.runtime.requests import AFrame, ASession, a_request
 
 LIMITS = Limits(share=0.0)

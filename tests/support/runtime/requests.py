@@ -19,7 +19,7 @@ from brisk.runtime.peers.connections import Peer
 from brisk.runtime.requests.table import Request
 from brisk.runtime.sessions.session import CachedRun, Due, Frame, Servable
 from brisk.runtime.sessions.session_caches import SessionCaches
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 from brisk.segments.table import LayerTable
 from brisk.segments.values import Value
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from brisk.scheduling.job import Job, JobClass, JobState
+from brisk.scheduling.job import Job, JobState
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import ReadyQueue
 
 

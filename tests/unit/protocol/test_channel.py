@@ -11,13 +11,14 @@ import pytest
 
 from brisk.errors import ProtocolError
 from brisk.protocol.channel import (
+    MAX_RECORD_BYTES,
     Receiver,
     check_peer,
+    encode_record,
     send_bytes,
     send_changes,
     send_record,
 )
-from brisk.protocol.codec import MAX_RECORD_BYTES, encode_record
 from brisk.protocol.records import AttachSlab, Cancel, DetachSlab, Log
 from brisk.protocol.shared_memory import Arena, close_descriptors
 from support.open_files import nothing_left_open

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
-from brisk.protocol.codec import (
+from brisk.protocol.channel import (
     JSON_TYPES,
     MAX_FORM_BYTES,
     MAX_FORMS,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
-from brisk.protocol.codec import MAX_RECORD_BYTES, decode_record, encode_record
+from brisk.protocol.channel import MAX_RECORD_BYTES, decode_record, encode_record
 from support.records import RECORDS, bend
 
 BENT_PER_RECORD = 200

@@ -8,9 +8,10 @@ from statistics import quantiles
 
 import pytest
 
-from brisk.scheduling.job import Job, JobClass
+from brisk.scheduling.job import Job
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import POLICIES
-from brisk.scheduling.share import PATIENCE_NS, Demand, MinimumShare
+from brisk.scheduling.times import PATIENCE_NS, Demand, MinimumShare
 
 MS = 1_000_000
 SHARE = 0.05

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk.scheduling.job import Job, JobClass
+from brisk.scheduling.job import Job
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import (
     DEFAULT_POLICY,
     POLICIES,

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from brisk.scheduling.job import Job, JobClass, more_urgent
+from brisk.scheduling.job import Job, more_urgent
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import ReadyQueue
 
 _number = itertools.count(1)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.profile import MOST_PROFILES, RECENT_RUNS, ProfileTable, RunProfile
 from brisk.scheduling.queue import refuse_if_late, retry_hint
-from brisk.scheduling.share import HALF_LIFE_NS, ShareMeter
+from brisk.scheduling.times import (
+    HALF_LIFE_NS,
+    MOST_PROFILES,
+    RECENT_RUNS,
+    ProfileTable,
+    RunProfile,
+    ShareMeter,
+)
 
 
 def learnt(*runs_ns: int) -> RunProfile:

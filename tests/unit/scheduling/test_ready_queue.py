@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import (
-    Job,
-    JobClass,
-    JobState,
-    in_turn,
-    more_urgent,
-    most_urgent_first,
-)
+from brisk.scheduling.job import Job, JobState, in_turn, more_urgent, most_urgent_first
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import ReadyQueue
 from support.runtime.waiting_jobs import drained, job, queue_of
 

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import Job, JobClass
+from brisk.scheduling.job import Job
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import ALIKE, MOST_SERVED, ReadyQueue
 from support.runtime.waiting_jobs import drained, job, queue_of
 

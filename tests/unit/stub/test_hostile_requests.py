@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brisk.errors import InvalidRequestError
-from brisk.protocol.codec import decode_record, encode_record
+from brisk.protocol.channel import decode_record, encode_record
 from brisk.protocol.records import Infer, InferForm, Region
 from brisk.stub.config.parameters import (
     JOB_CLASSES,

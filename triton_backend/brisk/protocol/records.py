@@ -2,7 +2,7 @@
 
 A connection starts with ``Hello`` and ``Welcome``. Closing it gives back everything it held.
 
-Annotations are what ``brisk.protocol.codec`` checks by, so they are real types here, not text.
+Annotations are what ``brisk.protocol.channel`` checks by, so they are real types here, not text.
 """
 
 from typing import NamedTuple, TypeAlias, get_args

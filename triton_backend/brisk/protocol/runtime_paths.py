@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
 from brisk.ownership import check_directory, open_own
+from brisk.scheduling.job_class import JobClass
 from brisk.settings import runtime_directory
 
 MAX_SOCKET_PATH_BYTES = 107
@@ -42,9 +43,9 @@ class Role(str, Enum):
 
 
 ROLE_OF_CLASS = {
-    "realtime": Role.FOREGROUND,
-    "normal": Role.FOREGROUND,
-    "besteffort": Role.BACKGROUND,
+    JobClass.REALTIME.value: Role.FOREGROUND,
+    JobClass.NORMAL.value: Role.FOREGROUND,
+    JobClass.BESTEFFORT.value: Role.BACKGROUND,
 }
 """Of requests."""
 

@@ -1,6 +1,6 @@
 """What a worker tells of its state: the answer to ``AskStatus``.
 
-Annotations are what ``brisk.protocol.codec`` checks by, so they are real types here, not text.
+Annotations are what ``brisk.protocol.channel`` checks by, so they are real types here, not text.
 """
 
 from typing import NamedTuple

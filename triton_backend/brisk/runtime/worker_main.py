@@ -22,7 +22,7 @@ from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.sessions.device import open_queues
 from brisk.runtime.settings import Settings
 from brisk.runtime.worker.worker import Worker
-from brisk.scheduling.profile import ProfileTable
+from brisk.scheduling.times import ProfileTable
 
 SWITCH_INTERVAL_S = 0.0001
 """How long the load lane may keep the interpreter's lock that a layer of a request waits for."""

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-
-class JobClass(str, Enum):
-    """How urgent a job is, most urgent first."""
-
-    REALTIME = "realtime"
-    NORMAL = "normal"
-    BESTEFFORT = "besteffort"
+from brisk.scheduling.job_class import JobClass
 
 
 class JobState(Enum):

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from brisk.errors import InvalidConfigurationError
-from brisk.scheduling.job import Job, JobClass, more_urgent, most_urgent_first
+from brisk.scheduling.job import Job, more_urgent, most_urgent_first
+from brisk.scheduling.job_class import JobClass
 
 
 @dataclass(frozen=True, slots=True)

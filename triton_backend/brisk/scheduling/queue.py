@@ -12,14 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import (
-    Job,
-    JobClass,
-    JobState,
-    in_turn,
-    more_urgent,
-    weight_of,
-)
+from brisk.scheduling.job import Job, JobState, in_turn, more_urgent, weight_of
+from brisk.scheduling.job_class import JobClass
 
 DEFAULT_BOUND = 4096
 """Jobs of all models that may wait."""

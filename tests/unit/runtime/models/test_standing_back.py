@@ -12,7 +12,7 @@ from brisk.os_priority import LOADING, Precedence, standing_back
 from brisk.runtime.models.entry import LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 from support.runtime.requests import ASession, NotingLoader, a_model, a_peer
 
 

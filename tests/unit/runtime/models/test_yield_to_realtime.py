@@ -6,7 +6,7 @@ import pytest
 
 from brisk.runtime.models.yielding import LONGEST_YIELD_S, Yielding
 from brisk.runtime.requests.batch import Run, RunsInProgress
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 from brisk.segments.starting import start_lanes
 from brisk.segments.table import LayerTable
 from support.runtime.gates import job, run_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.job import JobClass, JobState
+from brisk.scheduling.job import JobState
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import Limits
-from brisk.scheduling.profile import RunProfile
+from brisk.scheduling.times import RunProfile
 from brisk.telemetry import STATISTICS, metrics
 from support.runtime.gates import LAZY, Pair, job, run_of
 

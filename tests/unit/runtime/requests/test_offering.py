@@ -29,7 +29,7 @@ from brisk.runtime.requests.offering import (
     least_rate,
 )
 from brisk.runtime.sessions.session_caches import SessionCaches
-from brisk.scheduling.profile import RunProfile
+from brisk.scheduling.times import RunProfile
 from support.runtime.requests import ASession, NotingLoader, a_model, with_memory
 
 ADDRESS = f"\0brisk-offering-{os.getpid()}"

@@ -9,9 +9,9 @@ import pytest
 from brisk.protocol.records import TensorForm
 from brisk.runtime.requests.batch import LONGEST_JOINED_NS, take_batch
 from brisk.runtime.requests.table import Request
-from brisk.scheduling.job import JobClass
-from brisk.scheduling.profile import ProfileTable
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import ReadyQueue
+from brisk.scheduling.times import ProfileTable
 from support.runtime.requests import ASession, a_model, a_request
 
 

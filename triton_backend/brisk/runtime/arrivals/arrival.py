@@ -144,7 +144,7 @@ class ModelArrival:
         self._needs = [[part for part in each if part not in later] for each in parts]
         if tables:
             self._rows = ArrivingRows(
-                *(self.copy, tables, lambda: self._is_closed(), self._changed, self._stall)
+                self.copy, tables, lambda: self._is_closed(), self._changed, self._stall
             )
         self._make_ahead = source.make_ahead
         self._spans = [self.copy.spans(parts) for parts in self._needs]

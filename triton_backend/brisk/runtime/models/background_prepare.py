@@ -40,7 +40,7 @@ REFUSED, BUSY = 3, 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Preparation:
+class PreparationTask:
     """The prepared form of ``model``, cut behind ``taps``, is to be made.
 
     ``is_wanted``: whether somebody still serves the model; if not, it is not made, or no further.
@@ -59,14 +59,14 @@ class SegmentPreparer:
     def __init__(self, threads: int, delay_s: float = DELAY_S) -> None:
         self._threads = threads
         self._delay_s = delay_s
-        self._tasks: queue.SimpleQueue[tuple[float, Preparation]] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[float, PreparationTask]] = queue.SimpleQueue()
         """When each is due, and what."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._refused: set[tuple[str, tuple[str, ...]]] = set()
         self._process = HelperProcess("brisk.runtime.models.background_prepare")
 
-    def build_later(self, task: Preparation) -> None:
+    def build_later(self, task: PreparationTask) -> None:
         """Have the prepared form made, unless it is there."""
         self._tasks.put((time.monotonic() + self._delay_s, task))
         with self._starting:
@@ -86,7 +86,7 @@ class SegmentPreparer:
             else:
                 task.tell(status == 0)
 
-    def _build(self, task: Preparation) -> int:
+    def _build(self, task: PreparationTask) -> int:
         """The exit status of the process that made it, or did not."""
         model, taps = task.model, tuple(sorted(task.taps))
         if not task.is_wanted():

@@ -16,7 +16,7 @@ from brisk.protocol.shared_memory import reset_mark, set_mark
 from brisk.runtime.models.sequences import Sequences
 from brisk.runtime.peers.connections import Peer
 from brisk.runtime.sessions.session import Servable
-from brisk.scheduling.profile import RunProfile
+from brisk.scheduling.times import RunProfile
 from brisk.telemetry.metrics import BOUNDS_NS
 
 

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from brisk.scheduling.job import RANKS, JobClass
+from brisk.scheduling.job import RANKS
+from brisk.scheduling.job_class import JobClass
 
 Task = TypeVar("Task")
 

@@ -34,7 +34,7 @@ from brisk.os_priority import standing_back
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import LOGGER
 from brisk.runtime.memory import give_back
-from brisk.runtime.models.background_prepare import Preparation, SegmentPreparer
+from brisk.runtime.models.background_prepare import PreparationTask, SegmentPreparer
 from brisk.runtime.models.entry import (
     LoadArrival,
     LoadCompletion,
@@ -291,7 +291,7 @@ class Loader:
         if preparer is not None:
             preparer.build_later(self._preparation(entry, session))
 
-    def _preparation(self, entry: SessionEntry, session: Session) -> Preparation:
+    def _preparation(self, entry: SessionEntry, session: Session) -> PreparationTask:
         """The session's prepared form, to be made; keeps no session alive."""
         known = weakref.ref(session)
 
@@ -301,7 +301,7 @@ class Loader:
         def tell(is_there: bool) -> None:
             self._later.put(Adopt(entry, is_there), None)
 
-        return Preparation(session.path, session.taps, is_wanted, tell)
+        return PreparationTask(session.path, session.taps, is_wanted, tell)
 
     def _adopt(self, entry: SessionEntry, *, is_there: bool) -> None:
         """Let the prepared form take over, between requests, and give back what it replaces."""

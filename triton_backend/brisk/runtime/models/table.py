@@ -25,7 +25,7 @@ from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.sequences import Sequences
 from brisk.runtime.peers.connections import Peer
 from brisk.runtime.sessions.identity import identity_of
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 
 
 class CompositeLoads(Protocol):
@@ -50,7 +50,8 @@ class SessionTable:
         self._loader = loader
         self._pipelines = pipelines
         self._entries: dict[str, SessionEntry] = {}
-        self._bindings: dict[tuple[int, int], Binding] = {}
+        self.bindings: dict[tuple[int, int], Binding] = {}
+        """By the number of the peer, and its own of the model; not to be changed from outside."""
         self.serves_realtime = False
         """Whether a model whose requests are real-time by default is ready."""
 
@@ -64,7 +65,7 @@ class SessionTable:
         have one, or the peer uses the number twice,
         ProtocolError where its mark lies outside of its memory.
         """
-        if (peer.number, model.model) in self._bindings:
+        if (peer.number, model.model) in self.bindings:
             raise InvalidModelError(f"model number {model.model} is taken on this connection")
         memory = peer.view.memory(checked_mark(model.mark))
         path = Path(model.path)
@@ -75,7 +76,7 @@ class SessionTable:
         binding = Binding(peer, model, entry.key, entry.session, sequences=sequences)
         entry.ask(memory)
         entry.bindings.append(binding)
-        self._bindings[peer.number, model.model] = binding
+        self.bindings[peer.number, model.model] = binding
         self._follow()
         return binding
 
@@ -83,7 +84,7 @@ class SessionTable:
         """What is served has changed."""
         self.serves_realtime = any(
             binding.session is not None and binding.model.job_class == JobClass.REALTIME.value
-            for binding in self._bindings.values()
+            for binding in self.bindings.values()
         )
         self._precedence.follow(self.serves_realtime)
 
@@ -96,10 +97,7 @@ class SessionTable:
         return False
 
     def bindings_of(self, peer: Peer) -> list[Binding]:
-        return [each for each in self._bindings.values() if each.peer is peer]
-
-    def find(self, peer: Peer, model: int) -> Binding | None:
-        return self._bindings.get((peer.number, model))
+        return [each for each in self.bindings.values() if each.peer is peer]
 
     def wait_for(self, binding: Binding, record: Infer) -> None:
         """Keep a request until its session is loaded, which is as urgent as it now."""
@@ -139,7 +137,7 @@ class SessionTable:
 
     def take_late(self, now_ns: int) -> Iterator[tuple[Binding, Infer]]:
         """Requests in backlogs whose time has run out, taken out."""
-        for binding in self._bindings.values():
+        for binding in self.bindings.values():
             for record in list(binding.backlog):
                 if record.deadline_ns is not None and record.deadline_ns < now_ns:
                     binding.backlog.remove(record)
@@ -147,7 +145,7 @@ class SessionTable:
 
     def withdraw(self, peer: Peer, request: int) -> bool:
         """Take a request out of the backlog of a model that loads; False where it is in none."""
-        for binding in self._bindings.values():
+        for binding in self.bindings.values():
             if binding.peer is peer:
                 for record in binding.backlog:
                     if record.request == request:
@@ -162,7 +160,7 @@ class SessionTable:
 
     def forget_idle_sequences(self, now_ns: int) -> None:
         """See ``Sequences.forget_idle``."""
-        for binding in self._bindings.values():
+        for binding in self.bindings.values():
             if binding.sequences is not None:
                 binding.sequences.forget_idle(now_ns)
 
@@ -205,7 +203,7 @@ class SessionTable:
         return entry
 
     def _forget(self, binding: Binding) -> None:
-        if self._bindings.pop((binding.peer.number, binding.model.model), None) is None:
+        if self.bindings.pop((binding.peer.number, binding.model.model), None) is None:
             return
         entry = self._entries[binding.key]
         entry.bindings.remove(binding)

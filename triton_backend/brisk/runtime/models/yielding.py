@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from brisk.runtime.memory import give_back
 from brisk.runtime.sessions.session import Servable
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 from brisk.segments.table import LayerTable
 
 LONGEST_YIELD_S = 0.05
@@ -33,7 +33,7 @@ _YIELD_LOOK_S = 0.001
 _LOOK_S = 0.002
 
 
-class RunInProgress(Protocol):
+class ActiveRun(Protocol):
     """What loads look at of a run."""
 
     @property
@@ -48,9 +48,9 @@ class Activity(Protocol):
     """
 
     @property
-    def leading(self) -> Sequence[RunInProgress]: ...
+    def leading(self) -> Sequence[ActiveRun]: ...
     @property
-    def beside(self) -> Sequence[RunInProgress]: ...
+    def beside(self) -> Sequence[ActiveRun]: ...
     @property
     def ended_ns(self) -> int: ...
 

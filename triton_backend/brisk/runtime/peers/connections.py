@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from brisk.errors import ProtocolError
-from brisk.protocol.channel import Receiver, check_peer, send_bytes
-from brisk.protocol.codec import encode_record
+from brisk.protocol.channel import Receiver, check_peer, encode_record, send_bytes
 from brisk.protocol.records import Record, Region
 from brisk.protocol.shared_memory import Arena, ArenaView
 from brisk.protocol.stub_process import birth_of, end_orphan

@@ -15,11 +15,11 @@ from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.preemption.suspension import Suspension
 from brisk.runtime.requests.batch import Run
 from brisk.runtime.requests.table import Request
-from brisk.scheduling.job import JobClass, JobState, most_urgent_first
+from brisk.scheduling.job import JobState, most_urgent_first
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import Limits, Policy, Snapshot
-from brisk.scheduling.profile import ProfileTable
 from brisk.scheduling.queue import refuse_if_late
-from brisk.scheduling.share import Demand, MinimumShare, ShareMeter
+from brisk.scheduling.times import Demand, MinimumShare, ProfileTable, ShareMeter
 from brisk.telemetry import metrics
 
 LONGEST_SUSPENSION_NS = 100_000_000

@@ -1,1 +1,3 @@
-"""Requests from a socket to the queue and their answers back. Computes nothing."""
+"""Requests in flight: admitted, joined to runs, answered once. Entry point ``table.RequestTable``;
+computes nothing.
+"""

@@ -21,9 +21,10 @@ from brisk.runtime.models.sequences import OpenSequence
 from brisk.runtime.requests.table import Request, RequestTable
 from brisk.runtime.requests.tracing import trace_run
 from brisk.runtime.sessions.session import CachedRun, Due, Frame, Servable
-from brisk.scheduling.job import JobClass, JobState
-from brisk.scheduling.profile import ProfileTable, RunProfile
+from brisk.scheduling.job import JobState
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import ReadyQueue
+from brisk.scheduling.times import ProfileTable, RunProfile
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 from brisk.telemetry.events import SPANS

@@ -24,7 +24,7 @@ from brisk.runtime.models.entry import Binding, SessionEntry
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.peers.connections import Connections, Peer
 from brisk.runtime.sessions.identity import note_of
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 from brisk.telemetry.events import INCIDENTS, SPANS
 
 LEAST_ANSWERS = 50
@@ -114,7 +114,7 @@ class Offering:
 
     def computed(self, peer: Peer, record: ComputedInStub) -> None:
         """A stub has answered by itself."""
-        binding = self._sessions.find(peer, record.model)
+        binding = self._sessions.bindings.get((peer.number, record.model))
         if binding is not None:
             binding.answered += record.answered
             if len(record.durations) == len(binding.durations):

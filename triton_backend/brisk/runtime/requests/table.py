@@ -27,9 +27,10 @@ from brisk.runtime.models.entry import Binding
 from brisk.runtime.models.sequences import OpenSequence, State
 from brisk.runtime.peers.connections import Connections, Peer
 from brisk.runtime.peers.tensors import write_tensors
-from brisk.scheduling.job import Job, JobClass, JobState, more_urgent
-from brisk.scheduling.profile import ProfileTable
+from brisk.scheduling.job import Job, JobState, more_urgent
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import ReadyQueue, retry_hint
+from brisk.scheduling.times import ProfileTable
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
 from brisk.telemetry.events import INCIDENTS, SPANS

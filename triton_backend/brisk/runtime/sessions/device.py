@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.runtime.sessions.session import Frame
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 
 if TYPE_CHECKING:
     from brisk.gpu.device import Device

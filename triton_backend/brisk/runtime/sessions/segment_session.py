@@ -83,7 +83,10 @@ class _ModelFile:
         if self.is_arriving:
             raise UnavailableError(f"{self.path}: the model's own file is still arriving")
         return BareModel(
-            *(self.path, self.threads, self.taps, self.tuning),
+            self.path,
+            self.threads,
+            self.taps,
+            self.tuning,
             takes_optional=takes_optional,
             longest_ns=longest_ns,
         )
@@ -93,7 +96,10 @@ class _ModelFile:
         from brisk.segments.model.sources import checked_model
 
         return checked_model(
-            *(self.path, self.threads, self.taps, self.tuning),
+            self.path,
+            self.threads,
+            self.taps,
+            self.tuning,
             file=read,
             is_awaited=is_awaited,
             keeps_graph=not is_awaited,
@@ -285,14 +291,15 @@ def _arriving(
     from brisk.runtime.arrivals.arrival import open_arriving
     from brisk.segments.model.sources import BareModel
 
-    known = file.path, file.threads, file.taps, file.tuning
     takes_forms = reject is not None and file.tuning.keeps_answers
     return open_arriving(
         copy,
         prepared_name(copy.digests(), file.taps) if takes_forms else None,
         lambda: _of_sibling(plain, reject) if reject and plain.may_have_siblings else (None, None),
         lambda path: MendedModel(path, file, reject or (lambda error: None)),
-        lambda read: BareModel(*known, file=read, is_awaited=True),
+        lambda read: BareModel(
+            file.path, file.threads, file.taps, file.tuning, file=read, is_awaited=True
+        ),
     )
 
 
@@ -345,8 +352,7 @@ class MendedModel(PreparedModel):
         reject: Callable[[ArtefactError], None],
         sibling: Sibling | None = None,
     ) -> None:
-        known = path, file.path, file.threads, file.taps, file.tuning
-        super().__init__(*known, sibling=sibling)
+        super().__init__(path, file.path, file.threads, file.taps, file.tuning, sibling=sibling)
         self._file = file
         self._reject = reject
         self._lock = threading.Lock()

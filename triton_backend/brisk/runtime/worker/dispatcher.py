@@ -35,7 +35,7 @@ from brisk.runtime.requests.offering import Offering
 from brisk.runtime.requests.table import CANCELLED, RequestTable, load_failed
 from brisk.runtime.sessions.session import Servable
 from brisk.runtime.worker.introspection import Observation
-from brisk.scheduling.job import JobClass
+from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.queue import DEFAULT_BOUND
 from brisk.settings import runtime_settings
 from brisk.telemetry import metrics
@@ -235,7 +235,7 @@ class Dispatcher:
         peer.view.memory(checked_mark(record.mark))
         if record.requests < 1:
             raise ProtocolError(f"a record of {record.requests} requests")
-        binding = self.sessions.find(peer, record.form.model)
+        binding = self.sessions.bindings.get((peer.number, record.form.model))
         if binding is None:
             missing = ModelNotLoadedError(f"model number {record.form.model} is not loaded")
             self.requests.refuse(peer, record.request, missing)

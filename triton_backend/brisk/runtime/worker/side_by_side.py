@@ -24,8 +24,8 @@ from brisk.runtime.requests.batch import Run, RunsInProgress
 from brisk.runtime.requests.table import Request, RequestTable
 from brisk.runtime.sessions.session import Servable
 from brisk.runtime.worker.relay import Relay, Step
-from brisk.scheduling.job import JobClass
-from brisk.scheduling.profile import ProfileTable
+from brisk.scheduling.job_class import JobClass
+from brisk.scheduling.times import ProfileTable
 
 LEAST_NS = 2_000_000
 """Of a run on all processors: a shorter one spends too much of it on changing hands."""

@@ -34,8 +34,9 @@ from brisk.runtime.worker.introspection import Observation
 from brisk.runtime.worker.long_runs import LongRuns
 from brisk.runtime.worker.relay import Relay, Step
 from brisk.runtime.worker.side_by_side import SideBySide
-from brisk.scheduling.job import JobClass, JobState
-from brisk.scheduling.profile import ProfileTable
+from brisk.scheduling.job import JobState
+from brisk.scheduling.job_class import JobClass
+from brisk.scheduling.times import ProfileTable
 
 LOOK_INTERVAL_NS = 1_000_000_000
 LONGEST_UNCHECKED_NS = 10_000_000_000  # where there is no moment without a run

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidRequestError
 from brisk.protocol.records import DEFAULT_MAX_RUN_NS
+from brisk.scheduling.job_class import JobClass
 from brisk.settings import accuracy_ppm, share_ppm, tolerance
 
-REALTIME, NORMAL = "realtime", "normal"
-JOB_CLASSES = (REALTIME, NORMAL, "besteffort")
+JOB_CLASSES = tuple(job_class.value for job_class in JobClass)
+REALTIME, NORMAL = JobClass.REALTIME.value, JobClass.NORMAL.value
 
 DEFAULT_MAX_QUEUE_SIZE = 512
 

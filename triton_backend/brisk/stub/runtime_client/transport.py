@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TypeAlias
 
-from brisk.protocol.channel import Receiver, send_bytes, send_changes
-from brisk.protocol.codec import encode_record
+from brisk.protocol.channel import Receiver, encode_record, send_bytes, send_changes
 from brisk.protocol.records import Record
 from brisk.protocol.shared_memory import Arena
 

@@ -1,8 +1,69 @@
-"""How much of the time some work ran, and whether it is owed more."""
+"""Time that is measured: what runs take, and how much of the time some work has had.
+
+The time of a run depends on its shapes and not on its values (REEF, 2.1), so the past predicts it:
+by running medians, for a model and the shapes of its inputs. Times are wall-clock, measured by the
+worker as it runs. Not thread-safe.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections import OrderedDict, deque
+from collections.abc import Hashable
 from enum import Enum
+
+RECENT_RUNS = 15
+"""Runs that are remembered."""
+
+MOST_PROFILES = 512
+"""Models and shapes remembered; the one not used for longest goes first."""
+
+
+class RunProfile:
+    """Of one model and one set of input shapes."""
+
+    def __init__(self) -> None:
+        self.run_ns: float | None = None
+        """What a run takes at present; None until one has ended."""
+        self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
+
+    @property
+    def least_ns(self) -> float:
+        """The least that one of the recent runs took: what it takes where nothing else wants the
+        processors. Infinite until one has ended."""
+        return min(self._recent_ns, default=math.inf)
+
+    def learn(self, taken_ns: int) -> None:
+        """What a whole run took."""
+        self._recent_ns.append(taken_ns)
+        self.run_ns = statistics.median(self._recent_ns)
+
+
+class ProfileTable:
+    def __init__(self) -> None:
+        self._profiles: OrderedDict[Hashable, RunProfile] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._profiles)
+
+    def find(self, key: Hashable) -> RunProfile:
+        """The profile of ``key``, made where there is none."""
+        profile = self._profiles.get(key)
+        if profile is None:
+            profile = self._profiles[key] = RunProfile()
+            if len(self._profiles) > MOST_PROFILES:
+                self._profiles.popitem(last=False)
+        self._profiles.move_to_end(key)
+        return profile
+
+    def run_ns(self, key: Hashable) -> float | None:
+        """What a run of ``key`` takes; None where that is not known."""
+        profile = self._profiles.get(key)
+        return None if profile is None else profile.run_ns
+
+
+# How much of the time some work ran, and whether it is owed more.
 
 HALF_LIFE_NS = 500_000_000
 """What happened this long ago counts half."""

@@ -1,0 +1,13 @@
+"""The priority class of requests: everything that names one of them names these."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class JobClass(str, Enum):
+    """How urgent a job is, most urgent first."""
+
+    REALTIME = "realtime"
+    NORMAL = "normal"
+    BESTEFFORT = "besteffort"
