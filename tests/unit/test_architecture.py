@@ -258,6 +258,11 @@ def circles(imports: dict[str, set[str]]) -> list[set[str]]:
     return [circle for circle in found if len(circle) > 1]
 
 
+def test_a_circle_is_found_and_who_only_looks_on_is_not_in_it() -> None:
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a", "e"}, "e": set()}
+    assert circles(imports) == [{"a", "b", "c"}]
+
+
 def package_of(modules: set[str]) -> str:
     """The one that all of ``modules`` are in."""
     levels = zip(*(module.split(".") for module in modules), strict=False)

@@ -152,7 +152,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from brisk.runtime.early_exit.cache_watch import CacheWatch
-from brisk.runtime.models.segment_session import load_segment_session
+from brisk.runtime.sessions.segment_session import load_segment_session
 session = load_segment_session(Path(sys.argv[1]), 1, None, None)
 while session.is_loading:
     session.table.wait(1)

@@ -33,7 +33,8 @@ from brisk.segments.timeline import EventKind
 from brisk.telemetry.metrics import STARTS
 
 LOADS, REQUESTS = "load lane", "requests"
-"""Lanes of the worker's spans; ``brisk.runtime.worker.tracing`` has the same names."""
+"""Lanes of the worker's spans, as ``brisk.runtime`` names them in ``models.loader`` and
+``requests.table``."""
 
 REPORT_S = 10.0
 """A worker reports a start when its requests leave it time, a second later at most."""

@@ -54,7 +54,7 @@ def test_who_has_no_remote_entries_imports_nothing_of_them() -> None:
     code = (
         "import sys\n"
         "import brisk.runtime.__main__, brisk.runtime.worker_main, brisk.runtime.supervisor\n"
-        "import brisk.runtime.models.segment_session, brisk.runtime.models.loader\n"
+        "import brisk.runtime.sessions.segment_session, brisk.runtime.models.loader\n"
         "import brisk.segments.model.sources, brisk.segments.prepared.preparation\n"
         "import brisk.stub.config.entry, brisk.stub.runtime_client.client\n"
         "names = ('brisk.copies', 'brisk.sourcing', 'brisk.runtime.arrivals', 'aiohttp')\n"

@@ -13,7 +13,7 @@ from brisk.runtime.sessions.identity import MOST_DEATHS, exchange_attempt
 
 DYING = (
     "import os, sys; from pathlib import Path; "
-    "from brisk.runtime.models.identity import exchange_attempt\n"
+    "from brisk.runtime.sessions.identity import exchange_attempt\n"
     "with exchange_attempt(Path(sys.argv[1])) as may_be_tried:\n"
     "    os._exit(7 if may_be_tried else 0)"
 )

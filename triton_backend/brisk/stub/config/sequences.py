@@ -2,7 +2,7 @@
 
 Triton adds control tensors to requests by itself. It does so with states, too, but knows nothing
 of what a Python backend has answered: they always have their first value then. So states are
-taken out of requests, and the worker keeps them (``brisk.runtime.requests.sequences``).
+taken out of requests, and the worker keeps them (``brisk.runtime.models.sequences``).
 """
 
 from __future__ import annotations
