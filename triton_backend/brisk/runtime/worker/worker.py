@@ -100,7 +100,7 @@ class Worker:
             sessions=sessions,
             is_held=self._is_held_by_load,
             runs=self._progress,
-            begin=lambda: self._begin(JobClass.NORMAL, is_narrow=True),
+            begin=lambda job_class: self._begin(job_class, is_narrow=True),
             conclude=self._conclude,
         )
         offers = is_first and settings.computes_in_stubs
