@@ -226,9 +226,9 @@ def read_first(file: Path, modules: Collection[str]) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(), str(file))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom) and node.module in modules:
-            names = (f"{node.module}.{alias.name}" for alias in node.names)
-            yield from (name if name in modules else node.module for name in names)
+        elif isinstance(node, ast.ImportFrom) and (package := node.module) in modules:
+            names = (f"{package}.{alias.name}" for alias in node.names)
+            yield from (name if name in modules else package for name in names)
 
 
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:

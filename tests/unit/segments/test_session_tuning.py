@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.runtime.models.table import identity_of
+from brisk.runtime.sessions.identity import identity_of
 from brisk.segments.model.sources import BareModel
 from brisk.segments.session import SEVERAL_SPIN_US, SPIN_US, onnxruntime, session_options
 from brisk.tuning import (

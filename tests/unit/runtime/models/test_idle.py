@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 from brisk.runtime.models.yielding import CALM_S, LONGEST_WAIT_S, Yielding
@@ -43,7 +44,7 @@ def begins(day: Day) -> None:
 
 
 def ends(day: Day) -> None:
-    day.runs.ended_ns = int(day.now_s * 1e9)
+    day.runs.ended_ns = math.ceil(day.now_s * 1e9)
     day.runs.leading.clear()
 
 
