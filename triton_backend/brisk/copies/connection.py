@@ -43,7 +43,12 @@ from brisk.errors import (
     named_error,
 )
 from brisk.ownership import check_directory
-from brisk.settings import COURIER_SOCKET, runtime_directory, runtime_python
+from brisk.settings import (
+    COURIER_SOCKET,
+    python_environment,
+    runtime_directory,
+    runtime_python,
+)
 
 if TYPE_CHECKING:
     import subprocess  # by who starts one alone
@@ -172,12 +177,9 @@ def _start() -> subprocess.Popen[bytes]:
     """Of several that start at once all but one end at once, well: the lock is taken."""
     import subprocess
 
-    root = str(Path(__file__).resolve().parents[2])
-    search_path = os.environ.get("PYTHONPATH", "")
     environment = {
         **_ALLOCATOR,
-        **os.environ,
-        "PYTHONPATH": root + (os.pathsep + search_path if search_path else ""),
+        **python_environment(),
         "BRISK_RUNTIME_DIR": str(runtime_directory()),
     }
     runtime_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
