@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from brisk.copies.connection import resolve
 from brisk.copies.courier import Courier
 from brisk.copies.local import copy_of
-from brisk.copies.remote import resolve
 from brisk.errors import InvalidModelError, UnavailableError
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths

@@ -31,11 +31,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from brisk.copies.remote import WHOLE, noted_model, read_remote_file, remote_directory
 from brisk.errors import (
+    ArtefactError,
     BriskError,
     InvalidConfigurationError,
     ProtocolError,
@@ -198,3 +200,34 @@ def _start() -> subprocess.Popen[bytes]:
     _started[:] = [each for each in _started if each.poll() is None]
     _started.append(started)
     return started
+
+
+# What an entry's word for a model that lies elsewhere stands for.
+
+
+def resolve(remote_file: Path, meanwhile: Callable[[], None] = lambda: None) -> Path:
+    """The model's file in the copy of what ``model.remote`` names, fetched as far as to say what
+    the model is: its weights may still be on their way. ``meanwhile``: called where that has to be
+    waited for.
+
+    Raises InvalidModelError where the file says no such place, or what lies there is not what it
+    says, UnavailableError where nothing could be fetched.
+    """
+    remote = read_remote_file(remote_file)
+    folder = remote_directory() / remote.sha256
+    with contextlib.suppress(OSError, ValueError):
+        return noted_model(folder)
+    if (folder / WHOLE).exists():
+        from brisk.copies.local import LocalCopy  # by who need not ask the courier alone
+
+        with contextlib.suppress(OSError, ArtefactError):
+            return LocalCopy(folder).model
+    try:
+        with CourierConnection() as courier:
+            courier.send("open", remote._asdict())
+            meanwhile()
+            return Path(str(courier.answer()["ok"]["model"]))
+    except BriskError as error:
+        raise type(error)(f"{remote_file}: {error}") from error
+    except OSError as error:
+        raise UnavailableError(f"{remote_file}: {error}") from error
