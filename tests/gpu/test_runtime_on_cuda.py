@@ -21,7 +21,7 @@ from brisk.gpu.driver import Context, Driver
 from brisk.observer import Observer
 from brisk.protocol.records import LoadModel, Result, TensorForm
 from brisk.protocol.runtime_paths import Role, runtime_place
-from brisk.segments.session import onnxruntime
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 

@@ -21,7 +21,7 @@ def import_everything(device: str) -> None:
         _import_gpu()
         return
     import brisk.runtime.models.segment_session  # noqa: F401
-    from brisk.segments.session import onnxruntime
+    from brisk.segments.onnxruntime import onnxruntime
 
     onnxruntime()
 
@@ -49,7 +49,7 @@ def _import_gpu() -> None:
     from brisk.fork_server.build import CompilerError, workspace_library
     from brisk.gpu.libraries import give_workspaces, load_libraries
     from brisk.runtime.worker.device import PROVIDER
-    from brisk.segments.session import onnxruntime
+    from brisk.segments.onnxruntime import onnxruntime
 
     if PROVIDER not in onnxruntime().get_available_providers():
         return

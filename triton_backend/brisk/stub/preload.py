@@ -27,8 +27,8 @@ def _import_onnxruntime() -> None:
         if not computes_in_stubs():
             return
         import brisk.stub.local_model  # noqa: F401
+        from brisk.segments.onnxruntime import onnxruntime
         from brisk.segments.prepared.form import PreparedModel  # noqa: F401
-        from brisk.segments.session import onnxruntime
         from brisk.segments.starting import open_warm_program  # noqa: F401
 
         onnxruntime()

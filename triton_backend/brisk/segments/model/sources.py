@@ -27,11 +27,11 @@ from brisk.segments.model.graph_names import (
     operators_of,
 )
 from brisk.segments.model.model_file import ModelFile, read_model_file, unread_file
+from brisk.segments.model.opening import CPU, Form, Provider, open_segment
 from brisk.segments.model.row_tables import row_tables
-from brisk.segments.opening import CPU, Form, Provider, open_segment
-from brisk.segments.prepared.sharing import open_structure, with_weights
-from brisk.segments.prepared.structure import Structure, structure_of
-from brisk.segments.session import NEEDS_PACKING, OrtSession, running, shared
+from brisk.segments.model.structure import Structure, structure_of
+from brisk.segments.onnxruntime import NEEDS_PACKING, OrtSession, running, shared
+from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 

@@ -16,7 +16,7 @@ from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.paths import shown
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.model_file import ModelFile
-from brisk.segments.session import (
+from brisk.segments.onnxruntime import (
     FOLDER_ENTRY,
     OrtSession,
     onnxruntime,
