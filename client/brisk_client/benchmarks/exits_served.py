@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.exits.cascade_file import write_cascade
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.files.artefact import write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.files.artefact import write_cascade
+from brisk.exits.cascade_file import write_cascade
 from brisk.exits.files.versions import (
     adapted_file,
     caches_file,

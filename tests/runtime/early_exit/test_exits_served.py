@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from brisk.cli.commands import caches
-from brisk.exits.files.artefact import write_cascade
+from brisk.exits.cascade_file import write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.observer import Observer
 from brisk.protocol.records import SequenceStep, StateForm

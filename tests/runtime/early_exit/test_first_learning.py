@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from brisk.exits.files.artefact import write_cascade
+from brisk.exits.cascade_file import write_cascade
 from brisk.exits.files.learning_record import (
     LearningRecord,
     Stage,

@@ -112,11 +112,11 @@ def train(
     from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
     from brisk.exits.adaptation.reference import write_reference
     from brisk.exits.cascade import INT8
+    from brisk.exits.cascade_file import write_cascade
     from brisk.exits.data.reading import ImageForm, read_samples
     from brisk.exits.data.samples import divide
     from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
     from brisk.exits.exploration.settings import LookUps
-    from brisk.exits.files.artefact import write_cascade
     from brisk.exits.files.versions import caches_file, reference_file
     from brisk.exits.heads.lookup_model import GATED, OF_CLASSES
     from brisk.exits.heads.predictors import CATALOGUE, variant
@@ -257,7 +257,7 @@ def export(
 
 def _read(file: Path, path: Path) -> Cascade:
     """The caches at ``path`` of the model ``file``. Raises InvalidModelError."""
-    from brisk.exits.files.artefact import digest_of, read_cascade
+    from brisk.exits.cascade_file import digest_of, read_cascade
     from brisk.exits.files.container import DamagedFileError
 
     try:
@@ -323,7 +323,7 @@ def _work_folder(file: Path, samples: Samples, more: Samples | None, seed: int) 
     """
     import hashlib
 
-    from brisk.exits.files.artefact import digest_of
+    from brisk.exits.cascade_file import digest_of
     from brisk.exits.files.versions import training_folder
 
     digest = hashlib.sha256(f"{digest_of(file)} {seed}".encode())

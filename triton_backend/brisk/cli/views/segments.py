@@ -14,7 +14,7 @@ from brisk.artefacts.room import refusal_of
 from brisk.artefacts.skeletons import noted_forms
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
-from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError, tapped_values
 from brisk.exits.files.learning_record import collected, read_record
 from brisk.exits.files.versions import latest
