@@ -15,8 +15,8 @@ import typer
 
 from brisk.cli.commands.models import is_model
 from brisk.errors import InvalidConfigurationError, UnavailableError
-from brisk.observer import observe_all
 from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, layout_problem
+from brisk.telemetry.observer import observe_all
 
 if TYPE_CHECKING:
     import numpy as np

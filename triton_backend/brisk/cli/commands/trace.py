@@ -17,11 +17,11 @@ import typer
 
 from brisk.cli.commands.models import DeviceOption, model_file
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
-from brisk.observer import Observer, observe_all
 from brisk.protocol.channel import check_peer
 from brisk.protocol.records import LoadModel, Span, TensorForm
 from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
 from brisk.telemetry.events import SPANS
+from brisk.telemetry.observer import Observer, observe_all
 
 if TYPE_CHECKING:
     import numpy as np
