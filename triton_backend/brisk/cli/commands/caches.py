@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brisk.cli.commands.models import ModelArgument, VersionOption, model_file
+from brisk.cli.commands.models import ModelArgument, VersionOption
+from brisk.cli.views.model_files import model_file
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
 
 if TYPE_CHECKING:

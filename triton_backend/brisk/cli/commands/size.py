@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from brisk.cli.commands.models import is_model
+from brisk.cli.views.model_files import is_model
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, layout_problem
 from brisk.telemetry.observer import observe_all

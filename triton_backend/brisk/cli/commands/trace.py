@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from brisk.cli.commands.models import DeviceOption, model_file
+from brisk.cli.commands.models import DeviceOption
+from brisk.cli.views.model_files import model_file
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.protocol.channel import check_peer
 from brisk.protocol.records import LoadModel, Span, TensorForm
