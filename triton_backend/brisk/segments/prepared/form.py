@@ -268,7 +268,10 @@ class PreparedModel(Source):
         container.verify_all(kept.blobs, self._threads)
         try:
             return open_saved(
-                *(proto, kept.weights, self._threads, self._tuning),
+                proto,
+                kept.weights,
+                self._threads,
+                self._tuning,
                 **manner._asdict(),
                 uses_memory_pattern=kept.gains_by_pattern,
             )
