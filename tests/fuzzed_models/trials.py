@@ -26,7 +26,7 @@ from brisk.graph.files.element_types import element_of_dtype
 from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel
-from brisk.segments.session import onnxruntime
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.segments.starting import start_segments
 
 PATIENCE_S = 10.0

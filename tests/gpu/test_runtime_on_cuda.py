@@ -18,12 +18,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError
 from brisk.gpu.driver import Context, Driver
-from brisk.observer import Observer
 from brisk.protocol.records import LoadModel, Result, TensorForm
 from brisk.protocol.runtime_paths import Role, runtime_place
-from brisk.segments.session import onnxruntime
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import OutputReader, Reply
+from brisk.telemetry.observer import Observer
 
 DEVICE = os.environ.get("BRISK_TEST_DEVICE", "cuda:0")
 """Another one tries the tests themselves."""

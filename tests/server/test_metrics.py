@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from brisk_client.inference import InferenceClient, Transport

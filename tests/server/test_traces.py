@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from tritonclient import http
 
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from support.server.entries import ANY_CLASS, deep, write_entry

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.artefacts.content import ITSELF, content_of, stamps
-from brisk.cli.commands.models import version_files
+from brisk.cli.views.model_files import version_files
 from brisk.errors import InvalidModelError
 from brisk.exits.files.container import DamagedFileError, read_container
 from brisk.paths import find_inside, open_file, open_inside, version_folder

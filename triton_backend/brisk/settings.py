@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -146,6 +147,21 @@ def runtime_python(environment: Mapping[str, str] = os.environ) -> str:
     import shutil  # which is long to import, for what is hardly ever needed
 
     return shutil.which("python3") or "python3"
+
+
+ENVIRONMENT = threading.RLock()
+"""Held while this process's environment differs from what it is to hand on."""
+
+
+def python_environment() -> dict[str, str]:
+    """The environment of a process of the runtime's Python, which is to find this Brisk."""
+    package_root = str(Path(__file__).resolve().parents[1])
+    with ENVIRONMENT:
+        search_path = os.environ.get("PYTHONPATH", "")
+        return {
+            **os.environ,
+            "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
+        }
 
 
 def realtime_niceness(environment: Mapping[str, str] = os.environ) -> int:

@@ -1,7 +1,8 @@
 """How an entry wants ONNX Runtime's sessions of its model: said in ``config.pbtxt``, once.
 
-The stub reads it (``stub.config.session_tuning``), ``LoadModel`` carries it, ``segments.session``
-applies it. Two entries of one file that differ in it have sessions of their own.
+The stub reads it (``stub.config.session_tuning``), ``LoadModel`` carries it,
+``segments.onnxruntime`` applies it. Two entries of one file that differ in it have sessions of
+their own.
 """
 
 import re

@@ -24,10 +24,10 @@ from brisk.graph.files.element_types import name_of_element
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.program import SegmentProgram
-from brisk.segments.session import onnxruntime
 from brisk.segments.starting import open_warm_program, start_segments
 from brisk.segments.values import to_array, to_ort_value
 from brisk_client.benchmarks.harness.command_line import bars, benchmark_parser, run_command

@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from brisk.errors import InvalidConfigurationError
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.protocol.status import ModelStatus
+from brisk.telemetry.observer import Observer
 from brisk_client.benchmarks.exits.data import FASHION, fashion_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import new_report

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
+from brisk.exits.cascade_file import write_cascade
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.files.artefact import write_cascade
 from brisk.exits.files.versions import caches_file
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.telemetry.observer import Observer
 from brisk_client.benchmarks.exits.data import ACCURACY, digits_case
 from brisk_client.benchmarks.harness.command_line import benchmark_parser, deliver
 from brisk_client.benchmarks.harness.machine import new_report

@@ -20,10 +20,10 @@ from multiprocessing.connection import Connection
 
 import grpc
 
-from brisk.observer import Observer
 from brisk.protocol.records import Span
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.requests.tracing import FRONTEND, LAYERS
+from brisk.telemetry.observer import Observer
 from brisk_client.benchmarks.harness.served_server import BenchmarkServer
 from brisk_client.child_process import child_process
 from brisk_client.workload.description import Continuous, Task

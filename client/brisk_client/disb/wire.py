@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from brisk.observer import Observer
 from brisk.protocol.records import LoadModel, Sample, TensorForm
 from brisk.protocol.runtime_paths import ROLE_OF_CLASS, Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry import metrics
+from brisk.telemetry.observer import Observer
 from brisk_client.benchmarks.harness.surroundings import environment, wait_until_gone
 from brisk_client.benchmarks.harness.timed_reply import TimedReply
 

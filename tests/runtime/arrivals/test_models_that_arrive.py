@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from brisk.copies.connection import resolve
 from brisk.copies.courier import Courier
 from brisk.copies.local import copy_of
-from brisk.copies.remote import resolve
 from brisk.errors import InvalidModelError, UnavailableError
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.segments.prepared import preparation
 from brisk.segments.prepared.preparation import prepare
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES
+from brisk.telemetry.observer import Observer
 from support.hosts.registry import Registry
 from support.models.segment_models import chain, info, save, whole
 from support.remote.entries import end_courier, publish_here

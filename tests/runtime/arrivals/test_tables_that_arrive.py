@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from brisk.copies.connection import resolve
 from brisk.copies.local import copy_of
-from brisk.copies.remote import resolve
 from brisk.errors import BriskError
 from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.files.artefact import write_cascade
+from brisk.exits.cascade_file import write_cascade
 from brisk.exits.files.versions import (
     adapted_file,
     caches_file,
@@ -22,10 +22,10 @@ from brisk.exits.files.versions import (
     private_folder,
     samples_folder,
 )
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.settings import cache_directory
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.telemetry.observer import Observer
 from support.exits.exits_model import Model, ask, make_model, taken
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model
 from support.waiting import wait_until

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from brisk.cli.commands import caches
-from brisk.exits.files.artefact import write_cascade
+from brisk.exits.cascade_file import write_cascade
 from brisk.exits.files.versions import caches_file
-from brisk.observer import Observer
 from brisk.protocol.records import SequenceStep, StateForm
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.sessions.served_caches import REVIEWED_ROWS
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import SWITCHED_OFF_EXITS
+from brisk.telemetry.observer import Observer
 from support.exits.exits_model import MILLION, Model, ask, make_model, taken
 from support.runtime.runtime_process import (
     SLOW_INPUT,

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from brisk.exits.files.artefact import write_cascade
+from brisk.exits.cascade_file import write_cascade
 from brisk.exits.files.learning_record import (
     LearningRecord,
     Stage,
@@ -26,10 +26,10 @@ from brisk.exits.files.versions import (
     private_folder,
     samples_folder,
 )
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.early_exit.cache_watch import LOOK_S
 from brisk.settings import cache_directory
+from brisk.telemetry.observer import Observer
 from brisk_client.samples.writer import GraphWriter
 from support.exits.exits_model import Model, ask, make_model, taken
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model

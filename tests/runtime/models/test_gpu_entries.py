@@ -16,7 +16,7 @@ import pytest
 
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.protocol.runtime_paths import RuntimePaths
-from brisk.segments.session import onnxruntime
+from brisk.segments.onnxruntime import onnxruntime
 from support.runtime.fake_driver import fake_driver
 from support.runtime.runtime_process import (
     describe,

@@ -11,12 +11,12 @@ from onnx import TensorProto
 
 from brisk.artefacts import store
 from brisk.artefacts.content import writable_folder
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.models.background_prepare import PreparationTask, SegmentPreparer
 from brisk.segments.prepared import preparation
 from brisk.segments.prepared.form import find_prepared
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.telemetry.observer import Observer
 from support.models.quantised_models import product_of
 from support.models.segment_models import chain, whole
 from support.runtime.runtime_process import (

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.segments.prepared.form import find_prepared
 from brisk.segments.prepared.preparation import prepare
+from brisk.telemetry.observer import Observer
 from support.runtime.external_data import (
     EXTERNAL,
     LOCATION,

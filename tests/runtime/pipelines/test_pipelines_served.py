@@ -19,13 +19,13 @@ from brisk.errors import (
     InvalidRequestError,
     UnavailableError,
 )
-from brisk.observer import Observer
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.records import PROTOCOL_VERSION, Hello, LoadModel, Region
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.protocol.shared_memory import MARK_BYTES
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import PIPELINE_NODES, PIPELINE_OBJECTIVES
+from brisk.telemetry.observer import Observer
 from support.pipeline_entries import (
     confident,
     describe_fork,

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry.metrics import AUDITED_ANSWERS, EARLY_ANSWERS, PIPELINE_NODES, Metric
+from brisk.telemetry.observer import Observer
 from support.exits.exits_model import MILLION, Model, ask, make_model
 from support.pipeline_entries import confident, scaler, slow_variant, write
 from support.runtime.runtime_process import describe, infer, opened

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from brisk.copies.local import HEADER_BYTES, PROGRESS, LocalCopy
-from brisk.copies.manifest import NAME, Range
+from brisk.copies.manifest import Range
+from brisk.copies.remote import MANIFEST
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.protocol.runtime_paths import RuntimePaths
 from support.remote.couriers import CourierHost, check_equal
@@ -98,7 +99,7 @@ def test_every_single_damaged_chunk_is_refused(tmp_path: Path, start: Start) -> 
     published = publish(tmp_path / "m", 8 * chunk, chunk_bytes=chunk, weights_bytes=0)
     folder = tmp_path / "remote" / published.sha256
     (tmp_path / "remote").mkdir(mode=0o700)
-    make_copy(folder, (published.folder / NAME).read_bytes(), published.manifest)
+    make_copy(folder, (published.folder / MANIFEST).read_bytes(), published.manifest)
     copy = ArrivingCopy(folder)
     source = random.Random(2)
     content = published.contents[0]
@@ -185,7 +186,7 @@ def test_where_nothing_is_found_and_nobody_answers_the_place_is_named(
         with pytest.raises(BriskError, match=r"/nowhere/manifest\.json answers 404"):
             client.open(published, f"{registry.url}/nowhere/manifest.json")
         secret = registry.manifest_url.replace("http://", "http://user:word@") + "?token=word"
-        (published.folder / NAME).unlink()
+        (published.folder / MANIFEST).unlink()
         with pytest.raises(BriskError, match="manifest") as caught:
             client.open(published, secret)
     assert "word" not in str(caught.value)
@@ -196,7 +197,7 @@ def test_files_of_this_machine_are_read_only_where_that_is_allowed(
     tmp_path: Path, start: Start
 ) -> None:
     published = publish(tmp_path / "m", 400_000)
-    url = (published.folder / NAME).as_uri()
+    url = (published.folder / MANIFEST).as_uri()
     with start().client() as client, pytest.raises(BriskError, match="BRISK_REMOTE_URLS"):
         client.open(published, url)
     host = start({"BRISK_REMOTE_URLS": tmp_path.as_uri()})
@@ -243,7 +244,7 @@ def test_a_full_disk_is_told_with_what_is_needed_and_leaves_nothing(
         with host.client() as client, full:
             client.open(published, registry.manifest_url)
         left = [path for path in (place / "remote").iterdir() if path.is_dir()]
-        assert not any((folder / NAME).exists() for folder in left)
+        assert not any((folder / MANIFEST).exists() for folder in left)
         small = publish(tmp_path / "s", 1_000_000)
         with host.client() as client:
             client.fetch(small, serve(small).manifest_url)
@@ -260,7 +261,7 @@ def test_copies_that_nobody_uses_make_room(tmp_path: Path, start: Start, serve: 
     with host.client() as client:
         wait_until(lambda: not client.ask("status", {})["copies"], "its end")
         client.fetch(second, serve(second).manifest_url)
-    assert not (host.copy_folder(first) / NAME).exists()
+    assert not (host.copy_folder(first) / MANIFEST).exists()
     check_equal(host, second)
     with host.client() as client:
         client.open(second, serve(second).manifest_url)  # held from now on

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import brisk
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.telemetry.observer import Observer
 from support.runtime.runtime_process import quick_model
 from support.waiting import wait_until
 

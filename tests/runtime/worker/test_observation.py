@@ -20,9 +20,9 @@ from brisk.cli.application import application
 from brisk.cli.commands.status import look
 from brisk.cli.views.status import render
 from brisk.errors import UnavailableError
-from brisk.observer import Observer, observe_all
 from brisk.protocol.records import AskStatistics, ForgetStatistics, Sample, StatisticsTold
 from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.telemetry.observer import Observer, observe_all
 from support.models.identity_models import write_model
 from support.runtime.runtime_process import (
     SLOW_INPUT,

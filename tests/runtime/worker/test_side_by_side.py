@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from brisk.errors import CancelledError
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.models.yielding import LONGEST_ALONE_S
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.telemetry.observer import Observer
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,

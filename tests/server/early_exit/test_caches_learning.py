@@ -18,11 +18,10 @@ import pytest
 import torch
 
 from brisk.exits.cascade import Cascade
+from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files import versions
-from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.files.versions import caches_file, reference_file
-from brisk.exits.heads.lookup import network_of
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.exporting import export_look_up, network_of
 from brisk.exits.learning.predictor import last_layer
 from brisk.triton.locate import ServerInstallation
 from support.exits.adapted import Adapted

@@ -15,7 +15,7 @@ from tritonclient import http
 from tritonclient.utils import InferenceServerException
 
 from brisk.exits.cascade import Cascade
-from brisk.exits.files.artefact import digest_of, write_cascade
+from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.heads.lookup import empty_look_up
 from brisk.exits.learning.exporting import export_look_up

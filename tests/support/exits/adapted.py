@@ -12,11 +12,11 @@ import torch
 from brisk.exits.adaptation.reference import ReferenceData, write_reference
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.data.collecting import collect
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
-from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.container import read_container
 from brisk.exits.guarantee.calibration import CascadeCount, Promise, calibrate, in_order
 from brisk.exits.heads.lookup import empty_look_up, load_weights

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.exits.files.artefact import read_cascade
+from brisk.exits.cascade_file import read_cascade
 from brisk.exits.files.container import _PREFIX, ALIGNMENT, DamagedFileError
 from brisk.runtime.sessions.served_caches import ServedCaches
 from support.changes import leaves, others_of, put

@@ -12,7 +12,7 @@ import torch
 
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
-from brisk.exits.files.artefact import digest_of, write_cascade
+from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.heads.lookup import LookUp, empty_look_up

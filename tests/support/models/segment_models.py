@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
-from brisk.segments.session import onnxruntime
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.segments.source import Source
 from brisk.segments.starting import start_segments
 from brisk.segments.values import to_array, to_ort_value

@@ -8,14 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from brisk.copies.manifest import (
-    CHUNK_BYTES,
-    NAME,
-    ListedFile,
-    Manifest,
-    Range,
-    write_manifest,
-)
+from brisk.copies.manifest import CHUNK_BYTES, ListedFile, Manifest, Range, write_manifest
+from brisk.copies.remote import MANIFEST
 
 
 class Published(NamedTuple):
@@ -101,5 +95,5 @@ def publish(
         path = folder / file.name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    (folder / NAME).write_bytes(text)
+    (folder / MANIFEST).write_bytes(text)
     return Published(folder, manifest, hashlib.sha256(text).hexdigest(), tuple(contents))

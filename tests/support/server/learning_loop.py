@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from tritonclient import grpc
 
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.protocol.status import ModelStatus
+from brisk.telemetry.observer import Observer
 from brisk.triton.launch import TritonServer
 from support.exits.adapted import Adapted
 from support.runtime.runtime_processes import hurry_helpers

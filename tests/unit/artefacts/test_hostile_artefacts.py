@@ -17,7 +17,8 @@ from brisk.artefacts import container
 from brisk.artefacts.container import Container, make_key
 from brisk.errors import ArtefactError
 from brisk.exits.files import container as caches
-from brisk.segments.prepared.form import PreparedModel, fingerprint
+from brisk.segments.prepared.form import PreparedModel
+from brisk.segments.prepared.manifest import fingerprint
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 

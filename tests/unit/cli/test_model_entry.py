@@ -6,8 +6,8 @@ import pytest
 from google.protobuf import text_format
 from onnx import TensorProto
 
-from brisk.cli.commands.models import version_files
 from brisk.cli.views.entries import configuration_text
+from brisk.cli.views.model_files import version_files
 from brisk.errors import InvalidModelError
 from brisk.view.entry_text import SCHEMA, entry_text
 from support.models.identity_models import FLOAT_BATCH, Shape, write_model

@@ -25,8 +25,8 @@ from brisk.copies.local import (
     path_in,
     progress_header,
 )
-from brisk.copies.manifest import NAME, Range
-from brisk.copies.remote import WHOLE, remote_directory
+from brisk.copies.manifest import Range
+from brisk.copies.remote import MANIFEST, WHOLE, remote_directory
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.graph.files.mapping import map_file
 from brisk.paths import KEPT, is_kept, stamp_of
@@ -66,7 +66,7 @@ def write_copy(
         path.write_bytes(content if is_filled else bytes(len(content)))
         path.chmod(KEPT)
     (folder / PROGRESS).write_bytes((progress_header() if header is None else header) + here)
-    shutil.copyfile(published.folder / NAME, folder / NAME)
+    shutil.copyfile(published.folder / MANIFEST, folder / MANIFEST)
     return folder
 
 
@@ -184,14 +184,14 @@ def test_a_manifest_of_another_digest_than_its_folder_is_refused(published: Publ
 
 def test_where_there_is_no_copy_nothing_is_opened(published: Published) -> None:
     folder = write_copy(published)
-    (folder / NAME).unlink()
+    (folder / MANIFEST).unlink()
     with pytest.raises(FileNotFoundError):
         LocalCopy(folder)
     with pytest.raises(FileNotFoundError):
         LocalCopy(folder.with_name("f" * 64))
 
 
-@pytest.mark.parametrize("name", [NAME, PROGRESS])
+@pytest.mark.parametrize("name", [MANIFEST, PROGRESS])
 def test_what_others_could_have_written_is_refused(published: Published, name: str) -> None:
     folder = write_copy(published)
     (folder / name).chmod(0o666)
@@ -200,7 +200,7 @@ def test_what_others_could_have_written_is_refused(published: Published, name: s
 
 
 def is_locked(folder: Path) -> bool:
-    with (folder / NAME).open("rb") as file:
+    with (folder / MANIFEST).open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -220,7 +220,7 @@ def test_a_copy_is_held_until_all_its_readers_are_gone(published: Published) -> 
 
 def test_a_copy_that_is_being_removed_is_none(published: Published) -> None:
     folder = write_copy(published)
-    with (folder / NAME).open("rb") as file:
+    with (folder / MANIFEST).open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         with pytest.raises(FileNotFoundError, match="is being removed"):
             LocalCopy(folder)

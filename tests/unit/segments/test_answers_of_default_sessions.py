@@ -17,10 +17,10 @@ from brisk.runtime.sessions.segment_session import MendedModel, _ModelFile
 from brisk.segments.frame import run_serially
 from brisk.segments.model import cutting
 from brisk.segments.model.sources import BareModel
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.oracle import WholeModel, are_alike, differing_output
 from brisk.segments.prepared.preparation import prepare
-from brisk.segments.session import onnxruntime
 from brisk.segments.source import Source
 from brisk.segments.starting import StartingSegments, start_segments
 from brisk.tuning import SessionTuning

@@ -16,7 +16,7 @@ from brisk.segments.model.cutting import NodeSpan, cut_points
 from brisk.segments.model.extraction import Segment, extract
 from brisk.segments.model.model_file import read_model_file
 from brisk.segments.model.node_times import UNKNOWN_SIZE, predicted_times_ns
-from brisk.segments.session import onnxruntime
+from brisk.segments.onnxruntime import onnxruntime
 from support.models.segment_models import by_segments, info, save, source_of, whole
 
 CHANNELS, SIDE = 32, 16

@@ -14,6 +14,7 @@ from brisk.artefacts.container import HEADER_BYTES, Container
 from brisk.errors import ArtefactError
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared.form import PreparedModel, find_prepared
+from brisk.segments.prepared.manifest import fingerprint
 from brisk.segments.prepared.preparation import is_prepared, prepare
 from support.models.segment_models import chain, run_in_turn, whole
 
@@ -79,7 +80,7 @@ def test_another_version_of_onnx_runtime_or_another_processor_makes_its_own(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = prepare(model, THREADS).path
-    foreign = {**prepared.fingerprint(), "cpu": "another", "engine": "onnxruntime 0.1"}
+    foreign = {**fingerprint(), "cpu": "another", "engine": "onnxruntime 0.1"}
     monkeypatch.setattr(prepared, "fingerprint", lambda taps=(): foreign)
     assert find_prepared(model) is None
     with pytest.raises(ArtefactError, match="its engine, cpu differ"):

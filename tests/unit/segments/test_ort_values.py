@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from brisk.errors import InvalidRequestError
 from brisk.segments.frame import control, run_in_one, run_serially
 from brisk.segments.model.sources import BareModel
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.segments.program import SegmentProgram
-from brisk.segments.session import onnxruntime
 from brisk.segments.starting import open_warm_program
 from brisk.segments.values import to_array, to_ort_value
 from support.models.segment_models import chain, info, save

@@ -16,15 +16,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.segments import session
 from brisk.segments.model import sources
 from brisk.segments.model.sources import BareModel
+from brisk.segments.onnxruntime import OrtSession, onnxruntime, running
 from brisk.segments.prepared import form as prepared
 from brisk.segments.prepared import manifest
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.saving import save_optimised
-from brisk.segments.session import OrtSession, onnxruntime
 from brisk.segments.source import Source
 from brisk.tuning import SessionTuning
 from support.models.segment_models import info, run_in_turn, save, whole
@@ -147,7 +146,7 @@ def test_a_session_of_a_file_that_was_written_to_meanwhile_is_not_shared(model: 
     keys = iter([("before",), ("behind",)])
     source._key = lambda _: next(keys)  # type: ignore[method-assign]
     source.open_warm(0)
-    assert session.running(("before",)) is None
+    assert running(("before",)) is None
 
 
 def test_models_of_other_weights_share_no_session_of_their_own(

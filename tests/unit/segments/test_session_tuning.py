@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.runtime.sessions.identity import identity_of
 from brisk.segments.model.sources import BareModel
-from brisk.segments.session import SEVERAL_SPIN_US, SPIN_US, onnxruntime, session_options
+from brisk.segments.onnxruntime import SEVERAL_SPIN_US, SPIN_US, onnxruntime, session_options
 from brisk.tuning import (
     ALL,
     BASIC,

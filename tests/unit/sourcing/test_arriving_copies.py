@@ -15,9 +15,10 @@ import pytest
 
 from brisk.artefacts.container import HEADER_BYTES, Container, ContainerDraft
 from brisk.artefacts.store import artefacts_directory
+from brisk.copies.connection import resolve
 from brisk.copies.local import PROGRESS, LocalCopy, progress_header
 from brisk.copies.manifest import Range, write_manifest
-from brisk.copies.remote import WHOLE, resolve
+from brisk.copies.remote import WHOLE
 from brisk.errors import ArtefactError, InvalidConfigurationError
 from brisk.paths import KEPT
 from brisk.sourcing.arriving import SEAL, ArrivingCopy, make_copy
@@ -108,7 +109,7 @@ def test_a_whole_copy_says_where_its_model_is(tmp_path: Path, published: Publish
     """To a stub, which imports nothing that reads manifests for it."""
     copy, remote = whole_copy(tmp_path, published)
     told = (
-        "import pathlib, sys; from brisk.copies.remote import resolve;"
+        "import pathlib, sys; from brisk.copies.connection import resolve;"
         f"print(resolve(pathlib.Path({str(remote)!r})), 'brisk.copies.manifest' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from brisk.copies.local import LocalCopy
-from brisk.copies.manifest import NAME, write_manifest
+from brisk.copies.manifest import write_manifest
+from brisk.copies.remote import MANIFEST
 from brisk.errors import UnavailableError
 from brisk.sourcing.arriving import make_copy
 from brisk.sourcing.room import (
@@ -74,7 +75,7 @@ def test_of_copies_used_at_one_time_the_name_decides() -> None:
 def add(base: Path, published: Published, used_s: float) -> Path:
     folder = base / published.sha256
     make_copy(folder, write_manifest(published.manifest), published.manifest)
-    os.utime(folder / NAME, (used_s, used_s))
+    os.utime(folder / MANIFEST, (used_s, used_s))
     return folder
 
 
@@ -159,8 +160,8 @@ def test_a_link_in_place_of_a_manifest_is_not_followed(
     base: Path, three: list[Published], tmp_path: Path
 ) -> None:
     folder = add(base, three[0], 1000.0)
-    elsewhere = (folder / NAME).rename(tmp_path / "elsewhere")
-    (folder / NAME).symlink_to(elsewhere)
+    elsewhere = (folder / MANIFEST).rename(tmp_path / "elsewhere")
+    (folder / MANIFEST).symlink_to(elsewhere)
     assert not remove(folder)
     assert elsewhere.exists()
 

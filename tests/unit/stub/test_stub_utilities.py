@@ -83,7 +83,7 @@ def test_without_triton_s_file_the_error_says_what_was_sought(tmp_path: Path) ->
 INTAKE = """
 import os, sys, types
 sys.modules["triton_python_backend_utils"] = types.ModuleType("triton_python_backend_utils")
-from brisk.stub.preload import import_request_handler
+from brisk.stub.backend import import_request_handler
 before = dict(os.environ)
 finders = list(sys.meta_path)
 print(import_request_handler().__name__, dict(os.environ) == before, sys.meta_path == finders)

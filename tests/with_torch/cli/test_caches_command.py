@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from brisk.cli.application import application
 from brisk.cli.commands.caches import NOTHING_WRITTEN
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
+from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.exploration import measuring, trial
 from brisk.exits.exploration.trial import Trial, run_trial
-from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.versions import caches_file
 from brisk_client.samples.writer import GraphWriter
 

@@ -20,8 +20,7 @@ from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import count_cascade
-from brisk.exits.heads.lookup import network_of
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.exporting import export_look_up, network_of
 from brisk.exits.learning.predictor import PredictorSettings, last_layer
 from support.exits.adapted import Adapted
 

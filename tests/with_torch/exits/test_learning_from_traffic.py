@@ -13,8 +13,8 @@ import pytest
 
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
+from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.data.samples import Samples, divide
-from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.learning_record import (
     Aim,
     LearningRecord,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.versions import caches_file, candidate_file, reference_file
 from brisk.runtime.early_exit.adaptation_process import open_learner
 from brisk.runtime.early_exit.cache_watch import Adaptation

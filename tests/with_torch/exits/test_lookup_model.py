@@ -16,11 +16,11 @@ from onnx import TensorProto, helper
 from brisk.exits.cascade import Exit
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import GatedLookUp, LookUp, empty_look_up, network_of, weights_of
+from brisk.exits.heads.lookup import GatedLookUp, LookUp, empty_look_up, weights_of
 from brisk.exits.heads.lookup_model import OF_CLASSES, OPSET, Judge, LookUpModel
 from brisk.exits.heads.predictors import CATALOGUE, variant
 from brisk.exits.learning import exporting
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.exporting import export_look_up, network_of
 from brisk.exits.model_graph import ExitPoint
 from support.exits.exits_model import make_model
 

@@ -13,11 +13,11 @@ import torch
 
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import INT8, Cascade, Exit
-from brisk.exits.files.artefact import read_cascade, write_cascade
+from brisk.exits.cascade_file import read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import ExitCount
-from brisk.exits.heads.lookup import network_of
 from brisk.exits.heads.lookup_model import Judge, LookUpModel
+from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.quantising import Quantised, quantised, readable
 from brisk.exits.model_graph import ExitPoint, ModelGraph
 from brisk.exits.scores import find_scores

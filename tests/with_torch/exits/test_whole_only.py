@@ -15,10 +15,10 @@ import pytest
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import Cascade
+from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings, explore_whole
 from brisk.exits.exploration.measuring import Verification
-from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import Aim, LearningRecord, Stage
 from brisk.exits.files.versions import (

@@ -66,17 +66,7 @@ def _server_text(error: Exception) -> str | None:
 
 
 def _end_with(text: str) -> NoReturn:
+    from brisk.cli.views.error_text import tell_error  # late: most commands end without an error
+
     tell_error(text)
     sys.exit(1)
-
-
-def tell_error(text: str) -> None:
-    """In red, its first line; its others as they are."""
-    from rich.console import Console  # late: most commands end without an error
-    from rich.text import Text
-
-    summary, _, details = text.partition("\n")
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
-    console.print(Text(f"error: {summary}", style="bold red"))
-    if details:
-        console.print(Text(details))

@@ -31,11 +31,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from brisk.copies.remote import WHOLE, noted_model, read_remote_file, remote_directory
 from brisk.errors import (
+    ArtefactError,
     BriskError,
     InvalidConfigurationError,
     ProtocolError,
@@ -43,7 +45,12 @@ from brisk.errors import (
     named_error,
 )
 from brisk.ownership import check_directory
-from brisk.settings import COURIER_SOCKET, runtime_directory, runtime_python
+from brisk.settings import (
+    COURIER_SOCKET,
+    python_environment,
+    runtime_directory,
+    runtime_python,
+)
 
 if TYPE_CHECKING:
     import subprocess  # by who starts one alone
@@ -172,12 +179,9 @@ def _start() -> subprocess.Popen[bytes]:
     """Of several that start at once all but one end at once, well: the lock is taken."""
     import subprocess
 
-    root = str(Path(__file__).resolve().parents[2])
-    search_path = os.environ.get("PYTHONPATH", "")
     environment = {
         **_ALLOCATOR,
-        **os.environ,
-        "PYTHONPATH": root + (os.pathsep + search_path if search_path else ""),
+        **python_environment(),
         "BRISK_RUNTIME_DIR": str(runtime_directory()),
     }
     runtime_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -196,3 +200,34 @@ def _start() -> subprocess.Popen[bytes]:
     _started[:] = [each for each in _started if each.poll() is None]
     _started.append(started)
     return started
+
+
+# What an entry's word for a model that lies elsewhere stands for.
+
+
+def resolve(remote_file: Path, meanwhile: Callable[[], None] = lambda: None) -> Path:
+    """The model's file in the copy of what ``model.remote`` names, fetched as far as to say what
+    the model is: its weights may still be on their way. ``meanwhile``: called where that has to be
+    waited for.
+
+    Raises InvalidModelError where the file says no such place, or what lies there is not what it
+    says, UnavailableError where nothing could be fetched.
+    """
+    remote = read_remote_file(remote_file)
+    folder = remote_directory() / remote.sha256
+    with contextlib.suppress(OSError, ValueError):
+        return noted_model(folder)
+    if (folder / WHOLE).exists():
+        from brisk.copies.local import LocalCopy  # by who need not ask the courier alone
+
+        with contextlib.suppress(OSError, ArtefactError):
+            return LocalCopy(folder).model
+    try:
+        with CourierConnection() as courier:
+            courier.send("open", remote._asdict())
+            meanwhile()
+            return Path(str(courier.answer()["ok"]["model"]))
+    except BriskError as error:
+        raise type(error)(f"{remote_file}: {error}") from error
+    except OSError as error:
+        raise UnavailableError(f"{remote_file}: {error}") from error

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from brisk.copies.connection import CourierConnection
+from brisk.copies.connection import CourierConnection, resolve
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
-from brisk.copies.remote import Remote, read_remote_file, remote_directory, resolve
+from brisk.copies.remote import Remote, read_remote_file, remote_directory
 from brisk.errors import UnavailableError
 
 
@@ -50,7 +50,7 @@ class Courier(CourierConnection):
 
 
 def fetch(remote_file: Path) -> Path:
-    """As ``remote.resolve``, when all of the model's own files are here."""
+    """As ``resolve``, when all of the model's own files are here."""
     remote = read_remote_file(remote_file)
     path = resolve(remote_file)
     copy = LocalCopy(remote_directory() / remote.sha256)

@@ -30,14 +30,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from brisk.copies.manifest import (
-    NAME,
-    ListedFile,
-    Manifest,
-    Range,
-    read_manifest,
-)
-from brisk.copies.remote import WHOLE, remote_directory
+from brisk.copies.manifest import ListedFile, Manifest, Range, read_manifest
+from brisk.copies.remote import MANIFEST, WHOLE, remote_directory
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import open_own
 
@@ -73,7 +67,7 @@ class LocalCopy:
         """
         self.folder = folder
         self._numbers: dict[Path, int | None] = {}
-        with open(open_own(folder / NAME), "rb") as file:
+        with open(open_own(folder / MANIFEST), "rb") as file:
             text = file.read()
             self._lock = os.dup(file.fileno())
         try:
@@ -239,7 +233,7 @@ def listed(path: Path, environment: Mapping[str, str] = os.environ) -> ListedFil
     folder = copy_folder(path, environment)
     if folder is None:
         return None
-    with open(open_own(folder / NAME), "rb") as file:
+    with open(open_own(folder / MANIFEST), "rb") as file:
         try:
             manifest = read_manifest(file.read(), folder.name)
         except InvalidModelError as error:

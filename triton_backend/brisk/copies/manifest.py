@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
-from brisk.copies.remote import MANIFEST
 from brisk.errors import InvalidModelError
 
 FORMAT = 1
-NAME = MANIFEST
 HEAD_NAME = "head.bin"
 """Of the file ``gathered``, where nobody has named it otherwise."""
 

@@ -1,20 +1,18 @@
-"""``model.remote``: an entry's word for a model that lies elsewhere, and the file it stands for.
+"""``model.remote``: an entry's word for a model that lies elsewhere, and where its copy is kept.
 
 Of what is imported for it a stub has most already.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
-from brisk.copies.connection import CourierConnection
-from brisk.errors import ArtefactError, BriskError, InvalidModelError, UnavailableError
+from brisk.errors import InvalidModelError
 from brisk.ownership import check_directory
 from brisk.paths import open_file
 from brisk.settings import cache_directory
@@ -80,38 +78,12 @@ def whole_note(model: Path, manifest: bytes) -> bytes:
     return b"%d\n%s" % (crc32(name + manifest), name)
 
 
-def _noted_model(folder: Path) -> Path:
-    """Raises OSError or ValueError where the copy is not whole, or does not say so."""
+def noted_model(folder: Path) -> Path:
+    """The model's file in the copy in ``folder``, as ``WHOLE`` says.
+
+    Raises OSError or ValueError where the copy is not whole, or does not say so."""
     check_directory(folder)
     checksum, name = (folder / WHOLE).read_bytes().split(b"\n")
     if crc32(name + (folder / MANIFEST).read_bytes()) != int(checksum):
         raise ValueError("another manifest")
     return folder / os.fsdecode(name)
-
-
-def resolve(remote_file: Path, meanwhile: Callable[[], None] = lambda: None) -> Path:
-    """The model's file in the copy of what ``model.remote`` names, fetched as far as to say what
-    the model is: its weights may still be on their way. ``meanwhile``: called where that has to be
-    waited for.
-
-    Raises InvalidModelError where the file says no such place, or what lies there is not what it
-    says, UnavailableError where nothing could be fetched.
-    """
-    remote = read_remote_file(remote_file)
-    folder = remote_directory() / remote.sha256
-    with contextlib.suppress(OSError, ValueError):
-        return _noted_model(folder)
-    if (folder / WHOLE).exists():
-        from brisk.copies.local import LocalCopy  # by who need not ask the courier alone
-
-        with contextlib.suppress(OSError, ArtefactError):
-            return LocalCopy(folder).model
-    try:
-        with CourierConnection() as courier:
-            courier.send("open", remote._asdict())
-            meanwhile()
-            return Path(str(courier.answer()["ok"]["model"]))
-    except BriskError as error:
-        raise type(error)(f"{remote_file}: {error}") from error
-    except OSError as error:
-        raise UnavailableError(f"{remote_file}: {error}") from error

@@ -9,10 +9,10 @@ from enum import Enum
 from pathlib import Path
 
 from brisk.errors import BriskError
-from brisk.observer import Observer
 from brisk.protocol.entry_files import users_path
 from brisk.protocol.runtime_paths import Role, runtime_place
 from brisk.protocol.status import Status
+from brisk.telemetry.observer import Observer
 from brisk.triton.options import option
 
 

@@ -15,8 +15,8 @@ from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.model_graph import ModelGraph
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import constants_of, reads_of
-from brisk.segments.opening import Form, open_segment
-from brisk.segments.session import OrtSession
+from brisk.segments.model.opening import Form, open_segment
+from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.source import SegmentSpec
 from brisk.settings import COSINE, Tolerance
 

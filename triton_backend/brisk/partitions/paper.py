@@ -78,10 +78,12 @@ def published_cuts(pricing: Pricing, turns: Turns) -> tuple[int, ...]:
                         right = kept[middle, end, cuts - 1 - cuts_before]
                         hop_s = hops_s[middle]
                         joined = priced(
-                            *(first, end, max(left.start_s, right.start_s)),
-                            max(left.step_s, right.step_s, hop_s),
-                            left.hops_s + right.hops_s + hop_s,
-                            (*left.cuts, middle, *right.cuts),
+                            first,
+                            end,
+                            start_s=max(left.start_s, right.start_s),
+                            step_s=max(left.step_s, right.step_s, hop_s),
+                            sum_s=left.hops_s + right.hops_s + hop_s,
+                            cuts=(*left.cuts, middle, *right.cuts),
                         )
                         if joined.latency_s < best.latency_s:
                             best = joined

@@ -151,8 +151,13 @@ class _PipelineReader:
         shapes = self._shapes(whole.take("trial_shapes"))
         whole.finish()
         description = PipelineDescription(
-            *(self._path, int(objective_ms * 1e6), policy, replanning),
-            *(self._in_order(nodes), outputs, shapes),
+            path=self._path,
+            objective_ns=int(objective_ms * 1e6),
+            policy=policy,
+            replanning=replanning,
+            nodes=self._in_order(nodes),
+            outputs=outputs,
+            trial_shapes=shapes,
         )
         for name in set(shapes) - set(description.inputs):
             known = hint(name, description.inputs)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import urlsplit, urlunsplit
 
-from brisk.copies.manifest import NAME, write_manifest
+from brisk.copies.manifest import write_manifest
+from brisk.copies.remote import MANIFEST
 from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.publishing.describing import Published
 
@@ -39,14 +40,14 @@ def publish(
             tell(f"{name}: {size / 1e6:.1f} MB")
             put(name, file, size)
     text = write_manifest(published.manifest)
-    put(NAME, io.BytesIO(text), len(text))
+    put(MANIFEST, io.BytesIO(text), len(text))
     return remote_text(url, text)
 
 
 def remote_text(url: str, manifest: bytes) -> str:
     """What an entry's ``model.remote`` says of a manifest that lies below ``url``."""
     sha256 = hashlib.sha256(manifest).hexdigest()
-    return json.dumps({"url": f"{_place(url)}/{NAME}", "sha256": sha256}, indent=1) + "\n"
+    return json.dumps({"url": f"{_place(url)}/{MANIFEST}", "sha256": sha256}, indent=1) + "\n"
 
 
 def _place(url: str) -> str:

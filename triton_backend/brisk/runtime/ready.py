@@ -20,7 +20,7 @@ def import_everything(device: str) -> None:
         _import_gpu()
         return
     import brisk.runtime.sessions.segment_session  # noqa: F401
-    from brisk.segments.session import onnxruntime
+    from brisk.segments.onnxruntime import onnxruntime
 
     onnxruntime()
 
@@ -35,7 +35,7 @@ def _import_gpu() -> None:
     from brisk.gpu.libraries import give_workspaces, load_libraries
     from brisk.runtime.sessions.device import PROVIDER
     from brisk.runtime.sessions.open_session import import_what_files_need
-    from brisk.segments.session import onnxruntime
+    from brisk.segments.onnxruntime import onnxruntime
 
     if PROVIDER not in onnxruntime().get_available_providers():
         return

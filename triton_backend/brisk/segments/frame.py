@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.segments.program import Part, SegmentProgram, requested_slots
-from brisk.segments.session import onnxruntime
 from brisk.segments.values import Value, to_array, to_ort_value
 
 _OURS = (MemoryError, TypeError, AttributeError)

@@ -11,7 +11,7 @@ import numpy as np
 from brisk.errors import InvalidRequestError
 from brisk.graph.files.element_types import name_of_dtype
 from brisk.graph.program import ValueType, Variable
-from brisk.segments.session import OrtSession
+from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.source import SegmentPlan, SegmentSpec
 from brisk.segments.table import LayerTable
 from brisk.segments.values import Value

@@ -12,7 +12,7 @@ import numpy as np
 
 from brisk.graph.program import Variable
 from brisk.paths import Stamp
-from brisk.segments.session import OrtSession
+from brisk.segments.onnxruntime import OrtSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from brisk.os_priority import LOADING, lower_thread
+from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.program import InputCheck, Part, SegmentProgram, make_part, slots_of
-from brisk.segments.session import OrtSession
 from brisk.segments.source import SegmentPlan, Source
 from brisk.segments.table import GiveWay, LayerTable
 

@@ -19,7 +19,7 @@ from brisk.graph.files.element_types import (
     name_of_dtype,
     name_of_element,
 )
-from brisk.segments.session import onnxruntime
+from brisk.segments.onnxruntime import onnxruntime
 
 Value: TypeAlias = np.ndarray
 """Of a request: strings are ``object`` arrays of str, bfloat16 and float8 ``ml_dtypes`` arrays."""

@@ -30,8 +30,8 @@ from brisk.copies.local import (
     path_in,
     progress_header,
 )
-from brisk.copies.manifest import NAME, Manifest, Range, read_manifest
-from brisk.copies.remote import WHOLE, whole_note
+from brisk.copies.manifest import Manifest, Range, read_manifest
+from brisk.copies.remote import MANIFEST, WHOLE, whole_note
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.ownership import check_directory, make_private, open_own
 from brisk.paths import KEPT
@@ -61,7 +61,7 @@ def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
             _reserve(path, manifest.files[number].size)
         write_small(folder / PROGRESS, progress_header() + bytes(Layout(manifest).count))
         write_small(folder / _DRAFT, text)
-        os.rename(folder / _DRAFT, folder / NAME)
+        os.rename(folder / _DRAFT, folder / MANIFEST)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -75,7 +75,7 @@ class ArrivingCopy:
         where it cannot be used, BlockingIOError where it is being removed."""
         self.folder = folder
         self._files: dict[int, int] = {}
-        self._lock = open_own(folder / NAME)
+        self._lock = open_own(folder / MANIFEST)
         """Held shared: nobody removes what is written to or served."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

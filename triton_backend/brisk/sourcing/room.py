@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from brisk.artefacts.store import publish, read_note
 from brisk.copies.local import ORIGIN
-from brisk.copies.manifest import NAME, Manifest, read_manifest
+from brisk.copies.manifest import Manifest, read_manifest
+from brisk.copies.remote import MANIFEST
 from brisk.errors import ArtefactError, UnavailableError
 from brisk.settings import CACHE_LIMIT
 from brisk.sourcing.arriving import ArrivingCopy, locked, make_copy, write_small
@@ -103,10 +104,10 @@ def kept_copies(base: Path) -> list[KeptCopy]:
             with contextlib.suppress(OSError):
                 if not folder.is_dir():
                     continue
-                if not (folder / NAME).exists():
+                if not (folder / MANIFEST).exists():
                     shutil.rmtree(folder, ignore_errors=True)
                     continue
-                status = (folder / NAME).stat()
+                status = (folder / MANIFEST).stat()
                 used_s = max(status.st_mtime, status.st_atime)
                 found.append(KeptCopy(folder, _size(folder), used_s, _is_held(folder)))
     return found
@@ -115,18 +116,18 @@ def kept_copies(base: Path) -> list[KeptCopy]:
 def note_use(folder: Path) -> None:
     """The copy is used now."""
     with contextlib.suppress(OSError):
-        os.utime(folder / NAME)
+        os.utime(folder / MANIFEST)
 
 
 def remove(folder: Path) -> bool:
     """Remove a copy; False where somebody holds it."""
     try:
-        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        (folder / NAME).unlink()  # first: without it there is no copy
+        (folder / MANIFEST).unlink()  # first: without it there is no copy
         shutil.rmtree(folder, ignore_errors=True)
     except OSError:
         return False
@@ -137,7 +138,7 @@ def remove(folder: Path) -> bool:
 
 
 def _is_held(folder: Path) -> bool:
-    descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -164,7 +165,7 @@ def open_present(folder: Path) -> ArrivingCopy | None:
 
 
 def _opened(folder: Path) -> ArrivingCopy | None:
-    if not (folder / NAME).exists():
+    if not (folder / MANIFEST).exists():
         return None
     try:
         copy = ArrivingCopy(folder)

@@ -6,17 +6,18 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import triton_python_backend_utils as pb_utils
 
 from brisk.errors import BriskError
 from brisk.fork_server.start import attend_launchers, start_when_quiet
+from brisk.lean_numpy import on_demand
 from brisk.os_priority import set_threads
-from brisk.protocol.records import AskStatistics, ForgetStatistics
+from brisk.protocol.records import AskStatistics, ComputedInStub, ForgetStatistics
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.protocol.stub_process import (
     command_line,
@@ -24,14 +25,53 @@ from brisk.protocol.stub_process import (
     hide_region,
     server_of_stub,
 )
-from brisk.settings import check_settings, metrics_interval_s, realtime_niceness
+from brisk.settings import (
+    ENVIRONMENT,
+    check_settings,
+    metrics_interval_s,
+    realtime_niceness,
+)
 from brisk.stub.config.entry import Entry, find_model, read_entry
 from brisk.stub.config.parameters import REALTIME
 from brisk.stub.metrics import Publisher
-from brisk.stub.preload import import_request_handler
-from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.stub.offered_model import OfferedModel
+from brisk.stub.runtime_client.client import RuntimeClient, decline
 from brisk.stub.runtime_client.runtime_process import NICENESS, start_if_absent
 from brisk.telemetry import STATISTICS
+
+if TYPE_CHECKING:
+    from brisk.stub.request_handler import RequestHandler
+
+# Numpy is by far the longest import of a stub, which shows Triton's tensors by it and, but for hot
+# small models, computes nothing. So less of it is imported, and later than Triton's module would:
+# in the fork server, and while the model loads.
+
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+
+
+def import_request_handler() -> type[RequestHandler]:
+    """The class, and with its module numpy."""
+    with one_blas_thread(), on_demand():
+        from brisk.stub.request_handler import RequestHandler
+    return RequestHandler
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Numpy's linear algebra, when it is loaded, starts a thread for each further processor, which
+    then keeps that processor from a loading worker for some 50 ms; here it does without, unless
+    the user wants otherwise. A runtime that this process starts later inherits nothing of it.
+    """
+    with ENVIRONMENT:
+        if _BLAS_THREADS in os.environ:
+            yield
+            return
+        os.environ[_BLAS_THREADS] = "1"
+        try:
+            yield
+        finally:
+            del os.environ[_BLAS_THREADS]
+
 
 # Lines for Triton's log.
 
@@ -70,13 +110,16 @@ class ModelInstance:
             check_settings()
             self._entry = read_entry(arguments, meanwhile=importing.start)
             self._publisher = Publisher(STATISTICS, self._log, metrics_interval_s())
+            self._offered = OfferedModel(self._entry.model, self._send, self._log)
+            may_compute = (
+                self._entry.parameters.max_class != REALTIME and self._entry.sequences is None
+            )
             self._connection = RuntimeClient(
                 runtime_place(self._entry.device),
                 self._entry.model,
                 self._log,
                 self._publisher.take,
-                may_compute=self._entry.parameters.max_class != REALTIME
-                and self._entry.sequences is None,
+                self._offered.take if may_compute else decline,
             )
             if self._entry.parameters.job_class == REALTIME:
                 set_threads(realtime_niceness())  # refused: the stub stays as urgent as others
@@ -97,7 +140,7 @@ class ModelInstance:
             if importing.ident is not None:
                 importing.join()  # no thread goes on while this process ends
             raise pb_utils.TritonModelException(f"{self._label}: {error}") from None
-        self._handler = handler(self._entry, self._connection, self._log)
+        self._handler = handler(self._entry, self._connection, self._offered, self._log)
         self.execute = self._handler.execute
         self._publisher.start(partial(self._connection.send, AskStatistics(takes_news=True)))
         self._tell(self._entry, load_ns)
@@ -118,6 +161,9 @@ class ModelInstance:
         self._connection.send(ForgetStatistics())
         self._handler.close()
         self._connection.close()
+
+    def _send(self, record: ComputedInStub) -> None:
+        self._connection.send(record)
 
     def _log(self, level: str, text: str) -> None:
         log(level, f"{self._label}: {text}")

@@ -23,6 +23,7 @@ from brisk.stub.config.parameters import (
     trace_context,
 )
 from brisk.stub.joining import Group, ReadRequest, joined
+from brisk.stub.offered_model import OfferedModel
 from brisk.stub.response import CancellationWatcher, Counted, TritonReply, send_nothing
 from brisk.stub.runtime_client.client import (
     EYES_OPEN_NS,
@@ -56,10 +57,15 @@ class RequestHandler:
     """Of one model instance; Triton calls it from one thread."""
 
     def __init__(
-        self, entry: Entry, connection: RuntimeClient, log: Callable[[str, str], None]
+        self,
+        entry: Entry,
+        connection: RuntimeClient,
+        offered: OfferedModel,
+        log: Callable[[str, str], None],
     ) -> None:
         self._entry = entry
         self._connection = connection
+        self._offered = offered
         self._log = log
         self._promptness = Promptness()
         account = RequestAccount(STATISTICS, entry.model.name, entry.model.version)
@@ -88,7 +94,7 @@ class RequestHandler:
         The exception are those that are computed here (``LocalModel``), or whose answers are about
         to come (see ``Promptness``): these are the result.
         """
-        local = self._connection.local
+        local = self._offered.local
         if local is not None:
             found = local.answer(requests, self._entry, self._counted.account)
             if found is not None:
@@ -276,8 +282,15 @@ class RequestHandler:
             connection.discard(staged)
             raise
         return connection.submit(
-            *(staged, first.outputs, job_class, first.deadline_ns, reply),
-            *(first.trace_context, first.agreement_ppm, arrived_ns, step),
+            staged,
+            first.outputs,
+            job_class,
+            first.deadline_ns,
+            reply,
+            trace_context=first.trace_context,
+            agreement_ppm=first.agreement_ppm,
+            arrived_ns=arrived_ns,
+            step=step,
             requests=len(asked),
         )
 

@@ -16,14 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brisk.copies.manifest import (
-    CHUNK_BYTES,
-    NAME,
-    ListedFile,
-    Manifest,
-    Range,
-    write_manifest,
-)
+from brisk.copies.manifest import CHUNK_BYTES, ListedFile, Manifest, Range, write_manifest
+from brisk.copies.remote import MANIFEST
 from brisk.errors import InternalError
 from brisk.sourcing.certificates import make_keys
 from brisk_client.fleet.links import Links
@@ -77,7 +71,7 @@ class Chain:
                 process = int(program.hear(_TIME_OUT_S)["process"])
                 stack.callback(_end, process)
             begin_ns = time.monotonic_ns() + round(_LEAD_S * 1e9)
-            url = f"http://{registry.address}:{port}/{NAME}"
+            url = f"http://{registry.address}:{port}/{MANIFEST}"
             for program in programs:
                 program.say(url=url, sha256=sha256, begin_ns=begin_ns)
             victim = None if self.fault == NOTHING else len(receivers) // 2
@@ -177,5 +171,5 @@ def publish_file(file: Path, folder: Path) -> str:
     os.link(file, folder / "model.onnx")
     (folder / "head.bin").write_bytes(head)
     text = write_manifest(manifest)
-    (folder / NAME).write_bytes(text)
+    (folder / MANIFEST).write_bytes(text)
     return hashlib.sha256(text).hexdigest()

@@ -21,8 +21,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from tritonclient.grpc import InferenceServerClient
 
-from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role
+from brisk.telemetry.observer import Observer
 from brisk_client.benchmarks.cold.networks import SMOKE, ModelFiles, build
 from brisk_client.benchmarks.cold.served_parts import (
     Parts,

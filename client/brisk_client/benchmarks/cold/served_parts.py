@@ -26,11 +26,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from brisk.observer import Observer
 from brisk.protocol.records import Span
 from brisk.segments.table import EXECUTOR
 from brisk.segments.timeline import EventKind
 from brisk.telemetry.metrics import STARTS
+from brisk.telemetry.observer import Observer
 
 LOADS, REQUESTS = "load lane", "requests"
 """Lanes of the worker's spans, as ``brisk.runtime`` names them in ``models.loader`` and

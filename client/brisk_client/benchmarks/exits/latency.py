@@ -21,9 +21,9 @@ from brisk.exits.cascade import Cascade, Level
 from brisk.exits.exploration.settings import STRICTER_LEVELS
 from brisk.exits.guarantee.audit import STATED_AUDITS, CascadeAudit
 from brisk.exits.guarantee.calibration import Promise, calibrate
-from brisk.exits.heads.lookup import PlainLookUp, network_of
+from brisk.exits.heads.lookup import PlainLookUp
 from brisk.exits.heads.lookup_model import Judge
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.exporting import export_look_up, network_of
 from brisk.exits.learning.quantising import quiet, static_int8
 from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exits.data import ACCURACY, ExitCase

@@ -37,7 +37,7 @@ from brisk.exits.guarantee.calibration import (
     lower_bound,
     upper_bound,
 )
-from brisk.exits.heads.lookup import network_of
+from brisk.exits.learning.exporting import network_of
 from brisk_client.benchmarks.exits.data import ExitCase
 from brisk_client.report import Check, Report, check_limit
 

@@ -24,8 +24,8 @@ from tritonclient.grpc import InferenceServerClient
 from brisk.artefacts.room import ARTEFACT
 from brisk.copies.courier import Courier
 from brisk.copies.local import LocalCopy
-from brisk.copies.manifest import NAME, Range, write_manifest
-from brisk.copies.remote import remote_directory
+from brisk.copies.manifest import Range, write_manifest
+from brisk.copies.remote import MANIFEST, remote_directory
 from brisk.errors import ArtefactError
 from brisk.publishing.describing import cuts_of, describe
 from brisk.publishing.writing import publish
@@ -209,7 +209,7 @@ def publish_model(file: Path, folder: Path, *, with_form: bool) -> bytes:
     described = describe(file, threads, with_form=with_form)
     publish(described, str(folder))
     text = write_manifest(described.manifest)
-    assert (folder / NAME).read_bytes() == text
+    assert (folder / MANIFEST).read_bytes() == text
     return text
 
 

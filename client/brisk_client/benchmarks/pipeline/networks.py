@@ -23,9 +23,9 @@ from torch import nn
 
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import load_graph
+from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.model_graph import read_graph
 from brisk_client.benchmarks.exits.data import ExitCase, digits_case, kept_folder

@@ -13,11 +13,12 @@ import pytest
 from onnx import helper
 
 from brisk.errors import ArtefactError
+from brisk.segments import sharing
 from brisk.segments.frame import run_serially
-from brisk.segments.prepared import form, manifest, preparation, sharing
+from brisk.segments.onnxruntime import OrtSession
+from brisk.segments.prepared import form, manifest, preparation
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
-from brisk.segments.session import OrtSession
 from brisk.segments.starting import open_warm_program
 from brisk.tuning import SessionTuning
 from support.models.segment_models import chain, info, run_in_turn, save

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from brisk.exits.files.artefact import write_cascade
+from brisk.exits.cascade_file import write_cascade
 from support.exits.cascades import cascade
 
 TESTS = Path(__file__).resolve().parents[3]

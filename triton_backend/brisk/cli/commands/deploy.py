@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from brisk.cli.commands.models import ModelArgument, for_each_entry, version_files
+from brisk.cli.commands.models import ModelArgument, for_each_entry
+from brisk.cli.views.model_files import version_files
 from brisk.errors import InvalidConfigurationError, counted
 
 

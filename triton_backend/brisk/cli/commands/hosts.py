@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from brisk.cli.commands.models import ModelArgument, VersionOption, model_file
+from brisk.cli.commands.models import ModelArgument, VersionOption
+from brisk.cli.views.model_files import model_file
 
 hosts = typer.Typer(
     name="hosts",

@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from brisk.cli.commands.models import (
-    DeviceOption,
-    ModelArgument,
-    VersionOption,
-    for_each_entry,
-    model_file,
-)
+from brisk.cli.commands.models import DeviceOption, ModelArgument, VersionOption, for_each_entry
+from brisk.cli.views.model_files import model_file
 from brisk.errors import InvalidConfigurationError
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from brisk.cli.commands.models import is_model
+from brisk.cli.views.model_files import is_model
 from brisk.errors import InvalidConfigurationError, UnavailableError
-from brisk.observer import observe_all
 from brisk.protocol.entry_files import CONFIG_FILE, MODEL_FILE, layout_problem
+from brisk.telemetry.observer import observe_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,16 +73,7 @@ def size(
     from brisk_client.inference import InferenceClient, Transport
 
     shapes = dict(map(_shape, shape or ()))
-    if not repository.is_dir():
-        raise InvalidConfigurationError(
-            f"'{repository}' is no directory; expected a model repository"
-        )
-    if is_model(repository):
-        raise InvalidConfigurationError(
-            f"'{repository}' is one model's directory; give the repository above it"
-        )
-    if (wrong := layout_problem(repository)) is not None:
-        raise InvalidConfigurationError(f"'{repository}': {wrong}")
+    _check_repository(repository)
     entries = sorted(path.name for path in repository.iterdir() if path.is_dir())
     sizes, known = [], set[str]()
     with (
@@ -107,6 +98,20 @@ def size(
         raise InvalidConfigurationError(f"--shape: no loaded model has an input '{unknown[0]}'")
     if not all(each.is_loaded for each in sizes):
         raise typer.Exit(1)
+
+
+def _check_repository(repository: Path) -> None:
+    """Raises InvalidConfigurationError where a server could not be given it."""
+    if not repository.is_dir():
+        raise InvalidConfigurationError(
+            f"'{repository}' is no directory; expected a model repository"
+        )
+    if is_model(repository):
+        raise InvalidConfigurationError(
+            f"'{repository}' is one model's directory; give the repository above it"
+        )
+    if (wrong := layout_problem(repository)) is not None:
+        raise InvalidConfigurationError(f"'{repository}': {wrong}")
 
 
 def _first(folder: Path, repository: Path) -> list[str]:

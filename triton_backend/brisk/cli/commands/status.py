@@ -14,8 +14,8 @@ import typer
 from brisk.cli.commands.models import DeviceOption
 from brisk.cli.views.status import ProcessUse, StatusSnapshot, render
 from brisk.errors import BriskError
-from brisk.observer import Observer, observe_all
 from brisk.protocol.runtime_paths import RuntimePaths, runtime_place
+from brisk.telemetry.observer import Observer, observe_all
 
 PIPE_COLUMNS = 160
 """Where the output is no terminal and so has no width: no name of a column or model is cut."""

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from brisk.cli.commands.models import DeviceOption, model_file
+from brisk.cli.commands.models import DeviceOption
+from brisk.cli.views.model_files import model_file
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
-from brisk.observer import Observer, observe_all
 from brisk.protocol.channel import check_peer
 from brisk.protocol.records import LoadModel, Span, TensorForm
 from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
 from brisk.telemetry.events import SPANS
+from brisk.telemetry.observer import Observer, observe_all
 
 if TYPE_CHECKING:
     import numpy as np
@@ -87,26 +88,14 @@ def trace(
     The file is for https://ui.perfetto.dev. Recording slows a traced request by some microseconds
     a layer.
     """
-    from brisk_client.benchmarks.engines.model_inputs import read_given
-    from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
     from brisk_client.urgency import check_class
 
-    for text in shape or ():
-        if not re.fullmatch(r".+=[1-9]\d*(,[1-9]\d*)*", text):
-            raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224")
-    if data is not None and data.suffix != ".npz":
-        raise InvalidConfigurationError(
-            f"--data must be a .npz with an array for each input, not '{data}'"
-        )
-    texts = [":shape=".join(text.rsplit("=", 1)) for text in shape or ()]
+    _check_inputs(data, shape or ())
     try:
         check_class(job_class)
     except ValueError as error:
         raise InvalidConfigurationError(f"--class: {error}") from None
-    try:
-        given = read_given([*([] if data is None else [str(data)]), *texts])
-    except UnusableArgumentError as error:
-        raise InvalidConfigurationError(f"--data: {error}") from None
+    given = _given_inputs(data, shape or ())
     if url:
         processes = _through_server(model, url, device, job_class, given)
     else:
@@ -122,6 +111,29 @@ def trace(
     picture = file.with_suffix(".png")
     write_picture(processes, picture)
     print(f"picture in {picture}")
+
+
+def _check_inputs(data: Path | None, shapes: Sequence[str]) -> None:
+    """Raises InvalidConfigurationError where an option is not of the form that it must have."""
+    for text in shapes:
+        if not re.fullmatch(r".+=[1-9]\d*(,[1-9]\d*)*", text):
+            raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224")
+    if data is not None and data.suffix != ".npz":
+        raise InvalidConfigurationError(
+            f"--data must be a .npz with an array for each input, not '{data}'"
+        )
+
+
+def _given_inputs(data: Path | None, shapes: Sequence[str]) -> GivenInputs:
+    """The inputs that ``--data`` and ``--shape`` give. Raises InvalidConfigurationError."""
+    from brisk_client.benchmarks.engines.model_inputs import read_given
+    from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+
+    texts = [":shape=".join(text.rsplit("=", 1)) for text in shapes]
+    try:
+        return read_given([*([] if data is None else [str(data)]), *texts])
+    except UnusableArgumentError as error:
+        raise InvalidConfigurationError(f"--data: {error}") from None
 
 
 @contextlib.contextmanager

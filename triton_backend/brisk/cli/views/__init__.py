@@ -1,1 +1,1 @@
-"""What the commands show: text, tables and pictures."""
+"""What the commands show: text, tables and pictures; and the files that they are about."""

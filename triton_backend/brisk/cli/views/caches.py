@@ -21,9 +21,9 @@ from brisk.exits.exploration.measuring import Verification
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import lower_bound, upper_bound
-from brisk.observer import observe_all
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.protocol.status import ModelStatus
+from brisk.telemetry.observer import observe_all
 
 if TYPE_CHECKING:
     from brisk_client.benchmarks.exits.runs import Version

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf import text_format
 
-from brisk.cli.commands.models import is_model
+from brisk.cli.views.model_files import is_model
 from brisk.copies.local import copy_of
 from brisk.errors import BriskError, InvalidConfigurationError
 from brisk.pipelines import is_pipeline, read_pipeline

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from google.protobuf import text_format
 
-from brisk.cli.commands.models import model_file
+from brisk.cli.views.model_files import model_file
 from brisk.cli.views.segments import size_text
 from brisk.errors import counted
 from brisk.pipelines import read_pipeline

@@ -14,7 +14,7 @@ from brisk.artefacts.room import refusal_of
 from brisk.artefacts.skeletons import noted_forms
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
-from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError, tapped_values
 from brisk.exits.files.learning_record import collected, read_record
 from brisk.exits.files.versions import latest
@@ -27,10 +27,10 @@ from brisk.segments.model.graph_names import is_in_order, nested_nodes, types_of
 from brisk.segments.model.model_file import nested_tensors, read_model_file
 from brisk.segments.model.node_times import UNKNOWN_BATCH, UNKNOWN_SIZE, predicted_times_ns
 from brisk.segments.model.sources import BareModel, checked_model
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.manifest import SEVERAL_ROWS, KeptSegment
 from brisk.segments.prepared.siblings import find_form, sibling_of
-from brisk.segments.session import onnxruntime
 from brisk.segments.source import SegmentPlan
 from brisk.segments.starting import usable_cores
 from brisk.stub.config.parameters import parse_parameters

@@ -23,12 +23,12 @@ from brisk.exits.adaptation.retraining import AdaptationSettings, Strange, retra
 from brisk.exits.adaptation.validation import is_better, judge, standing_of
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit
+from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.data.outliers import KEPT, make_outliers
-from brisk.exits.files.artefact import digest_of, read_cascade
 from brisk.exits.files.versions import reference_file, trained_file
 from brisk.exits.guarantee.calibration import in_order
-from brisk.exits.heads.lookup import LookUp, network_of
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.heads.lookup import LookUp
+from brisk.exits.learning.exporting import export_look_up, network_of
 from brisk.exits.model_graph import read_graph
 from brisk.exits.sources import marks
 

@@ -16,7 +16,8 @@ from brisk.exits.base_model import BaseModel, run_in_batches
 from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.calibration import Scored, in_order
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import GatedLookUp, LookUp, Predicted, decided, network_of
+from brisk.exits.heads.lookup import GatedLookUp, LookUp, Predicted, decided
+from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.predictor import features_of, last_layer
 from brisk.exits.model_graph import ExitPoint
 

@@ -36,7 +36,8 @@ from brisk.exits.guarantee.calibration import (
     thresholds_by,
     upper_bound,
 )
-from brisk.exits.heads.lookup import LookUp, network_of
+from brisk.exits.heads.lookup import LookUp
+from brisk.exits.learning.exporting import network_of
 
 SHARES = tuple(step / 20 for step in range(2, 21))
 """Of the rows that reach an exit: those it answers, from step to step; in the end all that gate

@@ -14,6 +14,7 @@ import torch
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level
+from brisk.exits.cascade_file import digest_of
 from brisk.exits.data.collecting import (
     Collected,
     bind_rows,
@@ -42,7 +43,6 @@ from brisk.exits.exploration.settings import ExplorationSettings, LookUps, Progr
 from brisk.exits.exploration.shortlist import Finalist
 from brisk.exits.exploration.trial import METHOD, Trial, measure_trials, run_trials
 from brisk.exits.exploration.whole_models import OUTLIERS, front, try_quantised
-from brisk.exits.files.artefact import digest_of
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.heads.lookup import LookUp, empty_look_up
 from brisk.exits.heads.lookup_model import LookUpModel

@@ -23,6 +23,7 @@ from brisk.exits.base_model import (
     taps_of,
 )
 from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level
+from brisk.exits.cascade_file import digest_of
 from brisk.exits.data.collecting import (
     COMPARED_ROWS,
     bind_rows,
@@ -43,7 +44,6 @@ from brisk.exits.exploration.measuring import (
 )
 from brisk.exits.exploration.settings import ExplorationSettings, Progress
 from brisk.exits.exploration.whole_models import OUTLIERS, front
-from brisk.exits.files.artefact import digest_of
 from brisk.exits.files.learning_record import WayTried
 from brisk.exits.guarantee.calibration import CascadeCount, Scored, calibrate
 from brisk.exits.heads.lookup import REFUSED

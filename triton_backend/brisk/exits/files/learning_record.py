@@ -104,11 +104,16 @@ def read_record(
     """None where there is none that can be read."""
     try:
         found = json.loads(record_file(model_file, environment).read_text())
-        wanted, samples, tries = (int(found[name]) for name in ("wanted", "samples", "tries"))
         return LearningRecord(
-            *(Stage(found["stage"]), float(found["accuracy"]), wanted, samples, tries),
-            *(float(found["speed_up"]), str(found["reason"]), str(found.get("tolerance", ""))),
-            tuple(WayTried(str(a), float(b), float(c)) for a, b, c in found.get("ways", ())),
+            stage=Stage(found["stage"]),
+            accuracy=float(found["accuracy"]),
+            wanted=int(found["wanted"]),
+            samples=int(found["samples"]),
+            tries=int(found["tries"]),
+            speed_up=float(found["speed_up"]),
+            reason=str(found["reason"]),
+            tolerance=str(found.get("tolerance", "")),
+            ways=tuple(WayTried(str(a), float(b), float(c)) for a, b, c in found.get("ways", ())),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None

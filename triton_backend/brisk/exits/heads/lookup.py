@@ -5,25 +5,18 @@ That is a selector behind a distance gate, or the distribution's own scores (``J
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from onnx import GraphProto, numpy_helper
 from torch import nn
 
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.distance_gate import DistanceGate, summary
-from brisk.exits.heads.lookup_model import FLOOR_OF_WHOLE, Judge, Shape, parse
+from brisk.exits.heads.lookup_model import Judge, Shape
 from brisk.exits.heads.predictors import variant
-
-if TYPE_CHECKING:
-    from brisk.exits.cascade import Exit
-
 
 GREATEST = 10
 """The selector sees so many of the distribution's values, sorted: the whole distribution in the
@@ -267,32 +260,3 @@ def whole_model(floor: float) -> LookUp:
     network = PlainLookUp(nn.Identity(), Judge.MARGIN)
     network.floor.fill_(floor)
     return network.eval().requires_grad_(False)
-
-
-def _floor_of(graph: GraphProto) -> float:
-    for tensor in graph.initializer:
-        if tensor.name == FLOOR_OF_WHOLE:
-            return float(numpy_helper.to_array(tensor))
-    raise DamagedFileError(f"a look-up of a whole model lacks '{FLOOR_OF_WHOLE}'")
-
-
-@functools.lru_cache(maxsize=64)
-def network_of(exit_: Exit) -> LookUp:
-    """The network of a cache, from its ONNX model, for training to go on from.
-
-    Of one that reads the model's input it reads the logits that its look-up makes. Not to be
-    changed: it is the same object each time. Raises DamagedFileError where the model is
-    not what this version writes.
-    """
-    graph = parse(exit_.model, exit_.reads_input).graph
-    if exit_.reads_input:
-        return whole_model(_floor_of(graph))
-    tensors = {
-        tensor.name: numpy_helper.to_array(tensor)
-        for tensor in graph.initializer
-        if not tensor.name.startswith("constant.")
-    }
-    with torch.device("meta"):  # no memory for what the file may lack
-        network = empty_look_up(exit_.variant, exit_.shape, exit_.classes, exit_.judge)
-    load_weights(network, tensors)
-    return network

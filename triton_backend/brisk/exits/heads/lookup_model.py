@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto, ValueInfoProto
 
 from brisk.exits.files.container import DamagedFileError
-from brisk.segments.session import onnxruntime
+from brisk.segments.onnxruntime import onnxruntime
 
 Shape = tuple[int, ...]
 """Of a hidden output without its batch: [channels, height, width], [positions, features] or

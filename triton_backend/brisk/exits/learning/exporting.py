@@ -1,23 +1,36 @@
 """A trained look-up as an ONNX model, written node by node and held against torch's answers.
 
 Its weights have the names of the network's own (``state_dict``), so that training goes on from
-the file alone (``brisk.exits.heads.lookup.network_of``).
+the file alone (``network_of``).
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
 import torch
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from torch import nn
 
 from brisk.errors import InternalError
-from brisk.exits.heads.lookup import FARTHEST, FLOOR, GatedLookUp, LookUp, SelectedLookUp
+from brisk.exits.cascade import Exit
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.heads.lookup import (
+    FARTHEST,
+    FLOOR,
+    GatedLookUp,
+    LookUp,
+    SelectedLookUp,
+    empty_look_up,
+    load_weights,
+    whole_model,
+)
 from brisk.exits.heads.lookup_model import (
+    FLOOR_OF_WHOLE,
     INPUT,
     IR_VERSION,
     LOGITS,
@@ -27,6 +40,7 @@ from brisk.exits.heads.lookup_model import (
     Judge,
     LookUpModel,
     Shape,
+    parse,
 )
 from brisk.exits.heads.predictors import AsImage
 
@@ -310,3 +324,35 @@ def _compare(network: LookUp, shape: Shape) -> None:
             f"greatest, scores by {by:.1e}, {len(near) - int(steady.sum())} of {len(near)} gated "
             "otherwise"
         )
+
+
+# The way back.
+
+
+@functools.lru_cache(maxsize=64)
+def network_of(exit_: Exit) -> LookUp:
+    """The network of a cache, from its ONNX model, for training to go on from.
+
+    Of one that reads the model's input it reads the logits that its look-up makes. Not to be
+    changed: it is the same object each time. Raises DamagedFileError where the model is
+    not what this version writes.
+    """
+    graph = parse(exit_.model, exit_.reads_input).graph
+    if exit_.reads_input:
+        return whole_model(_floor_of(graph))
+    tensors = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in graph.initializer
+        if not tensor.name.startswith("constant.")
+    }
+    with torch.device("meta"):  # no memory for what the file may lack
+        network = empty_look_up(exit_.variant, exit_.shape, exit_.classes, exit_.judge)
+    load_weights(network, tensors)
+    return network
+
+
+def _floor_of(graph: GraphProto) -> float:
+    for tensor in graph.initializer:
+        if tensor.name == FLOOR_OF_WHOLE:
+            return float(numpy_helper.to_array(tensor))
+    raise DamagedFileError(f"a look-up of a whole model lacks '{FLOOR_OF_WHOLE}'")

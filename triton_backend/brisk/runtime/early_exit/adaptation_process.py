@@ -28,7 +28,7 @@ import torch
 from brisk.errors import BriskError
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
-from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
+from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import candidate_file, latest, samples_folder
 

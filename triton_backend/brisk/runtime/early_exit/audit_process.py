@@ -26,7 +26,7 @@ import numpy as np
 
 from brisk.errors import BriskError, InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
-from brisk.exits.files.artefact import digest_of
+from brisk.exits.cascade_file import digest_of
 from brisk.exits.model_graph import read_graph
 from brisk.exits.scores import Scores, agreeing
 

@@ -158,8 +158,8 @@ def _explored(
     except ImportError as error:
         return dataclasses.replace(refused, reason=f"learning takes torch ({error})")
     from brisk.exits.adaptation.reference import write_reference
+    from brisk.exits.cascade_file import write_cascade
     from brisk.exits.data.samples import divide
-    from brisk.exits.files.artefact import write_cascade
 
     settings = ExplorationSettings(
         accuracy=tried.accuracy,

@@ -136,7 +136,7 @@ def open_queues(device: str, capacity: int) -> Mapping[JobClass, LaunchQueue]:
 def _opened(device: str) -> Device:
     from brisk.gpu.device import Device
     from brisk.gpu.driver import Context, Driver
-    from brisk.segments.session import onnxruntime
+    from brisk.segments.onnxruntime import onnxruntime
 
     if PROVIDER not in onnxruntime().get_available_providers():
         raise UnavailableError(

@@ -19,11 +19,11 @@ from brisk.runtime.sessions.identity import note_of
 from brisk.runtime.sessions.session import Due, Frame, Session
 from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.segments.frame import run_serially
+from brisk.segments.model.opening import Provider
 from brisk.segments.model.sources import BareModel
-from brisk.segments.opening import Provider
+from brisk.segments.onnxruntime import onnxruntime
 from brisk.segments.prepared.trial import SIZES, made_up
 from brisk.segments.program import SegmentProgram, requested_slots
-from brisk.segments.session import onnxruntime
 from brisk.segments.starting import open_warm_program
 from brisk.segments.values import Value
 

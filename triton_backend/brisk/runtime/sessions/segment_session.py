@@ -17,10 +17,10 @@ from brisk.runtime.sessions.identity import MOST_DEATHS, copy_at, exchange_attem
 from brisk.runtime.sessions.session import Due, Frame, Session
 from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.segments.frame import SegmentFrame
+from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.prepared.form import PreparedModel, find_prepared, prepared_name
-from brisk.segments.prepared.sharing import may_have_siblings
 from brisk.segments.program import SegmentProgram
-from brisk.segments.session import OrtSession
+from brisk.segments.sharing import may_have_siblings
 from brisk.segments.source import Source
 from brisk.segments.starting import (
     StartingSegments,

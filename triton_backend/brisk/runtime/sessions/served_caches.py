@@ -9,7 +9,7 @@ from pathlib import Path
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Exit
-from brisk.exits.files.artefact import digest_of, read_cascade
+from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.audit import CascadeAudit, ExitAudit
 from brisk.exits.guarantee.calibration import upper_bound

@@ -28,7 +28,7 @@ from brisk.ort_format import is_ort_format, read_ort_signature
 from brisk.paths import Stamp, find_inside, shown
 from brisk.segments.model.graph_names import bodies_of, constants_of
 from brisk.segments.model.onnx_fields import damage_of
-from brisk.segments.session import IN_PLACE_BYTES, Weight
+from brisk.segments.onnxruntime import IN_PLACE_BYTES, Weight
 from brisk.segments.source import FileBytes
 
 MOST_NESTED_BYTES = 1 << 30

@@ -27,11 +27,11 @@ from brisk.segments.model.graph_names import (
     operators_of,
 )
 from brisk.segments.model.model_file import ModelFile, read_model_file, unread_file
+from brisk.segments.model.opening import CPU, Form, Provider, open_segment
 from brisk.segments.model.row_tables import row_tables
-from brisk.segments.opening import CPU, Form, Provider, open_segment
-from brisk.segments.prepared.sharing import open_structure, with_weights
-from brisk.segments.prepared.structure import Structure, structure_of
-from brisk.segments.session import NEEDS_PACKING, OrtSession, running, shared
+from brisk.segments.model.structure import Structure, structure_of
+from brisk.segments.onnxruntime import NEEDS_PACKING, OrtSession, running, shared
+from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
@@ -109,22 +109,10 @@ class BareModel(Source):
         """By segment, what waits for its tables."""
         self._is_awaited = is_awaited
         self._keeps_graph = keeps_graph
-        size = path.stat().st_size
-        names = names_of(file.proto.graph)
-        spans, typed = cut_points(file.proto, size, longest_ns, taps, names)
-        defaults = _take_defaults(file.proto, file)
-        known = None if defaults else names
-        self.segments: Sequence[Segment] = extract(file.proto, spans, typed, known)
         self.wants_artefact = file.unread is None  # else it is optimised already
+        size = path.stat().st_size
         self.weight_bytes = sum(data.nbytes for data in file.files.values()) or size
-        self.plan = SegmentPlan(
-            name=typed.graph.name,
-            inputs=tuple(_variable(info, info.name in defaults) for info in typed.graph.input),
-            outputs=tuple(map(_variable, typed.graph.output)),
-            segments=tuple(each.spec for each in self.segments),
-            defaults=defaults,
-            fixed=optional,
-        )
+        self.segments, self.plan = _cut(file, size, longest_ns, taps, optional)
 
     def check(self) -> None:
         """Make every session, since only that tells whether ONNX Runtime takes the model.
@@ -186,7 +174,10 @@ class BareModel(Source):
             return None
         with contextlib.suppress(ArtefactError):  # weights that it cannot be given
             return with_weights(
-                *(session, self.segments[index].spec, structure.inputs, structure.outputs),
+                session,
+                self.segments[index].spec,
+                structure.inputs,
+                structure.outputs,
                 structure.weights,
                 shrinks_arena=self._tuning.shrinks_arena,
             )
@@ -303,7 +294,10 @@ def checked_model(
     first: Exception
     try:
         model = BareModel(
-            *(path, threads, taps, tuning),
+            path,
+            threads,
+            taps,
+            tuning,
             file=file,
             is_awaited=is_awaited,
             keeps_graph=keeps_graph,
@@ -328,6 +322,32 @@ def checked_model(
     reason = " ".join(f"{type(first).__name__}: {first}".split())
     whole.remark = f"one session of the unchanged file, since it cannot be cut ({reason:.300})"
     return whole
+
+
+def _cut(
+    file: ModelFile,
+    size_bytes: int,
+    longest_ns: float | None,
+    taps: Collection[str],
+    fixed: tuple[Variable, ...],
+) -> tuple[Sequence[Segment], SegmentPlan]:
+    """The model in segments, and the plan of these; ``fixed``: as of ``SegmentPlan``.
+
+    Defaults of optional inputs are taken out of ``file.proto``.
+    """
+    names = names_of(file.proto.graph)
+    spans, typed = cut_points(file.proto, size_bytes, longest_ns, taps, names)
+    defaults = _take_defaults(file.proto, file)
+    segments = extract(file.proto, spans, typed, None if defaults else names)
+    plan = SegmentPlan(
+        name=typed.graph.name,
+        inputs=tuple(_variable(info, info.name in defaults) for info in typed.graph.input),
+        outputs=tuple(map(_variable, typed.graph.output)),
+        segments=tuple(each.spec for each in segments),
+        defaults=defaults,
+        fixed=fixed,
+    )
+    return segments, plan
 
 
 def _operators_of_unread(file: memoryview) -> Set[str]:

@@ -13,20 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import brisk
-from brisk.artefacts import content, room, store
+from brisk.artefacts import content, room
 from brisk.artefacts.container import Container
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.graph.files.element_types import dtype_of_element
-from brisk.segments.prepared.manifest import KeptSegment, read_plan
-from brisk.segments.prepared.sharing import open_structure, read_structure, with_weights
-from brisk.segments.session import (
+from brisk.segments.onnxruntime import (
     FOLDER_ENTRY,
     NOWHERE,
     OrtSession,
@@ -37,13 +33,13 @@ from brisk.segments.session import (
     shared,
     value_in_place,
 )
+from brisk.segments.prepared.manifest import KeptSegment, fingerprint, read_plan
+from brisk.segments.sharing import open_structure, read_structure, with_weights
 from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 if TYPE_CHECKING:
     from brisk.segments.prepared.siblings import Sibling  # with onnx
-
-SCHEMA = 11
 
 
 class _Manner(NamedTuple):
@@ -58,22 +54,6 @@ class _Manner(NamedTuple):
 
 
 _COLD = _Manner(packs=False, spins_long=False)
-
-
-def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
-    """What the prepared form of a model depends on besides the model.
-
-    Not the threads: ONNX Runtime optimises for one as for many.
-    """
-    library = onnxruntime()
-    return {
-        "schema": str(SCHEMA),
-        "engine": f"onnxruntime {library.__version__}, {library.get_build_info()}",
-        "cpu": store.processor(),
-        "byte order": sys.byteorder,
-        "brisk": brisk.__version__,
-        "taps": "\n".join(sorted(taps)),
-    }
 
 
 def prepared_name(digests: Mapping[str, str], taps: Collection[str] = ()) -> str:
@@ -288,7 +268,10 @@ class PreparedModel(Source):
         container.verify_all(kept.blobs, self._threads)
         try:
             return open_saved(
-                *(proto, kept.weights, self._threads, self._tuning),
+                proto,
+                kept.weights,
+                self._threads,
+                self._tuning,
                 **manner._asdict(),
                 uses_memory_pattern=kept.gains_by_pattern,
             )

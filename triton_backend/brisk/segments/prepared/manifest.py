@@ -1,20 +1,44 @@
-"""What the manifest of a prepared form's file says: its segments; its plan, written and read."""
+"""What the manifest of a prepared form's file says: what it depends on; its segments; its plan,
+written and read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+import brisk
+from brisk.artefacts import store
 from brisk.artefacts.container import Container, ContainerDraft
 from brisk.errors import ArtefactError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import ContainerKind, ValueType, Variable
-from brisk.segments.prepared.sharing import KeptStructure
-from brisk.segments.session import Weight
+from brisk.segments.onnxruntime import Weight, onnxruntime
+from brisk.segments.sharing import KeptStructure
 from brisk.segments.source import SegmentPlan, SegmentSpec
+
+SCHEMA = 11
+
+
+def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
+    """What the prepared form of a model depends on besides the model.
+
+    Not the threads: ONNX Runtime optimises for one as for many.
+    """
+    library = onnxruntime()
+    return {
+        "schema": str(SCHEMA),
+        "engine": f"onnxruntime {library.__version__}, {library.get_build_info()}",
+        "cpu": store.processor(),
+        "byte order": sys.byteorder,
+        "brisk": brisk.__version__,
+        "taps": "\n".join(sorted(taps)),
+    }
+
 
 LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from brisk.errors import InvalidModelError
 from brisk.segments.model.model_file import read_model_file
-from brisk.segments.session import FOLDER_ENTRY, onnxruntime
+from brisk.segments.onnxruntime import FOLDER_ENTRY, onnxruntime
 from brisk.segments.values import to_array, to_ort_value
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4

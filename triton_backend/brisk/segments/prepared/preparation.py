@@ -21,20 +21,19 @@ from brisk.artefacts.container import ContainerDraft
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.paths import shown
 from brisk.segments.model.sources import BareModel
+from brisk.segments.model.structure import Structure, structure_of
+from brisk.segments.onnxruntime import Weight
 from brisk.segments.prepared import siblings
 from brisk.segments.prepared.form import (
     PreparedModel,
     find_prepared,
-    fingerprint,
     open_saved,
     prepared_name,
 )
-from brisk.segments.prepared.manifest import SEVERAL_ROWS, write_plan
+from brisk.segments.prepared.manifest import SEVERAL_ROWS, fingerprint, write_plan
 from brisk.segments.prepared.oracle import WholeModel, differing_output
 from brisk.segments.prepared.recipes import Recipe, find_recipes
 from brisk.segments.prepared.saving import OptimisedSegment, save_optimised
-from brisk.segments.prepared.sharing import open_structure, with_weights
-from brisk.segments.prepared.structure import Structure, structure_of
 from brisk.segments.prepared.trial import (
     SegmentTrial,
     all_alike,
@@ -43,7 +42,7 @@ from brisk.segments.prepared.trial import (
     gains,
     has_open_rows,
 )
-from brisk.segments.session import Weight
+from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import SegmentPlan, SegmentSpec
 
 DISK_FACTOR = 4.5

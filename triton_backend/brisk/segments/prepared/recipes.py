@@ -26,8 +26,8 @@ from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.model_file import ModelFile
+from brisk.segments.model.structure import Structure, is_fixed, structure_of
 from brisk.segments.prepared.saving import save_optimised
-from brisk.segments.prepared.structure import Structure, is_fixed, structure_of
 
 MOST_BYTES = 128 << 20
 """Of a segment's weights, which are changed and optimised once more in memory."""

@@ -27,7 +27,7 @@ from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import operators_of, reads_of
 from brisk.segments.model.model_file import ModelFile
 from brisk.segments.model.row_tables import NamedTable, row_tables
-from brisk.segments.session import (
+from brisk.segments.onnxruntime import (
     FOLDER_ENTRY,
     IN_PLACE_BYTES,
     NEEDS_PACKING,

@@ -21,10 +21,10 @@ from brisk.errors import ArtefactError
 from brisk.paths import Stamp
 from brisk.segments.model.extraction import normalise
 from brisk.segments.model.model_file import ModelFile, read_model_file
-from brisk.segments.prepared.form import fingerprint
+from brisk.segments.onnxruntime import Weight
+from brisk.segments.prepared.manifest import fingerprint
 from brisk.segments.prepared.recipes import floats_of, follow, read_recipe
-from brisk.segments.prepared.sharing import KeptStructure
-from brisk.segments.session import Weight
+from brisk.segments.sharing import KeptStructure
 from brisk.segments.source import FileBytes
 
 MOST_OTHER_BYTES = 1 << 20

@@ -15,8 +15,8 @@ import numpy as np
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import dtype_of_name
 from brisk.graph.program import ContainerKind
+from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.prepared.oracle import are_alike
-from brisk.segments.session import OrtSession
 from brisk.segments.source import SegmentPlan, SegmentSpec
 from brisk.segments.values import to_array, to_ort_value
 

@@ -152,7 +152,7 @@ def find_model(
         raise InvalidModelError(f"there is no model file {folder / name}, {expected}")
     if chosen[0].name != REMOTE_FILE:
         return chosen[0]
-    from brisk.copies.remote import resolve
+    from brisk.copies.connection import resolve
 
     return resolve(chosen[0], meanwhile)
 

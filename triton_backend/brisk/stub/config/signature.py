@@ -22,8 +22,7 @@ from brisk.paths import open_file
 from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.signature import NetworkSignature, Origin, TensorType
 from brisk.segments.model.onnx_fields import damage_of, fields_of
-from brisk.settings import runtime_python
-from brisk.stub.runtime_client.runtime_process import python_environment
+from brisk.settings import python_environment, runtime_python
 
 _ELEMENT_NAMES = {
     1: "float32",

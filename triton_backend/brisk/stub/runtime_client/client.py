@@ -7,13 +7,11 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from brisk.errors import BriskError, UnavailableError
+from brisk.errors import UnavailableError
 from brisk.protocol.records import (
     AskStatistics,
     ComputedInStub,
-    ComputeInStub,
     ForgetStatistics,
     Infer,
     InferForm,
@@ -27,15 +25,18 @@ from brisk.protocol.runtime_paths import ROLE_OF_CLASS, Role, RuntimePaths
 from brisk.protocol.shared_memory import Arena
 from brisk.stub.runtime_client.pending import ModelLoad, Reply, StagedRequest, stage_request
 from brisk.stub.runtime_client.runtime_process import reap_started
-from brisk.stub.runtime_client.worker_connection import WorkerConnection
-
-if TYPE_CHECKING:
-    from brisk.stub.local_model import LocalModel
+from brisk.stub.runtime_client.worker_connection import Offer, WorkerConnection
 
 
 def _role_of(job_class: str) -> Role:
     """A class that is unknown is the worker's to refuse."""
     return ROLE_OF_CLASS.get(job_class, Role.FOREGROUND)
+
+
+def decline(offer: Offer | None) -> None:
+    """Compute nothing in this process, whatever the worker offers."""
+    if offer is not None:
+        os.close(offer.gate)
 
 
 class RuntimeClient:
@@ -51,13 +52,12 @@ class RuntimeClient:
         model: LoadModel,
         log: Callable[[str, str], None],
         tell: Callable[[StatisticsTold], None] = lambda told: None,
-        *,
-        may_compute: bool = False,
+        take_offer: Callable[[Offer | None], None] = decline,
     ) -> None:
-        """``tell`` gets the answers to AskStatistics, from any thread. ``may_compute``: where the
-        worker offers the model (``LocalModel``), that is taken up.
+        """``tell`` gets the answers to AskStatistics, from any thread; ``take_offer`` the worker's
+        offers of the model, and None when one does not stand any more.
         """
-        self._may_compute = may_compute
+        self._take_offer = take_offer
         self._place = place
         self._model = model
         self._log = log
@@ -68,8 +68,6 @@ class RuntimeClient:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._closing = False
-        self.local: LocalModel | None = None
-        """What this process computes itself, where the worker has offered it."""
 
     def open(self) -> int:
         """``begin``, and wait until the load has ended: see ``wait_loaded``."""
@@ -121,6 +119,7 @@ class RuntimeClient:
         job_class: str,
         deadline_ns: int | None,
         reply: Reply,
+        *,
         trace_context: str = "",
         agreement_ppm: int | None = None,
         arrived_ns: int = 0,
@@ -207,37 +206,17 @@ class RuntimeClient:
                 worker.open()
             return worker
 
-    def _take_offer(self, offer: tuple[ComputeInStub, int] | None) -> None:
-        """The worker has offered the model, with a descriptor of the gate, or taken it back. Any
-        thread."""
-        if offer is None:
-            local, self.local = self.local, None
-            if local is not None:
-                local.close()
-        elif self.local is not None or self._closing or not self._may_compute:
-            os.close(offer[1])
-        else:
-            name = "brisk-local-model"
-            threading.Thread(target=self._open_local, args=offer, name=name, daemon=True).start()
-
-    def _open_local(self, record: ComputeInStub, gate: int) -> None:
-        """In a thread of its own: ONNX Runtime is imported, and a session made."""
-        name = self._model.name
-        try:
-            from brisk.stub.local_model import LocalModel
-
-            local = LocalModel(self._model, record, gate, self.send)
-        except (BriskError, ImportError, OSError) as error:
-            self._log("info", f"model '{name}' stays in the worker: {error}")
-            return
-        self.local = local
+    def _hand_on(self, offer: Offer | None) -> None:
+        """What a worker says of offers, unless the connection is being closed. Any thread."""
         if self._closing:
-            self._take_offer(None)
+            decline(offer)
+        else:
+            self._take_offer(offer)
 
     def _new_connection(self, role: Role, *, is_waited_for: bool) -> WorkerConnection:
         load = ModelLoad(self._model, self._arena, is_waited_for=is_waited_for)
         worker = self._connections[role] = WorkerConnection(
-            self._place, role, load, self._arena, self._log, self._tell, self._take_offer
+            self._place, role, load, self._arena, self._log, self._tell, self._hand_on
         )
         return worker
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.os_priority import process_niceness
 from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
-from brisk.settings import runtime_python, runtime_settings
+from brisk.settings import python_environment, runtime_python, runtime_settings
 
 if TYPE_CHECKING:  # a stub that finds its runtime does without
     import subprocess
@@ -202,19 +202,6 @@ def _gives_memory_back() -> bool:
             if kind == _BALLOON and features[_REPORTS_FREE_PAGES] == "1":
                 return True
     return False
-
-
-def python_environment() -> dict[str, str]:
-    """The environment of a process of the runtime's Python, which is to find this Brisk."""
-    from brisk.stub.preload import ENVIRONMENT
-
-    package_root = str(Path(__file__).resolve().parents[3])
-    search_path = os.environ.get("PYTHONPATH", "")
-    with ENVIRONMENT:
-        return {
-            **os.environ,
-            "PYTHONPATH": package_root + (os.pathsep + search_path if search_path else ""),
-        }
 
 
 def _spawn(place: RuntimePaths) -> subprocess.Popen[bytes]:

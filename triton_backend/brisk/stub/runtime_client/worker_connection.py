@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from brisk.errors import (
     BriskError,
@@ -31,6 +32,16 @@ RESTART_TIMEOUT_S = 60.0
 """How long requests wait for a new runtime before they fail; then it is tried again."""
 
 
+class Offer(NamedTuple):
+    """The worker's, to compute the model in this process (``brisk.stub.offered_model``).
+
+    ``gate``: a descriptor, closed by whoever takes the offer.
+    """
+
+    record: records.ComputeInStub
+    gate: int
+
+
 class WorkerConnection:
     """To the worker of one role. ``log(level, text)`` and ``tell`` may be called from any thread.
 
@@ -46,9 +57,9 @@ class WorkerConnection:
         arena: Arena,
         log: Callable[[str, str], None],
         tell: Callable[[records.StatisticsTold], None],
-        take_offer: Callable[[tuple[records.ComputeInStub, int] | None], None],
+        take_offer: Callable[[Offer | None], None],
     ) -> None:
-        """``take_offer``: told of the model's being offered, and taken back."""
+        """``take_offer``: called with each offer, and with None where it is taken back."""
         self._take_offer = take_offer
         self._place = place
         self._role = role
@@ -185,7 +196,7 @@ class WorkerConnection:
             case records.StatisticsTold():
                 self._tell(record)
             case records.ComputeInStub() if descriptor is not None:
-                self._take_offer((record, descriptor))
+                self._take_offer(Offer(record, descriptor))
             case records.ComputeNoMore():
                 self._take_offer(None)
             case records.Log(level, text):

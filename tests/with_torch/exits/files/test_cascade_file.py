@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
+from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import (
     DamagedFileError,
     read_container,

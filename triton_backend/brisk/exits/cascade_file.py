@@ -91,8 +91,15 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
 
 
 _OF_AN_EXIT = (
-    *("variant", "shape", "lookup_s", "memory_bytes"),
-    *("saved_s", "burden_s", "noticed_at", "judge", "threads"),
+    "variant",
+    "shape",
+    "lookup_s",
+    "memory_bytes",
+    "saved_s",
+    "burden_s",
+    "noticed_at",
+    "judge",
+    "threads",
 )
 
 
@@ -124,8 +131,12 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
             )
         given = header["scores"]
         scores = Scores(
-            *(given["value"], int(given["position"]), int(given["classes"])),
-            *(ScoreForm(given["form"]), True, _read_tolerance(given.get("tolerance"))),
+            value=given["value"],
+            position=int(given["position"]),
+            classes=int(given["classes"]),
+            form=ScoreForm(given["form"]),
+            is_certain=True,
+            tolerance=_read_tolerance(given.get("tolerance")),
         )
         if (scores.form is ScoreForm.VALUES) != (scores.tolerance is not None):
             raise DamagedFileError(f"its answers are {given['form']} within {scores.tolerance}")

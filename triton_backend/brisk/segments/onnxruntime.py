@@ -1,7 +1,7 @@
 """ONNX Runtime, which nothing else imports: its sessions, and how an entry wants them.
 
-What makes sessions of ONNX models (``opening``) needs ``onnx``; a start from a prepared form needs
-this alone.
+What makes sessions of ONNX models (``model.opening``) needs ``onnx``; a start from a prepared form
+needs this alone.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from onnx import (
 
 from brisk.graph.files.element_types import COMPLEX, PACKED
 from brisk.segments.model.graph_names import bodies_of
-from brisk.segments.session import Weight
+from brisk.segments.onnxruntime import Weight
 from brisk.segments.source import SegmentSpec
 
 _FLOATS = frozenset(

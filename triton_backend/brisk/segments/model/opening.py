@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, TypeAlias
 
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
@@ -16,7 +17,7 @@ from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.paths import shown
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.model_file import ModelFile
-from brisk.segments.session import (
+from brisk.segments.onnxruntime import (
     FOLDER_ENTRY,
     OrtSession,
     onnxruntime,
@@ -70,36 +71,14 @@ def open_segment(
     Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
     """
 
-    def make(proto: ModelProto, form: Form) -> OrtSession:
-        """Of the segment, or of a part of it. Raises what ONNX Runtime raises."""
-        is_warm = form is Form.OPTIMISED
-        options = session_options(
-            tuning,
-            threads,
-            is_warm=is_warm,
-            spins_long=is_warm and is_one_of_several,
-            uses_memory_pattern=is_warm,  # a block for the second run, then another session's
-        )
-        in_place = [
-            tensor.name for tensor in proto.graph.initializer if tensor.name in file.weights
-        ]
-        held: list[Any] = []
-        if not is_warm:
-            for name in in_place:
-                if (value := value_in_place(file.weights[name])) is not None:
-                    options.add_initializer(name, value)
-                    held.append(value)
-        if len(held) < len(in_place):
-            file.give_to(options)
-        options.add_session_config_entry(FOLDER_ENTRY, str(file.path.parent))
-        model = proto.SerializeToString() if file.unread is None else bytes(file.unread)
-        providers = [provider] if provider == CPU else [provider, CPU]
-        session = onnxruntime().InferenceSession(model, options, providers=providers)
-        wanted = provider if isinstance(provider, str) else provider[0]
-        if session.get_providers()[0] != wanted:
-            raise UnavailableError(f"ONNX Runtime's {wanted} did not start here")
-        return OrtSession(session, tuple(held), tuning.shrinks_arena)
-
+    make = partial(
+        _make_session,
+        file=file,
+        threads=threads,
+        tuning=tuning,
+        is_one_of_several=is_one_of_several,
+        provider=provider,
+    )
     for form in forms:
         try:
             return make(segment.proto, form), form
@@ -114,6 +93,47 @@ def open_segment(
         f"{file.path}: ONNX Runtime {onnxruntime().__version__} cannot load segment "
         f"{segment.spec.index} ({segment.spec.words}), to blame: {blame}: {_reason_of(refusal)}"
     ) from refusal
+
+
+def _make_session(
+    proto: ModelProto,
+    form: Form,
+    *,
+    file: ModelFile,
+    threads: int,
+    tuning: SessionTuning,
+    is_one_of_several: bool,
+    provider: Provider,
+) -> OrtSession:
+    """A session of the segment in ``proto``, or of a part of it.
+
+    Raises what ONNX Runtime raises, and UnavailableError as ``open_segment``.
+    """
+    is_warm = form is Form.OPTIMISED
+    options = session_options(
+        tuning,
+        threads,
+        is_warm=is_warm,
+        spins_long=is_warm and is_one_of_several,
+        uses_memory_pattern=is_warm,  # a block for the second run, then another session's
+    )
+    in_place = [tensor.name for tensor in proto.graph.initializer if tensor.name in file.weights]
+    held: list[Any] = []
+    if not is_warm:
+        for name in in_place:
+            if (value := value_in_place(file.weights[name])) is not None:
+                options.add_initializer(name, value)
+                held.append(value)
+    if len(held) < len(in_place):
+        file.give_to(options)
+    options.add_session_config_entry(FOLDER_ENTRY, str(file.path.parent))
+    model = proto.SerializeToString() if file.unread is None else bytes(file.unread)
+    providers = [provider] if provider == CPU else [provider, CPU]
+    session = onnxruntime().InferenceSession(model, options, providers=providers)
+    wanted = provider if isinstance(provider, str) else provider[0]
+    if session.get_providers()[0] != wanted:
+        raise UnavailableError(f"ONNX Runtime's {wanted} did not start here")
+    return OrtSession(session, tuple(held), tuning.shrinks_arena)
 
 
 def _reason_of(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from brisk.artefacts.skeletons import may_be_noted
 from brisk.errors import ArtefactError
-from brisk.segments.session import (
+from brisk.segments.onnxruntime import (
     OrtSession,
     StructureRun,
     Weight,

@@ -1,0 +1,336 @@
+"""``brisk caches train``: from options and data to a model's caches."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+
+import typer
+
+from brisk.cli.commands.models import ModelArgument, VersionOption
+from brisk.cli.views.model_files import model_file
+from brisk.errors import InvalidConfigurationError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from brisk.exits.cascade import Cascade
+    from brisk.exits.data.reading import ImageForm
+    from brisk.exits.data.samples import Division, Samples
+    from brisk.exits.exploration.settings import LookUps
+    from brisk.exits.guarantee.calibration import Promise
+    from brisk.exits.heads.lookup_model import Judge
+    from brisk.exits.model_graph import ModelGraph
+    from brisk.settings import Tolerance
+
+NOTHING_WRITTEN = 3
+"""Exit status."""
+
+_Number = TypeVar("_Number", int, float)
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+def train(
+    model: ModelArgument,
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="Inputs like those that will be served: a .npz with an array for each input and "
+            "perhaps `labels`, a folder of such files, or a folder of images."
+        ),
+    ],
+    accuracy: Annotated[
+        float, typer.Option(help="Share of early answers that the model itself would give.")
+    ] = 0.97,
+    confidence: Annotated[
+        float, typer.Option(help="With which that is proved on held-out data.")
+    ] = 0.95,
+    memory_budget: Annotated[
+        str | None, typer.Option(help="Of all caches together: bytes, or 500k, 64M, 1G.")
+    ] = None,
+    miss_cost: Annotated[
+        float,
+        typer.Option(
+            help="Share of the model's time by which an input that all caches miss may be late, "
+            "where caches can keep to it; 1: the mean alone counts."
+        ),
+    ] = 0.02,
+    fit_data: Annotated[
+        Path | None,
+        typer.Option(help="More inputs to fit the caches on; they need not be like the served."),
+    ] = None,
+    variants: Annotated[
+        str | None, typer.Option(help="Only these, separated by ';', as `Pool(4096);Conv(3,1)`.")
+    ] = None,
+    points: Annotated[int, typer.Option(help="Most exit points to explore.")] = 8,
+    judges: Annotated[
+        str,
+        typer.Option(
+            help="What may decide about answers: `gated`, or `all`, what strange inputs pass, too."
+        ),
+    ] = "gated",
+    look_ups: Annotated[
+        str,
+        typer.Option(help="asynchronous, synchronous, or automatic: what is faster on average."),
+    ] = "automatic",
+    output: Annotated[
+        str | None, typer.Option(help="The value with the class scores; found unless given.")
+    ] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a model whose output is no class scores: which values count as its own, as "
+            "`cosine 0.99` or `absolute 0.01`."
+        ),
+    ] = None,
+    version: VersionOption = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Caches trained at once; as many as cores unless given.")
+    ] = None,
+    threads: Annotated[int, typer.Option(help="Threads of the model while it is measured.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    scale: Annotated[float, typer.Option(help="Images: what pixels are divided by.")] = 1.0,
+    mean: Annotated[str, typer.Option(help="Images: subtracted then, by channel.")] = "0",
+    deviation: Annotated[str, typer.Option(help="Images: divided by then, by channel.")] = "1",
+    keep_data: Annotated[
+        bool,
+        typer.Option(
+            help="Keep some of the data beside the caches, readable by its owner only: without it "
+            "they cannot learn from the traffic."
+        ),
+    ] = True,
+) -> None:
+    """Explore, compose and calibrate caches; write `model.caches` beside `model.onnx`.
+
+    An interrupted training goes on where it was. Without gain or proof nothing is written, and the
+    exit status is 3.
+    """
+    from rich.console import Console
+
+    from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
+    from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
+
+    settings = ExplorationSettings(
+        accuracy=_share("accuracy", accuracy),
+        confidence=_share("confidence", confidence),
+        miss_cost=_miss_cost(miss_cost),
+        memory_budget_bytes=None if memory_budget is None else _bytes(memory_budget),
+        points=_count("points", points),
+        variants=_variants(variants),
+        jobs=len(os.sched_getaffinity(0)) if jobs is None else _count("jobs", jobs),
+        threads=_count("threads", threads),
+        seed=seed,
+        output=output,
+        look_ups=_look_ups(look_ups),
+        judges=_judges(judges),
+    )
+    subject = _subject(model_file(model, version), output, tolerance)
+    known = _training_data(subject, data, fit_data, _image_form(scale, mean, deviation), seed)
+    _check_proof(known.division, settings.promise)
+    folder = _work_folder(subject.file, known.samples, known.more, seed)
+    console = Console(soft_wrap=True, highlight=False)
+    cascade: Cascade | None
+    with bars(console) as drawn:
+        progress = RichProgress(drawn)
+        if subject.is_whole:
+            whole = explore_whole(
+                subject.file, known.samples, subject.tolerance, settings, progress
+            )
+            cascade, reason, verification = whole.cascade, whole.reason, whole.verification
+        else:
+            explored = explore(subject.file, known.samples, folder, settings, known.more, progress)
+            cascade, reason = explored.cascade, explored.reason
+            verification = explored.verification
+    if not subject.is_whole:
+        print_exploration(console, explored)
+    print_outcome(console, cascade, verification)
+    if cascade is None:
+        console.print(f"no caches were written: {reason}", style="yellow", markup=False)
+    else:
+        for written in _write(subject, cascade, known if keep_data else None):
+            console.print(f"written: {written}", markup=False)
+    shutil.rmtree(folder)
+    if cascade is None:
+        raise typer.Exit(NOTHING_WRITTEN)
+
+
+class _Subject(NamedTuple):
+    """The model that caches are trained for. ``is_whole``: it can have no caches at hidden values,
+    only the model in int8 in front of it."""
+
+    file: Path
+    graph: ModelGraph
+    tolerance: Tolerance | None
+    is_whole: bool
+
+
+def _subject(file: Path, output: str | None, tolerance: str | None) -> _Subject:
+    """Raises InvalidModelError or InvalidConfigurationError, before any data is read."""
+    from brisk.exits.model_graph import can_have_caches, read_graph
+    from brisk.exits.scores import find_scores, find_values
+
+    graph = read_graph(file)
+    tolerated = None if tolerance is None else _tolerance(tolerance, output)
+    scores = find_scores(graph, output) if tolerated is None else find_values(graph, tolerated)
+    is_whole = tolerated is not None or not can_have_caches(graph, scores.position)
+    return _Subject(file, graph, tolerated, is_whole)
+
+
+class _TrainingData(NamedTuple):
+    """``more``: inputs to fit on that need not be like the served."""
+
+    samples: Samples
+    more: Samples | None
+    division: Division
+
+
+def _training_data(
+    subject: _Subject, data: Path, fit_data: Path | None, form: ImageForm, seed: int
+) -> _TrainingData:
+    from brisk.exits.data.reading import read_samples
+    from brisk.exits.data.samples import divide
+
+    samples = read_samples(data, subject.graph, form)
+    more = None if fit_data is None else read_samples(fit_data, subject.graph, form)
+    return _TrainingData(samples, more, divide(samples, seed, more))
+
+
+def _write(subject: _Subject, cascade: Cascade, kept: _TrainingData | None) -> Iterator[Path]:
+    """The files, as they are written: the caches, and what of ``kept`` they learn from later."""
+    from brisk.exits.adaptation.reference import write_reference
+    from brisk.exits.cascade_file import write_cascade
+    from brisk.exits.files.versions import caches_file, reference_file
+
+    target, reference = caches_file(subject.file), reference_file(subject.file)
+    write_cascade(target, cascade)
+    yield target
+    reference.unlink(missing_ok=True)
+    if kept is not None and not subject.is_whole:
+        write_reference(reference, cascade.model_digest, kept.samples, kept.division, kept.more)
+        yield reference
+
+
+def _check_proof(division: Division, promise: Promise) -> None:
+    """Raises InvalidRequestError where no training can prove the promise on so few inputs."""
+    held_out, needed = len(division.calibrate), promise.fewest_inputs
+    if held_out >= needed:
+        return
+    parts = (division.fit, division.select, division.tune, division.calibrate)
+    samples = sum(map(len, parts))
+    most = (1 - promise.confidence) ** (1 / held_out)
+    raise InvalidRequestError(
+        f"accuracy {promise.accuracy:.2%} with confidence {promise.confidence:.0%} is proved by "
+        f"{needed} held-out samples and more; of these {samples} {held_out} are held out, which "
+        f"prove {most:.1%} at best: give some {-(-samples * needed // held_out)}, better several "
+        "times as many, or a lower --accuracy"
+    )
+
+
+def _work_folder(file: Path, samples: Samples, more: Samples | None, seed: int) -> Path:
+    """Of this model, these samples and this seed: what an interrupted training has left is there.
+
+    Mode 0700: samples may be private.
+    """
+    import hashlib
+
+    from brisk.exits.cascade_file import digest_of
+    from brisk.exits.files.versions import training_folder
+
+    digest = hashlib.sha256(f"{digest_of(file)} {seed}".encode())
+    for part in (samples, more):
+        for name, array in sorted(part.inputs.items()) if part is not None else ():
+            digest.update(name.encode() + array.tobytes())
+    folder = training_folder(digest.hexdigest()[:32])
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+# Options, each read by itself: what is wrong is an InvalidConfigurationError that names it.
+
+
+def _share(name: str, value: float) -> float:
+    return _checked(name, value, 0.5 <= value < 1, "from 0.5 to below 1")
+
+
+def _miss_cost(value: float) -> float | None:
+    """None where the mean alone counts."""
+    _checked("miss-cost", value, 0 < value <= 1, "above 0, at most 1")
+    return None if value == 1 else value
+
+
+def _count(name: str, value: int) -> int:
+    return _checked(name, value, value >= 1, "at least 1")
+
+
+def _checked(name: str, value: _Number, fits: bool, expected: str) -> _Number:
+    if not fits:
+        raise InvalidConfigurationError(f"--{name} must be {expected}, not {value}")
+    return value
+
+
+def _variants(text: str | None) -> tuple[str, ...]:
+    """All that there are where none is named."""
+    from brisk.exits.cascade import INT8
+    from brisk.exits.heads.predictors import CATALOGUE, variant
+
+    if not text:
+        return *(one.name for one in CATALOGUE), INT8
+    names = (name.strip() for name in text.split(";"))
+    return tuple(name if name == INT8 else variant(name).name for name in names)
+
+
+def _look_ups(text: str) -> LookUps:
+    from brisk.exits.exploration.settings import LookUps
+
+    ways = [way.value for way in LookUps]
+    if text not in ways:
+        raise InvalidConfigurationError(
+            f"--look-ups must be one of {', '.join(ways)}, not '{text}'"
+        )
+    return LookUps(text)
+
+
+def _judges(text: str) -> tuple[Judge, ...]:
+    from brisk.exits.heads.lookup_model import GATED, OF_CLASSES
+
+    if text not in ("gated", "all"):
+        raise InvalidConfigurationError(f"--judges must be gated or all, not '{text}'")
+    return GATED if text == "gated" else OF_CLASSES
+
+
+def _tolerance(text: str, output: str | None) -> Tolerance:
+    from brisk.settings import tolerance
+
+    if output is not None:
+        raise InvalidConfigurationError("--output names class scores, --tolerance is of others")
+    try:
+        return tolerance(text)
+    except ValueError as error:
+        raise InvalidConfigurationError(f"--tolerance {error}, not '{text}'") from None
+
+
+def _image_form(scale: float, mean: str, deviation: str) -> ImageForm:
+    from brisk.exits.data.reading import ImageForm
+
+    return ImageForm(scale, _numbers("mean", mean), _numbers("deviation", deviation))
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
+    if found is None:
+        raise InvalidConfigurationError(
+            f"--memory-budget must be bytes, as 500000, 500k, 64M or 1G, not '{text}'"
+        )
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _numbers(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidConfigurationError(
+            f"--{name} must be numbers separated by commas, not '{text}'"
+        ) from None

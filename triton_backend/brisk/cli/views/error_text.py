@@ -1,0 +1,15 @@
+"""What went wrong, as commands say it."""
+
+from __future__ import annotations
+
+
+def tell_error(text: str) -> None:
+    """In red, its first line; its others as they are."""
+    from rich.console import Console  # late: most commands end without an error
+    from rich.text import Text
+
+    summary, _, details = text.partition("\n")
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console.print(Text(f"error: {summary}", style="bold red"))
+    if details:
+        console.print(Text(details))
