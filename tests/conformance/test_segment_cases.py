@@ -10,7 +10,7 @@ import pytest
 
 from brisk.segments.model import cutting
 from brisk.segments.prepared import trial
-from brisk_client.benchmarks.conformance import FIRST, FORMS, CaseOutcome, run_cases, summarise
+from brisk_bench.conformance import FIRST, FORMS, CaseOutcome, run_cases, summarise
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from typing import Any
 import onnx
 import pytest
 
-from brisk_client.benchmarks import density
-from brisk_client.benchmarks.density import (
+from brisk_bench import density
+from brisk_bench.density import (
     BRISK,
     COPIES,
     DIFFERENT,
@@ -19,16 +19,16 @@ from brisk_client.benchmarks.density import (
     PEER,
     all_checks,
 )
-from brisk_client.benchmarks.density.memory import (
+from brisk_bench.density.memory import (
     ProcessMemory,
     read_rollup,
     read_shared,
     shared_once,
 )
-from brisk_client.benchmarks.density.networks import write_networks
-from brisk_client.benchmarks.harness.sampling import in_rounds
-from brisk_client.benchmarks.harness.served_server import kind_of
-from brisk_client.benchmarks.start.sides import PYTHON
+from brisk_bench.density.networks import write_networks
+from brisk_bench.harness.sampling import in_rounds
+from brisk_bench.harness.served_server import kind_of
+from brisk_bench.start.sides import PYTHON
 from support.models.graph_models import model
 from support.published_runs import readme_shows
 
@@ -177,7 +177,7 @@ def test_real_servers_are_started_answer_rightly_and_their_memory_is_read(
         return in_rounds(*given, uncounted=min(uncounted, next(warm_ups)), failures=failures)
 
     monkeypatch.setattr(density, "in_rounds", one_less)
-    pause = "brisk_client.benchmarks.density.memory._SETTLE_PAUSE_S"
+    pause = "brisk_bench.density.memory._SETTLE_PAUSE_S"
     monkeypatch.setattr(pause, 0.2)  # no figure is judged
     file = tmp_path / "tiny.onnx"
     onnx.save(model("g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"), file)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brisk_client.benchmarks.conformance import CaseOutcome, compare, summarise
+from brisk_bench.conformance import CaseOutcome, compare, summarise
 
 
 def _case(name: str = "test_add", **changed: Any) -> CaseOutcome:

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk_client.demo import ShownAnswer, difference, table_of
-from brisk_client.samples.expectations import (
+from brisk_bench.demo import ShownAnswer, difference, table_of
+from brisk_bench.samples.expectations import (
     EXPECTED,
     ExpectedAnswer,
     is_current,

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.preempt import make_parser
-from brisk_client.disb.comparison.checks import add_checks
-from brisk_client.disb.comparison.rounds import wants_another, workload_rows
-from brisk_client.disb.comparison.sampling import (
+from brisk_bench.disb.comparison.checks import add_checks
+from brisk_bench.disb.comparison.rounds import wants_another, workload_rows
+from brisk_bench.disb.comparison.sampling import (
     Round,
     WorkloadSample,
     describe,
@@ -17,8 +16,9 @@ from brisk_client.disb.comparison.sampling import (
     median_ratio,
     summarise_side,
 )
-from brisk_client.disb.plan import plan_of
-from brisk_client.report import REASON, Report
+from brisk_bench.disb.plan import plan_of
+from brisk_bench.harness.report import REASON, Report
+from brisk_bench.preempt import make_parser
 
 FEW = "too few answers (9 of 1,000)"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from brisk_bench.workload_report import plot_run, summarise_run
 from brisk_client.workload.description import (
     Continuous,
     Dependent,
@@ -25,7 +26,6 @@ from brisk_client.workload.results import (
     begin_rows,
 )
 from brisk_client.workload.runner import groups
-from brisk_client.workload.summary import plot_run, summarise_run
 
 
 def _outcome(requests: int, lag_ns: int, greatest_lag_ns: int) -> RunOutcome:

@@ -33,7 +33,7 @@ from brisk.runtime.early_exit.audit_process import Models
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from brisk.runtime.early_exit.sampling import write_samples
 from brisk.settings import Tolerance, tolerance
-from brisk_client.samples.writer import GraphWriter
+from brisk_bench.samples.writer import GraphWriter
 from support.exits.cascades import CLASSES, graph_of, images, network
 
 COSINE = tolerance("cosine 0.98")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks import chain, sourcing, streamed
-from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
-from brisk_client.benchmarks.sourcing import levels, places, travels, tuned
-from brisk_client.report import REASON, Report
+from brisk_bench import chain, sourcing, streamed
+from brisk_bench.harness.command_line import UnusableArgumentError
+from brisk_bench.harness.report import REASON, Report
+from brisk_bench.sourcing import levels, places, travels, tuned
 
 
 def report(rows: list[dict[str, Any]]) -> Report:

@@ -9,7 +9,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from brisk_client.benchmarks.siblings import (
+from brisk_bench.harness.report import Report
+from brisk_bench.siblings import (
     ALONE,
     BARE,
     BARE_OWN,
@@ -18,7 +19,6 @@ from brisk_client.benchmarks.siblings import (
     add_checks,
     write_sibling,
 )
-from brisk_client.report import Report
 from support.models.segment_models import info, save
 
 
