@@ -99,7 +99,7 @@ def run(quick: bool) -> Report:
     """Run the node cases, a tenth of them where ``quick``."""
     cases = collect_cases()[:: QUICK_STRIDE if quick else 1]
     with tempfile.TemporaryDirectory(prefix="brisk-conformance-") as folder:
-        return summarise(run_cases(cases, Path(folder)))
+        return report_of(run_cases(cases, Path(folder)))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -249,7 +249,7 @@ def _judge(case: Any, made: Outputs) -> str | None:
     return None
 
 
-def summarise(outcomes: Sequence[CaseOutcome]) -> Report:
+def report_of(outcomes: Sequence[CaseOutcome]) -> Report:
     """The report of ``outcomes``: rows of counts; checks that ours are ONNX Runtime's answers."""
     refused = [each for each in outcomes if each.refused is not None]
     otherwise = [each for each in outcomes if each.peer_failure is not None]

@@ -18,11 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from tritonclient.utils import InferenceServerException
 
-from brisk_bench.samples.expectations import EXPECTED, ExpectedAnswer, read_expectations
+from brisk_bench.samples.expectations import EXPECTED, ExpectedAnswer, mismatch, read_expectations
 from brisk_client.inference import InferenceClient, Transport
 
-RELATIVE_TOLERANCE = 1e-3
-ABSOLUTE_TOLERANCE = 1e-4
 _REPEATS = 5
 _SHOWN_VALUES = 3
 
@@ -70,30 +68,13 @@ def ask(client: InferenceClient, model: str, expectation: ExpectedAnswer) -> Sho
     try:
         outputs = client.infer(model, expectation.inputs, version=expectation.version)
         latency_ms = _latency_ms(client, model, expectation)
-        answer, problem = _excerpt(shown, outputs), difference(outputs, expectation.outputs)
+        answer, problem = _excerpt(shown, outputs), mismatch(outputs, expectation.outputs)
     except InferenceServerException as error:
         problem = str(error)
     expected, transport = _excerpt(shown, expectation.outputs), client.transport.value
     return ShownAnswer(
         model, expectation.version, transport, answer, expected, latency_ms, problem
     )
-
-
-def difference(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> str:
-    """Why ``outputs`` are not the expected ones; empty where they are, within tolerance."""
-    if outputs.keys() != expected.keys():
-        return f"outputs are {sorted(outputs)}, expected {sorted(expected)}"
-    for name, right in expected.items():
-        given = outputs[name]
-        if given.shape != right.shape or given.dtype != right.dtype:
-            return (
-                f"output '{name}' is {given.dtype}{list(given.shape)}, "
-                f"expected {right.dtype}{list(right.shape)}"
-            )
-        if not np.allclose(given, right, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE):
-            largest = np.abs(given.astype(np.float64) - right).max()
-            return f"output '{name}' is off by up to {largest:.2g}"
-    return ""
 
 
 def _latency_ms(client: InferenceClient, model: str, expectation: ExpectedAnswer) -> float:

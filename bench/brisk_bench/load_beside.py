@@ -31,6 +31,7 @@ from brisk_bench.harness.served_server import (
     WITHOUT_COMPLETION,
     BenchmarkServer,
     benchmark_server,
+    unload_model,
 )
 from brisk_bench.harness.tails import quantile, tail_or_shortage
 from brisk_client.inference import InferenceClient, Transport
@@ -166,16 +167,6 @@ def _load_repeatedly(parent: Connection, grpc_url: str) -> None:
                 before_s = time.perf_counter()
                 client.load_model(model)
                 took_s.append(time.perf_counter() - before_s)
-                client.unload_model(model)
-                _wait_unloaded(client, model)
+                unload_model(client, model)
             parent.recv()
             parent.send(took_s)
-
-
-def _wait_unloaded(client: InferenceServerClient, model: str) -> None:
-    """Triton answers an unload before the stub has ended, and the session with it."""
-    while any(
-        entry.name == model and entry.state != "UNAVAILABLE"
-        for entry in client.get_model_repository_index().models
-    ):
-        time.sleep(0.1)

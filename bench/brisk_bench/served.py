@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from brisk_bench.disb.wire import wait_until_settled
 from brisk_bench.engines.agreement import agree_by_name
 from brisk_bench.engines.case import Case, case_of
 from brisk_bench.engines.model_inputs import NOTHING_GIVEN, GivenInputs
@@ -33,11 +32,7 @@ from brisk_bench.harness.command_line import (
     run_command,
 )
 from brisk_bench.harness.machine import new_report
-from brisk_bench.harness.peer_backends import (
-    ONNXRUNTIME,
-    add_peers_option,
-    onnxruntime_backend,
-)
+from brisk_bench.harness.peer_backends import CPP, add_peers_option, onnxruntime_backend
 from brisk_bench.harness.report import REASON, Check, Report, check_limit
 from brisk_bench.harness.sampling import (
     Burst,
@@ -64,6 +59,7 @@ from brisk_bench.harness.served_server import (
     benchmark_server,
     thread_variables,
 )
+from brisk_bench.harness.surroundings import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 LABELS = ("resnet50/1", "encoder/1", "mlp/1", "digits_cnn/1")
@@ -77,9 +73,6 @@ MEAN_LIMIT = 1.05
 
 CLOSE = "rtol 1e-3, atol 1e-4"
 """What is expected of answers: that they are ONNX Runtime's, up to this."""
-
-CPP = f"{ONNXRUNTIME} backend"
-"""Triton's own, in C++."""
 
 NOTES = (
     "through Triton: client's latency of one request at a time; onnxruntime and torch eager are "

@@ -10,10 +10,7 @@ prepared forms; and without a form of its own: by that of the first one (``bare`
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,18 +25,21 @@ from tritonclient.grpc import InferenceServerClient
 from brisk.artefacts import room
 from brisk.segments.prepared.form import find_prepared
 from brisk_bench.density.memory import memory_of
-from brisk_bench.disb.wire import wait_until_settled
 from brisk_bench.engines.agreement import agree_by_name
 from brisk_bench.engines.case import Case, case_of
+from brisk_bench.engines.process import prepare_apart
 from brisk_bench.harness.command_line import bars, benchmark_parser, run_command
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import Check, Report, check_limit
+from brisk_bench.harness.sampling import in_rounds
 from brisk_bench.harness.served_entries import place_model, write_brisk_entry
 from brisk_bench.harness.served_server import (
     WITHOUT_COMPLETION,
     BenchmarkServer,
     benchmark_server,
+    unload_model,
 )
+from brisk_bench.harness.surroundings import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 MODELS = ("resnet50", "encoder")
@@ -173,11 +173,13 @@ def _measure(case: Case, rounds: int) -> Mapping[str, Starts]:
                 side: stack.enter_context(_served(place / side, side, files, asked))
                 for side in SIDES
             }
-            for number in range(rounds):
-                for side in SIDES if number % 2 == 0 else SIDES[::-1]:
-                    _start(servers[side], asked, found[side])
-                    if side in UNPREPARED:
-                        _remove_form(place / side)
+
+            def start(side: str) -> None:
+                _start(servers[side], asked, found[side])
+                if side in UNPREPARED:
+                    _remove_form(place / side)
+
+            in_rounds(SIDES, rounds, start)
     return found
 
 
@@ -205,7 +207,7 @@ def _served(
     for name, file in files.items():
         write_brisk_entry(repository, file, name, parameters)
         if name == FIRST or side not in UNPREPARED:
-            _prepare(repository / name / "1" / "model.onnx", _cache(repository))
+            prepare_apart(repository / name / "1" / "model.onnx", _cache(repository))
     options = [WITHOUT_COMPLETION, "--model-control-mode=explicit"]
     environment = {"BRISK_CACHE_DIR": str(_cache(repository))}
     with benchmark_server(repository, environment, options) as server:
@@ -215,13 +217,6 @@ def _served(
             wait_until_settled(server.place, FIRST, "normal")
             _ask(server, FIRST, case, WARM_RUNS)
         yield server
-
-
-def _prepare(model: Path, cache: Path) -> None:
-    """In another process, which has that cache."""
-    command = [sys.executable, "-m", "brisk.cli", "prepare", str(model)]
-    environment = {**os.environ, "BRISK_CACHE_DIR": str(cache)}
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def _start(server: BenchmarkServer, case: Case, into: Starts) -> None:
@@ -234,13 +229,7 @@ def _start(server: BenchmarkServer, case: Case, into: Starts) -> None:
     _ask(server, NEXT, case, 5)
     into.warm_s.append(statistics.median(_ask(server, NEXT, case, WARM_RUNS, into)))
     into.more_bytes.append(_own_bytes(server) - before)
-    client = InferenceServerClient(server.grpc)
-    client.unload_model(NEXT)
-    while any(
-        entry.name == NEXT and entry.state != "UNAVAILABLE"
-        for entry in client.get_model_repository_index().models
-    ):
-        time.sleep(0.1)
+    unload_model(InferenceServerClient(server.grpc), NEXT)
     time.sleep(0.5)  # until its sessions are let go of
 
 

@@ -29,8 +29,9 @@ from brisk_bench.engines.model_inputs import (
     make_inputs,
     were_given,
 )
-from brisk_bench.engines.process import EngineUnavailableError, WarmEngine
+from brisk_bench.engines.process import EngineUnavailableError
 from brisk_bench.engines.registry import BASE, BRISK, SPINNING, TORCH, WARM
+from brisk_bench.engines.warm import WarmEngine
 from brisk_bench.harness.command_line import (
     UnusableArgumentError,
     bars,
@@ -40,13 +41,7 @@ from brisk_bench.harness.command_line import (
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.peer_backends import add_peers_option, onnxruntime_backend
 from brisk_bench.harness.report import REASON, Check, Report, check_limit
-from brisk_bench.harness.sampling import (
-    Burst,
-    burst_rounds,
-    burst_row,
-    in_rounds,
-    median_ratio,
-)
+from brisk_bench.harness.sampling import Burst, burst_rounds, burst_row, in_rounds, median_ratio
 from brisk_bench.harness.served_entries import SAMPLES
 
 LIMIT, MEAN_LIMIT = 1.05, 1.0
@@ -163,7 +158,7 @@ def _measure(
                 continue  # one thread has nobody to wait for
             try:
                 process = WarmEngine(engine, file, threads, Path(folder))
-                processes[engine] = stack.enter_context(contextlib.closing(process))
+                processes[engine] = stack.enter_context(process)
             except EngineUnavailableError as error:
                 reasons[engine] = str(error)
         bursts, failed = in_rounds(

@@ -20,7 +20,7 @@ from pathlib import Path
 from brisk_bench.chain.side import CUT, KILLED, Chain
 from brisk_bench.fleet.links import Links
 from brisk_bench.fleet.namespaces import rack
-from brisk_bench.fleet.transfers import Swarm, TransferSide, Unicast, optimum_s
+from brisk_bench.fleet.transfers import Swarm, Transfer, TransferSide, Unicast, optimum_s
 from brisk_bench.harness.command_line import (
     UnusableArgumentError,
     benchmark_parser,
@@ -29,6 +29,7 @@ from brisk_bench.harness.command_line import (
 )
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import Report, check_limit, save_figure, subplots
+from brisk_bench.harness.sampling import in_rounds
 
 RECEIVERS = (1, 2, 3, 4)
 """Measured one after the other, in turns."""
@@ -86,24 +87,23 @@ def run(
         runs = [(count, side) for count in counts for side in sides]
         if faults and MOST_RECEIVERS in counts:
             runs += [(MOST_RECEIVERS, Chain(links, Path(name), each)) for each in (KILLED, CUT)]
-        took: dict[tuple[int, str], list[tuple[float, float]]] = {
-            (count, side.name): [] for count, side in runs
-        }
-        for number in range(rounds or (2 if quick else 5)):
-            for count, side in runs if number % 2 == 0 else runs[::-1]:
-                done = side.run(machines.hosts[: count + 1], file)
-                took[count, side.name].append((done.seconds, done.processor_s))
-        for (count, side_name), done_all in took.items():
-            seconds = statistics.median(each for each, _ in done_all)
+        sides_of = {(count, side.name): side for count, side in runs}
+
+        def transfer(run: tuple[int, str]) -> Transfer:
+            return sides_of[run].run(machines.hosts[: run[0] + 1], file)
+
+        took, _ = in_rounds(sides_of, rounds or (2 if quick else 5), transfer)
+        for (count, side_name), transfers in took.items():
+            seconds = [each.seconds for each in transfers]
             report.rows.append(
                 {
                     "receivers": count,
                     "side": side_name,
-                    "seconds": seconds,
-                    "spread_s": max(done_all)[0] - min(done_all)[0],
+                    "seconds": statistics.median(seconds),
+                    "spread_s": max(seconds) - min(seconds),
                     "least_s": least_s,
-                    "over": seconds / least_s,
-                    "cpu_s": statistics.median(each for _, each in done_all),
+                    "over": statistics.median(seconds) / least_s,
+                    "cpu_s": statistics.median(each.processor_s for each in transfers),
                 }
             )
     add_checks(report)

@@ -8,30 +8,28 @@ all was here, and what the courier's processes took.
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from brisk.copies.connection import lock_path
 from brisk.copies.courier import Courier
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.copies.remote import Remote
-
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+from brisk_bench.harness.processes import processor_s_of
+from brisk_bench.harness.programs import tasks, tell
 
 
 def main() -> None:
     with Courier() as courier:
         process = _courier()
-        _say(process=process)
-        told = json.loads(sys.stdin.readline())
+        tell(process=process)
+        heard = tasks()
+        told = next(heard)
         while time.monotonic_ns() < told["begin_ns"]:
             time.sleep(0.0005)
-        before_s = _processor_s(process)
+        before_s = processor_s_of(process)
         folder = courier.open(Remote(told["url"], told["sha256"]))
         copy = LocalCopy(folder)
         files = copy.manifest.files
@@ -40,14 +38,14 @@ def main() -> None:
             continue
         finished_ns = time.monotonic_ns()
         (status,) = courier.status()
-        _say(
+        tell(
             finished_ns=finished_ns,
-            processor_s=_processor_s(process) - before_s,
+            processor_s=processor_s_of(process) - before_s,
             path=str(copy.model),
             upstream=status["upstream"],
             sources={each["name"]: each["bytes_total"] for each in status["sources"]},
         )
-        sys.stdin.readline()  # others may still be fetching from here
+        next(heard, None)  # others may still be fetching from here
 
 
 def _courier() -> int:
@@ -58,15 +56,6 @@ def _courier() -> int:
         if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == str(inode):
             return int(fields[4])
     raise SystemExit("no process holds the courier's lock")
-
-
-def _processor_s(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def _say(**message: Any) -> None:
-    print(json.dumps(message), flush=True)
 
 
 if __name__ == "__main__":

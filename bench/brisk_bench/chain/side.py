@@ -16,19 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brisk.copies.manifest import (
-    CHUNK_BYTES,
-    NAME,
-    ListedFile,
-    Manifest,
-    Range,
-    write_manifest,
-)
+from brisk.copies.manifest import CHUNK_BYTES, NAME, ListedFile, Manifest, Range, write_manifest
 from brisk.errors import InternalError
 from brisk.sourcing.certificates import make_keys
 from brisk_bench.fleet.links import Links
 from brisk_bench.fleet.namespaces import NamespaceHost
-from brisk_bench.fleet.programs import HostProgram
+from brisk_bench.fleet.programs import HostProgram, web_server
 from brisk_bench.fleet.transfers import Transfer
 
 PORT = 7700
@@ -67,8 +60,7 @@ class Chain:
             folder = Path(name)
             sha256 = publish_file(file, folder / "published")
             make_keys(folder / "keys", [host.address for host in receivers])
-            serve = [sys.executable, "-m", "brisk_bench.fleet.file_server"]
-            server = HostProgram(registry, [*serve, str(folder / "published")], dict(os.environ))
+            server = web_server(registry, "files", folder / "published")
             port = stack.enter_context(server).hear(_TIME_OUT_S)["port"]
             programs = [
                 stack.enter_context(self._receiver(host, receivers, folder)) for host in receivers

@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from brisk_bench.cold.measure import measure
-from brisk_bench.cold.results import (
-    NO_ENGINE,
-    UNMEASURED,
-    agreements,
-    all_checks,
-    rows_of,
-)
+from brisk_bench.cold.results import NO_ENGINE, UNMEASURED, agreements, all_checks, rows_of
 from brisk_bench.cold.served import measure_served
 from brisk_bench.engines.model_inputs import (
     HINT,
@@ -32,13 +26,7 @@ from brisk_bench.engines.model_inputs import (
     labelled,
     were_given,
 )
-from brisk_bench.engines.networks import (
-    MODELS,
-    SMOKE,
-    ModelFiles,
-    build,
-    given_model,
-)
+from brisk_bench.engines.networks import MODELS, SMOKE, ModelFiles, build, given_model
 from brisk_bench.engines.registry import (
     BARE_PEERS,
     BASE,

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from brisk_bench.cold.page_cache import disk_seconds, drop_pages, files_of, read_pages
 from brisk_bench.cold.zygote import ColdSample, Zygote
 from brisk_bench.engines.networks import ModelFiles
 from brisk_bench.engines.process import EngineUnavailableError
 from brisk_bench.engines.registry import COLD
 from brisk_bench.harness.sampling import in_rounds
-
-_CHUNK_BYTES = 4 << 20
 
 
 @dataclass(slots=True)
@@ -64,7 +61,7 @@ def measure(
     with contextlib.ExitStack() as stack:
         for name in engines:
             try:
-                zygote = stack.enter_context(contextlib.closing(Zygote(name, threads)))
+                zygote = stack.enter_context(Zygote(name, threads))
                 prepared, took_s = None, None
                 if COLD[name].prepare is not None:
                     prepared, took_s = zygote.prepare(files.model, files.folder)
@@ -76,37 +73,3 @@ def measure(
     for name, taken in samples.items():
         found[name].samples = taken
     return {name: found[name] for name in samples}, {**failed, **reasons}
-
-
-def files_of(path: Path) -> list[Path]:
-    """The files whose bytes a start reads."""
-    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-
-
-def drop_pages(files: Iterable[Path]) -> None:
-    """Have the next read of these files come from the disk, as far as the kernel obliges.
-
-    Pages that a process has mapped stay. Needs no privilege.
-    """
-    for file in files:
-        with file.open("rb") as opened:
-            os.fdatasync(opened)  # dirty pages cannot be dropped
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def read_pages(files: Iterable[Path]) -> None:
-    """Read everything once, in order, in chunks of 4 MiB; the next read comes from memory."""
-    buffer = bytearray(_CHUNK_BYTES)
-    for file in files:
-        with file.open("rb", buffering=0) as opened:
-            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            while opened.readinto(buffer):
-                pass
-
-
-def disk_seconds(files: Sequence[Path]) -> float:
-    """Seconds to read these files from the disk; they stay cached."""
-    drop_pages(files)
-    started_s = time.perf_counter()
-    read_pages(files)
-    return time.perf_counter() - started_s

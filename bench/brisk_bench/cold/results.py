@@ -9,14 +9,7 @@ from typing import Any
 
 from brisk_bench.cold.measure import EngineSamples
 from brisk_bench.engines.agreement import agree, load_answers
-from brisk_bench.engines.registry import (
-    BARE_PEERS,
-    BASE,
-    BRISK,
-    PREPARED_PEERS,
-    TORCH,
-    UNPREPARED,
-)
+from brisk_bench.engines.registry import BARE_PEERS, BASE, BRISK, PREPARED_PEERS, TORCH, UNPREPARED
 from brisk_bench.harness.report import REASON, Check, check_limit
 from brisk_bench.harness.sampling import median_ratio, summarise
 

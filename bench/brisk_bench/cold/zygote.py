@@ -22,13 +22,13 @@ from brisk.stub.runtime_client.runtime_process import allocator_settings
 from brisk_bench.engines.agreement import load_arrays, save_answers
 from brisk_bench.engines.networks import write_unrelated
 from brisk_bench.engines.process import (
-    Answer,
     EngineChild,
     EngineUnavailableError,
     answer_tasks,
     processor_s,
 )
 from brisk_bench.engines.registry import COLD, Engine
+from brisk_bench.harness.programs import Answer
 from brisk_bench.harness.sampling import time_inferences
 
 SAMPLE_TIMEOUT_S = 300.0

@@ -18,11 +18,7 @@ from typing import Any
 
 from brisk_bench.density.memory import session_bytes
 from brisk_bench.density.networks import write_networks
-from brisk_bench.density.servers import (
-    DensitySide,
-    figures_of,
-    figures_of_runtime,
-)
+from brisk_bench.density.servers import DensitySide, figures_of, figures_of_runtime
 from brisk_bench.engines.case import case_of
 from brisk_bench.engines.process import EngineUnavailableError
 from brisk_bench.harness.command_line import (
@@ -32,11 +28,7 @@ from brisk_bench.harness.command_line import (
     run_command,
 )
 from brisk_bench.harness.machine import new_report
-from brisk_bench.harness.peer_backends import (
-    ONNXRUNTIME,
-    add_peers_option,
-    peer_backends,
-)
+from brisk_bench.harness.peer_backends import CPP, ONNXRUNTIME, add_peers_option, peer_backends
 from brisk_bench.harness.report import REASON, Check, Report, check_limit
 from brisk_bench.harness.sampling import in_rounds, one_line
 from brisk_bench.harness.served_server import FAILURES
@@ -49,8 +41,6 @@ QUICK_STARTS, STARTS = 1, 3
 
 COPIES, DIFFERENT, IDLE, MODEL = "copies", "different networks", "idle runtime", "one model"
 """Parts of the report."""
-
-PEER = f"{ONNXRUNTIME} backend"
 
 MEMORY_SHARE, READY, SECOND_ROUND = 0.6, 1.0, 1.25
 """Brisk's over a peer's, at most: memory; time from ``exec`` until all entries are ready; latency
@@ -216,7 +206,7 @@ def _against_peer(rows: Rows) -> list[Check]:
     checks = []
     for part in (COPIES, DIFFERENT):
         ours = _find(rows, part, BRISK)
-        for engine in (PYTHON, PEER):
+        for engine in (PYTHON, CPP):
             peer = _find(rows, part, engine)
             if ours is None or peer is None:
                 continue

@@ -12,7 +12,7 @@ from pathlib import Path
 from brisk_bench.engines.model_inputs import make_inputs
 from brisk_bench.engines.process import run_apart
 from brisk_bench.engines.registry import open_session, session_options
-from brisk_bench.harness.served_server import kind_of, processes_of
+from brisk_bench.harness.processes import kind_of, processes_of
 
 _SHARED = ("/memfd:", "/dev/shm/", "/dev/zero")
 _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ (\S+) (\d+)\s*(.*)$")

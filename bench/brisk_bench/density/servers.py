@@ -12,14 +12,10 @@ from pathlib import Path
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.runtime_process import open_connection
 from brisk_bench.density.memory import ProcessMemory, settled_memory, shared_once
-from brisk_bench.disb.wire import wait_until_settled
 from brisk_bench.engines.agreement import agree_by_name
 from brisk_bench.engines.case import Case
-from brisk_bench.harness.served_server import (
-    BenchmarkServer,
-    runtime_folder,
-)
-from brisk_bench.harness.surroundings import environment
+from brisk_bench.harness.served_server import BenchmarkServer, runtime_folder
+from brisk_bench.harness.surroundings import environment, wait_until_settled
 from brisk_bench.start.sides import Configuration, StartSide
 from brisk_client.inference import InferenceClient, Transport
 

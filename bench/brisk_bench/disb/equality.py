@@ -28,10 +28,10 @@ from brisk_bench.disb.wire import (
     input_of,
     interrupt,
     probed_runtime,
-    wait_until_settled,
 )
 from brisk_bench.harness.report import Check, Report, check_limit
 from brisk_bench.harness.served_server import BenchmarkServer
+from brisk_bench.harness.surroundings import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 SETTLING_RUNS = 20

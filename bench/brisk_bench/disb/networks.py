@@ -75,7 +75,7 @@ class _NetworkWriter(GraphWriter):
         return self.model()
 
 
-def build_resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> onnx.ModelProto:
+def _resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> onnx.ModelProto:
     """Bottleneck blocks (He et al., 2015), 100 of them where ResNet-152 has 50."""
     net = _NetworkWriter("resnet", 96)
     value = net.pool(net.relu(net.convolution(net.value, 3, width, 7, stride=2)))
@@ -114,7 +114,7 @@ def build_densenet(growth: int = 32, depths: tuple[int, ...] = (2, 5, 19, 12)) -
     return net.classify(net.affine(value, channels), channels)
 
 
-def build_vgg(width: int = 24, depths: tuple[int, ...] = (9, 9, 9, 9, 9)) -> onnx.ModelProto:
+def _vgg(width: int = 24, depths: tuple[int, ...] = (9, 9, 9, 9, 9)) -> onnx.ModelProto:
     """Plain convolutions (Simonyan and Zisserman, 2014), 45 of them where VGG-19 has 16."""
     net = _NetworkWriter("vgg", 64)
     value, inputs = net.value, 3
@@ -127,7 +127,7 @@ def build_vgg(width: int = 24, depths: tuple[int, ...] = (9, 9, 9, 9, 9)) -> onn
     return net.classify(value, inputs)
 
 
-def build_inception(width: int = 112, blocks: int = 15) -> onnx.ModelProto:
+def _inception(width: int = 112, blocks: int = 15) -> onnx.ModelProto:
     """Four branches a block (Szegedy et al., 2015, figure 5), joined."""
     net = _NetworkWriter("inception", 64)
     value = net.relu(net.convolution(net.value, 3, width, 3, stride=2))
@@ -186,10 +186,10 @@ def build_bert(width: int = 180, blocks: int = 34, tokens: int = 64) -> onnx.Mod
 
 
 NETWORKS: Mapping[str, Network] = {
-    "resnet": Network(307, 13.6, build_resnet),
+    "resnet": Network(307, 13.6, _resnet),
     "densenet": Network(207, 3.5, build_densenet),
-    "vgg": Network(55, 4.4, build_vgg),
-    "inception": Network(146, 8.3, build_inception),
+    "vgg": Network(55, 4.4, _vgg),
+    "inception": Network(146, 8.3, _inception),
     "bert": Network(205, 5.4, build_bert),
 }
 """By name. The scan of table 1 has lost DenseNet's and VGG's decimal points: 4.4 ms is what the

@@ -23,15 +23,10 @@ from brisk_bench.disb.sides import (
     write_brisk,
     write_triton,
 )
-from brisk_bench.disb.wire import (
-    ProbedModel,
-    Timed,
-    interrupt,
-    probed_runtime,
-    wait_until_settled,
-)
+from brisk_bench.disb.wire import ProbedModel, Timed, interrupt, probed_runtime
 from brisk_bench.harness.report import Report, check_limit
 from brisk_bench.harness.served_server import BenchmarkServer
+from brisk_bench.harness.surroundings import wait_until_settled
 from brisk_bench.harness.tails import percentile_columns
 
 URGENT = "densenet"

@@ -28,15 +28,13 @@ from brisk_bench.harness.served_entries import (
     signature_of,
     write_brisk_entry,
 )
-from brisk_bench.harness.served_server import BenchmarkServer, benchmark_server
+from brisk_bench.harness.served_server import WITHOUT_COMPLETION, BenchmarkServer, benchmark_server
 from brisk_client.workload.description import Workload
 
 PEER_PARAMETERS = {"inter_op_thread_count": "1", "session.intra_op.allow_spinning": "0"}
 """Of entries of Triton's C++ backend: what the Python backend's entries set, too."""
 
 SUFFIXES = {"realtime": "rt", "besteffort": "be"}
-
-WITHOUT_COMPLETION = "--disable-auto-complete-config"
 
 Wanted = Sequence[tuple[str, str]]
 """Entries: network and class of each."""

@@ -18,16 +18,13 @@ import onnx
 
 from brisk.observer import Observer
 from brisk.protocol.records import LoadModel, Sample, TensorForm
-from brisk.protocol.runtime_paths import ROLE_OF_CLASS, Role, RuntimePaths
+from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.telemetry import metrics
-from brisk_bench.harness.surroundings import environment, wait_until_gone
+from brisk_bench.harness.surroundings import environment, wait_until_gone, wait_until_settled
 from brisk_bench.harness.timed_reply import TimedReply
 
 IDLE_EXIT_S = "0.2"
-
-_SETTLE_TIMEOUT_S = 300.0
-_LOOK_S = 0.05
 
 COUNTED = (metrics.PREEMPTIONS.name, metrics.FREEZES.name, metrics.HELD_SECONDS.name)
 """A normal run parked; a best-effort layer stopped half-way; a best-effort run held before a
@@ -136,23 +133,6 @@ def interrupt(
     pending = background.submit(job_class)
     time.sleep(moment_s)
     return urgent.ask("realtime"), finish(*pending)
-
-
-def wait_until_settled(place: RuntimePaths, model: str, job_class: str, alias: str = "") -> None:
-    """Until the worker of ``job_class`` exchanges no kernel of ``model`` any more.
-
-    A program starts on what loads quickest and gets its warm kernels while nothing runs; those
-    sum in another order, so that answers to equal inputs differ in bits. ``alias``: another entry
-    of the same file; a worker that has both lists one of the names. Precondition: it was asked
-    for the model. TimeoutError where that takes five minutes.
-    """
-    names = (model, alias)
-    until_s = time.monotonic() + _SETTLE_TIMEOUT_S
-    with Observer(place, ROLE_OF_CLASS[job_class]) as observer:
-        while not any(each.name in names and each.is_settled for each in observer.status().models):
-            if time.monotonic() > until_s:
-                raise TimeoutError(f"the {job_class} kernels of '{model}' do not settle")
-            time.sleep(_LOOK_S)
 
 
 @contextlib.contextmanager

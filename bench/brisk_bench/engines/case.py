@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -14,8 +13,9 @@ import onnx
 
 from brisk_bench.engines.model_inputs import NOTHING_GIVEN, GivenInputs, make_inputs
 from brisk_bench.engines.networks import MODELS, build
-from brisk_bench.engines.process import EngineUnavailableError, WarmEngine
+from brisk_bench.engines.process import EngineUnavailableError
 from brisk_bench.engines.registry import BASE
+from brisk_bench.engines.warm import WarmEngine
 from brisk_bench.harness.command_line import UnusableArgumentError
 from brisk_bench.harness.served_entries import SAMPLES, Signature, Tensor, tensor_of
 from brisk_bench.samples.expectations import EXPECTED, read_expectations
@@ -96,7 +96,7 @@ def _answer(file: Path, inputs: Arrays) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory(prefix="brisk-start-answer-") as folder:
         np.savez(Path(folder) / "inputs.npz", **inputs)
         try:
-            with contextlib.closing(WarmEngine(BASE, file, 1, Path(folder))) as engine:
+            with WarmEngine(BASE, file, 1, Path(folder)) as engine:
                 answers = engine.outputs()
         except EngineUnavailableError as error:
             raise UnusableArgumentError(

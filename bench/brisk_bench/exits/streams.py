@@ -30,14 +30,7 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.data.samples import Samples
 from brisk.runtime.settings import ADAPTATION_S, SAMPLED_SHARE
 from brisk_bench.exits.data import ACCURACY, ExitCase, as_input
-from brisk_bench.exits.runs import (
-    BARE,
-    ExitBench,
-    ExitSide,
-    Version,
-    load_for,
-    side_rows,
-)
+from brisk_bench.exits.runs import BARE, ExitBench, ExitSide, Version, load_for, side_rows
 from brisk_bench.harness.report import Check, Report, check_limit
 
 SPEED_UP = 3.2

@@ -30,7 +30,6 @@ from brisk.errors import ArtefactError
 from brisk.publishing.describing import cuts_of, describe
 from brisk.publishing.writing import publish
 from brisk.segments.prepared.preparation import is_prepared, prepare
-from brisk_bench.disb.wire import wait_until_settled
 from brisk_bench.engines.agreement import agree_by_name
 from brisk_bench.engines.case import Case
 from brisk_bench.harness.served_entries import (
@@ -43,8 +42,9 @@ from brisk_bench.harness.served_server import (
     WITHOUT_COMPLETION,
     BenchmarkServer,
     benchmark_server,
+    unload_model,
 )
-from brisk_bench.harness.surroundings import environment
+from brisk_bench.harness.surroundings import environment, wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 ENTRY, OTHER = "model", "other"
@@ -146,12 +146,7 @@ class RemoteHost:
 
     def unload(self, name: str = ENTRY) -> None:
         """And wait until its sessions are let go of."""
-        self.client.unload_model(name)
-        while any(
-            entry.name == name and entry.state != "UNAVAILABLE"
-            for entry in self.client.get_model_repository_index().models
-        ):
-            time.sleep(0.05)
+        unload_model(self.client, name)
         time.sleep(_LET_GO_S)
 
     def _sources(self, sha256: str) -> Mapping[str, int]:

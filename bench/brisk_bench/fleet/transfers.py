@@ -164,7 +164,7 @@ class Swarm:
                 program.say()
             costs = [program.hear(_START_TIME_OUT_S)["processor_s"] for program in programs]
             for program in programs:
-                program.wait(_START_TIME_OUT_S)  # libtorrent may still write
+                program.process.wait(_START_TIME_OUT_S)  # libtorrent may still write
         return Transfer(seconds=(max(finished) - begin_ns) / 1e9, processor_s=sum(costs))
 
 

@@ -10,6 +10,9 @@ from brisk_bench.harness.command_line import UnusableArgumentError
 ONNXRUNTIME = "onnxruntime"
 """Triton's own C++ backend."""
 
+CPP = f"{ONNXRUNTIME} backend"
+"""What it is called in reports."""
+
 PEER_LIBRARY = Path(ONNXRUNTIME) / f"libtriton_{ONNXRUNTIME}.so"
 
 _ELF = b"\x7fELF"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from geventhttpclient.response import HTTPParseError
+from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from brisk.errors import BriskError
@@ -20,36 +19,23 @@ from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.triton.backend_directory import DEFAULT_NAMES, assemble
 from brisk.triton.launch import ServerFailedError, TritonServer
 from brisk.triton.locate import locate_server
+from brisk_bench.harness.processes import (
+    KINDS,
+    ServerProcess,
+    end_processes,
+    processor_s_of,
+    server_processes,
+)
 from brisk_bench.harness.served_entries import place_model
 
 FAILURES = (BriskError, InferenceServerException, HTTPParseError, OSError)
 """What is raised where a server does not start, does not answer, or answers with an error."""
 
 START_TIMEOUT_S = 300.0
-_END_TIMEOUT_S = 20.0
 _EXEC_POLL_S = 0.0005
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-
-_MARKS = (
-    (b"brisk: waits for stub", "launcher"),
-    (b"brisk: forks stubs", "fork server"),
-    (b"triton_python_backend_stub", "stub"),
-    (b"brisk.runtime", "runtime"),
-)
-
-KINDS = ("tritonserver", "stub", "runtime")
-"""A stub's are the launcher that Triton takes for it, and the process that forks them."""
 
 WITHOUT_COMPLETION = "--disable-auto-complete-config"
 """The server's option for entries that say all."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerProcess:
-    """One process of the server side; ``kind`` is one of KINDS."""
-
-    pid: int
-    kind: str
 
 
 class BenchmarkServer:
@@ -84,11 +70,7 @@ class BenchmarkServer:
 
     def processes(self) -> list[ServerProcess]:
         """tritonserver, its stubs, Brisk's runtime with its workers; those that live now."""
-        kinds = {pid: kind_of(_command(pid)) for pid in processes_of(self._runtime)}
-        return [
-            ServerProcess(pid, "stub" if kind in ("launcher", "fork server") else kind)
-            for pid, kind in kinds.items()
-        ]
+        return server_processes(self._runtime)
 
     def processor_s(self) -> float:
         """User and system time that all the processes have used so far."""
@@ -98,7 +80,7 @@ class BenchmarkServer:
         """The same by KINDS."""
         found = dict.fromkeys(KINDS, 0.0)
         for process in self.processes():
-            found[process.kind] += _processor_ticks(process.pid) / _TICKS_PER_S
+            found[process.kind] += processor_s_of(process.pid)
         return found
 
 
@@ -186,6 +168,17 @@ def _place_peer(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=place_model)
 
 
+def unload_model(client: InferenceServerClient, name: str) -> None:
+    """Unload a model and wait until its stub has ended, and the session with it: Triton answers
+    before that."""
+    client.unload_model(name)
+    while any(
+        entry.name == name and entry.state != "UNAVAILABLE"
+        for entry in client.get_model_repository_index().models
+    ):
+        time.sleep(0.1)
+
+
 def thread_variables(threads: int) -> dict[str, str]:
     """What every side's server finds in its environment."""
     return {"BRISK_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
@@ -198,44 +191,3 @@ def reason_in(log: str) -> str:
     of_model = [line for line in errors if "failed to load" in line]
     found = (of_model or errors[-1:] or lines[-1:] or ["it said nothing"])[0]
     return found.partition("] ")[2] or found
-
-
-def processes_of(runtime: Path) -> list[int]:
-    """Processes that were started with ``$BRISK_RUNTIME_DIR`` set to ``runtime``."""
-    marker = f"BRISK_RUNTIME_DIR={runtime}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile, or is not ours
-            if marker in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
-
-
-def kind_of(command: bytes) -> str:
-    """By the command line; a runtime's workers and helpers keep their supervisor's."""
-    return next((kind for mark, kind in _MARKS if mark in command), "tritonserver")
-
-
-def _command(pid: int) -> bytes:
-    """Empty for a process that has ended."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
-def _processor_ticks(pid: int) -> int:
-    """Fields 14 and 15 of ``/proc/<pid>/stat``; 0 for a process that has ended."""
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-    return 0
-
-
-def end_processes(runtime: Path) -> None:
-    """A runtime ends by itself soon after its last client; one that does not is ended here."""
-    deadline_s = time.monotonic() + _END_TIMEOUT_S
-    while remaining := processes_of(runtime):
-        for pid in remaining:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM if time.monotonic() < deadline_s else signal.SIGKILL)
-        time.sleep(0.1)

@@ -24,13 +24,7 @@ from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import Check, Report, check_limit
 from brisk_bench.harness.sampling import in_rounds, summarise
 from brisk_bench.pipeline.networks import TrainedNetworks, trained_networks
-from brisk_bench.pipeline.planners import (
-    PLANNERS,
-    WARM_UP,
-    PlannerBench,
-    Served,
-    load_bench,
-)
+from brisk_bench.pipeline.planners import PLANNERS, WARM_UP, PlannerBench, Served, load_bench
 from brisk_bench.pipeline.scenes import ScenePart, make_scenes
 
 CROPS = 4

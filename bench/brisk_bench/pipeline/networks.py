@@ -29,15 +29,7 @@ from brisk.exits.files.artefact import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.model_graph import read_graph
 from brisk_bench.exits.data import ExitCase, digits_case, kept_folder
-from brisk_bench.pipeline.scenes import (
-    DIGITS,
-    NOISE,
-    SHAPES,
-    SIDE,
-    ScenePart,
-    Scenes,
-    make_scenes,
-)
+from brisk_bench.pipeline.scenes import DIGITS, NOISE, SHAPES, SIDE, ScenePart, Scenes, make_scenes
 from brisk_bench.samples.torch_layers import write_layer
 from brisk_bench.samples.writer import GraphWriter
 

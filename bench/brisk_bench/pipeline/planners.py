@@ -19,19 +19,9 @@ from brisk.pipelines.query import POLICIES, Query, QueryNode, Replanning
 from brisk.runtime.early_exit.served_caches import read_version
 from brisk.runtime.models.segment_session import SegmentSession
 from brisk.runtime.models.session import Session, load_session
-from brisk.runtime.pipelines.frame import (
-    NetworkRun,
-    PipelineFrame,
-    PipelineNetwork,
-    shapes_of,
-)
+from brisk.runtime.pipelines.frame import NetworkRun, PipelineFrame, PipelineNetwork, shapes_of
 from brisk.runtime.pipelines.latency import Shapes
-from brisk.runtime.pipelines.loading import (
-    WHOLE_MODEL,
-    PipelineSession,
-    assemble,
-    try_pipeline,
-)
+from brisk.runtime.pipelines.loading import WHOLE_MODEL, PipelineSession, assemble, try_pipeline
 from brisk.segments.starting import usable_cores
 from brisk_bench.pipeline.networks import PLATE, TrainedNetworks
 

@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 from tritonclient.utils import InferenceServerException
 
-from brisk_bench.demo import difference
 from brisk_bench.harness.report import Check, Report
 from brisk_bench.harness.served_entries import SAMPLES
 from brisk_bench.harness.served_server import BenchmarkServer
-from brisk_bench.samples.expectations import EXPECTED, read_expectations
+from brisk_bench.samples.expectations import EXPECTED, mismatch, read_expectations
 from brisk_client.inference import InferenceClient, Transport
 from brisk_client.workload.child_process import child_process
 
@@ -116,7 +115,7 @@ def _serve(
                         outcome.errors[f"{type(error).__name__}: {error}"] += 1
                     continue
                 answered = AnsweredAt(before_s, time.monotonic())
-                problem = difference(outputs, expectation.outputs)
+                problem = mismatch(outputs, expectation.outputs)
                 with lock:
                     if before_s >= warm_s:
                         outcome.answered[model].append(answered)

@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from brisk_bench.harness.processes import KINDS
 from brisk_bench.harness.report import Report, check_limit
-from brisk_bench.harness.served_server import KINDS, BenchmarkServer
+from brisk_bench.harness.served_server import BenchmarkServer
 
 MEMORIES = (*(f"{kind}_rss" for kind in KINDS), "dev_shm", "memfd")
 """Resident bytes by kind of process; files in /dev/shm; Brisk's own shared memory, each once."""

@@ -1,4 +1,4 @@
-"""The file beside a generated entry that holds requests and their right answers."""
+"""The file beside a generated entry with requests and their right answers; comparing answers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 EXPECTED = "expected.npz"
+RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-3, 1e-4
 _DIGEST = "digest"
 
 
@@ -67,3 +68,20 @@ def read_expectations(entry: Path) -> list[ExpectedAnswer]:
         ExpectedAnswer(int(version), side(version, "input"), side(version, "output"))
         for version in versions
     ]
+
+
+def mismatch(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> str:
+    """Why ``outputs`` are not the expected ones; empty where they are, within tolerance."""
+    if outputs.keys() != expected.keys():
+        return f"outputs are {sorted(outputs)}, expected {sorted(expected)}"
+    for name, right in expected.items():
+        given = outputs[name]
+        if given.shape != right.shape or given.dtype != right.dtype:
+            return (
+                f"output '{name}' is {given.dtype}{list(given.shape)}, "
+                f"expected {right.dtype}{list(right.shape)}"
+            )
+        if not np.allclose(given, right, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE):
+            largest = np.abs(given.astype(np.float64) - right).max()
+            return f"output '{name}' is off by up to {largest:.2g}"
+    return ""

@@ -26,11 +26,7 @@ from brisk_bench.harness.tails import tail_or_shortage, tail_ratio
 from brisk_bench.pressure.clients import ClientOutcome, pressure_clients
 from brisk_bench.pressure.sampling import report_memory, sampled_memory
 from brisk_bench.soak.blows import Blows
-from brisk_bench.soak.entries import (
-    UNLOADED,
-    small_disk,
-    write_repository,
-)
+from brisk_bench.soak.entries import UNLOADED, small_disk, write_repository
 from brisk_bench.soak.fairness import report_fairness
 
 CLIENTS = 8

@@ -18,16 +18,10 @@ import onnxruntime
 from tritonclient.http import InferenceServerClient
 
 from brisk.segments.prepared.form import find_prepared
-from brisk_bench.demo import difference
 from brisk_bench.harness.served_entries import SAMPLES
 from brisk_bench.harness.served_server import BenchmarkServer
-from brisk_bench.samples.expectations import read_expectations
-from brisk_bench.soak.clients import (
-    EACH,
-    FLOOD_PATIENCE_S,
-    flood,
-    run_for_ever,
-)
+from brisk_bench.samples.expectations import mismatch, read_expectations
+from brisk_bench.soak.clients import EACH, FLOOD_PATIENCE_S, flood, run_for_ever
 from brisk_bench.soak.entries import (
     CHURNED,
     DISK_BYTES,
@@ -340,7 +334,7 @@ class Blows:
                 model, self._expected.inputs, parameters={"brisk_class": job_class}
             )
         self.counts["request around a blow"] += 1
-        if problem := difference(outputs, expected or self._expected.outputs):
+        if problem := mismatch(outputs, expected or self._expected.outputs):
             self.faults.append(f"wrong: {model}, {job_class}: {problem}")
 
     def _computed(self, file: Path) -> dict[str, np.ndarray]:

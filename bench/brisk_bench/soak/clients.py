@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from tritonclient import grpc
 
-from brisk_bench.demo import difference
-from brisk_bench.samples.expectations import ExpectedAnswer
+from brisk_bench.samples.expectations import ExpectedAnswer, mismatch
 
 EACH = 512
 """Requests in flight to each flooded model."""
@@ -43,7 +42,7 @@ def flood(
             if error is None:
                 answered += 1
                 outputs = {name: result.as_numpy(name) for name in expectation.outputs}
-                if problem := difference(outputs, expectation.outputs):
+                if problem := mismatch(outputs, expectation.outputs):
                     faults.append(f"wrong: a flooded model: {problem}")
             elif "wait already" in str(error) or "took its place" in str(error):
                 refused += 1

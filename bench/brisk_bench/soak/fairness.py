@@ -11,12 +11,11 @@ from typing import Any
 
 from tritonclient import grpc
 
-from brisk_bench.demo import difference
 from brisk_bench.harness.report import Check, Report, check_limit
 from brisk_bench.harness.served_entries import SAMPLES
 from brisk_bench.harness.served_server import BenchmarkServer
 from brisk_bench.harness.tails import quantile, tail_or_shortage
-from brisk_bench.samples.expectations import read_expectations
+from brisk_bench.samples.expectations import mismatch, read_expectations
 from brisk_bench.soak.clients import described, run_for_ever
 from brisk_bench.soak.entries import CROWD_ENTRY, CROWD_SAMPLE, ENDLESS
 from brisk_client.inference import InferenceClient, Transport
@@ -109,7 +108,7 @@ def _ask(parent: Connection, url: str, model: str, job_class: str, requests: int
             )
             if number >= _WARM_UP:
                 seconds.append(time.perf_counter() - begin_s)
-            if problem := difference(outputs, expectation.outputs):
+            if problem := mismatch(outputs, expectation.outputs):
                 raise ValueError(problem)
     parent.send(seconds)
 

@@ -15,12 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from brisk_bench.engines.case import made_case
-from brisk_bench.harness.command_line import (
-    benchmark_parser,
-    check_known,
-    listed,
-    run_command,
-)
+from brisk_bench.harness.command_line import benchmark_parser, check_known, listed, run_command
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import Report, plot_bars
 from brisk_bench.sourcing import cloud, levels, travels, tuned

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from brisk.errors import UnavailableError
 from brisk_bench.engines.case import Case
-from brisk_bench.fleet.programs import HostProgram
+from brisk_bench.fleet.programs import web_server
 from brisk_bench.fleet.remote_entries import ENTRY
 from brisk_bench.harness.report import REASON, Report, check_limit
 from brisk_bench.harness.sampling import in_rounds, one_line
@@ -39,8 +38,8 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
     remote = scene.publish(case.file, PART, with_form=True)
     buckets = scene.scratch / "buckets"
     write_brisk_entry(buckets / _FOLDER / _REPOSITORY, case.file, ENTRY, {})
-    serve = [sys.executable, "-m", "brisk_bench.fleet.bucket_server", str(buckets)]
-    with HostProgram(scene.registry, serve) as server, scene.starting(case) as starting:
+    serving = web_server(scene.registry, "buckets", buckets)
+    with serving as server, scene.starting(case) as starting:
         port = server.hear(PATIENCE_S)["port"]
         url = f"s3://http://{scene.registry.address}:{port}/{_FOLDER}/{_REPOSITORY}"
 

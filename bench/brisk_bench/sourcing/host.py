@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -22,19 +20,23 @@ from typing import Any
 
 from brisk.copies.local import LocalCopy
 from brisk.copies.remote import remote_directory
-from brisk_bench.cold.measure import disk_seconds, drop_pages, files_of, read_pages
-from brisk_bench.engines.case import Case, case_of
-from brisk_bench.fleet.remote_entries import (
-    COURIER,
-    ENTRY,
-    OTHER,
-    RemoteHost,
-    remote_host,
-    whole,
+from brisk_bench.cold.page_cache import (
+    DISK,
+    cached_bytes,
+    disk_seconds,
+    drop_pages,
+    files_of,
+    read_pages,
 )
+from brisk_bench.engines.case import Case, case_of
+from brisk_bench.engines.process import prepare_apart
+from brisk_bench.fleet.remote_entries import COURIER, ENTRY, OTHER, RemoteHost, remote_host, whole
+from brisk_bench.harness.programs import answer_each
 from brisk_bench.harness.served_entries import write_brisk_entry
 from brisk_bench.harness.served_server import FAILURES
-from brisk_bench.sourcing.places import DISK, PLAIN, cached_bytes
+
+PLAIN = "plain"
+"""The entry whose model lies in the repository."""
 
 _CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "anybody",
@@ -47,8 +49,8 @@ _CREDENTIALS = {
 FORCED_COURIER = ("-m", "brisk_bench.sourcing.forced_courier")
 
 
-class Program:
-    """Answers lines, one after the other."""
+class Starts:
+    """What is done for each line, by the name that its ``do`` has."""
 
     def __init__(self, case: Case, stack: contextlib.ExitStack) -> None:
         self._case = case
@@ -64,7 +66,7 @@ class Program:
         host.warm_s(self._case)
         host.unload()
         write_brisk_entry(host.repository, self._case.file, PLAIN, {})
-        _prepare(host.repository / PLAIN / "1" / "model.onnx", host.cache)
+        prepare_apart(host.repository / PLAIN / "1" / "model.onnx", host.cache)
         host.start(self._case, PLAIN)
         warm_s = host.warm_s(self._case, PLAIN)
         host.unload(PLAIN)
@@ -129,7 +131,7 @@ class Program:
         """One with the model's prepared form, made once."""
         if model not in self._siblings:
             cache = Path(self._stack.enter_context(tempfile.TemporaryDirectory()), "cache")
-            _prepare(Path(model), cache)
+            prepare_apart(Path(model), cache)
             self._siblings[model] = case_of(model), cache
         return self._siblings[model][1]
 
@@ -137,20 +139,8 @@ class Program:
 def main(model: str) -> None:
     """Ends with what went wrong in one message."""
     with contextlib.ExitStack() as stack:
-        program = Program(case_of(model), stack)
-        for line in sys.stdin:
-            told = json.loads(line)
-            try:
-                print(json.dumps(getattr(program, told.pop("do"))(**told)), flush=True)
-            except FAILURES as error:
-                raise SystemExit(str(error)) from None
-
-
-def _prepare(model: Path, cache: Path) -> None:
-    """In another process, which has that cache."""
-    command = [sys.executable, "-m", "brisk.cli", "prepare", str(model)]
-    environment = {**os.environ, "BRISK_CACHE_DIR": str(cache)}
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        starts = Starts(case_of(model), stack)
+        answer_each(lambda do, **told: getattr(starts, do)(**told), FAILURES)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,13 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from brisk_bench.cold import page_cache
 from brisk_bench.engines.case import Case
 from brisk_bench.fleet.programs import HostProgram
 from brisk_bench.fleet.remote_entries import ENTRY
 from brisk_bench.harness.report import Report, check_limit
 from brisk_bench.harness.sampling import in_rounds
-from brisk_bench.sourcing import places
+from brisk_bench.sourcing import host
 from brisk_bench.sourcing.scene import HOST, PEER, REGISTRY, Scene, told
 
 PART = "levels"
@@ -69,12 +70,12 @@ def _start(
 ) -> Mapping[str, Any]:
     """One start, with what is to be known of it."""
     if level in (PLAIN, MEMORY, DISK):
-        entry = places.PLAIN if level == PLAIN else ENTRY
-        place = places.DISK if level == DISK else places.MEMORY
+        entry = host.PLAIN if level == PLAIN else ENTRY
+        place = page_cache.DISK if level == DISK else page_cache.MEMORY
         return told(starting, "here", entry=entry, place=place)
     if level == FROM_REGISTRY:
         return {**told(starting, "away", remote=remote), "bytes_per_s": 0.0}
-    having.say(**{"from": places.DISK if level == PEER_DISK else places.MEMORY})
+    having.say(**{"from": page_cache.DISK if level == PEER_DISK else page_cache.MEMORY})
     state = having.hear(120.0)
     return {**told(starting, "away", remote=remote, environment=scene.by_peer), **state}
 

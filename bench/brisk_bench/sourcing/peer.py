@@ -8,22 +8,26 @@ from: ``memory`` or ``disk``.
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import Any
-
 from brisk.copies.courier import Courier
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.copies.remote import Remote
-from brisk_bench.cold.measure import disk_seconds, drop_pages, files_of, read_pages
-from brisk_bench.sourcing.places import DISK, cached_bytes
+from brisk_bench.cold.page_cache import (
+    DISK,
+    cached_bytes,
+    disk_seconds,
+    drop_pages,
+    files_of,
+    read_pages,
+)
+from brisk_bench.harness.programs import tasks, tell
 
 
 def main() -> None:
     with Courier() as courier:
-        _say()
-        told = json.loads(sys.stdin.readline())
+        tell()
+        heard = tasks()
+        told = next(heard)
         copy = LocalCopy(courier.open(Remote(told["url"], told["sha256"])))
         parts = list(copy.all_of_it)
         for number, file in enumerate(copy.manifest.files):
@@ -33,16 +37,12 @@ def main() -> None:
             continue
         files = files_of(copy.folder)
         size = sum(file.stat().st_size for file in files)
-        _say(bytes=size)
-        for line in sys.stdin:
-            place = json.loads(line)["from"]
+        tell(bytes=size)
+        for task in heard:
+            place = task["from"]
             bytes_per_s = size / disk_seconds(files) if place == DISK else 0.0
             (drop_pages if place == DISK else read_pages)(files)
-            _say(cached=cached_bytes(files), bytes_per_s=bytes_per_s)
-
-
-def _say(**message: Any) -> None:
-    print(json.dumps(message), flush=True)
+            tell(cached=cached_bytes(files), bytes_per_s=bytes_per_s)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from brisk.sourcing.certificates import make_keys
 from brisk_bench.engines.case import Case
 from brisk_bench.fleet.links import Carried, Links, UnfitLinksError
 from brisk_bench.fleet.namespaces import NamespaceHost, rack
-from brisk_bench.fleet.programs import HostProgram
+from brisk_bench.fleet.programs import HostProgram, web_server
 from brisk_bench.fleet.remote_entries import publish_model
 
 REGISTRY, HOST, PEER = "registry", "host", "peer"
@@ -127,8 +127,7 @@ def scene() -> Iterator[Scene]:
         folder.mkdir()
         registry, host, peer = (machines[each] for each in (REGISTRY, HOST, PEER))
         make_keys(scratch / "keys", [host.address, peer.address])
-        serve = [sys.executable, "-m", "brisk_bench.fleet.file_server", str(folder)]
-        server = stack.enter_context(HostProgram(registry, serve))
+        server = stack.enter_context(web_server(registry, "files", folder))
         url = f"http://{registry.address}:{server.hear(PATIENCE_S)['port']}"
         yield Scene(registry, host, peer, Links(machines), folder, scratch, url)
 

@@ -26,25 +26,12 @@ from brisk_bench.engines.agreement import agree_by_name
 from brisk_bench.engines.case import Arrays, case_of
 from brisk_bench.engines.model_inputs import add_input_option, read_given
 from brisk_bench.engines.process import EngineUnavailableError
-from brisk_bench.harness.command_line import (
-    benchmark_parser,
-    check_known,
-    listed,
-    run_command,
-)
+from brisk_bench.harness.command_line import benchmark_parser, check_known, listed, run_command
 from brisk_bench.harness.machine import new_report
-from brisk_bench.harness.peer_backends import (
-    ONNXRUNTIME,
-    add_peers_option,
-    peer_backends,
-)
+from brisk_bench.harness.peer_backends import CPP, add_peers_option, peer_backends
 from brisk_bench.harness.report import REASON, Check, Report, check_limit, plot_bars
 from brisk_bench.harness.sampling import in_rounds, median_ratio, summarise
-from brisk_bench.harness.served_server import (
-    FAILURES,
-    BenchmarkServer,
-    runtime_folder,
-)
+from brisk_bench.harness.served_server import FAILURES, BenchmarkServer, runtime_folder
 from brisk_bench.start.sides import (
     ENTRY,
     FIRST,
@@ -65,9 +52,6 @@ POLL_S = 0.001
 _CALL_TIMEOUT_S = 120.0
 
 Rows = Sequence[Mapping[str, Any]]
-
-CPP = f"{ONNXRUNTIME} backend"
-"""Triton's own, in C++."""
 
 STAND_IN = 0.9
 """Of the Python backend's time with ONNX Runtime: Triton's own, where it is not there."""

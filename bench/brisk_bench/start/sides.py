@@ -14,11 +14,7 @@ from pathlib import Path
 
 from brisk_bench.engines.case import Case
 from brisk_bench.engines.process import run_apart
-from brisk_bench.engines.registry import (
-    PREPARED_MODEL,
-    PREPARED_WEIGHTS,
-    optimised_apart,
-)
+from brisk_bench.engines.registry import PREPARED_MODEL, PREPARED_WEIGHTS, optimised_apart
 from brisk_bench.harness.command_line import UnusableArgumentError
 from brisk_bench.harness.peer_backends import ONNXRUNTIME
 from brisk_bench.harness.served_entries import (

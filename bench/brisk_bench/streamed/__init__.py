@@ -22,14 +22,10 @@ from pathlib import Path
 from brisk.errors import BriskError
 from brisk.publishing.writing import remote_text
 from brisk_bench.engines.case import Case, case_of, made_case
-from brisk_bench.engines.model_inputs import (
-    add_models_option,
-    labelled,
-    models_in,
-)
+from brisk_bench.engines.model_inputs import add_models_option, labelled, models_in
 from brisk_bench.fleet.links import Links
 from brisk_bench.fleet.namespaces import NamespaceHost, rack
-from brisk_bench.fleet.programs import HostProgram
+from brisk_bench.fleet.programs import HostProgram, web_server
 from brisk_bench.fleet.remote_entries import publish_model
 from brisk_bench.harness.command_line import (
     UnusableArgumentError,
@@ -41,7 +37,7 @@ from brisk_bench.harness.command_line import (
 )
 from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import REASON, Check, Report, check_limit
-from brisk_bench.harness.sampling import one_line
+from brisk_bench.harness.sampling import in_rounds, one_line
 from brisk_bench.harness.served_entries import place_model
 
 MODELS = ("resnet50", "encoder", "vgg16")
@@ -172,25 +168,24 @@ class _Race:
 
     def run(self, case: Case) -> Mapping[str, Sequence[Mapping[str, float]]]:
         """The starts of each side. Raises BriskError."""
-        found: dict[str, list[Mapping[str, float]]] = {side: [] for side in self.sides}
         with (
             tempfile.TemporaryDirectory(prefix="brisk-registry-") as name,
             contextlib.ExitStack() as stack,
         ):
             folder = Path(name)
-            serve = [sys.executable, "-m", "brisk_bench.fleet.file_server", str(folder)]
-            server = stack.enter_context(HostProgram(self.registry, serve))
+            server = stack.enter_context(web_server(self.registry, "files", folder))
             place = f"http://{self.registry.address}:{server.hear(_START_S)['port']}"
             told = {side: _told(case.file, side, folder, place) for side in self.sides}
             program = "brisk_bench.streamed.host"
             command = [sys.executable, "-m", program, str(case.file)]
             environment = {**os.environ, "TMPDIR": str(self.scratch)}
             starting = stack.enter_context(HostProgram(self.host, command, environment))
-            for number in range(self.rounds):
-                for side in self.sides if number % 2 == 0 else self.sides[::-1]:
-                    starting.say(**told[side])
-                    found[side].append(starting.hear(_START_S))
-        return found
+
+            def start(side: str) -> Mapping[str, float]:
+                starting.say(**told[side])
+                return starting.hear(_START_S)
+
+            return in_rounds(self.sides, self.rounds, start)[0]
 
 
 def _told(file: Path, side: str, folder: Path, place: str) -> dict[str, object]:

@@ -7,15 +7,16 @@ The clock starts when the load is asked for; what is downloaded before a load co
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
 import urllib.request
+from collections.abc import Mapping
 from typing import Any
 
 from brisk_bench.engines.case import Case, case_of
 from brisk_bench.fleet.remote_entries import ENTRY, remote_host
+from brisk_bench.harness.programs import answer_each
 from brisk_bench.harness.served_entries import write_brisk_entry
 from brisk_bench.harness.served_server import FAILURES
 
@@ -23,14 +24,10 @@ from brisk_bench.harness.served_server import FAILURES
 def main(model: str) -> None:
     """Ends with what went wrong in one message."""
     case = case_of(model)
-    for line in sys.stdin:
-        try:
-            print(json.dumps(start(case, json.loads(line))), flush=True)
-        except FAILURES as error:
-            raise SystemExit(str(error)) from None
+    answer_each(lambda **told: start(case, told), FAILURES)
 
 
-def start(case: Case, told: dict[str, Any]) -> dict[str, float]:
+def start(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
     """``told``: ``remote``, the text of an entry's ``model.remote``, or ``url``, of a model to
     download. Seconds from the ask to the last byte and the first answer; of a warm answer; of the
     same again when it is unloaded and loaded once more, from what is here now."""

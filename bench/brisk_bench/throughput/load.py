@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from brisk_client.workload.child_process import Child, child_process
+
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 TIMEOUT_S = 60.0
 
@@ -61,35 +63,30 @@ class Measured(NamedTuple):
 class Clients:
     """``count`` processes at most, of which a run takes some."""
 
-    def __init__(self, connections: Sequence[Connection]) -> None:
-        self._connections = connections
+    def __init__(self, children: Sequence[Child]) -> None:
+        self._children = children
 
     def give(self, requests: Mapping[str, bytes]) -> None:
         """Bytes by the names that targets call them by."""
-        for connection in self._connections:
-            connection.send(dict(requests))
+        for child in self._children:
+            child.say(dict(requests))
 
     def measure(
         self, load: Load, count: int, during: Callable[[float, float], None] | None = None
     ) -> Measured:
         """``count`` of the clients. ``during``: called with the begin and the end, by
-        ``time.monotonic``, to look at the server meanwhile. Raises RuntimeError where a client
-        has died.
+        ``time.monotonic``, to look at the server meanwhile. Raises ConnectionError where a client
+        has died, TimeoutError where one does not answer.
         """
         begin_s = time.monotonic() + _READY_S + load.warm_up_s
-        chosen = self._connections[:count]
-        for number, connection in enumerate(chosen):
-            connection.send((load, begin_s, number, count))
+        chosen = self._children[:count]
+        for number, child in enumerate(chosen):
+            child.say((load, begin_s, number, count))
         if during is not None:
             during(begin_s, begin_s + load.seconds)
         times, errors = [], []
-        for connection in chosen:
-            if not connection.poll(load.warm_up_s + load.seconds + 2 * TIMEOUT_S):
-                raise RuntimeError("a client of the benchmark does not answer")
-            try:
-                found, failed = connection.recv()
-            except EOFError:
-                raise RuntimeError("a client of the benchmark has died") from None
+        for child in chosen:
+            found, failed = child.hear(load.warm_up_s + load.seconds + 2 * TIMEOUT_S)
             times.append(np.frombuffer(found, np.float64))
             errors += failed
         latency_s = np.concatenate(times)
@@ -101,24 +98,12 @@ def clients(count: int) -> Iterator[Clients]:
     """``count`` processes, forked from one that has imported what they need."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "grpc"])
-    connections, processes = [], []
-    try:
-        for _ in range(count):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            process.start()
-            theirs.close()
-            connections.append(ours)
-            processes.append(process)
-        yield Clients(connections)
-    finally:
-        for connection in connections:
-            connection.close()
-        for process in processes:
-            process.join(2.0)
-            if process.is_alive():
-                process.kill()
-                process.join()
+    with contextlib.ExitStack() as stack:
+        children = [
+            stack.enter_context(child_process(f"client {number}", _serve, context=context))
+            for number in range(count)
+        ]
+        yield Clients(children)
 
 
 # --- a client's process ----------------------------------------------------------------------

@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 
 from brisk_bench.density.memory import memory_of
-from brisk_bench.disb.wire import wait_until_settled
 from brisk_bench.engines.agreement import agree_by_name
 from brisk_bench.engines.case import Case
+from brisk_bench.harness.processes import KINDS
 from brisk_bench.harness.report import Check, Report
-from brisk_bench.harness.served_server import (
-    KINDS,
-    WITHOUT_COMPLETION,
-    BenchmarkServer,
-    benchmark_server,
-)
+from brisk_bench.harness.sampling import in_rounds
+from brisk_bench.harness.served_server import WITHOUT_COMPLETION, BenchmarkServer, benchmark_server
+from brisk_bench.harness.surroundings import wait_until_settled
 from brisk_bench.harness.tails import quantile, tail_or_shortage
 from brisk_bench.throughput.load import GRPC, HTTP, Clients, Load, Measured, Target
 from brisk_bench.throughput.sides import (
@@ -165,13 +162,16 @@ def _in_turns(
     crowd: Clients,
 ) -> dict[str, Found]:
     """By side. ``rates``: requests a second of all clients together; None: closed loops."""
-    found = {side.name: Found() for side in served}
-    for number in range(effort.rounds):
-        order = served if number % 2 == 0 else list(reversed(served))
-        for side in order:
-            pace_s = None if rates is None else count / rates[side.name]
-            run = Load(side.target(transport), effort.seconds, WARM_UP_S, pace_s, weights)
-            _measure(side, run, count, found[side.name], crowd)
+    sides = {side.name: side for side in served}
+    found = {name: Found() for name in sides}
+
+    def measure(name: str) -> None:
+        pace_s = None if rates is None else count / rates[name]
+        target = sides[name].target(transport)
+        run = Load(target, effort.seconds, WARM_UP_S, pace_s, weights)
+        _measure(sides[name], run, count, found[name], crowd)
+
+    in_rounds(sides, effort.rounds, measure)
     return found
 
 

@@ -6,8 +6,11 @@ import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any
+
+_SPAWN = multiprocessing.get_context("spawn")
 
 
 class Child:
@@ -44,14 +47,17 @@ class Child:
 
 @contextlib.contextmanager
 def child_process(
-    what: str, target: Callable[..., None], *arguments: Any, end_s: float = 2.0
+    what: str,
+    target: Callable[..., None],
+    *arguments: Any,
+    end_s: float = 2.0,
+    context: SpawnContext | ForkServerContext = _SPAWN,
 ) -> Iterator[Child]:
     """Run ``target(connection, *arguments)`` in a new interpreter while entered.
 
     In the end the pipe is closed; a child that lives for ``end_s`` after that is killed. ``what``
-    names it in messages.
+    names it in messages. ``context``: how multiprocessing starts it.
     """
-    context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
     process.start()

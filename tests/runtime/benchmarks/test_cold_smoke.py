@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from brisk_bench import cold
-from brisk_bench.cold.measure import disk_seconds, drop_pages, read_pages
+from brisk_bench.cold.page_cache import disk_seconds, drop_pages, read_pages
 from brisk_bench.engines.networks import SMOKE, build
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]

@@ -20,12 +20,7 @@ from brisk.exits.files.learning_record import (
     read_record,
     write_record,
 )
-from brisk.exits.files.versions import (
-    caches_file,
-    learned_file,
-    private_folder,
-    samples_folder,
-)
+from brisk.exits.files.versions import caches_file, learned_file, private_folder, samples_folder
 from brisk.observer import Observer
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.early_exit.cache_watch import LOOK_S

@@ -11,11 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk_bench.engines.model_inputs import (
-    make_inputs,
-    read_given,
-    were_given,
-)
+from brisk_bench.engines.model_inputs import make_inputs, read_given, were_given
 from brisk_bench.harness.command_line import UnusableArgumentError
 
 

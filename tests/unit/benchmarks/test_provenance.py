@@ -7,12 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from brisk_bench.harness.command_line import (
-    benchmark_parser,
-    checkout,
-    command_line,
-    deliver,
-)
+from brisk_bench.harness.command_line import benchmark_parser, checkout, command_line, deliver
 from brisk_bench.harness.report import Check, Report
 
 

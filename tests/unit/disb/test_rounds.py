@@ -13,7 +13,7 @@ from brisk_bench.disb.comparison.sampling import (
     WorkloadSample,
     describe,
     joined,
-    median_ratio,
+    round_ratio,
     summarise_side,
 )
 from brisk_bench.disb.plan import plan_of
@@ -172,8 +172,8 @@ def test_few_requests_have_no_p99_anywhere() -> None:
 
 
 def test_sides_are_compared_round_by_round_where_both_answered() -> None:
-    assert median_ratio([10.0, 7.0, 90.0], [5.0, 0.0, 30.0]) == pytest.approx(2.5)
-    assert median_ratio([10.0], [0.0]) is None
+    assert round_ratio([10.0, 7.0, 90.0], [5.0, 0.0, 30.0]) == pytest.approx(2.5)
+    assert round_ratio([10.0], [0.0]) is None
 
 
 def _row(workload: str, side: str, **values: Any) -> dict[str, Any]:

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from brisk_bench.workload_report import plot_run, summarise_run
-from brisk_client.workload.description import (
-    Continuous,
-    Dependent,
-    Periodic,
-    Task,
-    Workload,
-)
+from brisk_client.workload.description import Continuous, Dependent, Periodic, Task, Workload
 from brisk_client.workload.requests import coordinate, input_shape, needs_coordination
 from brisk_client.workload.results import (
     MISSED_NS,

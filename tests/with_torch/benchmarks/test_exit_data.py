@@ -19,13 +19,7 @@ from brisk_bench.exits import data as exit_data
 from brisk_bench.exits import streams as exit_streams
 from brisk_bench.exits.data import caches_folder, digits_case, fashion_case, unlike
 from brisk_bench.exits.runs import ExitBench
-from brisk_bench.exits.streams import (
-    ALPHAS,
-    divided,
-    fresh_seeds,
-    measure_streams,
-    zipf_intervals,
-)
+from brisk_bench.exits.streams import ALPHAS, divided, fresh_seeds, measure_streams, zipf_intervals
 from brisk_bench.harness.report import Report
 from brisk_bench.samples.digits import digits_split
 from support.exits.adapted import Adapted

@@ -17,14 +17,7 @@ from brisk_bench.harness.report import Report
 from brisk_bench.pipeline import networks
 from brisk_bench.pipeline import planners as pipeline_planners
 from brisk_bench.pipeline.planners import PLANNERS, load_bench
-from brisk_bench.pipeline.scenes import (
-    DIGITS,
-    SHAPES,
-    ScenePart,
-    digits_of,
-    draw,
-    make_scenes,
-)
+from brisk_bench.pipeline.scenes import DIGITS, SHAPES, ScenePart, digits_of, draw, make_scenes
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 

@@ -21,11 +21,7 @@ from brisk.exits.exploration.measuring import Verification
 from brisk.exits.files.artefact import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import Aim, LearningRecord, Stage
-from brisk.exits.files.versions import (
-    learned_file,
-    make_private_folder,
-    reference_file,
-)
+from brisk.exits.files.versions import learned_file, make_private_folder, reference_file
 from brisk.exits.model_graph import read_graph
 from brisk.exits.scores import ScoreForm, Scores, agreeing, find_values
 from brisk.exits.serving.frame import ExitingFrame, find_places

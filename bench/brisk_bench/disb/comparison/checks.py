@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from brisk_bench.disb.comparison.sampling import median_ratio
+from brisk_bench.disb.comparison.sampling import round_ratio
 from brisk_bench.disb.plan import CONFINED, DEFAULT_POLICY, TRITON
 from brisk_bench.disb.workloads import REAL
 from brisk_bench.harness.report import REASON, Report, check_limit
@@ -60,7 +60,7 @@ class _Compared:
         if self.lacking:
             return self.lacking
         own, other = self.rows[side][column], self.rows[base][column]
-        found = median_ratio(own, other)
+        found = round_ratio(own, other)
         return f"{base} has none" if found is None else found
 
     def best_of_triton(self) -> str:

@@ -24,9 +24,9 @@ from brisk_bench.disb.networks import NETWORKS
 from brisk_bench.disb.plan import CONFINED, RT_ONLY, Plan
 from brisk_bench.disb.served import REALTIME, closed_loop
 from brisk_bench.disb.sides import SUFFIXES, Side, entry_name, running_sides
-from brisk_bench.disb.wire import wait_until_settled
 from brisk_bench.disb.workloads import fit, laps, realtime_only
 from brisk_bench.harness.report import REASON, Report
+from brisk_bench.harness.surroundings import wait_until_settled
 from brisk_client.workload.description import Workload
 from brisk_client.workload.requests import UNLIMITED, request_sender
 

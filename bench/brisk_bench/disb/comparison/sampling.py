@@ -10,6 +10,7 @@ from typing import Any
 from brisk_bench.disb.plan import RT_ONLY
 from brisk_bench.disb.served import REALTIME
 from brisk_bench.disb.sides import Side
+from brisk_bench.harness.sampling import median_ratio
 from brisk_bench.harness.tails import (
     curve,
     percentile_columns,
@@ -194,7 +195,7 @@ def summarise_side(rounds: Sequence[Round], side: str) -> dict[str, Any]:
         "mean_ratio_range": [round(min(means), 3), round(max(means), 3)],
         "p99_ratio": tail_ratio(_pooled_ms(own), _pooled_ms(base), 0.99),
         "per_s": statistics.median(per_s),
-        "throughput_ratio": median_ratio(per_s, alone_per_s),
+        "throughput_ratio": round_ratio(per_s, alone_per_s),
         "best_effort_per_s": statistics.median(best_effort_per_s),
         **_missed(own),
         "lag_p99_ms": tail_or_shortage([lag for run in own for lag in run.lag_ms], 0.99),
@@ -207,10 +208,10 @@ def summarise_side(rounds: Sequence[Round], side: str) -> dict[str, Any]:
     }
 
 
-def median_ratio(own: Sequence[float], base: Sequence[float]) -> float | None:
+def round_ratio(own: Sequence[float], base: Sequence[float]) -> float | None:
     """The median over rounds of a side's value over another's; None where the other has none."""
-    ratios = [one / other for one, other in zip(own, base, strict=True) if other]
-    return statistics.median(ratios) if ratios else None
+    rounds = [pair for pair in zip(own, base, strict=True) if pair[1]]
+    return median_ratio(rounds) if rounds else None
 
 
 def _pooled_ms(runs: Sequence[WorkloadSample]) -> list[float]:

@@ -10,15 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from brisk_bench.harness.report import Report
-from brisk_bench.siblings import (
-    ALONE,
-    BARE,
-    BARE_OWN,
-    SHARED,
-    Starts,
-    add_checks,
-    write_sibling,
-)
+from brisk_bench.siblings import ALONE, BARE, BARE_OWN, SHARED, Starts, add_checks, write_sibling
 from support.models.segment_models import info, save
 
 

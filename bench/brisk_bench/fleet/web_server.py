@@ -1,17 +1,17 @@
-"""A bucket of a folder's files, for a host of a rack: what clients of S3 ask that only read.
+"""A web server for a host of a rack, of a folder's files: a registry, or buckets as S3 has them.
 
-    python -m brisk_bench.fleet.bucket_server FOLDER
+    python -m brisk_bench.fleet.web_server files|buckets FOLDER
 
-It says its port as a line of JSON, and serves until it is killed. Folders below FOLDER are
-buckets, addressed by path. Anybody may read; signatures are not looked at. Lists are not cut into
-pages.
+It says its port as a line of JSON, and serves until it is killed. As ``files`` it serves those
+below FOLDER, with ranges. As ``buckets`` it answers what clients of S3 ask that only read: folders
+below FOLDER are buckets, addressed by path. Anybody may read; signatures are not looked at. Lists
+are not cut into pages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import sys
 from collections.abc import Iterator
 from email.utils import formatdate
@@ -19,6 +19,8 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from aiohttp import web
+
+from brisk_bench.harness.programs import tell
 
 
 class Bucket:
@@ -96,17 +98,25 @@ def _failure(status: int, code: str) -> web.Response:
     return web.Response(status=status, text=text, content_type="application/xml")
 
 
-async def serve(folder: Path) -> None:
-    """On a free port of all of this host's addresses."""
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", Bucket(folder).answer)
-    runner = web.AppRunner(application, access_log=None)
+def application(kind: str, folder: Path) -> web.Application:
+    """What serves ``files`` or ``buckets`` of a folder."""
+    made = web.Application()
+    if kind == "files":
+        made.router.add_static("/", folder)
+    else:
+        made.router.add_route("*", "/{path:.*}", Bucket(folder).answer)
+    return made
+
+
+async def serve(made: web.Application) -> None:
+    """On a free port of all of this host's addresses, which is told."""
+    runner = web.AppRunner(made, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "0.0.0.0", 0)
     await site.start()
-    print(json.dumps({"port": runner.addresses[0][1]}), flush=True)
+    tell(port=runner.addresses[0][1])
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1])))
+    asyncio.run(serve(application(sys.argv[1], Path(sys.argv[2]))))
