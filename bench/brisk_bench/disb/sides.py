@@ -24,6 +24,7 @@ from brisk_bench.disb.workloads import due_before_the_next, realtime_only
 from brisk_bench.harness.peer_backends import ONNXRUNTIME
 from brisk_bench.harness.served_entries import (
     ONNXRUNTIME_MODEL,
+    described,
     parameter,
     signature_of,
     write_brisk_entry,
@@ -85,10 +86,7 @@ def write_triton(
             (folder / "model.onnx").symlink_to(file)
             values = {**PEER_PARAMETERS, "intra_op_thread_count": str(threads)}
             text += "".join(parameter(*each) for each in values.items())
-        for direction, tensors in zip(("input", "output"), signature_of(file), strict=True):
-            for tensor in tensors:
-                described = f'name: "{tensor.name}" data_type: {tensor.datatype} dims: '
-                text += f"{direction} [ {{ {described}{list(tensor.dims)} }} ]\n"
+        text += described(signature_of(file))
         (folder.parent / "config.pbtxt").write_text(text)
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 
 from brisk.exits.adaptation.features import gather, look_at
 from brisk.exits.base_model import BaseModel, load_graph
@@ -26,6 +25,7 @@ from brisk.exits.heads.lookup_model import Judge
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.quantising import quiet, static_int8
 from brisk.exits.model_graph import read_graph
+from brisk_bench.engines.registry import open_session, session_options
 from brisk_bench.exits.data import ACCURACY, ExitCase
 from brisk_bench.exits.runs import (
     BARE,
@@ -157,9 +157,7 @@ def alternatives(case: ExitCase) -> dict[str, Scoring]:
 
 
 def _by_onnxruntime(model: Path) -> Scoring:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(model), options, ["CPUExecutionProvider"])
+    session = open_session(model, session_options(1))
     output = session.get_outputs()[0].name
     return lambda inputs: np.asarray(session.run([output], dict(inputs))[0])
 

@@ -136,6 +136,16 @@ def parameter(key: str, value: object) -> str:
     return f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
 
 
+def described(signature: Signature) -> str:
+    """The lines of ``config.pbtxt`` that tell inputs and outputs."""
+    return "".join(
+        f"{side} [ {{ name: {json.dumps(tensor.name)} data_type: {tensor.datatype} "
+        f"dims: {list(tensor.dims)} }} ]\n"
+        for side, tensors in zip(("input", "output"), signature, strict=True)
+        for tensor in tensors
+    )
+
+
 def write_config(
     repository: Path, name: str, signature: Signature, backend: str, more: str = ""
 ) -> Path:
@@ -143,13 +153,7 @@ def write_config(
     folder = repository / name / "1"
     folder.mkdir(parents=True, exist_ok=True)
     text = f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: 0\n'
-    for side, tensors in zip(("input", "output"), signature, strict=True):
-        for tensor in tensors:
-            text += (
-                f"{side} [ {{ name: {json.dumps(tensor.name)} data_type: {tensor.datatype} "
-                f"dims: {list(tensor.dims)} }} ]\n"
-            )
-    text += "instance_group [ { count: 1 kind: KIND_CPU } ]\n" + more
+    text += described(signature) + "instance_group [ { count: 1 kind: KIND_CPU } ]\n" + more
     (folder.parent / "config.pbtxt").write_text(text)
     return folder
 

@@ -49,7 +49,7 @@ _CREDENTIALS = {
 FORCED_COURIER = ("-m", "brisk_bench.sourcing.forced_courier")
 
 
-class Starts:
+class SourcedStarts:
     """What is done for each line, by the name that its ``do`` has."""
 
     def __init__(self, case: Case, stack: contextlib.ExitStack) -> None:
@@ -139,7 +139,7 @@ class Starts:
 def main(model: str) -> None:
     """Ends with what went wrong in one message."""
     with contextlib.ExitStack() as stack:
-        starts = Starts(case_of(model), stack)
+        starts = SourcedStarts(case_of(model), stack)
         answer_each(lambda do, **told: getattr(starts, do)(**told), FAILURES)
 
 

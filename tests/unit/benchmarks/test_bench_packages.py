@@ -1,4 +1,4 @@
-"""The client and the benchmarks: no circle of imports, and every command of the table is there."""
+"""The client and the benchmarks: no circle of imports, and a table of all commands."""
 
 from __future__ import annotations
 
@@ -56,3 +56,14 @@ def test_no_files_and_no_packages_import_each_other_in_a_circle(root: Path) -> N
     assert len(modules) > 5
     for graph in (modules, packages_of(modules, root)):
         TopologicalSorter(graph).prepare()  # raises CycleError with the circle
+
+
+def test_the_table_has_every_command_and_nothing_else() -> None:
+    """A command's module has a ``main`` that takes the arguments."""
+    root = Path(brisk_bench.__path__[0]).resolve()
+    commands = {
+        ".".join(file.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")
+        for file in root.rglob("*.py")
+        if "\ndef main(arguments: Sequence[str]) -> int:" in file.read_text()
+    }
+    assert commands == set(brisk_bench.COMMANDS.values())

@@ -30,7 +30,7 @@ def bench(
     `brisk bench` lists the names, `brisk bench NAME --help` a benchmark's own options. The exit
     status is 0 where everything that the benchmark expects holds.
     """
-    from brisk_bench.commands import COMMANDS, main_of
+    from brisk_bench import COMMANDS, main_of
 
     names = sorted(COMMANDS)
     if name in ("", "--help"):
