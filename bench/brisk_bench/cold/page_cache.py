@@ -61,9 +61,7 @@ def _cached(file: Path) -> int:
         if not size:
             return 0
         with mmap.mmap(opened.fileno(), size, access=mmap.ACCESS_COPY) as mapped:
-            start = ctypes.c_char.from_buffer(
-                mapped
-            )  # a private mapping, of which nothing is read
+            start = ctypes.c_char.from_buffer(mapped)  # private, and nothing of it is read
             pages = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
             failed = _LIBC.mincore(ctypes.byref(start), ctypes.c_size_t(size), pages)
             error = ctypes.get_errno()

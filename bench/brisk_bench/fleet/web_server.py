@@ -99,7 +99,7 @@ def _failure(status: int, code: str) -> web.Response:
 
 
 def application(kind: str, folder: Path) -> web.Application:
-    """What serves ``files`` or ``buckets`` of a folder."""
+    """The application that serves the files of a folder, or the buckets below it."""
     made = web.Application()
     if kind == "files":
         made.router.add_static("/", folder)
@@ -109,7 +109,7 @@ def application(kind: str, folder: Path) -> web.Application:
 
 
 async def serve(made: web.Application) -> None:
-    """On a free port of all of this host's addresses, which is told."""
+    """Serve on a free port of all of this host's addresses, and tell the port."""
     runner = web.AppRunner(made, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "0.0.0.0", 0)

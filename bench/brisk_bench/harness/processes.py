@@ -43,12 +43,12 @@ def processes_of(runtime: Path) -> list[int]:
 
 
 def kind_of(command: bytes) -> str:
-    """By the command line; a runtime's workers and helpers keep their supervisor's."""
+    """The kind by the command line; a runtime's workers and helpers keep their supervisor's."""
     return next((kind for mark, kind in _MARKS if mark in command), "tritonserver")
 
 
 def server_processes(runtime: Path) -> list[ServerProcess]:
-    """Those of a server whose runtime's directory is ``runtime``."""
+    """The living processes of a server whose runtime's directory is ``runtime``."""
     kinds = {pid: kind_of(_command(pid)) for pid in processes_of(runtime)}
     return [
         ServerProcess(pid, "stub" if kind in ("launcher", "fork server") else kind)

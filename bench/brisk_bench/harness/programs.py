@@ -97,11 +97,11 @@ class JsonProgram:
         return self._failure(self.process.wait(_END_TIME_OUT_S), self._last_words())
 
     def _failure(self, status: int, said: str) -> Exception:
-        """What is raised where it has ended with ``status``, having ``said`` that before."""
+        """The error of a program that has ended with ``status``, having ``said`` that before."""
         return UnavailableError(f"{self._name} ended with {status}: {said or 'it said nothing'}")
 
     def _last_words(self) -> str:
-        """All that it has written to its standard error."""
+        """Everything that it has written to its standard error."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip()
 
@@ -110,7 +110,7 @@ class JsonProgram:
 
 
 def tasks() -> Iterator[dict[str, Any]]:
-    """What this program is told, until there is nobody who would."""
+    """The tasks that this program is told, until there is nobody who would."""
     for line in sys.stdin:
         yield json.loads(line)
 

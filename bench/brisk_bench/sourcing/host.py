@@ -50,7 +50,7 @@ FORCED_COURIER = ("-m", "brisk_bench.sourcing.forced_courier")
 
 
 class SourcedStarts:
-    """What is done for each line, by the name that its ``do`` has."""
+    """The starts that a line may ask for: its ``do`` is the name of a method."""
 
     def __init__(self, case: Case, stack: contextlib.ExitStack) -> None:
         self._case = case
