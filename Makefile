@@ -13,10 +13,10 @@ VENV := .venv
 TESTS ?= tests
 PROCESSES ?= 2
 BENCH ?= warm
-SOURCES := triton_backend client tests model_repository tools/publication
+SOURCES := triton_backend client bench tests model_repository tools/publication
 
 SAMPLES = $(VENV)/bin/python model_repository/generate.py
-TYPES = $(VENV)/bin/mypy triton_backend client tools/publication
+TYPES = $(VENV)/bin/mypy triton_backend client bench tools/publication
 PYTEST = $(VENV)/bin/pytest $(if $(filter-out 1,$(PROCESSES)),-n $(PROCESSES) --max-worker-restart 0) --second-run
 
 .PHONY: help run test image-test bench release samples environment test-environment clean

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from brisk_client.samples.expectations import is_current
+from brisk_bench.samples.expectations import is_current
 
 REPOSITORY = Path(__file__).resolve().parent
 
@@ -29,7 +29,7 @@ def main() -> None:
         console.print("sample models are current", style="dim")
         return
 
-    from brisk_client.samples.entries import SAMPLES, generate  # imports torch
+    from brisk_bench.samples.entries import SAMPLES, generate  # imports torch
 
     for sample in SAMPLES:
         if sample.name not in wanted:

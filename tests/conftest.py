@@ -81,7 +81,7 @@ def node_cases(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
     They take twelve seconds to make: of several processes the first that needs them does it.
     """
-    from brisk_client.benchmarks.conformance import collect_cases
+    from brisk_bench.conformance import collect_cases
 
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return collect_cases()

@@ -1,1 +1,6 @@
-"""The client side of Brisk: sample models, a demonstration, and the benchmark runner."""
+"""A client of Brisk's: what a request may say of its urgency, a plain client, and workloads.
+
+It needs numpy and tritonclient, and nothing of the server's package.
+"""
+
+__version__ = "0.1.0"

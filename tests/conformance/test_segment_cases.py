@@ -10,7 +10,7 @@ import pytest
 
 from brisk.segments.model import cutting
 from brisk.segments.prepared import trial
-from brisk_client.benchmarks.conformance import FIRST, FORMS, CaseOutcome, run_cases, summarise
+from brisk_bench.conformance import FIRST, FORMS, CaseOutcome, report_of, run_cases
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def outcomes(node_cases: list[Any], tmp_path_factory: pytest.TempPathFactory) ->
 def test_the_benchmark_finds_no_case_that_brisk_answers_otherwise(
     outcomes: list[CaseOutcome],
 ) -> None:
-    report = summarise(outcomes)
+    report = report_of(outcomes)
     assert [check.name for check in report.checks if not check.ok] == [], report.notes
     counts = {row["group"]: row["cases"] for row in report.rows}
     assert counts["all cases"] > 1500

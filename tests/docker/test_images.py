@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from brisk.triton.options import Endpoints, endpoints, holding_free_ports
-from brisk_client.demo import query_samples
-from brisk_client.samples.expectations import EXPECTED
+from brisk_bench.demo import query_samples
+from brisk_bench.samples.expectations import EXPECTED
 from docker.container_engines import Container, ContainerError, Engine, find_engine
 from support.waiting import TIMED
 

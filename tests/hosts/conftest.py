@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brisk_client.fleet.namespaces import NoNamespacesError, Rights, usable_rights
+from brisk_bench.fleet.namespaces import NoNamespacesError, Rights, usable_rights
 
 
 def _reason(wanted: tuple[Rights, ...]) -> str | None:

@@ -14,7 +14,7 @@ pytest.importorskip("aiohttp")
 from aiohttp import ClientSession, web
 from yarl import URL
 
-from brisk_client.fleet.bucket_server import Bucket
+from brisk_bench.fleet.web_server import Bucket
 
 Answer = TypeVar("Answer")
 

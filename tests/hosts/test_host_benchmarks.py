@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from brisk_client.benchmarks import sourcing, streamed
-from brisk_client.benchmarks.sourcing import levels
-from brisk_client.fleet.links import Carried, Links
+from brisk_bench import sourcing, streamed
+from brisk_bench.fleet.links import Carried, Links
+from brisk_bench.sourcing import levels
 from support.models.segment_models import info, save
 
 pytestmark = [

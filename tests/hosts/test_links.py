@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk_client.fleet.links import TOLERATED, Links, UnfitLinksError, flows
-from brisk_client.fleet.namespaces import Rack, port_of, rack
-from brisk_client.fleet.programs import HostProgram
+from brisk_bench.fleet.links import TOLERATED, Links, UnfitLinksError, flows
+from brisk_bench.fleet.namespaces import Rack, port_of, rack
+from brisk_bench.fleet.programs import HostProgram
 from support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.hosts

@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 
 import brisk
+import brisk_bench
 import brisk_client
 from brisk.errors import InvalidRequestError, UnavailableError
-from brisk_client.fleet.namespaces import (
+from brisk_bench.fleet.namespaces import (
     NamespaceHost,
     NoNamespacesError,
     Rights,
     rack,
     usable_rights,
 )
-from brisk_client.fleet.programs import HostProgram
-from brisk_client.fleet.warden import namespace_of, processes_in
+from brisk_bench.fleet.programs import HostProgram
+from brisk_bench.fleet.warden import namespace_of, processes_in
 from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.hosts
@@ -51,8 +52,8 @@ sleep 600
 
 MAKE_AND_WAIT = """
 import subprocess, sys, time
-from brisk_client.fleet.namespaces import Rights, rack
-from brisk_client.fleet.warden import namespace_of
+from brisk_bench.fleet.namespaces import Rights, rack
+from brisk_bench.fleet.warden import namespace_of
 with rack(["a", "b"], Rights(sys.argv[1])) as machines:
     shell = machines["a"].popen(["sh", "-c", "setsid sleep 600 & echo; sleep 600"], stdout=-1)
     shell.stdout.readline()
@@ -64,9 +65,9 @@ with rack(["a", "b"], Rights(sys.argv[1])) as machines:
 AS_ANY_USER = """
 import os, sys, time
 from brisk.errors import UnavailableError
-from brisk_client.fleet.links import Links
-from brisk_client.fleet.namespaces import Rights, rack, usable_rights
-from brisk_client.fleet.warden import namespace_of, processes_in
+from brisk_bench.fleet.links import Links
+from brisk_bench.fleet.namespaces import Rights, rack, usable_rights
+from brisk_bench.fleet.warden import namespace_of, processes_in
 assert usable_rights() is Rights.ROOTLESS, usable_rights()
 with rack(["a", "b"]) as machines:
     links = Links(machines)
@@ -269,7 +270,7 @@ def test_a_user_without_rights_has_hosts_too(tmp_path: Path) -> None:
 
     def starts(python: str) -> bool:
         try:
-            return run(python, "import brisk_client.fleet.links").returncode == 0
+            return run(python, "import brisk_bench.fleet.links").returncode == 0
         except OSError:
             return False
 
@@ -277,7 +278,7 @@ def test_a_user_without_rights_has_hosts_too(tmp_path: Path) -> None:
     python = next(filter(starts, pythons), None)
     if python is None:
         pytest.skip("no Python here that user 65534 can run with these modules")
-    asked = run(python, "from brisk_client.fleet.namespaces import *; usable_rights()")
+    asked = run(python, "from brisk_bench.fleet.namespaces import *; usable_rights()")
     if "NoNamespacesError" in asked.stderr:
         pytest.skip(asked.stderr.strip().rpartition("\n")[2])
     done = run(python, AS_ANY_USER)
@@ -307,6 +308,6 @@ def processes_marked(mark: str) -> list[str]:
 def module_folders() -> str:
     return ":".join(
         str(Path(module.__file__).resolve().parents[1])
-        for module in (brisk, brisk_client)
+        for module in (brisk, brisk_client, brisk_bench)
         if module.__file__
     )

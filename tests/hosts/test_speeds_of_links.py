@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.fleet.links import SMALL_BURST_BYTES, TOLERATED, Links
-from brisk_client.fleet.namespaces import Rack, rack
-from brisk_client.fleet.transfers import Unicast, optimum_s
+from brisk_bench.fleet.links import SMALL_BURST_BYTES, TOLERATED, Links
+from brisk_bench.fleet.namespaces import Rack, rack
+from brisk_bench.fleet.transfers import Unicast, optimum_s
 from support.waiting import TIMED
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timing]

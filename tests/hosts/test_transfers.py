@@ -12,16 +12,10 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidRequestError, UnavailableError
-from brisk_client.fleet.links import Links
-from brisk_client.fleet.namespaces import Rack, rack
-from brisk_client.fleet.programs import HostProgram
-from brisk_client.fleet.transfers import (
-    NoLibtorrentError,
-    Swarm,
-    TransferSide,
-    Unicast,
-    optimum_s,
-)
+from brisk_bench.fleet.links import Links
+from brisk_bench.fleet.namespaces import Rack, rack
+from brisk_bench.fleet.programs import HostProgram
+from brisk_bench.fleet.transfers import NoLibtorrentError, Swarm, TransferSide, Unicast, optimum_s
 from support.waiting import PATIENCE_S, wait_until
 
 pytestmark = [pytest.mark.hosts, pytest.mark.timing, pytest.mark.beside]

@@ -18,7 +18,7 @@ import pytest
 from brisk.triton.backend_directory import assemble
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation, locate_server
-from brisk_client.samples.expectations import is_current
+from brisk_bench.samples.expectations import is_current
 from support.server.running import (
     SAMPLES,
     Endings,

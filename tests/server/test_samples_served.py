@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from brisk.triton.launch import TritonServer
-from brisk_client.demo import query_samples
+from brisk_bench.demo import query_samples
+from brisk_bench.samples.expectations import read_expectations
 from brisk_client.inference import InferenceClient, Transport
-from brisk_client.samples.expectations import read_expectations
 from support.server.running import SAMPLES, StartServer, private_runtime
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]

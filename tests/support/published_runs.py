@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from brisk_client.report import COMPARISONS, Check
+from brisk_bench.harness.report import COMPARISONS, Check
 from publication.checks import BOUND, worst_check
 from publication.readme import README_ROWS
 from publication.runs import PublishedRun, read_run

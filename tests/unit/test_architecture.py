@@ -14,16 +14,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "triton_backend" / "brisk"
 CLIENT = ROOT / "client" / "brisk_client"
+BENCH = ROOT / "bench" / "brisk_bench"
+CODE = (PACKAGE, CLIENT, BENCH)
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
-ROOTS = {"brisk_client": CLIENT}
+ROOTS = {"brisk_client": CLIENT, "brisk_bench": BENCH}
 """Of the packages beside ``brisk`` that may have rooms."""
 
 _LINE = re.compile(r"(?P<name>[a-z_]+): imports (?P<allowed>[a-z_, ]+)")
 _FLOORS = re.compile(r"(?P<package>[a-z_.]+): (?P<floors>[a-z_]+(?:(?:, | \| )[a-z_]+)+)")
-
-KNOWN_CIRCLES = {"brisk.cli", "brisk.copies", "brisk.segments.prepared", "brisk.stub"}
-"""Packages with files that still import each other in a circle."""
-
 THIN = (
     *("stub", "pipelines", "protocol", "telemetry", "paths", "errors"),
     *("ownership", "tuning", "ort_format", "os_priority", "posix", "scheduling", "settings"),
@@ -263,35 +261,43 @@ def test_a_circle_is_found_and_who_only_looks_on_is_not_in_it() -> None:
     assert circles(imports) == [{"a", "b", "c"}]
 
 
-def package_of(modules: set[str]) -> str:
-    """The one that all of ``modules`` are in."""
-    levels = zip(*(module.split(".") for module in modules), strict=False)
-    return ".".join(names[0] for names in levels if len(set(names)) == 1)
-
-
 def test_no_files_import_each_other_in_a_circle() -> None:
     """A file can be read once all that it imports has been."""
     files = {
-        ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts): file
-        for file in PACKAGE.rglob("*.py")
+        ".".join(file.relative_to(root.parent).with_suffix("").parts): file
+        for root in CODE
+        for file in root.rglob("*.py")
     }
     modules = {name.removesuffix(".__init__"): file for name, file in files.items()}
     imports = {
         name: {module for module in read_first(file, modules) if module != name}
         for name, file in modules.items()
     }
-    assert {package_of(circle) for circle in circles(imports)} == KNOWN_CIRCLES
+    assert circles(imports) == []
 
 
-def test_the_client_imports_no_command_and_only_commands_import_the_client() -> None:
-    """``cli`` runs what ``brisk_client`` has, which is above everything else."""
-    for file in sorted(CLIENT.rglob("*.py")):
+def test_the_client_needs_numpy_and_tritonclient_alone() -> None:
+    """``grpc`` comes with ``tritonclient``; a project that asks a server needs nothing else."""
+    allowed = {*sys.stdlib_module_names, "brisk_client", "numpy", "tritonclient", "grpc"}
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {module}"
+        for file in sorted(CLIENT.rglob("*.py"))
+        for line, module in imported_modules(file)
+        if module.split(".")[0] not in allowed
+    ]
+    assert wrong == []
+
+
+def test_benchmarks_import_no_command_and_only_commands_import_them_or_the_client() -> None:
+    """``cli`` runs what ``brisk_bench`` has, which is above everything else."""
+    for file in sorted(BENCH.rglob("*.py")):
         for line, module in imported_modules(file):
             assert not module.startswith("brisk.cli"), f"{file.relative_to(ROOT)}:{line}"
     for layer in set(LAYERS) - {"cli"}:
         for file in files_of(layer):
             for line, module in imported_modules(file):
-                assert module.split(".")[0] != "brisk_client", f"{file.relative_to(ROOT)}:{line}"
+                name = module.split(".")[0]
+                assert name not in ("brisk_client", "brisk_bench"), f"{file.name}:{line}"
 
 
 def test_the_package_itself_imports_nothing() -> None:
@@ -320,7 +326,7 @@ def test_no_test_imports_a_test() -> None:
 def test_no_two_classes_have_one_name() -> None:
     """A reader who has met one takes the other for it."""
     found: dict[str, list[str]] = {}
-    for path in (*PACKAGE.rglob("*.py"), *CLIENT.rglob("*.py")):
+    for path in (path for root in CODE for path in root.rglob("*.py")):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(path.name)
@@ -328,7 +334,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_a_folder_has_at_most_twelve_modules() -> None:
-    roots = (PACKAGE, CLIENT, ROOT / "tests")
+    roots = (*CODE, ROOT / "tests")
     folders = {path.parent for root in roots for path in root.rglob("*.py")}
     counts = {
         str(folder.relative_to(ROOT)): len([*folder.glob("*.py")])
@@ -340,7 +346,7 @@ def test_a_folder_has_at_most_twelve_modules() -> None:
 
 def test_a_short_module_is_imported_by_several_or_run() -> None:
     """Else it is a paragraph of the one that imports it."""
-    files = [*PACKAGE.rglob("*.py"), *CLIENT.rglob("*.py")]
+    files = [file for root in CODE for file in root.rglob("*.py")]
     importers: dict[str, set[Path]] = {}
     for file in files:
         for node in ast.walk(ast.parse(file.read_text())):
@@ -359,7 +365,7 @@ def test_a_short_module_is_imported_by_several_or_run() -> None:
     ]
     names_of = {
         file: ".".join(file.relative_to(root.parent).with_suffix("").parts)
-        for root in (PACKAGE, CLIENT)
+        for root in CODE
         for file in short
         if file.is_relative_to(root)
     }
@@ -368,17 +374,17 @@ def test_a_short_module_is_imported_by_several_or_run() -> None:
 
 
 def test_a_file_has_at_most_four_hundred_lines() -> None:
-    roots = (PACKAGE, CLIENT, ROOT / "tests")
+    roots = (*CODE, ROOT / "tests")
     files = [file for root in roots for file in root.rglob("*.py")]
     long = {str(file): len(file.read_text().splitlines()) for file in files}
     assert {name: lines for name, lines in long.items() if lines > 400} == {}
 
 
 def test_every_module_that_it_names_exists() -> None:
-    names = re.findall(r"`(brisk(?:_client)?(?:\.[a-z_]+)+)`", ARCHITECTURE.read_text())
+    names = re.findall(r"`(brisk(?:_client|_bench)?(?:\.[a-z_]+)+)`", ARCHITECTURE.read_text())
     missing = []
     for name in names:
-        root = CLIENT.parent if name.startswith("brisk_client") else PACKAGE.parent
+        root = next(each.parent for each in CODE if each.name == name.split(".")[0])
         path = root.joinpath(*name.split("."))
         if not (path.is_dir() or path.with_suffix(".py").exists()):
             missing.append(name)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
 
+import brisk
 from brisk.fork_server.build import find_compiler
 from brisk.fork_server.start import PRELOAD
 from brisk.protocol.stub_process import STUB
@@ -45,7 +48,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "setup.py", "README.md"):
         source.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, source / name)
-    for name in ("triton_backend", "client"):
+    for name in ("triton_backend", "client", "bench"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
@@ -145,6 +148,25 @@ def test_launchers_come_with_the_wheel(environment: Path, tmp_path: Path) -> Non
     for name in (PRELOAD, STUB):
         assert placed[name].read_bytes() == (environment / "share" / "brisk" / name).read_bytes()
     assert not list((tmp_path / "cache").rglob("native/*"))
+
+
+def test_the_client_has_a_wheel_of_its_own(tmp_path: Path) -> None:
+    """It has the version of the server's package, and brings nothing of that."""
+    source = tmp_path / "client"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
+    shutil.copytree(ROOT / "client", source, ignore=ignored)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q"]
+    options = ["--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([*pip, *options, str(source)], check=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == f"brisk_client-{brisk.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith("/METADATA"))
+        text = archive.read(metadata).decode()
+    assert {"brisk_client/urgency.py", "brisk_client/workload/runner.py"} <= set(names)
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"brisk_client"}
+    assert re.findall(r"^Requires-Dist: (\w+)", text, re.MULTILINE) == ["numpy", "tritonclient"]
 
 
 def test_what_needs_an_extra_says_which(environment: Path, entry: Path) -> None:

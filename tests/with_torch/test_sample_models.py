@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from brisk_client.samples import digits, encoder
-from brisk_client.samples.entries import SAMPLES, generate
-from brisk_client.samples.expectations import is_current, read_expectations
+from brisk_bench.samples import digits, encoder
+from brisk_bench.samples.entries import SAMPLES, generate
+from brisk_bench.samples.expectations import is_current, read_expectations
 
 REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 

@@ -25,7 +25,7 @@ from typing import Any
 import onnx
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "triton_backend"), str(ROOT / "client"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "triton_backend"), str(ROOT / "bench"), str(Path(__file__).parent)]
 
 SMALL = ("mlp", "resnet18")
 
@@ -118,9 +118,9 @@ def built(folder: Path, is_dry: bool) -> Mapping[str, Any]:
 
 
 def networks() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
-    from brisk_client.benchmarks.cold import networks as others
-    from brisk_client.disb.networks import NETWORKS
-    from brisk_client.samples import encoder, mlp, resnet
+    from brisk_bench.disb.networks import NETWORKS
+    from brisk_bench.engines import networks as others
+    from brisk_bench.samples import encoder, mlp, resnet
 
     yield "mlp", lambda: mlp.build_mlp("mlp", seed=3)
     yield "resnet18", lambda: resnet.build_resnet("resnet18", (2, 2, 2, 2), 1, seed=18)

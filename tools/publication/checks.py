@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from brisk_client.report import COMPARISONS, Check
+from brisk_bench.harness.report import COMPARISONS, Check
 from publication.runs import PublishedRun, UnusableRunError
 
 BOUND = re.compile(r"(<=|>=|<|>|==) (-?[\d.]+(?:e-?\d+)?)")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from brisk_client.disb.comparison.checks import best_row
-from brisk_client.tails import CURVE
+from brisk_bench.disb.comparison.checks import best_row
+from brisk_bench.harness.tails import CURVE
 from publication.drawing import Area, Axis, curve, round_ticks, sheet, words
 from publication.runs import PublishedRun, UnusableRunError
 

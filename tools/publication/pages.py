@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from brisk_client.report import REASON
+from brisk_bench.harness.report import REASON
 from publication.checks import aim, mark, number, shown
 from publication.pictures import picture_of
 from publication.runs import PublishedRun

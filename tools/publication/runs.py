@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from brisk_client.report import Check, Report
+from brisk_bench.harness.report import Check, Report
 
 REPORTED = "reported"
 

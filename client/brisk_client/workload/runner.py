@@ -9,8 +9,8 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-from brisk_client.child_process import Child, child_process
 from brisk_client.urgency import JOB_CLASSES
+from brisk_client.workload.child_process import Child, child_process
 from brisk_client.workload.description import Dependent, Workload, WorkloadFailedError
 from brisk_client.workload.generator import DRAIN_S, generate
 from brisk_client.workload.requests import warm_up

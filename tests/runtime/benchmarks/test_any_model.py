@@ -10,16 +10,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk_client.benchmarks import cold, warm
-from brisk_client.benchmarks.cold.networks import SMOKE
-from brisk_client.benchmarks.engines.agreement import agree, difference, storable
-from brisk_client.benchmarks.engines.model_inputs import labelled, models_in
-from brisk_client.benchmarks.engines.process import describe_end
-from brisk_client.benchmarks.engines.registry import BASE, BRISK, PREPARED_PEERS, WARM
-from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
-from brisk_client.benchmarks.harness.sampling import one_line
-from brisk_client.benchmarks.harness.surroundings import environment
-from brisk_client.benchmarks.real_models import with_random_weights
+from brisk_bench import cold, warm
+from brisk_bench.engines.agreement import agree, difference, storable
+from brisk_bench.engines.model_inputs import labelled, models_in
+from brisk_bench.engines.networks import SMOKE
+from brisk_bench.engines.process import describe_end
+from brisk_bench.engines.registry import BASE, BRISK, PREPARED_PEERS, WARM
+from brisk_bench.harness.command_line import UnusableArgumentError
+from brisk_bench.harness.sampling import one_line
+from brisk_bench.harness.surroundings import environment
+from brisk_bench.real_models import with_random_weights
 from support.waiting import TIMED
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]

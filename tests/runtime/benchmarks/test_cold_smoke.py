@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from brisk_client.benchmarks import cold
-from brisk_client.benchmarks.cold.measure import disk_seconds, drop_pages, read_pages
-from brisk_client.benchmarks.cold.networks import SMOKE, build
+from brisk_bench import cold
+from brisk_bench.cold.page_cache import disk_seconds, drop_pages, read_pages
+from brisk_bench.engines.networks import SMOKE, build
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 

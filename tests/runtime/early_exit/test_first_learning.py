@@ -30,7 +30,7 @@ from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.early_exit.cache_watch import LOOK_S
 from brisk.settings import cache_directory
 from brisk.telemetry.observer import Observer
-from brisk_client.samples.writer import GraphWriter
+from brisk_bench.samples.writer import GraphWriter
 from support.exits.exits_model import Model, ask, make_model, taken
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model
 from support.waiting import wait_until

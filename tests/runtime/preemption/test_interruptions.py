@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from brisk.protocol.records import Sample
-from brisk_client.disb import equality
-from brisk_client.disb.equality import Outcome, add_outcome
-from brisk_client.disb.wire import counted
-from brisk_client.report import Report
+from brisk_bench.disb import equality
+from brisk_bench.disb.equality import Outcome, add_outcome
+from brisk_bench.disb.wire import counted
+from brisk_bench.harness.report import Report
 
 pytestmark = pytest.mark.timing
 

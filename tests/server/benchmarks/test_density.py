@@ -9,26 +9,14 @@ from typing import Any
 import onnx
 import pytest
 
-from brisk_client.benchmarks import density
-from brisk_client.benchmarks.density import (
-    BRISK,
-    COPIES,
-    DIFFERENT,
-    IDLE,
-    MODEL,
-    PEER,
-    all_checks,
-)
-from brisk_client.benchmarks.density.memory import (
-    ProcessMemory,
-    read_rollup,
-    read_shared,
-    shared_once,
-)
-from brisk_client.benchmarks.density.networks import write_networks
-from brisk_client.benchmarks.harness.sampling import in_rounds
-from brisk_client.benchmarks.harness.served_server import kind_of
-from brisk_client.benchmarks.start.sides import PYTHON
+from brisk_bench import density
+from brisk_bench.density import BRISK, COPIES, DIFFERENT, IDLE, MODEL, all_checks
+from brisk_bench.density.memory import ProcessMemory, read_rollup, read_shared, shared_once
+from brisk_bench.density.networks import write_networks
+from brisk_bench.harness.peer_backends import CPP
+from brisk_bench.harness.processes import kind_of
+from brisk_bench.harness.sampling import in_rounds
+from brisk_bench.start.sides import PYTHON
 from support.models.graph_models import model
 from support.published_runs import readme_shows
 
@@ -92,10 +80,10 @@ def test_processes_are_told_by_their_command_lines(command: bytes, kind: str) ->
 
 
 def test_brisk_is_held_against_what_was_measured_beside_it() -> None:
-    found = judged([row(BRISK, 500.0, 3.0), row(PYTHON, 2000.0, 4.0), row(PEER, 800.0, 2.5)])
+    found = judged([row(BRISK, 500.0, 3.0), row(PYTHON, 2000.0, 4.0), row(CPP, 800.0, 2.5)])
     assert found[f"40 copies of mlp: memory over {PYTHON}"] == (0.25, True)
-    assert found[f"40 copies of mlp: memory over {PEER}"] == (0.625, False)
-    assert found[f"40 copies of mlp: exec to ready over {PEER}"] == (1.2, False)
+    assert found[f"40 copies of mlp: memory over {CPP}"] == (0.625, False)
+    assert found[f"40 copies of mlp: exec to ready over {CPP}"] == (1.2, False)
     alone = judged([row(BRISK, 500.0, 3.0)])
     assert not any(" over " in name for name in alone), "nobody else's figures stand in"
 
@@ -177,7 +165,7 @@ def test_real_servers_are_started_answer_rightly_and_their_memory_is_read(
         return in_rounds(*given, uncounted=min(uncounted, next(warm_ups)), failures=failures)
 
     monkeypatch.setattr(density, "in_rounds", one_less)
-    pause = "brisk_client.benchmarks.density.memory._SETTLE_PAUSE_S"
+    pause = "brisk_bench.density.memory._SETTLE_PAUSE_S"
     monkeypatch.setattr(pause, 0.2)  # no figure is judged
     file = tmp_path / "tiny.onnx"
     onnx.save(model("g (float[batch,3] x) => (float[batch,3] y) {y = Neg(x)}"), file)

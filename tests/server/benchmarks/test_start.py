@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
-from brisk_client.benchmarks import start
-from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
-from brisk_client.benchmarks.harness.sampling import in_rounds
-from brisk_client.benchmarks.harness.served_server import reason_in
-from brisk_client.benchmarks.start import all_checks
-from brisk_client.benchmarks.start.case import Case, case_of
-from brisk_client.benchmarks.start.sides import (
+from brisk_bench import start
+from brisk_bench.engines.case import Case, case_of
+from brisk_bench.harness.command_line import UnusableArgumentError
+from brisk_bench.harness.sampling import in_rounds
+from brisk_bench.harness.served_server import reason_in
+from brisk_bench.start import all_checks
+from brisk_bench.start.sides import (
     FIRST,
     PREPARED,
     PYTHON,

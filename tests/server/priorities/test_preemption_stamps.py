@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from brisk.triton.locate import ServerInstallation
-from brisk_client.benchmarks.harness.served_server import benchmark_server
-from brisk_client.disb.networks import build_bert, build_densenet
-from brisk_client.disb.served import TRACED_AT_ONCE, UrgentClient, asked_without_pause
-from brisk_client.disb.sides import save_models, write_brisk
+from brisk_bench.disb.networks import build_bert, build_densenet
+from brisk_bench.disb.served import TRACED_AT_ONCE, UrgentClient, asked_without_pause
+from brisk_bench.disb.sides import save_models, write_brisk
+from brisk_bench.harness.served_server import benchmark_server
 from brisk_client.inference import InferenceClient, Transport
 
 pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]

@@ -25,7 +25,7 @@ from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
 from brisk.exits.model_graph import exit_points, read_graph
 from brisk.exits.scores import find_scores
-from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
+from brisk_bench.samples.digits import DigitsRecipe, digits_split, train_digits
 
 
 @dataclass(frozen=True, slots=True, eq=False)

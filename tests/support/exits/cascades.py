@@ -24,7 +24,7 @@ from brisk.exits.model_graph import ModelGraph, exit_points, read_graph
 from brisk.exits.scores import ScoreForm, find_scores
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places
 from brisk.exits.serving.lane import LookUpLane
-from brisk_client.samples.writer import GraphWriter
+from brisk_bench.samples.writer import GraphWriter
 
 CLASSES = 10
 SIDE = 12

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from brisk_client.benchmarks.conformance import CaseOutcome, compare, summarise
+from brisk_bench.conformance import CaseOutcome, compare, report_of
 
 
 def _case(name: str = "test_add", **changed: Any) -> CaseOutcome:
@@ -22,7 +22,7 @@ def _case(name: str = "test_add", **changed: Any) -> CaseOutcome:
 
 
 def _counts(*cases: CaseOutcome) -> tuple[dict[str, int], list[tuple[int, bool]]]:
-    report = summarise(cases)
+    report = report_of(cases)
     counts = {row["group"]: row["cases"] for row in report.rows}
     return counts, [(check.value, check.ok) for check in report.checks]
 
@@ -48,7 +48,7 @@ def test_a_form_that_misses_what_onnx_runtime_passes_is_a_failure_with_its_reaso
     assert counts["passed in the first form"] == 2
     assert counts["passed in the prepared form"] == 1
     assert checks == [(1, False), (1, False)]
-    notes = summarise([broken]).notes
+    notes = report_of([broken]).notes
     assert "fails: test_pad: prepared: boom" in notes
 
 

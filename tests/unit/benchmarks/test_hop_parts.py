@@ -1,6 +1,6 @@
 """A hop's parts and their percentiles."""
 
-from brisk_client.benchmarks.hop import parts_of, summarise_parts
+from brisk_bench.hop import parts_of, summarise_parts
 
 
 def times(execution: int = 50_000, total: int = 200_000) -> dict[str, int]:

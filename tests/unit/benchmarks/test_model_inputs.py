@@ -11,12 +11,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk_client.benchmarks.engines.model_inputs import (
-    make_inputs,
-    read_given,
-    were_given,
-)
-from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+from brisk_bench.engines.model_inputs import make_inputs, read_given, were_given
+from brisk_bench.harness.command_line import UnusableArgumentError
 
 
 def write(file: Path, inputs: Sequence[onnx.ValueInfoProto]) -> Path:

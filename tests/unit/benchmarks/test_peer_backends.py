@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
-from brisk_client.benchmarks.harness.peer_backends import onnxruntime_backend, peer_backends
+from brisk_bench.harness.command_line import UnusableArgumentError
+from brisk_bench.harness.peer_backends import onnxruntime_backend, peer_backends
 
 
 @pytest.mark.parametrize("read", [peer_backends, onnxruntime_backend])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from brisk_client.benchmarks.pressure.sampling import growth
+from brisk_bench.pressure.sampling import growth
 
 
 def test_what_stays_equal_does_not_grow() -> None:

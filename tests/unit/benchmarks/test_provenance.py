@@ -7,13 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from brisk_client.benchmarks.harness.command_line import (
-    benchmark_parser,
-    checkout,
-    command_line,
-    deliver,
-)
-from brisk_client.report import Check, Report
+from brisk_bench.harness.command_line import benchmark_parser, checkout, command_line, deliver
+from brisk_bench.harness.report import Check, Report
 
 
 def git(folder: Path, *arguments: str) -> None:

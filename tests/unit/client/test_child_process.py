@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 
-from brisk_client.child_process import child_process
+from brisk_client.workload.child_process import child_process
 
 
 def _doubles(parent: Connection, first: int) -> None:

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from brisk_client.demo import ShownAnswer, difference, table_of
-from brisk_client.samples.expectations import (
+from brisk_bench.demo import ShownAnswer, table_of
+from brisk_bench.samples.expectations import (
     EXPECTED,
     ExpectedAnswer,
     is_current,
+    mismatch,
     read_expectations,
     write_expectations,
 )
@@ -17,9 +18,9 @@ from brisk_client.samples.expectations import (
 ONES = np.ones((2, 3), np.float32)
 
 
-def test_equal_answers_have_no_difference() -> None:
-    assert difference({"y": ONES}, {"y": ONES}) == ""
-    assert difference({"y": ONES * (1 + 5e-4)}, {"y": ONES}) == ""
+def test_equal_answers_have_no_mismatch() -> None:
+    assert mismatch({"y": ONES}, {"y": ONES}) == ""
+    assert mismatch({"y": ONES * (1 + 5e-4)}, {"y": ONES}) == ""
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_equal_answers_have_no_difference() -> None:
 )
 def test_a_different_answer_says_what_differs(outputs: dict[str, np.ndarray], reason: str) -> None:
     with pytest.raises(AssertionError, match=reason):
-        raise AssertionError(difference(outputs, {"y": ONES}))
+        raise AssertionError(mismatch(outputs, {"y": ONES}))
 
 
 def test_a_table_has_a_line_for_each_answer() -> None:

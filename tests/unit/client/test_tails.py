@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brisk_client.report import check_tail_ratio
-from brisk_client.tails import (
+from brisk_bench.harness.report import check_tail_ratio
+from brisk_bench.harness.tails import (
     CURVE,
     curve,
     least_answers,

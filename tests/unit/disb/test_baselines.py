@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk_client.benchmarks.harness.peer_backends import PEER_LIBRARY
-from brisk_client.disb.comparison.checks import best_row, best_trial
-from brisk_client.disb.comparison.rounds import taking_part
-from brisk_client.disb.networks import build_bert
-from brisk_client.disb.plan import SETTINGS, choose_settings
-from brisk_client.disb.sides import save_models, write_triton
+from brisk_bench.disb.comparison.checks import best_row, best_trial
+from brisk_bench.disb.comparison.rounds import taking_part
+from brisk_bench.disb.networks import build_bert
+from brisk_bench.disb.plan import SETTINGS, choose_settings
+from brisk_bench.disb.sides import save_models, write_triton
+from brisk_bench.harness.peer_backends import PEER_LIBRARY
 
 CLASSES = ("realtime", "besteffort")
 

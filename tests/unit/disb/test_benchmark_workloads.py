@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.disb.networks import NETWORKS
-from brisk_client.disb.workloads import (
+from brisk_bench.disb.networks import NETWORKS
+from brisk_bench.disb.workloads import (
     WORKLOADS,
     demand,
     due_before_the_next,
@@ -76,7 +76,7 @@ def test_all_sides_meet_the_same_phases() -> None:
 
 
 def test_a_trace_is_stretched_and_cut() -> None:
-    from brisk_client.disb.workloads import slow_down
+    from brisk_bench.disb.workloads import slow_down
     from brisk_client.workload.description import Task, Workload
 
     workload = Workload(10.0, (Task("t", "vgg", Trace((0.0, 1.0, 4.0))),))

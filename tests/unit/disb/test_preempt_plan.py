@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from brisk.errors import InvalidConfigurationError
-from brisk_client.benchmarks.preempt import TRITON_NOTE, main, make_parser, notes_of
-from brisk_client.disb.plan import SETTINGS, Plan, plan_of
+from brisk_bench.disb.plan import SETTINGS, Plan, plan_of
+from brisk_bench.preempt import TRITON_NOTE, main, make_parser, notes_of
 
 
 def plan(*arguments: str) -> Plan:

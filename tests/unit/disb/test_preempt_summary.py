@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.preempt import plot_figures
-from brisk_client.disb import pairs, preemption
-from brisk_client.disb.networks import NETWORKS, PROBE_WIDTH, chain_of
-from brisk_client.disb.wire import Timed
-from brisk_client.report import Report
+from brisk_bench.disb import pairs, preemption
+from brisk_bench.disb.networks import NETWORKS, PROBE_WIDTH, chain_of
+from brisk_bench.disb.wire import Timed
+from brisk_bench.harness.report import Report
+from brisk_bench.preempt import plot_figures
 
 
 def _report(rows: list[dict[str, Any]]) -> Report:

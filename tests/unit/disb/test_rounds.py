@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.preempt import make_parser
-from brisk_client.disb.comparison.checks import add_checks
-from brisk_client.disb.comparison.rounds import wants_another, workload_rows
-from brisk_client.disb.comparison.sampling import (
+from brisk_bench.disb.comparison.checks import add_checks
+from brisk_bench.disb.comparison.rounds import wants_another, workload_rows
+from brisk_bench.disb.comparison.sampling import (
     Round,
     WorkloadSample,
     describe,
     joined,
-    median_ratio,
+    round_ratio,
     summarise_side,
 )
-from brisk_client.disb.plan import plan_of
-from brisk_client.report import REASON, Report
+from brisk_bench.disb.plan import plan_of
+from brisk_bench.harness.report import REASON, Report
+from brisk_bench.preempt import make_parser
 
 FEW = "too few answers (9 of 1,000)"
 
@@ -172,8 +172,8 @@ def test_few_requests_have_no_p99_anywhere() -> None:
 
 
 def test_sides_are_compared_round_by_round_where_both_answered() -> None:
-    assert median_ratio([10.0, 7.0, 90.0], [5.0, 0.0, 30.0]) == pytest.approx(2.5)
-    assert median_ratio([10.0], [0.0]) is None
+    assert round_ratio([10.0, 7.0, 90.0], [5.0, 0.0, 30.0]) == pytest.approx(2.5)
+    assert round_ratio([10.0], [0.0]) is None
 
 
 def _row(workload: str, side: str, **values: Any) -> dict[str, Any]:

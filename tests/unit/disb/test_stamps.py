@@ -6,9 +6,9 @@ import pytest
 
 from brisk.protocol.records import Span
 from brisk.runtime.requests.tracing import FRONTEND, LAYERS
-from brisk_client.disb import preemption
-from brisk_client.disb.preemption import excess_row, way_rows
-from brisk_client.disb.served import Asked, UnclearTraceError, Way, ways_of
+from brisk_bench.disb import preemption
+from brisk_bench.disb.preemption import excess_row, way_rows
+from brisk_bench.disb.served import Asked, UnclearTraceError, Way, ways_of
 
 
 def _spans(name: str, execute_ns: int, job_class: str = "realtime") -> list[Span]:

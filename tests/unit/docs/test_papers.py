@@ -71,7 +71,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for file in (*ROOT.glob("constraints*.txt"), *ROOT.glob("requirements*.txt")):
         shutil.copy(file, folder / file.name)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in ("triton_backend", "client", "docker", "tools"):
+    for name in ("triton_backend", "client", "bench", "docker", "tools"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     changelog = folder / "CHANGELOG.md"
     section = "## 0.9.0 (unreleased)\n\n- Something new.\n\n"
@@ -123,9 +123,10 @@ def test_a_release_is_built_of_its_commit_tried_told_and_tagged(
     assert names[:2] == ["SHA256SUMS", names[1]]
     (wheel,) = out.glob("brisk_triton-0.9.0-py3-none-manylinux*.whl")
     (sdist,) = out.glob("brisk_triton-0.9.0.tar.gz")
+    (client,) = out.glob("brisk_client-0.9.0-py3-none-any.whl")
     statement = json.loads((out / "provenance.json").read_text())
     assert {each["name"]: each["digest"]["sha256"] for each in statement["subject"]} == {
-        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (wheel, sdist)
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in (wheel, sdist, client)
     }
     definition = statement["predicate"]["buildDefinition"]
     assert definition["internalParameters"]["checks"] == [], "none ran, and it says so"
@@ -136,6 +137,7 @@ def test_a_release_is_built_of_its_commit_tried_told_and_tagged(
     assert git(checkout, "status", "--porcelain") == ""
     for file, line in (
         ("triton_backend/brisk/__init__.py", '__version__ = "0.9.0"'),
+        ("client/brisk_client/__init__.py", '__version__ = "0.9.0"'),
         ("docker/helm/Chart.yaml", 'appVersion: "0.9.0"'),
     ):
         assert line in git(checkout, "show", f"HEAD:{file}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.tails import CURVE
+from brisk_bench.harness.tails import CURVE
 from publication.latency_plot import QUANTILES, SIDES, latency_plot
 from publication.pages import all_pages
 from publication.pictures import PICTURES, all_pictures, left_as_they_are, picture_of

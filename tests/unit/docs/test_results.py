@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.report import Check, check_limit
+from brisk_bench.harness.report import Check, check_limit
 from publication.checks import shown, worst_check
 from publication.pages import all_pages, page_text
 from publication.readme import (

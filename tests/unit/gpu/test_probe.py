@@ -14,7 +14,7 @@ from types import ModuleType
 import onnx
 import pytest
 
-from brisk_client.samples.mlp import build_mlp
+from brisk_bench.samples.mlp import build_mlp
 from support.runtime.fake_driver import fake_driver
 
 TOOLS = Path(__file__).resolve().parents[3] / "tools" / "gpu"

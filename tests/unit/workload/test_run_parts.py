@@ -7,13 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from brisk_client.workload.description import (
-    Continuous,
-    Dependent,
-    Periodic,
-    Task,
-    Workload,
-)
+from brisk_bench.workload_report import plot_run, summarise_run
+from brisk_client.workload.description import Continuous, Dependent, Periodic, Task, Workload
 from brisk_client.workload.requests import coordinate, input_shape, needs_coordination
 from brisk_client.workload.results import (
     MISSED_NS,
@@ -25,7 +20,6 @@ from brisk_client.workload.results import (
     begin_rows,
 )
 from brisk_client.workload.runner import groups
-from brisk_client.workload.summary import plot_run, summarise_run
 
 
 def _outcome(requests: int, lag_ns: int, greatest_lag_ns: int) -> RunOutcome:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes
-from brisk_client.benchmarks.exits.compositions import (
+from brisk_bench.exits.compositions import (
     accurate_candidates,
     all_chains,
     compose_by_score,

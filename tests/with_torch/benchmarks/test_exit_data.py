@@ -15,19 +15,13 @@ from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.data.samples import Samples
 from brisk.exits.sources import Sources
 from brisk.runtime.settings import ADAPTATION_S
-from brisk_client.benchmarks.exits import data as exit_data
-from brisk_client.benchmarks.exits import streams as exit_streams
-from brisk_client.benchmarks.exits.data import caches_folder, digits_case, fashion_case, unlike
-from brisk_client.benchmarks.exits.runs import ExitBench
-from brisk_client.benchmarks.exits.streams import (
-    ALPHAS,
-    divided,
-    fresh_seeds,
-    measure_streams,
-    zipf_intervals,
-)
-from brisk_client.report import Report
-from brisk_client.samples.digits import digits_split
+from brisk_bench.exits import data as exit_data
+from brisk_bench.exits import streams as exit_streams
+from brisk_bench.exits.data import caches_folder, digits_case, fashion_case, unlike
+from brisk_bench.exits.runs import ExitBench
+from brisk_bench.exits.streams import ALPHAS, divided, fresh_seeds, measure_streams, zipf_intervals
+from brisk_bench.harness.report import Report
+from brisk_bench.samples.digits import digits_split
 from support.exits.adapted import Adapted
 
 SEEDS = (1, 2, 3)

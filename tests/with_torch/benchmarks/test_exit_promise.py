@@ -28,8 +28,8 @@ from brisk.exits.guarantee.calibration import (
     in_order,
 )
 from brisk.exits.model_graph import ExitPoint
-from brisk_client.benchmarks.exits import promise as exit_promise
-from brisk_client.benchmarks.exits.compositions import (
+from brisk_bench.exits import promise as exit_promise
+from brisk_bench.exits.compositions import (
     ALL,
     FIGURE_24,
     FIGURE_25,
@@ -37,14 +37,14 @@ from brisk_client.benchmarks.exits.compositions import (
     figure_checks,
     variant_sets,
 )
-from brisk_client.benchmarks.exits.promise import (
+from brisk_bench.exits.promise import (
     broken_cascades,
     broken_exits,
     exact_interval,
     judge,
     split_often,
 )
-from brisk_client.report import Check
+from brisk_bench.harness.report import Check
 from support.published_runs import readme_shows
 
 POOL, TUNE, CALIBRATE = 6000, 600, 800

@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from brisk.exits.data.samples import Samples
-from brisk_client.benchmarks.exits import streams as exit_streams
-from brisk_client.benchmarks.exits.runs import BARE, ExitBench, Version
-from brisk_client.benchmarks.exits.streams import READINGS, squares_of, video_intervals
+from brisk_bench.exits import streams as exit_streams
+from brisk_bench.exits.runs import BARE, ExitBench, Version
+from brisk_bench.exits.streams import READINGS, squares_of, video_intervals
 from support.exits.cascades import Served, images, network, served
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brisk_client.benchmarks.exits_served import SIDES, ServedSide, checks_of, rows_of
+from brisk_bench.exits.served import SIDES, ServedSide, checks_of, rows_of
 
 
 def sides(with_caches_ms: float, agreeing: int = 98) -> dict[str, ServedSide]:

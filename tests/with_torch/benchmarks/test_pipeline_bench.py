@@ -12,19 +12,12 @@ from onnx.reference import ReferenceEvaluator
 from torch import nn
 
 from brisk.exits.data.samples import Samples
-from brisk_client.benchmarks import pipeline
-from brisk_client.benchmarks.pipeline import networks
-from brisk_client.benchmarks.pipeline import planners as pipeline_planners
-from brisk_client.benchmarks.pipeline.planners import PLANNERS, load_bench
-from brisk_client.benchmarks.pipeline.scenes import (
-    DIGITS,
-    SHAPES,
-    ScenePart,
-    digits_of,
-    draw,
-    make_scenes,
-)
-from brisk_client.report import Report
+from brisk_bench import pipeline
+from brisk_bench.harness.report import Report
+from brisk_bench.pipeline import networks
+from brisk_bench.pipeline import planners as pipeline_planners
+from brisk_bench.pipeline.planners import PLANNERS, load_bench
+from brisk_bench.pipeline.scenes import DIGITS, SHAPES, ScenePart, digits_of, draw, make_scenes
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 

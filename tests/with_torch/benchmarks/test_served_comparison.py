@@ -5,10 +5,10 @@ from pathlib import Path
 import onnx
 import pytest
 
-from brisk_client.benchmarks.harness.sampling import Burst
-from brisk_client.benchmarks.served import Answered, checks_of, measure, ratio, write_entries
-from brisk_client.benchmarks.start.case import case_of
-from brisk_client.report import Report
+from brisk_bench.engines.case import case_of
+from brisk_bench.harness.report import Report
+from brisk_bench.harness.sampling import Burst
+from brisk_bench.served import Answered, checks_of, measure, ratio, write_entries
 from support.models.graph_models import model
 
 

@@ -12,9 +12,9 @@ from brisk.exits.data.samples import Samples
 from brisk.exits.exploration.composition import Tried
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.lookup_model import OF_CLASSES, Judge
-from brisk_client.benchmarks.exits.data import ExitCase
-from brisk_client.benchmarks.exits.strange import FAMILIES, ROWS, SERVED, corrupted, strange_inputs
-from brisk_client.benchmarks.exits_learned import main
+from brisk_bench.exits.data import ExitCase
+from brisk_bench.exits.learned import main
+from brisk_bench.exits.strange import FAMILIES, ROWS, SERVED, corrupted, strange_inputs
 
 
 def case(shape: tuple[int, ...], name: str = "a net on Fashion-MNIST") -> ExitCase:

@@ -19,7 +19,7 @@ from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.exploration import measuring, trial
 from brisk.exits.exploration.trial import Trial, run_trial
 from brisk.exits.files.versions import caches_file
-from brisk_client.samples.writer import GraphWriter
+from brisk_bench.samples.writer import GraphWriter
 
 SIDE, CLASSES, CHANNELS = 24, 4, 16
 

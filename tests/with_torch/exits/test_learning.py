@@ -30,7 +30,7 @@ from brisk.exits.learning.predictor import PredictorSettings, distillation_loss
 from brisk.exits.learning.selection import SelectorSettings
 from brisk.exits.model_graph import ExitPoint, exit_points
 from brisk.exits.scores import Scores, find_scores
-from brisk_client.samples.digits import DigitsRecipe, digits_split, train_digits
+from brisk_bench.samples.digits import DigitsRecipe, digits_split, train_digits
 from support.exits.cascades import graph_of
 from support.exits.losses import asymmetric_loss
 

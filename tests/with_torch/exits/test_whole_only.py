@@ -21,11 +21,7 @@ from brisk.exits.exploration import ExplorationSettings, explore_whole
 from brisk.exits.exploration.measuring import Verification
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import Aim, LearningRecord, Stage
-from brisk.exits.files.versions import (
-    learned_file,
-    make_private_folder,
-    reference_file,
-)
+from brisk.exits.files.versions import learned_file, make_private_folder, reference_file
 from brisk.exits.model_graph import read_graph
 from brisk.exits.scores import ScoreForm, Scores, agreeing, find_values
 from brisk.exits.serving.frame import ExitingFrame, find_places
@@ -33,7 +29,7 @@ from brisk.runtime.early_exit.audit_process import Models
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from brisk.runtime.early_exit.sampling import write_samples
 from brisk.settings import Tolerance, tolerance
-from brisk_client.samples.writer import GraphWriter
+from brisk_bench.samples.writer import GraphWriter
 from support.exits.cascades import CLASSES, graph_of, images, network
 
 COSINE = tolerance("cosine 0.98")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks.cold.results import all_checks
+from brisk_bench.cold.results import all_checks
 
 
 def _row(model: str, engine: str, first_ms: float, **more: Any) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from brisk_client.benchmarks.cold import plot_parts
-from brisk_client.report import Report
+from brisk_bench.cold import plot_parts
+from brisk_bench.harness.report import Report
 
 FIRST_MS = {"brisk": 10.0, "brisk unprepared": 20.0, "onnxruntime": 80.0}
 

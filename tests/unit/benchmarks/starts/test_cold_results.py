@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from brisk_client.benchmarks.cold.measure import EngineSamples
-from brisk_client.benchmarks.cold.results import all_checks, rows_of, speedup
-from brisk_client.benchmarks.cold.zygote import ColdSample
+from brisk_bench.cold.measure import EngineSamples
+from brisk_bench.cold.results import all_checks, rows_of, speedup
+from brisk_bench.cold.zygote import ColdSample
 
 
 def _samples(firsts_s: list[float], warm_s: float = 0.1) -> EngineSamples:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brisk_client.benchmarks.load_beside import Windows, add_results
-from brisk_client.report import Report
+from brisk_bench.harness.report import Report
+from brisk_bench.load_beside import Windows, add_results
 
 
 def _report(alone_s: list[float], beside_s: list[float], loads_s: list[float]) -> Report:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from brisk_client.benchmarks import chain, sourcing, streamed
-from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
-from brisk_client.benchmarks.sourcing import levels, places, travels, tuned
-from brisk_client.report import REASON, Report
+from brisk_bench import chain, sourcing, streamed
+from brisk_bench.cold.page_cache import cached_bytes
+from brisk_bench.harness.command_line import UnusableArgumentError
+from brisk_bench.harness.report import REASON, Report
+from brisk_bench.sourcing import levels, travels, tuned
 
 
 def report(rows: list[dict[str, Any]]) -> Report:
@@ -142,4 +143,4 @@ def test_bytes_in_the_page_cache_are_counted(tmp_path: Path) -> None:
     empty.touch()
     file.write_bytes(os.urandom(1_000_001))
     file.read_bytes()
-    assert places.cached_bytes([empty, file]) == 1_000_001
+    assert cached_bytes([empty, file]) == 1_000_001

@@ -11,8 +11,8 @@ import pytest
 
 from brisk.protocol.records import Span
 from brisk.runtime.requests import tracing
-from brisk_client.benchmarks.cold import served_parts
-from brisk_client.benchmarks.cold.served_parts import (
+from brisk_bench.cold import served_parts
+from brisk_bench.cold.served_parts import (
     Parts,
     UnknownPartsError,
     noting,

@@ -9,16 +9,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from brisk_client.benchmarks.siblings import (
-    ALONE,
-    BARE,
-    BARE_OWN,
-    SHARED,
-    Starts,
-    add_checks,
-    write_sibling,
-)
-from brisk_client.report import Report
+from brisk_bench.harness.report import Report
+from brisk_bench.siblings import ALONE, BARE, BARE_OWN, SHARED, Starts, add_checks, write_sibling
 from support.models.segment_models import info, save
 
 

@@ -12,7 +12,7 @@ from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import ExitPoint, exit_points, spread
 from brisk.exits.scores import ScoreForm, Tail, find_scores
 from brisk.segments.model.graph_names import live_values
-from brisk_client.samples.writer import GraphWriter
+from brisk_bench.samples.writer import GraphWriter
 from support.exits.cascades import graph_of, images, network, served
 
 

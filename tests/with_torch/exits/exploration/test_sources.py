@@ -14,7 +14,7 @@ from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.data.outliers import KEPT, LEARNED, make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.sources import Sources, marks
-from brisk_client.samples.digits import digits_split
+from brisk_bench.samples.digits import digits_split
 from support.exits.adapted import Adapted
 
 COPIES = 6

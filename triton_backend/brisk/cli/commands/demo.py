@@ -43,7 +43,7 @@ def demo(
     from brisk.triton.backend_directory import assemble
     from brisk.triton.launch import TritonServer
     from brisk.triton.locate import locate_server
-    from brisk_client.demo import show_samples
+    from brisk_bench.demo import show_samples
 
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell may have SIGINT ignored
         signal.signal(number, signal.default_int_handler)

@@ -1,14 +1,9 @@
-"""``brisk bench`` and ``brisk workload``, which ``brisk_client`` does.
-
-A benchmark is a module or package of ``brisk_client.benchmarks`` with
-``main(arguments) -> int``, which reads its options and gives the status.
-"""
+"""``brisk bench``, which runs a command of ``brisk_bench``, and ``brisk workload``, which has
+``brisk_client`` send its requests."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,22 +14,8 @@ from brisk.errors import InvalidConfigurationError, UnavailableError
 if TYPE_CHECKING:
     from brisk_client.workload.description import Workload
 
-PACKAGE = "brisk_client.benchmarks"
-
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 """Everything behind the name is the benchmark's own, ``--help`` too."""
-
-
-def benchmark_names() -> list[str]:
-    """The modules and packages of ``brisk_client.benchmarks`` with a ``main``; imports none."""
-    if find_spec("brisk_client") is None or (package := find_spec(PACKAGE)) is None:
-        return []
-    files = {
-        file.parent.name if file.name == "__init__.py" else file.stem: file
-        for folder in package.submodule_search_locations or ()
-        for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*/__init__.py"))
-    }
-    return sorted(name for name, file in files.items() if "\ndef main(" in file.read_text())
 
 
 def bench(
@@ -49,16 +30,17 @@ def bench(
     `brisk bench` lists the names, `brisk bench NAME --help` a benchmark's own options. The exit
     status is 0 where everything that the benchmark expects holds.
     """
-    names = benchmark_names()
+    from brisk_bench import COMMANDS, main_of
+
+    names = sorted(COMMANDS)
     if name in ("", "--help"):
         print("\n".join(names) if not name else context.get_help())
         return
     if name not in names:
         raise InvalidConfigurationError(
-            f"there is no benchmark '{name}'; there are: {', '.join(names) or 'none'}"
+            f"there is no benchmark '{name}'; there are: {', '.join(names)}"
         )
-    module = importlib.import_module(f"{PACKAGE}.{name}")
-    raise typer.Exit(module.main(context.args))
+    raise typer.Exit(main_of(name)(context.args))
 
 
 def workload(
@@ -94,10 +76,10 @@ def workload(
     """
     from rich.console import Console
 
-    from brisk_client.report import show, write_json
+    from brisk_bench.harness.report import show, write_json
+    from brisk_bench.workload_report import plot_run, run_progress, summarise_run
     from brisk_client.workload.description import WorkloadFailedError
     from brisk_client.workload.runner import run_workload
-    from brisk_client.workload.summary import plot_run, run_progress, summarise_run
 
     wanted = _read(file, seconds, model or [])
     try:

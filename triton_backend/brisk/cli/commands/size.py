@@ -21,7 +21,7 @@ from brisk.telemetry.observer import observe_all
 if TYPE_CHECKING:
     import numpy as np
 
-    from brisk_client.benchmarks.harness.served_server import BenchmarkServer
+    from brisk_bench.harness.served_server import BenchmarkServer
     from brisk_client.inference import InferenceClient
 
 FEWEST_REQUESTS = 20
@@ -69,7 +69,7 @@ def size(
     `$BRISK_THREADS` are those of the shell, and what is prepared stays. Exit status 1 where an
     entry could not be loaded.
     """
-    from brisk_client.benchmarks.harness.served_server import benchmark_server
+    from brisk_bench.harness.served_server import benchmark_server
     from brisk_client.inference import InferenceClient, Transport
 
     shapes = dict(map(_shape, shape or ()))
@@ -159,7 +159,7 @@ def _shape(text: str) -> tuple[str, list[int]]:
 
 def _settled_mib(server: BenchmarkServer) -> float:
     """Of all processes; what several share counts once (proportional set sizes)."""
-    from brisk_client.benchmarks.density.memory import settled_memory
+    from brisk_bench.density.memory import settled_memory
 
     return sum(each.pss_bytes for each in settled_memory(server.place.base)) / 2**20
 

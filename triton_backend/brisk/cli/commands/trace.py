@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from brisk.stub.runtime_client.client import RuntimeClient
-    from brisk_client.benchmarks.engines.model_inputs import GivenInputs
+    from brisk_bench.engines.model_inputs import GivenInputs
     from brisk_client.inference import InferenceClient
 
 CLIENT = "client"
@@ -126,8 +126,8 @@ def _check_inputs(data: Path | None, shapes: Sequence[str]) -> None:
 
 def _given_inputs(data: Path | None, shapes: Sequence[str]) -> GivenInputs:
     """The inputs that ``--data`` and ``--shape`` give. Raises InvalidConfigurationError."""
-    from brisk_client.benchmarks.engines.model_inputs import read_given
-    from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+    from brisk_bench.engines.model_inputs import read_given
+    from brisk_bench.harness.command_line import UnusableArgumentError
 
     texts = [":shape=".join(text.rsplit("=", 1)) for text in shapes]
     try:
@@ -198,8 +198,8 @@ def _ask(
 def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> list[ProcessSpans]:
     """In a runtime of this command's own, asked through the same code as in Triton's stub."""
     from brisk.stub.runtime_client.client import RuntimeClient
-    from brisk_client.benchmarks.engines.model_inputs import make_inputs
-    from brisk_client.benchmarks.harness.command_line import UnusableArgumentError
+    from brisk_bench.engines.model_inputs import make_inputs
+    from brisk_bench.harness.command_line import UnusableArgumentError
 
     file = model_file(path).resolve()
     try:
@@ -242,7 +242,7 @@ def _own_runtime(device: str) -> Iterator[RuntimePaths]:
 
 def _ask_runtime(runtime: RuntimeClient, inputs: Mapping[str, np.ndarray], job_class: str) -> None:
     from brisk.protocol.datatypes import BY_ELEMENT_NAME, serialize_strings
-    from brisk_client.benchmarks.harness.timed_reply import TimedReply
+    from brisk_bench.harness.timed_reply import TimedReply
 
     forms, contents = [], []
     for name, array in inputs.items():

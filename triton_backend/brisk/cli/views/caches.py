@@ -26,7 +26,7 @@ from brisk.protocol.status import ModelStatus
 from brisk.telemetry.observer import observe_all
 
 if TYPE_CHECKING:
-    from brisk_client.benchmarks.exits.runs import Version
+    from brisk_bench.exits.runs import Version
 
 
 def bars(console: Console) -> progress.Progress:
@@ -150,7 +150,7 @@ def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path)
     package, which measures and draws, is not there.
     """
     try:
-        from brisk_client.benchmarks.exits.runs import ExitBench, Version, plot_sides
+        from brisk_bench.exits.runs import ExitBench, Version, plot_sides
     except ImportError as error:
         raise InvalidConfigurationError(f"--plot needs the client's package: {error}") from error
     path = reference_file(model_file)

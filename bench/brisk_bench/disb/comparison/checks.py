@@ -1,0 +1,140 @@
+"""What the workloads' rows have to show, and what they are held against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from brisk_bench.disb.comparison.sampling import round_ratio
+from brisk_bench.disb.plan import CONFINED, DEFAULT_POLICY, TRITON
+from brisk_bench.disb.workloads import REAL
+from brisk_bench.harness.report import REASON, Report, check_limit
+
+ROUND, TRIAL = "round", "trial"
+"""Values of the column ``stage``: of one run of a round, and of a short run of Triton's that only
+decides which of its settings takes part. The rows of what all rounds say have no stage."""
+
+MEAN_LIMIT, P99_LIMIT = 1.02, 1.10
+"""Of the default policy's real-time latency over that alone."""
+
+SHARES = {"A": 0.9, "B": 0.9, "C": 0.9, "D": 0.75, "E": 0.75, REAL: 0.9}
+"""Least overall throughput of the default policy over that of ``shared`` (REEF, figure 11)."""
+
+BASELINE_GAIN = {"C": 3.0, "D": 3.0}
+"""The p99 of Triton's best setting over the default policy's, at least; 1 elsewhere."""
+
+SEVERAL = 2.0
+"""Overall throughput over that alone, at least, on ROOMY (REEF: 3 to 7.7)."""
+
+ROOMY = ("E", REAL)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A workload's rows of what all rounds say, by side. ``sides``: all that took part.
+    ``lacking``: why there is no figure; empty where there is.
+    """
+
+    name: str
+    rows: Mapping[str, Mapping[str, Any]]
+    sides: Sequence[str]
+    lacking: str
+
+    def value(self, side: str, column: str) -> float | str:
+        if self.lacking:
+            return self.lacking
+        found = self.rows[side][column]
+        return f"no {column} of {side}" if found is None else found
+
+    def tails(self, side: str, base: str) -> float | str:
+        """Real-time p99 over that of another side, or what one of them lacks."""
+        own, other = self.value(side, "p99_ms"), self.value(base, "p99_ms")
+        if isinstance(own, str) or isinstance(other, str):
+            return own if isinstance(own, str) else str(other)
+        return own / other
+
+    def rounds(self, side: str, base: str, column: str) -> float | str:
+        """The median over rounds of a side's value over another's."""
+        if self.lacking:
+            return self.lacking
+        own, other = self.rows[side][column], self.rows[base][column]
+        found = round_ratio(own, other)
+        return f"{base} has none" if found is None else found
+
+    def best_of_triton(self) -> str:
+        """The setting with the least real-time p99 of those that took part; see ``best_row``."""
+        theirs = [side for side in self.sides if side.startswith(TRITON)]
+        if self.lacking or not theirs:
+            return next(iter(theirs), "")
+        return str(best_row([self.rows[side] for side in theirs])["side"])
+
+    def confined(self) -> str:
+        """Triton's side that confines best-effort work; empty where none took part."""
+        return next((side for side in self.sides if side.endswith(CONFINED)), "")
+
+
+def best_row(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The row of least p99; one with too few requests for a p99, where its p90 is the least: it
+    may be the best one, and what is compared with it says so. Precondition: there are rows.
+    """
+    quickest = min(rows, key=lambda row: row["p90_ms"])
+    told = [row for row in rows if not isinstance(row["p99_ms"], str)]
+    if isinstance(quickest["p99_ms"], str) or not told:
+        return quickest
+    return min(told, key=lambda row: row["p99_ms"])
+
+
+def best_trial(trials: Mapping[str, Mapping[str, Any]]) -> str:
+    """The side with the least p90 of its short run; one without a request only where all are."""
+    return min(trials, key=lambda side: trials[side].get("p90_ms", math.inf))
+
+
+def add_checks(report: Report) -> None:
+    """Checks of what the rows of ``report`` cover.
+
+    All of a workload whose machine was not quiet say so instead of a figure, and do not hold.
+    """
+    for compared in _workloads(report.rows):
+        if DEFAULT_POLICY in compared.sides:
+            _judge(report, compared)
+
+
+def _workloads(rows: Sequence[Mapping[str, Any]]) -> list[_Compared]:
+    found = []
+    for name in dict.fromkeys(row["workload"] for row in rows if "workload" in row):
+        own = [row for row in rows if row.get("workload") == name]
+        summaries = {row["side"]: row for row in own if "side" in row and "stage" not in row}
+        sides = dict.fromkeys(
+            row["side"] for row in own if row.get("stage", ROUND) == ROUND and "side" in row
+        )
+        lacking = next((str(row[REASON]) for row in own if REASON in row), "")
+        found.append(_Compared(name, summaries, list(sides), lacking))
+    return found
+
+
+def _judge(report: Report, compared: _Compared) -> None:
+    def check(name: str, value: float | str, comparison: str, limit: float) -> None:
+        label = f"{compared.name}: {name}"
+        report.checks.append(check_limit(label, value, comparison, limit, 3))
+
+    ours = DEFAULT_POLICY
+    check("real-time mean / RT-only", compared.value(ours, "mean_ratio"), "<=", MEAN_LIMIT)
+    check("real-time p99 / RT-only", compared.value(ours, "p99_ratio"), "<=", P99_LIMIT)
+    if "shared" in compared.sides:
+        share = compared.rounds(ours, "shared", "round_per_s")
+        check("throughput / shared", share, ">=", SHARES[compared.name])
+    if compared.name in ROOMY:
+        check("throughput / RT-only", compared.value(ours, "throughput_ratio"), ">=", SEVERAL)
+    if best := compared.best_of_triton():
+        gain = BASELINE_GAIN.get(compared.name, 1.0)
+        name = "real-time p99 of Triton's best setting / ours"
+        check(name, compared.tails(best, ours), ">=", gain)
+        share = compared.rounds(ours, best, "round_per_s")
+        check("throughput / that of Triton's best setting", share, ">=", 1.0)
+    if confined := compared.confined():
+        share = compared.rounds(ours, confined, "round_per_s")
+        check(f"throughput / that of {TRITON} {CONFINED}", share, ">=", 1.0)
+    if best and not compared.lacking:
+        report.notes.append(f"{compared.name}: Triton's best setting is '{best}'")

@@ -1,0 +1,152 @@
+"""Whether interrupted runs give the answers of undisturbed ones, bit by bit."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from brisk_bench.disb.networks import NETWORKS, build_bert, build_densenet
+from brisk_bench.disb.plan import DEFAULT_POLICY, Plan
+from brisk_bench.disb.sides import (
+    SUFFIXES,
+    brisk_server,
+    entry_name,
+    runtime_variables,
+    save_models,
+    write_brisk,
+)
+from brisk_bench.disb.wire import (
+    ProbedModel,
+    counting_interruptions,
+    input_of,
+    interrupt,
+    probed_runtime,
+)
+from brisk_bench.harness.report import Check, Report, check_limit
+from brisk_bench.harness.served_server import BenchmarkServer
+from brisk_bench.harness.surroundings import wait_until_settled
+from brisk_client.inference import InferenceClient, Transport
+
+SETTLING_RUNS = 20
+"""Until a worker has chosen its number of threads."""
+
+INTERRUPTED_CLASSES = ("besteffort", "normal")
+
+LATEST_MOMENT = 0.75
+"""Of the time of a run alone: a request takes a while from its sending to the worker."""
+
+MOST_ATTEMPTS = 10
+"""Times the interruptions wanted: some requests come when the run has just ended, the policy lets
+some runs go on beside them, and on a busy machine both are frequent."""
+
+LEAST_SHARE = 0.95
+"""Of the interruptions stated, that must have happened."""
+
+
+def check_points(report: Report, points: int, threads: int) -> None:
+    """``points`` interruptions at random moments at the wire, half of each interrupted class."""
+    models = {"urgent": build_densenet(8, (1, 1, 1, 1)), "background": build_bert(128, 32, 64)}
+    variables = runtime_variables(DEFAULT_POLICY, threads)
+    each = points // len(INTERRUPTED_CLASSES)
+    with probed_runtime(models, variables) as probed:
+        probed["urgent"].settle("realtime", SETTLING_RUNS)
+        for job_class in INTERRUPTED_CLASSES:
+            found = _interrupt(probed, job_class, each)
+            add_outcome(report, f"{job_class} runs", found, each)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``attempts``: runs beside which a real-time request was sent. ``interrupted``: those that
+    the workers say were parked, stopped or held for it. ``wrong``: answers, of all attempts, that
+    differ from the undisturbed one's.
+    """
+
+    attempts: int
+    interrupted: int
+    wrong: int
+
+
+def add_outcome(report: Report, what: str, found: Outcome, stated: int) -> None:
+    """Checks that no answer differs and that what was ``stated`` to be interrupted really was."""
+    least = round(LEAST_SHARE * stated)
+    name = f"{what} that were really interrupted, of {stated}"
+    report.checks.append(check_limit(name, found.interrupted, ">=", least))
+    name = f"answers of {found.attempts} {what} that differ, {found.interrupted} interrupted"
+    report.checks.append(Check(name, found.wrong, "0", found.wrong == 0))
+
+
+def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -> Outcome:
+    """Until ``points`` runs were really interrupted, within MOST_ATTEMPTS times as many."""
+    urgent, background = probed["urgent"], probed["background"]
+    source = random.Random(0)
+    expected = background.settle(job_class, SETTLING_RUNS)
+    alone_s = min(background.ask(job_class).total_ns for _ in range(SETTLING_RUNS)) / 1e9
+    attempts = interrupted = wrong = 0
+    with counting_interruptions(background.place) as has_more:
+        while interrupted < points and attempts < MOST_ATTEMPTS * points:
+            moment_s = source.random() * LATEST_MOMENT * alone_s
+            _, run = interrupt(urgent, background, job_class, moment_s)
+            wrong += run.outputs != expected.outputs
+            interrupted += has_more()
+            attempts += 1
+    return Outcome(attempts, interrupted, wrong)
+
+
+def check_served(report: Report, plan: Plan) -> None:
+    """Best-effort answers of each network through Triton, beside a real-time client."""
+    with tempfile.TemporaryDirectory(prefix="brisk-equality-") as folder:
+        models = {name: NETWORKS[name].build() for name in plan.networks}
+        files = save_models(Path(folder) / "models", models)
+        repository = Path(folder) / "repository"
+        write_brisk(repository, files, [(n, each) for n in plan.networks for each in SUFFIXES])
+        with brisk_server(repository, DEFAULT_POLICY, plan.threads) as server:
+            for name, model in models.items():
+                found = _beside_requests(server, name, input_of(model), plan.served_requests)
+                add_outcome(report, f"{name} runs through Triton", found, plan.served_requests)
+
+
+def _beside_requests(
+    server: BenchmarkServer, name: str, value: np.ndarray, requests: int
+) -> Outcome:
+    url, inputs = server.grpc, {"x": value}
+    urgent, background = entry_name(name, "realtime"), entry_name(name, "besteffort")
+    ended = threading.Event()
+
+    def interrupt() -> None:
+        with InferenceClient(url, Transport.GRPC) as client:
+            while not ended.is_set():
+                begun_s = time.monotonic()
+                client.infer(urgent, inputs)
+                # Without pauses nothing else would run; in longer ones, runs as long as these
+                # would begin and end.
+                ended.wait((time.monotonic() - begun_s) / 2)
+
+    with InferenceClient(url, Transport.GRPC) as client:
+        for entry, job_class in ((urgent, "realtime"), (background, "besteffort")):
+            client.infer(entry, inputs)
+            wait_until_settled(server.place, entry, job_class)
+        for _ in range(SETTLING_RUNS):
+            expected = client.infer(background, inputs)["y"]
+            client.infer(urgent, inputs)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        try:
+            with counting_interruptions(server.place) as has_more:
+                answers: list[np.ndarray] = []
+                interrupted = 0
+                while interrupted < requests and len(answers) < MOST_ATTEMPTS * requests:
+                    answers.append(client.infer(background, inputs)["y"])
+                    interrupted += has_more()
+        finally:
+            ended.set()
+            thread.join()
+    wrong = sum(answer.tobytes() != expected.tobytes() for answer in answers)
+    return Outcome(len(answers), interrupted, wrong)

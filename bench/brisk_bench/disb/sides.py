@@ -1,0 +1,165 @@
+"""Servers of what is compared, with their entries."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx
+
+from brisk_bench.disb.networks import NETWORKS
+from brisk_bench.disb.plan import (
+    DEADLINE,
+    DEFAULT_POLICY,
+    PYTHON,
+    RT_ONLY,
+    TRITON,
+    Plan,
+    TritonSetting,
+)
+from brisk_bench.disb.workloads import due_before_the_next, realtime_only
+from brisk_bench.harness.peer_backends import ONNXRUNTIME
+from brisk_bench.harness.served_entries import (
+    ONNXRUNTIME_MODEL,
+    described,
+    parameter,
+    signature_of,
+    write_brisk_entry,
+)
+from brisk_bench.harness.served_server import WITHOUT_COMPLETION, BenchmarkServer, benchmark_server
+from brisk_client.workload.description import Workload
+
+PEER_PARAMETERS = {"inter_op_thread_count": "1", "session.intra_op.allow_spinning": "0"}
+"""Of entries of Triton's C++ backend: what the Python backend's entries set, too."""
+
+SUFFIXES = {"realtime": "rt", "besteffort": "be"}
+
+Wanted = Sequence[tuple[str, str]]
+"""Entries: network and class of each."""
+
+
+def save_models(folder: Path, models: Mapping[str, onnx.ModelProto]) -> dict[str, Path]:
+    """Their files in the new ``folder``, by name."""
+    folder.mkdir(parents=True)
+    files = {name: folder / f"{name}.onnx" for name in models}
+    for name, model in models.items():
+        onnx.save(model, files[name])
+    return files
+
+
+def entry_name(network: str, job_class: str) -> str:
+    return f"{network}_{SUFFIXES[job_class]}"
+
+
+def write_brisk(repository: Path, files: Mapping[str, Path], wanted: Wanted) -> None:
+    """Entries of Brisk's for ``wanted``, whose class is the entry's default."""
+    for name, job_class in wanted:
+        parameters = {"brisk_class": job_class}
+        write_brisk_entry(repository, files[name], entry_name(name, job_class), parameters)
+
+
+def write_triton(
+    repository: Path,
+    files: Mapping[str, Path],
+    wanted: Wanted,
+    setting: TritonSetting,
+    cores: int,
+) -> None:
+    """Entries of a backend of Triton's own for ``wanted``, as ``setting`` says.
+
+    An entry for each class, as the rate limiter's priorities are an entry's.
+    """
+    for name, job_class in wanted:
+        folder = repository / entry_name(name, job_class) / "1"
+        folder.mkdir(parents=True)
+        file = files[name].resolve()
+        threads = 1 if job_class in setting.one_threaded else cores
+        text = f'backend: "{setting.backend}"\nmax_batch_size: 0\n'
+        text += setting.instance_group(job_class)
+        if setting.backend == PYTHON:
+            source = ONNXRUNTIME_MODEL.format(file=str(file), threads=threads)
+            (folder / "model.py").write_text(source.lstrip())
+        else:
+            (folder / "model.onnx").symlink_to(file)
+            values = {**PEER_PARAMETERS, "intra_op_thread_count": str(threads)}
+            text += "".join(parameter(*each) for each in values.items())
+        text += described(signature_of(file))
+        (folder.parent / "config.pbtxt").write_text(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One competitor with its running server."""
+
+    name: str
+    server: BenchmarkServer
+
+    def fit(self, workload: Workload) -> Workload:
+        """The workload as this side is asked it: an entry for each network and class."""
+        if self.name == RT_ONLY:
+            workload = realtime_only(workload)
+        if self.name == DEADLINE:
+            workload = due_before_the_next(workload)
+        tasks = tuple(
+            replace(t, model=entry_name(t.model, t.job_class or "realtime"))
+            for t in workload.tasks
+        )
+        return replace(workload, tasks=tasks)
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.name.startswith(TRITON)
+
+
+@contextlib.contextmanager
+def running_sides(plan: Plan, wanted: Wanted) -> Iterator[list[Side]]:
+    """A server for each policy among the plan's sides (RT_ONLY shares the default policy's), and
+    for each of its settings of Triton's. Servers that nobody asks sleep.
+
+    ``wanted``: networks and classes that they have to serve. Raises ServerFailedError where one
+    does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="brisk-disb-") as folder, contextlib.ExitStack() as on:
+        root = Path(folder)
+        models = {name: network.build() for name, network in NETWORKS.items()}
+        files = save_models(root / "models", models)
+        write_brisk(root / "brisk", files, wanted)
+        servers: dict[str, BenchmarkServer] = {}
+        sides = []
+        for name in plan.sides:
+            if name != TRITON:
+                policy = DEFAULT_POLICY if name == RT_ONLY else name
+                if policy not in servers:
+                    server = brisk_server(root / "brisk", policy, plan.threads)
+                    servers[policy] = on.enter_context(server)
+                sides.append(Side(name, servers[policy]))
+        for number, setting in enumerate(plan.settings):
+            repository = root / f"triton-{number}"
+            write_triton(repository, files, wanted, setting, plan.threads)
+            server = triton_server(repository, setting, plan)
+            sides.append(Side(setting.side, on.enter_context(server)))
+        yield sides
+
+
+def runtime_variables(policy: str, threads: int) -> dict[str, str]:
+    return {"BRISK_POLICY": policy, "BRISK_THREADS": str(threads)}
+
+
+def brisk_server(
+    repository: Path, policy: str, threads: int
+) -> contextlib.AbstractContextManager[BenchmarkServer]:
+    """A server of Brisk's that makes nothing for later starts while others are measured."""
+    variables = {**runtime_variables(policy, threads), "BRISK_ARTEFACTS": "use"}
+    return benchmark_server(repository, variables, [WITHOUT_COMPLETION])
+
+
+def triton_server(
+    repository: Path, setting: TritonSetting, plan: Plan
+) -> contextlib.AbstractContextManager[BenchmarkServer]:
+    options = [WITHOUT_COMPLETION, *setting.options()]
+    variables = {"OMP_NUM_THREADS": str(plan.threads)}
+    own = plan.peers / ONNXRUNTIME if plan.peers and setting.backend == ONNXRUNTIME else None
+    return benchmark_server(repository, variables, options, own)

@@ -1,0 +1,106 @@
+"""The model whose server is started: its file, one request, and the right answer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from brisk_bench.engines.model_inputs import NOTHING_GIVEN, GivenInputs, make_inputs
+from brisk_bench.engines.networks import MODELS, build
+from brisk_bench.engines.process import EngineUnavailableError
+from brisk_bench.engines.registry import BASE
+from brisk_bench.engines.warm import WarmEngine
+from brisk_bench.harness.command_line import UnusableArgumentError
+from brisk_bench.harness.served_entries import SAMPLES, Signature, Tensor, tensor_of
+from brisk_bench.samples.expectations import EXPECTED, read_expectations
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model, a request, and what it is to be answered. ``source``: whose answer that is."""
+
+    name: str
+    file: Path
+    inputs: Arrays
+    expected: Arrays
+    source: str
+    signature: Signature
+
+
+def case_of(named: str, given: GivenInputs = NOTHING_GIVEN) -> Case:
+    """``named``: a sample entry, or an ONNX file.
+
+    Raises UnusableArgumentError where it cannot be served, or its right answer not be had.
+    """
+    entry, file = SAMPLES / named, Path(named)
+    if (entry / EXPECTED).is_file() and not file.is_file() and not given.names():
+        known = read_expectations(entry)[-1]
+        file = entry / str(known.version) / "model.onnx"
+        return _case(named, file, known.inputs, known.outputs, "the sample's (onnx.reference)")
+    if not file.is_file():
+        found = sorted(SAMPLES.glob(f"{named}/*/model.onnx"))
+        if not found:
+            raise UnusableArgumentError(
+                f"'{named}' is no ONNX file and no generated sample of {SAMPLES.name}"
+            )
+        file = found[-1]
+    inputs = make_inputs(file, given)
+    return _case(Path(named).stem, file, inputs, _answer(file, inputs), "onnxruntime's")
+
+
+def made_case(named: str, scratch: Path) -> Case:
+    """As ``case_of``; also one of the networks of ``brisk bench cold`` that is no sample, made in
+    the folder ``scratch``."""
+    if named not in MODELS or (SAMPLES / named).is_dir() or Path(named).is_file():
+        return case_of(named)
+    file = scratch / f"{named}.onnx"
+    if not file.exists():
+        os.link(build(named, scratch / "networks").model, file)
+    return case_of(str(file))
+
+
+def _case(name: str, file: Path, inputs: Arrays, expected: Arrays, source: str) -> Case:
+    graph = onnx.load(file, load_external_data=False).graph
+    signature = (
+        [_tensor(value, inputs) for value in graph.input if value.name in inputs],
+        [_tensor(value, expected) for value in graph.output],
+    )
+    return Case(name, file.resolve(), inputs, expected, source, signature)
+
+
+def _tensor(value: onnx.ValueInfoProto, arrays: Arrays) -> Tensor:
+    try:
+        tensor = tensor_of(value)
+    except LookupError:
+        kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
+        text = f"'{value.name}' is of {kind}, which Triton has no type for"
+        raise UnusableArgumentError(text) from None
+    rank = arrays[value.name].ndim
+    if rank == 0:
+        raise UnusableArgumentError(
+            f"'{value.name}' is a scalar, which a complete configuration cannot describe"
+        )
+    return tensor if tensor.dims else Tensor(value.name, tensor.datatype, [-1] * rank)
+
+
+def _answer(file: Path, inputs: Arrays) -> dict[str, np.ndarray]:
+    """ONNX Runtime's, computed in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="brisk-start-answer-") as folder:
+        np.savez(Path(folder) / "inputs.npz", **inputs)
+        try:
+            with WarmEngine(BASE, file, 1, Path(folder)) as engine:
+                answers = engine.outputs()
+        except EngineUnavailableError as error:
+            raise UnusableArgumentError(
+                f"no right answer of {file.name}: onnxruntime cannot run it: {error}"
+            ) from error
+    graph = onnx.load(file, load_external_data=False).graph
+    return dict(zip([each.name for each in graph.output], answers, strict=True))

@@ -1,0 +1,276 @@
+"""The engines that are measured in process: the same steps for every one, from file to answers."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from brisk_bench.engines.process import EngineUnavailableError, run_apart
+
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+
+Infer: TypeAlias = Callable[[Arrays], "list[Any]"]
+"""One inference: inputs by name, outputs in the model's order, all numpy arrays."""
+
+BASE = "onnxruntime"
+"""What every engine is compared with: ONNX Runtime at its defaults."""
+
+BRISK, UNPREPARED = "brisk", "brisk unprepared"
+"""From what Brisk has prepared, and straight from the ONNX file."""
+
+PREPARED_PEERS = ("onnxruntime prepared", "onnxruntime prepared without packing")
+"""ONNX Runtime prepared by its own means; for each model the one that starts sooner counts."""
+
+BARE_PEERS = (BASE, "onnxruntime unoptimised")
+"""ONNX Runtime from the bare file; for each model the one that starts sooner counts."""
+
+SPINNING = "onnxruntime spinning"
+"""Its default of idle threads that wait actively for the next operator."""
+
+TORCH = "torch eager"
+"""The same network written in torch, where it is, with weights of its own: other answers."""
+
+PREPARED_MODEL, PREPARED_WEIGHTS = "model.onnx", "model.weights"
+"""The files of a model that ONNX Runtime has prepared."""
+
+
+def _stay() -> None:
+    """Nothing goes on in the background."""
+
+
+_ONNXRUNTIME, _OPENVINO, _TORCH = (
+    partial(importlib.import_module, name)
+    for name in ("onnxruntime", "openvino", "brisk_bench.engines.eager")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model that can run. ``settle`` returns when nothing goes on in the background any more
+    and each inference is as fast as it will be."""
+
+    infer: Infer
+    settle: Callable[[], None] = _stay
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """``open`` takes the model, what ``prepare`` made of it (None: nothing), and threads.
+
+    ``prepare`` makes ahead of time, in a folder, what is kept between starts; both raise whatever
+    the engine does where they cannot. ``imports``: all that a server has imported before any model
+    comes; computes nothing, as processes are forked then. ``as_it_comes``: it goes without the
+    allocator's settings and the memory of all others.
+    """
+
+    open: Callable[[Path, Path | None, int], Opened]
+    prepare: Callable[[Path, Path, int], Path] | None = None
+    imports: Callable[[], object] = _ONNXRUNTIME
+    as_it_comes: bool = False
+
+
+# Brisk, as its runtime starts models: segments that ONNX Runtime computes.
+
+
+def import_brisk() -> None:
+    from brisk.runtime.ready import import_everything
+    from brisk.runtime.sessions.open_session import import_what_files_need
+
+    import_everything("cpu")
+    import_what_files_need()
+
+
+def prepare_brisk(model: Path, folder: Path, threads: int) -> Path:
+    """In the cache directory, not in ``folder``; what is there already is used."""
+    from brisk.segments.prepared.form import find_prepared
+    from brisk.segments.prepared.preparation import is_prepared, prepare
+
+    if is_prepared(model, threads) and (found := find_prepared(model)) is not None:
+        return found
+    return prepare(model, threads).path
+
+
+def open_brisk(model: Path, prepared: Path | None, threads: int) -> Opened:
+    from brisk.segments.frame import run_serially
+    from brisk.segments.model.sources import BareModel
+    from brisk.segments.prepared.form import PreparedModel
+    from brisk.segments.source import Source
+    from brisk.segments.starting import start_lanes, start_segments
+
+    source: Source
+    if prepared is not None:
+        source = PreparedModel(prepared, model, threads)
+    else:
+        source = BareModel(model.resolve(), threads, is_awaited=True)
+        source.check()
+    starting = start_segments(source)
+    start_lanes(starting.table, threads)
+
+    def settle() -> None:
+        starting.table.wait(60.0)
+        starting.load_warm(lambda: True)
+
+    return Opened(lambda inputs: list(run_serially(starting.program, inputs).values()), settle)
+
+
+# ONNX Runtime, and its own means to prepare a model: optimised once and saved with its weights in
+# a file of their own, which a later session maps, made with optimisation off and with or without
+# packing the weights anew: which of the two starts sooner depends on the model.
+
+
+def session_options(threads: int, *, optimises: bool = True, packs: bool = True) -> Any:
+    """ONNX Runtime's defaults with so many threads; errors only in its log."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    if not optimises:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if not packs:
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    return options
+
+
+def open_session(model: Path, options: Any) -> Any:
+    """A session on the CPU."""
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+
+
+def open_onnxruntime(
+    model: Path, prepared: Path | None, threads: int, *, spins: bool = True, **settings: bool
+) -> Opened:
+    """``settings``: of ``session_options``."""
+    options = session_options(threads, **settings)
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
+    session = open_session(prepared / PREPARED_MODEL if prepared else model, options)
+    return Opened(lambda inputs: list(session.run(None, dict(inputs))))
+
+
+def prepare_onnxruntime(model: Path, folder: Path, threads: int) -> Path:
+    """A folder with PREPARED_MODEL and PREPARED_WEIGHTS; what is there already is used."""
+    import onnxruntime
+
+    target = folder / f"onnxruntime-{onnxruntime.__version__}-optimised"
+    if not target.is_dir():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".optimising-") as draft:
+            options = session_options(threads)
+            options.optimized_model_filepath = f"{draft}/{PREPARED_MODEL}"
+            where = "session.optimized_model_external_initializers"
+            options.add_session_config_entry(f"{where}_file_name", PREPARED_WEIGHTS)
+            options.add_session_config_entry(f"{where}_min_size_in_bytes", "1024")
+            open_session(model, options)
+            shutil.copytree(draft, target)
+    return target
+
+
+# OpenVINO's CPU plugin, tuned for latency, in FP32 as the others are.
+
+
+def open_openvino(model: Path, prepared: Path | None, threads: int) -> Opened:
+    """Compiles the model, or imports it from a cache that holds it compiled."""
+    import openvino
+
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
+    }
+    if prepared is not None:
+        settings |= {"CACHE_DIR": str(prepared), "CACHE_MODE": "OPTIMIZE_SPEED"}
+    compiled = openvino.Core().compile_model(str(model), "CPU", settings)
+    request = compiled.create_infer_request()
+
+    def infer(inputs: Arrays) -> list[Any]:
+        results = request.infer(dict(inputs))
+        return [results[output] for output in compiled.outputs]
+
+    return Opened(infer)
+
+
+def prepare_openvino(model: Path, folder: Path, threads: int) -> Path:
+    target = folder / f"openvino-{threads}"
+    if not target.exists():
+        target.mkdir()
+        open_openvino(model, target, threads)
+    return target
+
+
+# torch: the network as its user writes it.
+
+
+def open_torch(model: Path, prepared: Path | None, threads: int) -> Opened:
+    """Raises LookupError where this model is not written in torch."""
+    import torch
+
+    from brisk_bench.engines.eager import torch_network
+
+    torch.set_num_threads(threads)
+    network = torch_network(model, prepared)
+
+    def infer(inputs: Arrays) -> list[Any]:
+        with torch.inference_mode():
+            return [network(*[torch.from_numpy(array) for array in inputs.values()]).numpy()]
+
+    return Opened(infer)
+
+
+def prepare_torch(model: Path, folder: Path, threads: int) -> Path:
+    """Weights, to be mapped."""
+    from brisk_bench.engines.eager import save_weights
+
+    return save_weights(model, folder)
+
+
+WARM: Mapping[str, Engine] = {
+    BRISK: Engine(open_brisk),
+    BASE: Engine(partial(open_onnxruntime, spins=False)),
+    SPINNING: Engine(open_onnxruntime),
+    "openvino": Engine(open_openvino),
+    TORCH: Engine(open_torch),
+}
+"""Those whose warm inferences are measured."""
+
+_UNOPTIMISED = partial(open_onnxruntime, optimises=False)
+
+COLD: Mapping[str, Engine] = {
+    BRISK: Engine(open_brisk, prepare_brisk, import_brisk),
+    UNPREPARED: Engine(open_brisk, None, import_brisk),
+    BASE: Engine(open_onnxruntime),
+    "onnxruntime as it comes": Engine(open_onnxruntime, as_it_comes=True),
+    BARE_PEERS[1]: Engine(_UNOPTIMISED),
+    PREPARED_PEERS[0]: Engine(_UNOPTIMISED, prepare_onnxruntime),
+    PREPARED_PEERS[1]: Engine(partial(_UNOPTIMISED, packs=False), prepare_onnxruntime),
+    "openvino": Engine(open_openvino, None, _OPENVINO),
+    "openvino cached": Engine(open_openvino, prepare_openvino, _OPENVINO),
+    TORCH: Engine(open_torch, prepare_torch, _TORCH),
+}
+"""Those whose cold starts are measured, in the order in which they are shown."""
+
+
+@cache
+def optimised_apart(model: Path, folder: Path, threads: int) -> Path:
+    """``prepare_onnxruntime`` in a process of its own. Raises EngineUnavailableError."""
+    try:
+        return Path(run_apart(__name__, model, folder, threads).splitlines()[-1])
+    except EngineUnavailableError as error:
+        raise EngineUnavailableError(
+            f"onnxruntime cannot save {model.name} optimised: {error}"
+        ) from error
+
+
+if __name__ == "__main__":
+    print(prepare_onnxruntime(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

@@ -1,0 +1,286 @@
+"""Every variant of predictor at every point, and what ways of composing them come to (GATI, 7).
+
+All of the product's variants, the paper's six and two deeper ones, are trained at some
+boundaries, those that no composition would take among them. Each is measured by itself. Then
+chains that are composed of all or some of them (Fig. 24), by each objective and each α of the
+paper's score (Fig. 25), serve inputs that none of them has seen, in turns with the bare model;
+what composition expected stands beside it. Thresholds are composition's, of tuning rows, for these
+chains are compared, not promised.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from brisk.exits.cascade import Cascade
+from brisk.exits.exploration import Exploration, ExplorationSettings
+from brisk.exits.exploration.composition import CompositionProblem, composed_threshold
+from brisk.exits.exploration.settings import LookUps
+from brisk.exits.exploration.shortlist import Finalist
+from brisk.exits.guarantee.calibration import threshold_for
+from brisk.exits.heads.lookup_model import Judge
+from brisk.exits.heads.predictors import CATALOGUE
+from brisk.exits.learning.predictor import PredictorSettings
+from brisk_bench.exits.data import ExitCase
+from brisk_bench.exits.promise import look_through
+from brisk_bench.exits.runs import BARE, ExitBench, Version
+from brisk_bench.harness.report import Check, Report, check_limit
+
+POINTS = {False: 3, True: 2}
+EPOCHS = {False: 8, True: 2}
+"""By whether it has to be quick. The product's 4 to 40 epochs take an FC(1024) in front of 32,768
+numbers half an hour."""
+
+SAME = 0.05
+"""Share by which means of the same chain differ from run to run; the paper's gain of composing by
+an integer program is as much."""
+
+ALL = "all variants"
+EXACT = "least expected latency"
+FIGURE_24, FIGURE_25 = "Fig. 24", "Fig. 25"
+
+Chain = tuple[int, ...]
+
+ALPHAS = tuple(step / 10 for step in range(11))
+
+
+def measure_compositions(
+    report: Report, case: ExitCase, accuracy: float, bench: ExitBench, quick: bool
+) -> None:
+    """Rows of the variants, then of the chains."""
+    names = tuple(one.name for one in CATALOGUE)
+    settings = ExplorationSettings(
+        accuracy=accuracy,
+        points=POINTS[quick],
+        variants=names,
+        judges=(Judge.SELECTOR,),
+        look_ups=LookUps.SYNCHRONOUS,
+        jobs=2,
+        predictor=PredictorSettings(epochs=EPOCHS[quick]),
+        trains_all=True,
+    )
+    found = case.explore(settings, f"variants-{EPOCHS[quick]}")
+    report.rows += (rows := list(_variant_rows(case, found, accuracy)))
+    trained = {row["variant"] for row in rows}
+    text = f"{case.name}: variants of the product that are trained and measured"
+    report.checks.append(Check(text, len(trained), len(names), trained == set(names)))
+    chains = _chain_rows(case, found, settings, bench, quick)
+    report.rows += chains
+    report.checks += figure_checks(case.name, chains)
+
+
+def figure_checks(label: str, rows: Sequence[Mapping[str, Any]]) -> list[Check]:
+    """What the paper's figures say, of the rows' measured means."""
+    mean_ms = {row["side"]: row["mean_ms"] for row in rows}
+    ours, exact = f"{FIGURE_24}: {ALL}", f"{FIGURE_25}: {EXACT}"
+    fewer = [side for side in mean_ms if side.startswith(FIGURE_24) and side != ours]
+    greedy = [side for side in mean_ms if side.startswith(f"{FIGURE_25}: greedy")]
+    checks = []
+    for side, others in ((ours, fewer), (exact, greedy)):
+        ratio = mean_ms[side] / min(mean_ms[other] for other in others)
+        text = f"{label}, {side}: mean over that of the fastest of {len(others)} others"
+        checks.append(check_limit(text, ratio, "<=", 1 + SAME))
+    return checks
+
+
+def _variant_rows(case: ExitCase, found: Exploration, accuracy: float) -> Iterator[dict[str, Any]]:
+    """At the least threshold that keeps ``accuracy`` on tuning rows; counted on the evaluation."""
+    studied = found.studied
+    looked = look_through(studied, case.evaluation)
+    for one, seen in zip(studied.tried, looked, strict=True):
+        hits = seen.scores >= threshold_for(one.tune.scores, one.tune.right, accuracy)
+        yield {
+            "model": case.name,
+            "side": f"{one.variant}@{studied.points[one.point].position}",
+            "variant": one.variant,
+            "behind_share": found.problem.reach_s[one.point] / found.problem.total_s,
+            "right": float(seen.right.mean()),
+            "early": float(hits.mean()),
+            "agreement_of_early": float(seen.right[hits].mean()) if hits.any() else 1.0,
+            "look_up_us": one.lookup_s * 1e6,
+            "memory_kb": one.memory_bytes / 1e3,
+        }
+
+
+def composed(problem: CompositionProblem) -> dict[tuple[str, str], Chain]:
+    """Chains by figure and way; empty where composition takes none."""
+    ways: dict[tuple[str, str], Chain] = {}
+    for name, kept in variant_sets(problem).items():
+        ways[FIGURE_24, name] = compose_exactly(problem, kept)
+    ways[FIGURE_25, EXACT] = compose_exactly(problem)
+    ways[FIGURE_25, "score, best α"] = compose_by_score(problem)
+    for alpha in ALPHAS:
+        ways[FIGURE_25, f"score, α {alpha:.1f}"] = compose_with_alpha(problem, alpha)
+    for name, merit in MERITS.items():
+        ways[FIGURE_25, f"greedy by {name}"] = compose_greedily(problem, merit)
+    return ways
+
+
+def variant_sets(problem: CompositionProblem) -> dict[str, frozenset[str]]:
+    """All variants, those of one family of architectures, each alone."""
+    names = list(dict.fromkeys(one.variant for one in problem.candidates))
+    sets = {ALL: frozenset(names)}
+    for family in dict.fromkeys(map(_family, names)):
+        sets[f"{family} only"] = frozenset(name for name in names if _family(name) == family)
+    return {**sets, **{f"{name} only": frozenset({name}) for name in names}}
+
+
+def _family(variant: str) -> str:
+    """FC, Pool or Conv, however deep."""
+    return variant.partition("(")[0].rstrip("0123456789")
+
+
+def _chain_rows(
+    case: ExitCase,
+    found: Exploration,
+    settings: ExplorationSettings,
+    bench: ExitBench,
+    quick: bool,
+) -> list[dict[str, Any]]:
+    """One for each figure and way; a chain that several ways compose is run once."""
+    problem = found.problem
+    ways = composed(problem)
+    cascades = {
+        chain: _cascade(found, settings, chain) for chain in dict.fromkeys(ways.values()) if chain
+    }
+    versions = {str(chain): Version(one, True) for chain, one in cascades.items()}
+    sides = bench.measure(versions, case.evaluation, 1, quick)
+    rows = []
+    for (figure, way), chain in ways.items():
+        columns = sides[str(chain) if chain else BARE].columns(sides[BARE])
+        del columns["median_ms"]
+        expected = expect(problem, chain)
+        rows.append(
+            {
+                "model": case.name,
+                "side": f"{figure}: {way}",
+                **columns,
+                "expected_ms": expected.latency_s * 1e3,
+                "expected_agreement": expected.accuracy,
+                "exits": ", ".join(exit_.name for exit_ in cascades[chain].exits) if chain else "",
+            }
+        )
+    return rows
+
+
+def _cascade(found: Exploration, settings: ExplorationSettings, chain: Chain) -> Cascade:
+    """The chain at the thresholds at which composition has counted its hits."""
+    tried = found.studied.tried
+    thresholds = tuple(composed_threshold(tried[index], settings) for index in chain)
+    return found.studied.unproved(Finalist(True, chain, thresholds, found.problem.total_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Of a chain: mean latency (GATI, eq. 10), agreement with the base model (eq. 7), and each
+    cache's effective hit rate (eq. 5), in the chain's order."""
+
+    latency_s: float
+    accuracy: float
+    answered: tuple[float, ...]
+
+
+def expect(problem: CompositionProblem, chain: Chain) -> Expectation:
+    """Counted: an input that a cache answers is gone for all later ones.
+
+    The paper's eq. 5 subtracts the *effective* hit rate of the cache before, which gives the first
+    one's hits back to the third; eq. 7 and 10 need all earlier hits subtracted to sum to one.
+    """
+    waiting = np.ones(problem.outcomes.hits.shape[1], bool)
+    latency_s, wrong = problem.total_s, 0.0
+    answered = []
+    for index in chain:
+        candidate = problem.candidates[index]
+        hits = problem.outcomes.hits[index] & waiting
+        end_s = problem.reach_s[candidate.point] + candidate.lookup_s
+        latency_s += float(waiting.mean()) * candidate.burden_s
+        latency_s += float(hits.mean()) * (end_s - problem.total_s)
+        wrong += float((hits & ~problem.outcomes.right[index]).mean())
+        answered.append(float(hits.mean()))
+        waiting &= ~hits
+    return Expectation(latency_s, 1 - wrong, tuple(answered))
+
+
+def all_chains(problem: CompositionProblem) -> Iterator[Chain]:
+    """Every choice of at most one candidate a point that fits."""
+    at_point: list[list[int | None]] = [[None] for _ in problem.reach_s]
+    for index, candidate in enumerate(problem.candidates):
+        at_point[candidate.point].append(index)
+    for choice in itertools.product(*at_point):
+        chain = tuple(index for index in choice if index is not None)
+        if problem.fits(chain):
+            yield chain
+
+
+def _fastest(problem: CompositionProblem, chains: Iterator[Chain]) -> Chain:
+    """Of those that keep the accuracy; none where all are slower than the model."""
+    expected = ((expect(problem, chain), chain) for chain in chains)
+    accurate = [
+        (one.latency_s, chain) for one, chain in expected if one.accuracy >= problem.accuracy
+    ]
+    return min(accurate, default=(problem.total_s, ()))[1]
+
+
+def compose_exactly(problem: CompositionProblem, kept: frozenset[str] | None = None) -> Chain:
+    """The chain of least mean latency (eq. 10) under eq. 7, 8 and 9, by trying all.
+
+    ``kept``: variants that it may have; None: any.
+    """
+    chains = all_chains(problem)
+    if kept is not None:
+        of = [one.variant for one in problem.candidates]
+        chains = (chain for chain in chains if kept.issuperset(of[index] for index in chain))
+    return _fastest(problem, chains)
+
+
+def latency_gain(problem: CompositionProblem, index: int) -> float:
+    """The whole model's time over the time to a hit at the candidate (eq. 1, 12)."""
+    candidate = problem.candidates[index]
+    return problem.total_s / (problem.reach_s[candidate.point] + candidate.lookup_s)
+
+
+def hit_rate(problem: CompositionProblem, index: int) -> float:
+    return problem.candidates[index].hit_rate
+
+
+Merit = Callable[[CompositionProblem, int], float]
+
+MERITS: dict[str, Merit] = {"latency gain": latency_gain, "hit rate": hit_rate}
+
+
+def accurate_candidates(problem: CompositionProblem) -> frozenset[int]:
+    """Those that pass the accuracy filter (eq. 11)."""
+    accuracies = (candidate.accuracy for candidate in problem.candidates)
+    return frozenset(i for i, accuracy in enumerate(accuracies) if accuracy >= problem.accuracy)
+
+
+def compose_with_alpha(problem: CompositionProblem, alpha: float) -> Chain:
+    """The chain of greatest summed score α·H + (1 - α)·LG (eq. 13, 14) under eq. 8, 9, 11."""
+    eligible = accurate_candidates(problem)
+    scores = [
+        alpha * hit_rate(problem, index) + (1 - alpha) * latency_gain(problem, index)
+        for index in range(len(problem.candidates))
+    ]
+    chains = (chain for chain in all_chains(problem) if eligible.issuperset(chain))
+    return max(chains, key=lambda chain: sum(scores[index] for index in chain))
+
+
+def compose_by_score(problem: CompositionProblem) -> Chain:
+    """The fastest of what any α composes, where that keeps eq. 7 (A.1.2)."""
+    swept = ((), *(compose_with_alpha(problem, alpha) for alpha in ALPHAS))
+    return _fastest(problem, iter(swept))
+
+
+def compose_greedily(problem: CompositionProblem, merit: Merit) -> Chain:
+    """Take the candidate of greatest merit that still fits, again and again (A.2.1)."""
+    chain: Chain = ()
+    for index in sorted(accurate_candidates(problem), key=lambda i: (-merit(problem, i), i)):
+        longer = sorted([*chain, index], key=lambda index: problem.candidates[index].point)
+        if problem.fits(longer):
+            chain = tuple(longer)
+    return chain

@@ -1,0 +1,264 @@
+"""`brisk bench exits_learned`: early answers that nobody has trained, through a real Triton.
+
+One server has a classifier twice: an entry with the one line `brisk_accuracy`, and one without. A
+client asks the first at a steady rate, inputs in a random order, each once while they last. Told
+is when samples were enough, when the first early answer came, and what the real-time requests of a
+third entry cost while the server learned, over before. Then inputs that were not sent so far are
+asked of both entries in turns: latency, agreement, share of early answers. Where nothing pays, the
+reason is told, and that costs nothing then.
+
+The model is the ResNet-50 on Fashion-MNIST of `brisk bench exits` (`--fashion`), or any other with
+its inputs: `--model FILE --data FILE.npz`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from brisk.errors import InvalidConfigurationError
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.protocol.status import ModelStatus
+from brisk.telemetry.observer import Observer
+from brisk_bench.exits.data import FASHION, fashion_case
+from brisk_bench.harness.command_line import benchmark_parser, deliver
+from brisk_bench.harness.machine import new_report
+from brisk_bench.harness.report import Check, Report, check_limit, check_tail_ratio
+from brisk_bench.harness.served_entries import place_model, sample_file
+from brisk_bench.harness.served_server import benchmark_server
+from brisk_bench.harness.tails import tail_or_shortage
+from brisk_client.inference import InferenceClient, Transport
+
+LEARNED, BARE, URGENT = "learned", "bare", "urgent"
+URGENT_MODEL = "mlp/1"
+URGENT_EVERY_S = 0.02
+
+LOOK_S = 1.0
+SETTLED_S = 20.0
+"""From the first early answer to the comparison."""
+
+COMPARED = {False: 2000, True: 300}
+"""By whether it has to be quick. These inputs come last, and were not sent before."""
+
+AIM_S, AIM_TAIL, AIM_SPEED_UP = 600.0, 1.05, 1.3
+
+NOTES = (
+    "traffic: one gRPC client at a steady rate; looks: the runtime's own status once a second",
+    "urgent: a real-time entry asked every 20 ms; learning: from enough samples to the first "
+    "early answer or the refusal, before: until then",
+    "compared: inputs that were not sent before, to both entries in turns",
+)
+
+
+@dataclass(slots=True)
+class Story:
+    """Seconds from the first request; ``reason``: why nothing is served, if so."""
+
+    enough_s: float | None = None
+    early_s: float | None = None
+    reason: str = ""
+    sent: int = 0
+    before: list[float] = field(default_factory=list)
+    learning: list[float] = field(default_factory=list)
+
+
+def run(model: Path, rows: np.ndarray, chosen: argparse.Namespace) -> Report:
+    """``rows``: of the model's only input."""
+    compared = COMPARED[chosen.quick]
+    if len(rows) < 2 * compared:
+        raise InvalidConfigurationError(f"there are {len(rows)} inputs; give {2 * compared}")
+    order = np.random.default_rng(chosen.seed).permutation(len(rows))
+    sent, kept = rows[order[:-compared]], rows[order[-compared:]]
+    report = new_report("exits_learned", ("torch", "numpy", "tritonclient"), NOTES)
+    with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
+        repository, cache = Path(folder) / "repository", Path(folder) / "cache"
+        cache.mkdir(mode=0o700)
+        _write(repository, model, chosen.accuracy)
+        environment = {"BRISK_CACHE_DIR": str(cache), "BRISK_SAMPLES_MIB": str(chosen.samples_mib)}
+        with (
+            benchmark_server(repository, environment) as server,
+            InferenceClient(server.grpc, Transport.GRPC) as client,
+        ):
+            story = _learn(client, server.grpc, server.place, sent, chosen)
+            _compare(report, client, server.place, kept, story, chosen.accuracy)
+    report.rows.insert(
+        0,
+        {
+            "side": "learning",
+            "enough_s": story.enough_s,
+            "first_early_s": story.early_s,
+            "reason": story.reason,
+            "requests": story.sent,
+            "urgent_before_p99_ms": tail_or_shortage(story.before, 0.99, 1e3),
+            "urgent_learning_p99_ms": tail_or_shortage(story.learning, 0.99, 1e3),
+        },
+    )
+    text = "from the first request to the first early answer, s"
+    value = story.early_s if story.early_s is not None else (story.reason or "not in time")
+    is_fast = story.early_s is not None and story.early_s <= AIM_S
+    report.checks.append(Check(text, value, f"<= {AIM_S:g}", is_fast))
+    text = "real-time p99 beside learning over before"
+    report.checks.append(check_tail_ratio(text, story.learning, story.before, 0.99, AIM_TAIL))
+    return report
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line; the exit status is 0 where every check holds."""
+    parser = benchmark_parser("exits_learned", __doc__, "fewer inputs are compared")
+    parser.add_argument("--fashion", type=Path, metavar="FOLDER", default=FASHION)
+    parser.add_argument("--model", type=Path, metavar="FILE", help="another classifier")
+    parser.add_argument("--data", type=Path, metavar="FILE", help="its inputs, .npz")
+    parser.add_argument("--accuracy", type=float, default=0.98)
+    parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
+    parser.add_argument("--most-s", type=float, default=1200.0, help="give up then")
+    parser.add_argument("--samples-mib", type=int, default=64, help="BRISK_SAMPLES_MIB")
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args(arguments)
+    if chosen.model is not None and chosen.data is not None:
+        with np.load(chosen.data, allow_pickle=False) as archive:
+            model, rows = chosen.model, archive[archive.files[0]]
+    else:
+        case = fashion_case(chosen.fashion, quick=False)
+        if case is None or case.pool is None or case.streamed is None:
+            raise InvalidConfigurationError(f"{chosen.fashion} has no Fashion-MNIST; give --model")
+        parts = (case.pool, case.streamed, case.evaluation)
+        model = case.model
+        rows = np.concatenate([part.inputs["image"] for part in parts])
+    return deliver(run(model, rows, chosen), chosen, None)
+
+
+def _write(repository: Path, model: Path, accuracy: float) -> None:
+    line = 'parameters { key: "%s" value { string_value: "%s" } }\n'
+    for name, file, text in (
+        (LEARNED, model, line % ("brisk_accuracy", accuracy)),
+        (BARE, model, ""),
+        (URGENT, sample_file(URGENT_MODEL), line % ("brisk_class", "realtime")),
+    ):
+        target = repository / name / "1" / "model.onnx"
+        target.parent.mkdir(parents=True)
+        place_model(file, target)
+        config = target.parents[1] / "config.pbtxt"
+        config.write_text(f'backend: "brisk" max_batch_size: 8\n{text}')
+
+
+def _learn(
+    client: InferenceClient,
+    url: str,
+    place: RuntimePaths,
+    rows: np.ndarray,
+    chosen: argparse.Namespace,
+) -> Story:
+    story, urgent = Story(), _Urgent(url)
+    name = client.inputs(LEARNED)[0]["name"]
+    urgent.start()
+    begun_s = looked_s = time.monotonic()
+    until_s = begun_s + chosen.most_s
+    while time.monotonic() < until_s:
+        time.sleep(max(0.0, begun_s + story.sent / chosen.rate - time.monotonic()))
+        client.infer(LEARNED, {name: rows[story.sent % len(rows)][None]})
+        story.sent += 1
+        now_s = time.monotonic()
+        if now_s - looked_s < LOOK_S:
+            continue
+        looked_s = now_s
+        status = _status(place)
+        if story.enough_s is None and status.learning.startswith(("learning from", "learned")):
+            story.enough_s = now_s - begun_s
+            story.before, urgent.taken_s = urgent.taken_s, []
+        if story.early_s is None and any(exit_.answered for exit_ in status.exits):
+            story.early_s = now_s - begun_s
+            story.learning = list(urgent.taken_s)
+            until_s = min(until_s, now_s + SETTLED_S)
+        if status.learning.startswith(("does not pay", "not for this model")):
+            story.reason = status.learning
+            story.learning = list(urgent.taken_s)
+            break
+    urgent.end()
+    return story
+
+
+class _Urgent(threading.Thread):
+    """Asks the real-time entry; ``taken_s`` may be exchanged while it does."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.taken_s: list[float] = []
+        self._url = url
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        with InferenceClient(self._url, Transport.GRPC) as client:
+            inputs = client.example_inputs(URGENT)
+            while not self._is_over.wait(URGENT_EVERY_S):
+                started_s = time.perf_counter()
+                client.infer(URGENT, inputs)
+                self.taken_s.append(time.perf_counter() - started_s)
+
+    def end(self) -> None:
+        self._is_over.set()
+        self.join()
+
+
+def _compare(
+    report: Report,
+    client: InferenceClient,
+    place: RuntimePaths,
+    rows: np.ndarray,
+    story: Story,
+    accuracy: float,
+) -> None:
+    name = client.inputs(LEARNED)[0]["name"]
+    before = _status(place)
+    taken: dict[str, list[float]] = {LEARNED: [], BARE: []}
+    agreeing = 0
+    for turn, row in enumerate(rows):
+        classes = {}
+        for side in _in_turns(turn):
+            started_s = time.perf_counter()
+            answer = client.infer(side, {name: row[None]})
+            taken[side].append(time.perf_counter() - started_s)
+            classes[side] = int(next(iter(answer.values())).argmax())
+        agreeing += classes[LEARNED] == classes[BARE]
+    after = _status(place)
+    early = sum(each.answered for each in after.exits) - sum(
+        each.answered for each in before.exits
+    )
+    used = ", ".join(each.name for each in after.exits if each.answered)
+    for side, times_s in taken.items():
+        report.rows.append(
+            {
+                "side": side,
+                "mean_ms": statistics.fmean(times_s) * 1e3,
+                "median_ms": statistics.median(times_s) * 1e3,
+                "p99_ms": tail_or_shortage(times_s, 0.99, 1e3),
+                "agreement": agreeing / len(rows) if side == LEARNED else 1.0,
+                "early": early / len(rows) if side == LEARNED else 0.0,
+                "exits": used if side == LEARNED else "",
+            }
+        )
+    speed_up = statistics.fmean(taken[BARE]) / statistics.fmean(taken[LEARNED])
+    if story.reason:
+        report.checks.append(check_limit("nothing is served: mean speed-up", speed_up, ">=", 0.95))
+        return
+    report.checks += [
+        check_limit("mean speed-up", speed_up, ">=", AIM_SPEED_UP),
+        check_limit("agreement", agreeing / len(rows), ">=", accuracy),
+        check_tail_ratio("p99 over the bare model's", taken[LEARNED], taken[BARE], 0.99, 1.02),
+    ]
+
+
+def _in_turns(turn: int) -> Iterator[str]:
+    yield from (LEARNED, BARE) if turn % 2 else (BARE, LEARNED)
+
+
+def _status(place: RuntimePaths) -> ModelStatus:
+    with Observer(place, Role.FOREGROUND) as observer:
+        return next(each for each in observer.status().models if each.name == LEARNED)

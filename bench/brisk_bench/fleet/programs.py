@@ -1,0 +1,32 @@
+"""Small programs in hosts, which are told and answer by lines of JSON."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from brisk_bench.fleet.namespaces import NamespaceHost
+from brisk_bench.harness.programs import Arguments, JsonProgram
+
+
+class HostProgram(JsonProgram):
+    """Runs in ``host`` while entered; then its group is killed and waited for."""
+
+    def __init__(
+        self, host: NamespaceHost, argv: Arguments, env: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(f"{os.path.basename(argv[-1])} in {host.name}", argv, env, host.popen)
+        self.host = host
+
+    def kill(self) -> None:
+        """SIGKILL to its group, as when its host's power fails but for the connections' resets."""
+        self.host.kill(self.process.pid)
+
+
+def web_server(host: NamespaceHost, kind: str, folder: Path) -> HostProgram:
+    """A web server in the host, of one of the kinds that ``web_server`` has. Not started yet; the
+    first that it tells is its ``port``."""
+    command = [sys.executable, "-m", "brisk_bench.fleet.web_server", kind, str(folder)]
+    return HostProgram(host, command)

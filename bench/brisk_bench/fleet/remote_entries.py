@@ -1,0 +1,274 @@
+"""A server with an empty cache, and an entry of it whose model lies elsewhere.
+
+Used in a host of a rack (``brisk_bench.fleet``). The server serves another model and has its
+courier before anything is measured. Clocks start when the load is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonclient.grpc import InferenceServerClient
+
+from brisk.artefacts.room import ARTEFACT
+from brisk.copies.courier import Courier
+from brisk.copies.local import LocalCopy
+from brisk.copies.manifest import Range, write_manifest
+from brisk.copies.remote import MANIFEST, remote_directory
+from brisk.errors import ArtefactError
+from brisk.publishing.describing import cuts_of, describe
+from brisk.publishing.writing import publish
+from brisk.segments.prepared.preparation import is_prepared, prepare
+from brisk_bench.engines.agreement import agree_by_name
+from brisk_bench.engines.case import Case
+from brisk_bench.harness.served_entries import (
+    sample_file,
+    signature_of,
+    write_brisk_entry,
+    write_config,
+)
+from brisk_bench.harness.served_server import (
+    WITHOUT_COMPLETION,
+    BenchmarkServer,
+    benchmark_server,
+    unload_model,
+)
+from brisk_bench.harness.surroundings import environment, wait_until_settled
+from brisk_client.inference import InferenceClient, Transport
+
+ENTRY, OTHER = "model", "other"
+"""What is started; what the server serves already."""
+
+FORM, WEIGHTS = "form", "weights"
+"""What a start has read of a copy."""
+
+WARM_RUNS = 20
+REST_S = 2.0
+"""Until what the server does behind its first load is done."""
+
+_LET_GO_S = 0.5
+"""Behind an unload, until sessions are let go of."""
+
+_LOOK_S = 0.005
+_LAST_BYTE_S = 120.0
+"""Behind a first answer."""
+
+COURIER = ("-c", "from brisk.copies.courier import Courier; Courier().close()")
+"""A Python's arguments with which a host's courier is started, as ``brisk serve`` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStart:
+    """Seconds from when the load was asked for. ``took``: FORM or WEIGHTS.
+
+    ``last_s``: the last byte of that is here, ``needed_bytes`` with the head. A model that reads
+    rows of a table may answer before. ``sources``: bytes that came until the first answer, by who
+    sent them.
+    """
+
+    ready_s: float
+    last_s: float
+    first_s: float
+    took: str
+    needed_bytes: int
+    sources: Mapping[str, int]
+
+
+class RemoteHost:
+    """The server, its entries and its cache, while ``remote_host`` is entered."""
+
+    def __init__(
+        self, server: BenchmarkServer, client: InferenceServerClient, repository: Path, cache: Path
+    ) -> None:
+        self.server = server
+        self.client = client
+        self.repository = repository
+        self.cache = cache
+
+    def place_remote(self, case: Case, remote: str) -> Path:
+        """Make ENTRY one whose ``model.remote`` says so; the folder of its version."""
+        folder = write_config(self.repository, ENTRY, signature_of(case.file), "brisk")
+        (folder / "model.remote").write_text(remote)
+        return folder
+
+    def start_remote(self, case: Case, remote: str) -> RemoteStart:
+        """Load ENTRY from elsewhere and ask once."""
+        self.place_remote(case, remote)
+        sha256 = str(json.loads(remote)["sha256"])
+        with _watched(remote_directory({"BRISK_CACHE_DIR": str(self.cache)}) / sha256) as seen:
+            begun_s = time.perf_counter()
+            self.client.load_model(ENTRY)
+            ready_s = time.perf_counter() - begun_s
+            first_s = self.ask(case, 1)[0][1] - begun_s
+            sources = self._sources(sha256)
+            seen.wait()
+        return RemoteStart(
+            ready_s, seen.at_s - begun_s, first_s, seen.took, seen.needed_bytes, sources
+        )
+
+    def start(self, case: Case, name: str = ENTRY) -> float:
+        """Load an entry and ask once: seconds until its answer."""
+        begun_s = time.perf_counter()
+        self.client.load_model(name)
+        return self.ask(case, 1, name)[0][1] - begun_s
+
+    def ask(self, case: Case, count: int, name: str = ENTRY) -> list[tuple[float, float]]:
+        """Of each request what it took, and when it was answered, in seconds.
+
+        Ends the program where an answer is wrong.
+        """
+        found = []
+        with InferenceClient(self.server.grpc, Transport.GRPC) as client:
+            for _ in range(count):
+                begun_s = time.perf_counter()
+                outputs = client.infer(name, case.inputs)
+                ended_s = time.perf_counter()
+                if not agree_by_name(outputs, case.expected):
+                    raise SystemExit(f"{case.name}: a wrong answer")
+                found.append((ended_s - begun_s, ended_s))
+        return found
+
+    def warm_s(self, case: Case, name: str = ENTRY) -> float:
+        """Of an answer when all of the model is here and its sessions change no more."""
+        wait_until_settled(self.server.place, name, "normal")
+        return statistics.median(took_s for took_s, _ in self.ask(case, WARM_RUNS, name))
+
+    def unload(self, name: str = ENTRY) -> None:
+        """And wait until its sessions are let go of."""
+        unload_model(self.client, name)
+        time.sleep(_LET_GO_S)
+
+    def _sources(self, sha256: str) -> Mapping[str, int]:
+        """As the courier tells; nothing where the copy is no longer open."""
+        with environment({"BRISK_RUNTIME_DIR": str(self.server.place.base)}), Courier() as courier:
+            for status in courier.status():
+                if status["sha256"] == sha256:
+                    told = status.get("sources", [])
+                    return {str(each["name"]): int(each["bytes_total"]) for each in told}
+        return {}
+
+
+@contextlib.contextmanager
+def remote_host(
+    more: Mapping[str, str] | None = None,
+    other: Path | None = None,
+    courier: Sequence[str] = COURIER,
+    cache_from: Path | None = None,
+    repositories: Sequence[str] = (),
+) -> Iterator[RemoteHost]:
+    """A new server with an empty cache.
+
+    ``more``: of its environment. ``other``: what it serves as OTHER; None: a small sample.
+    ``courier``: with which arguments a Python starts its courier. ``cache_from``: a cache whose
+    artefacts it has from the beginning. ``repositories``: of Triton's, besides the one here.
+    """
+    with tempfile.TemporaryDirectory(prefix="brisk-remote-") as name:
+        repository, cache = Path(name) / "models", Path(name) / "cache"
+        write_brisk_entry(repository, other or sample_file("mlp/1"), OTHER, {})
+        if cache_from is not None:
+            subprocess.run(["cp", "-a", str(cache_from), str(cache)], check=True)
+        given = {"BRISK_CACHE_DIR": str(cache), **(more or {})}
+        options = [WITHOUT_COMPLETION, "--model-control-mode=explicit"]
+        if repositories:  # else it is this one alone
+            every = (str(repository), *repositories)
+            options += [f"--model-repository={each}" for each in every]
+        with benchmark_server(repository, given, options) as server:
+            client = InferenceServerClient(server.grpc)
+            own = {**os.environ, **given, "BRISK_RUNTIME_DIR": str(server.place.base)}
+            subprocess.run([sys.executable, *courier], env=own, check=True)
+            client.load_model(OTHER)
+            time.sleep(REST_S)
+            try:
+                yield RemoteHost(server, client, repository, cache)
+            finally:
+                client.close()
+
+
+def publish_model(file: Path, folder: Path, *, with_form: bool) -> bytes:
+    """Publish a model into a folder, prepared before; the manifest's text."""
+    threads = len(os.sched_getaffinity(0))
+    cuts = cuts_of(file)
+    if with_form and not is_prepared(file, threads, cuts):
+        prepare(file, threads, cuts)
+    described = describe(file, threads, with_form=with_form)
+    publish(described, str(folder))
+    text = write_manifest(described.manifest)
+    assert (folder / MANIFEST).read_bytes() == text
+    return text
+
+
+def whole(copy: LocalCopy) -> tuple[str, list[Range]] | None:
+    """What of a copy a start has that needs no more: all of a form, or all weights, and where they
+    are. None while both are on their way.
+
+    What a start does not take comes behind what it takes, or never.
+    """
+    files = copy.manifest.files
+    for number, file in enumerate(files):
+        if file.form.endswith(ARTEFACT) and copy.path(number).exists():
+            parts = [Range(number, 0, file.size)]
+            if copy.is_here(copy.spans(parts)):
+                return FORM, parts
+    parts = list(copy.manifest.order)
+    return (WEIGHTS, parts) if copy.is_here(copy.spans(parts)) else None
+
+
+class _Seen:
+    """What is seen of a copy while it arrives. ``at_s``: when all that was taken was here."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self.took = ""
+        self.needed_bytes = 0
+        self._is_here = threading.Event()
+
+    def wait(self) -> None:
+        """Until it is. Ends the program where that does not come."""
+        if not self._is_here.wait(_LAST_BYTE_S):
+            raise SystemExit(f"not all bytes came within {_LAST_BYTE_S:g} s")
+
+    def look(self, copy: LocalCopy) -> bool:
+        """Whether a form is here, or the weights."""
+        found = whole(copy)
+        if found is None:
+            return False
+        self.at_s = time.perf_counter()
+        self.took, parts = found
+        self.needed_bytes = copy.manifest.gathered_range.size + sum(part.size for part in parts)
+        self._is_here.set()
+        return True
+
+
+@contextlib.contextmanager
+def _watched(folder: Path) -> Iterator[_Seen]:
+    """Looks at a copy from outside until all is seen, or the block is left."""
+    seen = _Seen()
+    is_over = threading.Event()
+
+    def look() -> None:
+        copy: LocalCopy | None = None
+        while not is_over.wait(_LOOK_S):
+            if copy is None:
+                with contextlib.suppress(OSError, ArtefactError):
+                    copy = LocalCopy(folder)
+            elif seen.look(copy):
+                return
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()

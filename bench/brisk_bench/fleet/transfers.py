@@ -1,0 +1,196 @@
+"""Ways to bring one file to many hosts, timed: the sides of a benchmark.
+
+Every side does the same work: the file is whole at the first host, each other host ends with a
+file of equal bytes, written in a folder of its own, and connections are made before the start. The
+bytes are compared after the clock has stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from brisk.errors import InternalError, InvalidRequestError, UnavailableError
+from brisk_bench.fleet import tcp_streams
+from brisk_bench.fleet.namespaces import NamespaceHost
+from brisk_bench.fleet.programs import HostProgram
+
+_TORRENT_PEER = Path(__file__).with_name("torrent_peer.py")  # which only its own Python can import
+_START_TIME_OUT_S = 30.0
+_TRANSFER_TIME_OUT_S = 300.0
+
+
+class NoLibtorrentError(UnavailableError):
+    """An interpreter has no libtorrent; a benchmark leaves the swarm out, with this reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How long it took to bring a file to all receivers, and what it cost."""
+
+    seconds: float
+    """From the start to the last receiver's last byte, in its file."""
+    processor_s: float
+    """User's and system's, of all of the side's processes on all hosts, from the start on. What
+    the kernel does for the network outside of them is in none."""
+
+
+class TransferSide(Protocol):
+    """A way to bring a file from the first host to all others."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, hosts: Sequence[NamespaceHost], file: Path) -> Transfer:
+        """Bring ``file``, which only ``hosts[0]`` has, to the other hosts.
+
+        Raises UnavailableError where a process of the side fails, TimeoutError where it hangs,
+        InternalError where other bytes arrive.
+        """
+        ...
+
+
+def optimum_s(size_bytes: int, payload_mbit_s: float) -> float:
+    """The least time in which a file leaves its host once, which no side can be faster than.
+
+    ``payload_mbit_s`` is what TCP carries over the slowest link (``Carried.payload_mbit_s``); with
+    a link's rate in its place it is the bytes over the rate, which no TCP reaches.
+    """
+    return size_bytes * 8e-6 / payload_mbit_s
+
+
+@dataclass(frozen=True, slots=True)
+class Unicast:
+    """The first host sends to each other at once, by ``sendfile`` over plain TCP."""
+
+    scratch: Path | None = None
+    """Where the receivers' folders are made; None: among the system's temporary files."""
+
+    @property
+    def name(self) -> str:
+        return "unicast"
+
+    def run(self, hosts: Sequence[NamespaceHost], file: Path) -> Transfer:
+        """See ``TransferSide.run``."""
+        source, receivers = _ends(hosts)
+        size = file.stat().st_size
+        command = [sys.executable, "-I", tcp_streams.__file__]
+        with _folders(receivers, file, self.scratch) as targets, contextlib.ExitStack() as stack:
+            programs = [
+                stack.enter_context(HostProgram(host, [*command, "receive", target, str(size)]))
+                for host, target in zip(receivers, targets, strict=True)
+            ]
+            peers = [f"{each.host.address}:{_port(each)}" for each in programs]
+            sender = HostProgram(source, [*command, "send", file, *peers])
+            stack.enter_context(sender).hear(_START_TIME_OUT_S)
+            begin_ns = time.monotonic_ns()
+            sender.say()
+            received = [program.hear(_TRANSFER_TIME_OUT_S) for program in programs]
+            sent = sender.hear(_TRANSFER_TIME_OUT_S)
+        return Transfer(
+            seconds=(max(each["finished_ns"] for each in received) - begin_ns) / 1e9,
+            processor_s=sum(each["processor_s"] for each in [sent, *received]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """libtorrent: pieces of 1 MiB, each fetched from whoever has it; hosts know all others.
+
+    A fetcher has ended when it has, and has checked, all pieces; the last may not be written yet.
+    """
+
+    python: Path = Path(sys.executable)
+    """An interpreter that has libtorrent, which may be another environment's than ours."""
+    scratch: Path | None = None
+    """As Unicast's."""
+
+    def __post_init__(self) -> None:
+        """Raises NoLibtorrentError where ``python`` cannot import it."""
+        command = [str(self.python), "-I", "-c", "import libtorrent"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_START_TIME_OUT_S
+            )
+        except OSError as error:
+            raise NoLibtorrentError(f"{self.python} does not start: {error}") from error
+        if done.returncode:
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise NoLibtorrentError(f"{self.python} has no libtorrent: {last}")
+
+    @property
+    def name(self) -> str:
+        return "libtorrent"
+
+    def run(self, hosts: Sequence[NamespaceHost], file: Path) -> Transfer:
+        """See ``TransferSide.run``."""
+        source, receivers = _ends(hosts)
+        command = [str(self.python), "-I", str(_TORRENT_PEER)]
+        with (
+            _folders(receivers, file, self.scratch) as targets,
+            tempfile.TemporaryDirectory(prefix="brisk-torrent-") as folder,
+            contextlib.ExitStack() as stack,
+        ):
+            torrent = str(Path(folder, "torrent"))
+            seeder = stack.enter_context(
+                HostProgram(source, [*command, "seed", str(file), torrent, source.address])
+            )
+            known = [(source.address, _port(seeder))]
+            fetchers = []
+            for host, target in zip(receivers, targets, strict=True):
+                program = HostProgram(
+                    host, [*command, "fetch", str(target.parent), torrent, host.address]
+                )
+                fetchers.append(stack.enter_context(program))
+                known.append((host.address, _port(program)))
+            programs = [seeder, *fetchers]
+            for position, program in enumerate(programs):
+                program.say(peers=known[:position], wanted=len(receivers))
+            for program in programs:
+                program.hear(_START_TIME_OUT_S)
+            begin_ns = time.monotonic_ns()
+            for program in programs:
+                program.say()
+            finished = [program.hear(_TRANSFER_TIME_OUT_S)["finished_ns"] for program in fetchers]
+            for program in programs:
+                program.say()
+            costs = [program.hear(_START_TIME_OUT_S)["processor_s"] for program in programs]
+            for program in programs:
+                program.process.wait(_START_TIME_OUT_S)  # libtorrent may still write
+        return Transfer(seconds=(max(finished) - begin_ns) / 1e9, processor_s=sum(costs))
+
+
+def _ends(hosts: Sequence[NamespaceHost]) -> tuple[NamespaceHost, Sequence[NamespaceHost]]:
+    if len(hosts) < 2:
+        raise InvalidRequestError(f"a transfer between {len(hosts)} hosts: expected 2 or more")
+    return hosts[0], hosts[1:]
+
+
+@contextlib.contextmanager
+def _folders(
+    receivers: Sequence[NamespaceHost], file: Path, scratch: Path | None
+) -> Iterator[list[Path]]:
+    """Where each receiver is to write its file, in a folder of its own, removed in the end.
+
+    Raises InternalError where a file has other bytes than ``file`` after the block.
+    """
+    with tempfile.TemporaryDirectory(prefix="brisk-transfer-", dir=scratch) as folder:
+        targets = [Path(folder, host.name, file.name) for host in receivers]
+        for target in targets:
+            target.parent.mkdir()
+        yield targets
+        for host, target in zip(receivers, targets, strict=True):
+            if not target.exists() or not filecmp.cmp(file, target, shallow=False):
+                raise InternalError(f"{host.name} has other bytes than {file}")
+
+
+def _port(program: HostProgram) -> int:
+    return int(program.hear(_START_TIME_OUT_S)["port"])

@@ -1,0 +1,174 @@
+"""Who serves in `brisk bench throughput`: a server for each side, with the same entries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from tritonclient import http as triton_http
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import np_to_triton_dtype
+
+from brisk_bench.engines.case import Case
+from brisk_bench.harness.peer_backends import ONNXRUNTIME
+from brisk_bench.harness.served_entries import Tensor, parameter, place_model
+
+BRISK, PYTHON, JOINED, CPP = "Brisk", "Python, one by one", "Python, joined", "C++ backend"
+
+MOST_ROWS = 64
+"""``max_batch_size`` of every entry whose model takes any number of rows."""
+
+PYTHON_MODEL = """
+import numpy as np
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = {threads}
+        options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.intra_op.allow_spinning", "{spins}")
+        self.session = onnxruntime.InferenceSession(
+            {file!r}, options, providers=["CPUExecutionProvider"]
+        )
+        self.inputs = {inputs!r}
+        self.outputs = [output.name for output in self.session.get_outputs()]
+
+    def execute(self, requests):
+        if len(requests) == 1 or not {joins}:
+            return [self.answer(self.read(request)) for request in requests]
+        asked = [self.read(request) for request in requests]
+        feeds = {{name: np.concatenate([one[name] for one in asked]) for name in self.inputs}}
+        outputs = self.session.run(self.outputs, feeds)
+        responses, begin = [], 0
+        for one in asked:
+            end = begin + len(one[self.inputs[0]])
+            responses.append(self.response([output[begin:end] for output in outputs]))
+            begin = end
+        return responses
+
+    def read(self, request):
+        return {{
+            name: pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+            for name in self.inputs
+        }}
+
+    def answer(self, feeds):
+        return self.response(self.session.run(self.outputs, feeds))
+
+    def response(self, outputs):
+        return pb_utils.InferenceResponse(list(map(pb_utils.Tensor, self.outputs, outputs)))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSetting:
+    """How a side computes: threads of a session, and whether idle ones spin."""
+
+    threads: int
+    spins: bool
+
+    def __str__(self) -> str:
+        return f"{self.threads} thread{'s'[: self.threads != 1]}{', spinning' * self.spins}"
+
+
+def settings_of(side: str, cores: int) -> Sequence[PeerSetting]:
+    """Of which the better one is measured. Brisk is measured as it is."""
+    if side == BRISK:
+        return (PeerSetting(cores, False),)
+    if side == CPP:
+        return (PeerSetting(1, True), PeerSetting(cores, True))
+    return tuple(
+        PeerSetting(threads, spins)
+        for threads in dict.fromkeys((1, cores))
+        for spins in (False, True)
+        if threads > 1 or not spins  # one thread waits for nobody
+    )
+
+
+def takes_rows(case: Case) -> bool:
+    """Whether the model takes any number of rows, so that requests may be joined."""
+    graph = onnx.load(case.file, load_external_data=False).graph
+    described = [each for each in graph.input if each.name in case.inputs] + list(graph.output)
+    shapes = [each.type.tensor_type.shape.dim for each in described]
+    counts = {len(array) for array in case.inputs.values()}
+    return len(counts) == 1 and all(shape and shape[0].dim_param for shape in shapes)
+
+
+def write_entry(
+    repository: Path, name: str, case: Case, side: str, setting: PeerSetting, *, batching: bool
+) -> None:
+    """``batching``: with ``dynamic_batching``; the model takes rows then."""
+    backend = {BRISK: "brisk", CPP: ONNXRUNTIME}.get(side, "python")
+    rows = takes_rows(case)
+    folder = repository / name / "1"
+    folder.mkdir(parents=True)
+    text = f'name: "{name}"\nbackend: "{backend}"\n'
+    text += f"max_batch_size: {MOST_ROWS if rows else 0}\n"
+    for kind, tensors in zip(("input", "output"), case.signature, strict=True):
+        text += "".join(_described(kind, tensor, rows) for tensor in tensors)
+    text += "instance_group [ { count: 1 kind: KIND_CPU } ]\n"
+    if batching:
+        text += "dynamic_batching { }\n"
+    if side == CPP:
+        text += parameter("intra_op_thread_count", setting.threads)
+    (folder.parent / "config.pbtxt").write_text(text)
+    if backend != "python":
+        place_model(case.file, folder / "model.onnx")
+        return
+    source = PYTHON_MODEL.format(
+        threads=setting.threads,
+        spins=int(setting.spins),
+        file=str(case.file),
+        inputs=list(case.inputs),
+        joins=side == JOINED,
+    )
+    (folder / "model.py").write_text(source.lstrip())
+
+
+def _described(kind: str, tensor: Tensor, rows: bool) -> str:
+    dims = list(tensor.dims)[rows:]
+    reshape = ""
+    if not dims:
+        dims, reshape = [1], " reshape { shape: [ ] }"
+    return (
+        f"{kind} [ {{ name: {json.dumps(tensor.name)} data_type: {tensor.datatype} "
+        f"dims: {dims}{reshape} }} ]\n"
+    )
+
+
+# Requests as bytes, made once.
+
+
+def grpc_request(model: str, inputs: Mapping[str, np.ndarray]) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, array in inputs.items():
+        tensor = request.inputs.add()
+        tensor.name, tensor.datatype = name, np_to_triton_dtype(array.dtype)
+        tensor.shape.extend(array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    return bytes(request.SerializeToString())
+
+
+def http_request(model: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> bytes:
+    tensors = []
+    for name, array in inputs.items():
+        tensor = triton_http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor.set_data_from_numpy(array, binary_data=True)
+        tensors.append(tensor)
+    wanted = [triton_http.InferRequestedOutput(name, binary_data=True) for name in outputs]
+    body, header = triton_http.InferenceServerClient.generate_request_body(tensors, wanted)
+    lines = [
+        f"POST /v2/models/{model}/infer HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/octet-stream",
+        f"Inference-Header-Content-Length: {header}",
+        f"Content-Length: {len(body)}",
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
