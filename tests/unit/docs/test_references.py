@@ -124,16 +124,12 @@ MECHANISMS = sorted((ROOT / "docs" / "how-it-works").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", MECHANISMS, ids=lambda page: page.stem)
-def test_a_page_on_a_mechanism_is_short_and_has_a_picture(page: Path) -> None:
+def test_a_page_on_a_mechanism_has_a_picture_and_says_what_it_costs(page: Path) -> None:
     text = page.read_text()
-    assert len([word for word in text.split() if re.search(r"\w", word)]) <= 600
     assert "](../pictures/" in text
     assert "## What it costs, and when it does not help" in text
 
 
 def test_the_front_pages_are_read_in_minutes() -> None:
     assert 100 <= len(README.splitlines()) <= 130
-    architecture = (ROOT / "ARCHITECTURE.md").read_text()
-    assert len(architecture.splitlines()) <= 150
-    glossary = architecture.partition("## Glossary")[2].partition("\n## ")[0]
-    assert len(re.findall(r"^\| (?!word|---)", glossary, re.MULTILINE)) <= 25
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150
