@@ -133,3 +133,18 @@ def test_a_page_on_a_mechanism_has_a_picture_and_says_what_it_costs(page: Path) 
 def test_the_front_pages_are_read_in_minutes() -> None:
     assert 100 <= len(README.splitlines()) <= 130
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 150
+
+
+FIELDS = ("- **Date**: ", "- **Status**: ", "## Context", "## Decision", "## Measured price")
+
+
+def test_every_design_record_has_its_fields_and_its_line_in_the_index() -> None:
+    folder = ROOT / "docs" / "design"
+    lines = []
+    for number, record in enumerate(sorted(folder.glob("0*.md")), start=1):
+        title, *rest = record.read_text().splitlines()
+        assert record.name.startswith(f"{number:04}-")
+        assert [field for field in FIELDS if not any(each.startswith(field) for each in rest)] == []
+        lines.append(f"{number}. [{title.removeprefix('# ')}]({record.name})")
+    index = (folder / "README.md").read_text()
+    assert re.findall(r"^\d+\. .*$", index, re.MULTILINE) == lines
