@@ -144,7 +144,8 @@ def test_every_design_record_has_its_fields_and_its_line_in_the_index() -> None:
     for number, record in enumerate(sorted(folder.glob("0*.md")), start=1):
         title, *rest = record.read_text().splitlines()
         assert record.name.startswith(f"{number:04}-")
-        assert [field for field in FIELDS if not any(each.startswith(field) for each in rest)] == []
+        for field in FIELDS:
+            assert any(each.startswith(field) for each in rest), f"{record.name} lacks {field}"
         lines.append(f"{number}. [{title.removeprefix('# ')}]({record.name})")
     index = (folder / "README.md").read_text()
     assert re.findall(r"^\d+\. .*$", index, re.MULTILINE) == lines
