@@ -70,8 +70,8 @@ README_ROWS = (
         r"\d+ different networks: second round's latency over python backend, onnxruntime",
     ),
     ReadmeRow(
-        "**Priorities**: real-time p99 beside best-effort clients over that of the real-time "
-        "client alone; the worst of DISB's workloads",
+        "**Priorities**: real-time p99 with concurrent best-effort clients over that of the "
+        "real-time client alone; the worst of DISB's workloads",
         "preempt-workloads-*",
         r".*real-time p99 / RT-only.*",
     ),
@@ -82,13 +82,13 @@ README_ROWS = (
         r".*[Ff]ashion.*, 97%: mean speed-up",
     ),
     ReadmeRow(
-        "**Promise**: share of the trials, in percent, after which more of the early answers than "
-        "promised differ from the model's; upper end of the confidence interval",
+        "**Promise**: fraction of resampled splits, in percent, that violate the guarantee; upper "
+        "end of the confidence interval",
         "exits-promise",
         r".*97\.0%: share of splits after which more than 3\.0% of the rest disagree, .*",
     ),
     ReadmeRow(
-        "**Soak**: requests lost or answered with an error beside killed workers, damaged files "
+        "**Soak**: requests lost or answered with an error under killed workers, damaged files "
         "and full disks",
         "soak",
         r"errors, lost requests among them",
