@@ -11,7 +11,7 @@ from brisk.exits.learning.predictor import (
     START,
     OneCycle,
     PredictorSettings,
-    Wanted,
+    Targets,
     distillation_loss,
     exposure_loss,
 )
@@ -30,8 +30,8 @@ def test_the_last_layer_s_gradient_is_that_of_its_losses() -> None:
     known, unknown = logits[:7], logits[7:]
     loss = distillation_loss(known, teacher, teacher.argmax(1), settings)
     (loss + settings.exposure * exposure_loss(unknown)).backward()  # type: ignore[no-untyped-call]
-    wanted = Wanted.of_samples(teacher, settings).beside(Wanted.of_outliers(5, 5, settings))
-    found = wanted.gradient(logits.detach().T, settings.temperature)
+    targets = Targets.of_samples(teacher, settings).beside(Targets.of_outliers(5, 5, settings))
+    found = targets.gradient(logits.detach().T, settings.temperature)
     torch.testing.assert_close(found.T, logits.grad)
 
 

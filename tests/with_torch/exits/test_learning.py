@@ -18,12 +18,11 @@ from brisk.exits.guarantee.calibration import (
     CascadeCount,
     Promise,
     Scored,
-    calibrate,
     count_cascade,
     in_order,
-    threshold_for,
     upper_bound,
 )
+from brisk.exits.guarantee.proposals import calibrate, threshold_for
 from brisk.exits.heads.lookup import LookUp, empty_look_up, load_weights
 from brisk.exits.heads.predictors import CATALOGUE, settled, variant
 from brisk.exits.learning.predictor import PredictorSettings, distillation_loss
@@ -76,7 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         select=numbers[FIT : FIT + SELECT],
         outliers=numbers[len(samples) :],
         kinds=outliers.kinds,
-        meant=outliers.meant,
+        meant=outliers.uses,
     )
     unseen = numbers[FIT + SELECT : len(samples)]
     trials, networks, looked = [], [], []

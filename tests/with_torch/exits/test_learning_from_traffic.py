@@ -76,7 +76,7 @@ def test_a_model_of_classes_is_looked_at_and_another_one_is_refused(tmp_path: Pa
 def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network this small gains nothing: so its race is won, whatever the clock says."""
+    """A network this small gains nothing: so its benchmark is won, whatever the clock says."""
     _win(monkeypatch)
     for start in range(0, 1700, 100):
         write_samples(digits, [{"image": adapted.images[start : start + 100]}])
@@ -95,7 +95,8 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
 
 
 def _win(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("brisk.exits.exploration.explore")
+    explore = importlib.import_module("brisk.exits.exploration.explore")
+    study = importlib.import_module("brisk.exits.exploration.study")
     from brisk.exits.exploration.composition import CompositionProblem
     from brisk.exits.exploration.measuring import Verification
 
@@ -104,19 +105,19 @@ def _win(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> list[Verification]:
         return [Verification(2e-3, 1e-3, 0.9, 0.0) for _ in cascades]
 
-    monkeypatch.setattr(module.Studied, "raced", won)
-    monkeypatch.setattr(module, "_untrained_s", lambda *_: 0.0)
-    made = module.composition_problem
+    monkeypatch.setattr(study.Studied, "benchmarked", won)
+    monkeypatch.setattr(explore, "_untrained_s", lambda *_: 0.0)
+    real = study.composition_problem
 
     def generous(*arguments: object) -> CompositionProblem:
-        problem = made(*arguments)  # type: ignore[arg-type]  # whatever it was called with
+        problem = real(*arguments)  # type: ignore[arg-type]  # whatever it was called with
         free = tuple(
-            dataclasses.replace(one, burden_s=0.0, lookup_s=0.0) for one in problem.candidates
+            dataclasses.replace(one, overhead_s=0.0, lookup_s=0.0) for one in problem.candidates
         )
         reach_s = tuple(0.01 * place for place in range(len(problem.reach_s)))
         return dataclasses.replace(problem, candidates=free, reach_s=reach_s, total_s=1.0)
 
-    monkeypatch.setattr(module, "composition_problem", generous)
+    monkeypatch.setattr(study, "composition_problem", generous)
 
 
 def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(

@@ -67,10 +67,10 @@ def texts(count: int, seed: int = 1, length: int = 12) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A network whose ten outputs are taken for an embedding, and wins every race."""
+    """A network whose ten outputs are taken for an embedding, and wins every benchmark."""
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     module = importlib.import_module("brisk.exits.exploration.whole_only")
-    monkeypatch.setattr(module, "race", lambda *_: [Verification(2e-3, 1e-3, 0.9, 0.0)])
+    monkeypatch.setattr(module, "benchmark", lambda *_: [Verification(2e-3, 1e-3, 0.9, 0.0)])
     monkeypatch.setattr(module, "look_up_seconds", lambda *_: 0.0)
     path = tmp_path / "model.onnx"
     onnx.save(network(tail="plain"), path)
@@ -153,7 +153,7 @@ def test_what_is_slower_than_the_model_is_not_served(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("brisk.exits.exploration.whole_only")
-    monkeypatch.setattr(module, "race", lambda *_: [Verification(1e-3, 2e-3, 0.9, 0.0)])
+    monkeypatch.setattr(module, "benchmark", lambda *_: [Verification(1e-3, 2e-3, 0.9, 0.0)])
     samples = Samples({"image": images(600, seed=3)})
     found = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9))
     assert found.cascade is None

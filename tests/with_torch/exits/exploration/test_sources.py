@@ -11,7 +11,7 @@ from brisk.errors import InvalidRequestError
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use
 from brisk.exits.adaptation.retraining import AdaptationSettings
-from brisk.exits.data.outliers import KEPT, LEARNED, make_outliers
+from brisk.exits.data.outliers import FOR_FLOOR, FOR_SELECTOR, make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.sources import Sources, marks
 from brisk_client.samples.digits import digits_split
@@ -97,10 +97,10 @@ def test_outliers_of_one_source_are_meant_for_one_thing() -> None:
     outliers = make_outliers(Samples({"image": images}), 0)
     negative = outliers.samples.inputs["image"][outliers.kinds == 4]
     pictured = np.abs(images.max() + images.min() - negative[:, None] - images).max((2, 3, 4))
-    meant = outliers.meant[outliers.kinds == 4]
-    assert all(len(side) == 1 for side in sides(meant, pictured.argmin(1)))
-    assert set(outliers.meant[outliers.kinds == outliers.kinds.max()].tolist()) == {LEARNED}
-    assert (outliers.meant == KEPT).sum() > 100
+    uses = outliers.uses[outliers.kinds == 4]
+    assert all(len(side) == 1 for side in sides(uses, pictured.argmin(1)))
+    assert set(outliers.uses[outliers.kinds == outliers.kinds.max()].tolist()) == {FOR_SELECTOR}
+    assert (outliers.uses == FOR_FLOOR).sum() > 100
 
 
 def test_a_window_holds_no_copy_out_of_what_it_trains_with() -> None:
