@@ -13,9 +13,9 @@ from brisk.sourcing.policies.choosing import (
     FEW_CHUNKS,
     LONGEST_CHAIN,
     KnownSource,
+    PeerReport,
     ReceiverState,
     Roles,
-    Told,
     choose,
     coming,
     is_before,
@@ -39,14 +39,14 @@ def first(count: int) -> int:
 
 def told(
     identity: str, here: int, receivers: int = 0, path: tuple[str, ...] = (), rate: float = FAST
-) -> Told:
-    """Of a peer that fetches what it has not got, in order."""
+) -> PeerReport:
+    """Return the report of a peer that fetches what it has not got, in order."""
     following = merged(WHOLE, ALL & ~here, 32)
-    return Told(identity, here, here != ALL, following, rate, receivers, path)
+    return PeerReport(identity, here, here != ALL, following, rate, receivers, path)
 
 
 def peer(
-    tells: Told, *, rate: float = FAST, known: float = FAST, is_dry: bool = False
+    tells: PeerReport, *, rate: float = FAST, known: float = FAST, is_dry: bool = False
 ) -> KnownSource:
     return KnownSource(f"peer {tells.identity}", tells, 0.05, rate, known, is_dry, False)
 
@@ -96,7 +96,7 @@ def test_a_registry_that_is_much_faster_helps_a_slow_peer() -> None:
 
 
 def test_what_no_peer_has_comes_from_the_registry_meanwhile() -> None:
-    part = Told("z", first(300), False, (), 0.0, 0, ())
+    part = PeerReport("z", first(300), False, (), 0.0, 0, ())
     assert choose([registry(), peer(part)], standing(first(100))).allowed == {
         "peer z": first(300) & ~first(100),
         "registry": ALL & ~first(300),
@@ -200,7 +200,7 @@ def test_a_dry_peer_is_asked_for_what_it_has_alone() -> None:
 
 def test_what_a_peer_fetches_next_comes_in_time_and_what_it_fetches_last_does_not() -> None:
     backwards = tuple(Stretch(start, start + 100) for start in range(900, -100, -100))
-    other = Told("a", first(0), True, backwards, FAST, 0, ())
+    other = PeerReport("a", first(0), True, backwards, FAST, 0, ())
     comes = coming(peer(other), standing())
     assert not comes & 1
     assert comes >> 999 & 1
@@ -246,10 +246,10 @@ class Receiver:
         lately = [sum(each.values()) for each in self.given[-10:]]
         return sum(lately) * CHUNK_BYTES / (len(lately) * ROUND_S) if lately else 0.0
 
-    def tells(self) -> Told:
+    def tells(self) -> PeerReport:
         return told(self.identity, self.here, self.receivers, self.path, self.rate)
 
-    def sees(self, name: str, tells: Told | None) -> KnownSource:
+    def sees(self, name: str, tells: PeerReport | None) -> KnownSource:
         peers = [rate for source, rate in self.best.items() if source != "registry"]
         others = max(peers, default=0.0) if tells is not None else 0.0
         known = self.best.get(name, 0.0)
@@ -258,7 +258,7 @@ class Receiver:
         speed = known or others or 125e6
         return KnownSource(name, tells, ROUND_S, speed, known, is_dry, is_sending)
 
-    def roles(self, tell: dict[str, Told]) -> Roles:
+    def roles(self, tell: dict[str, PeerReport]) -> Roles:
         candidates = [self.sees(f"peer {each}", tells) for each, tells in tell.items()]
         best = max((sum(each.values()) for each in self.given), default=0) * CHUNK_BYTES / ROUND_S
         ours = standing(
