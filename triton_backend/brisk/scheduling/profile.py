@@ -1,4 +1,4 @@
-"""What runs take: running medians, for a model and the shapes of its inputs.
+"""Running medians of the times of runs, for a model and the shapes of its inputs.
 
 The time of a run depends on its shapes and not on its values (REEF, 2.1), so the past predicts it.
 Times are wall-clock, measured by the worker as it runs. Not thread-safe.
@@ -12,28 +12,28 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 
 RECENT_RUNS = 15
-"""Runs that are remembered."""
+"""The number of runs that are remembered."""
 
 MOST_PROFILES = 512
-"""Models and shapes remembered; the one not used for longest goes first."""
+"""The number of models and shapes that are remembered; the one not used for longest goes first."""
 
 
 class RunProfile:
-    """Of one model and one set of input shapes."""
+    """The times of one model's runs with inputs of the same shapes."""
 
     def __init__(self) -> None:
         self.run_ns: float | None = None
-        """What a run takes at present; None until one has ended."""
+        """The time of a run at present; None until one has ended."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
 
     @property
     def least_ns(self) -> float:
-        """The least that one of the recent runs took: what it takes where nothing else wants the
-        processors. Infinite until one has ended."""
+        """The least time of the recent runs: what one takes if nothing else wants the processors.
+        Infinite until one has ended."""
         return min(self._recent_ns, default=math.inf)
 
     def learn(self, taken_ns: int) -> None:
-        """What a whole run took."""
+        """Take in the time of a whole run."""
         self._recent_ns.append(taken_ns)
         self.run_ns = statistics.median(self._recent_ns)
 
@@ -46,7 +46,7 @@ class ProfileTable:
         return len(self._profiles)
 
     def find(self, key: Hashable) -> RunProfile:
-        """The profile of ``key``, made where there is none."""
+        """Return the profile of ``key``, making it if there is none."""
         profile = self._profiles.get(key)
         if profile is None:
             profile = self._profiles[key] = RunProfile()
@@ -56,6 +56,6 @@ class ProfileTable:
         return profile
 
     def run_ns(self, key: Hashable) -> float | None:
-        """What a run of ``key`` takes; None where that is not known."""
+        """Return the time of a run of ``key``; None: unknown."""
         profile = self._profiles.get(key)
         return None if profile is None else profile.run_ns
