@@ -1,4 +1,5 @@
-"""A pipeline against its networks: whether the tensors fit, and what it takes and gives."""
+"""The check of a pipeline against its networks: whether the tensors fit, and its own inputs and
+outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +7,12 @@ from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 
-from brisk.pipelines.description import NodeSource, PipelineDescription
+from brisk.pipelines.description import (
+    EarlyAnswer,
+    NodeDescription,
+    NodeSource,
+    PipelineDescription,
+)
 from brisk.pipelines.fields import Problems, hint
 from brisk.protocol.signature import NetworkSignature, TensorType
 
@@ -16,71 +22,91 @@ _PROBABILITIES = ("float32", "float16", "float64")
 def check_networks(
     description: PipelineDescription, networks: Mapping[Path, NetworkSignature]
 ) -> NetworkSignature:
-    """What the pipeline takes and gives; ``networks`` by the paths in ``description``.
+    """Return the pipeline's inputs and outputs; ``networks`` by the paths in ``description``.
 
     Raises InvalidModelError with every tensor that is not there or does not fit.
     """
-    problems = Problems(str(description.path))
-    made = {node.name: [networks[path] for _, path in node.networks] for node in description.nodes}
-    taken: dict[str, TensorType] = {}
+    checks = _NetworkCheck(description, networks)
+    for node in description.nodes:
+        checks.check_node(node)
+    for source in description.outputs.values():
+        checks.check_made("outputs", source)
+    checks.problems.report()
+    results = {
+        name: reduce(_either, checks.types_of(source))
+        for name, source in description.outputs.items()
+    }
+    return NetworkSignature(checks.inputs, results)
 
-    def given(source: NodeSource) -> list[TensorType]:
-        """As each variant makes it."""
-        found = [network.outputs.get(source.tensor) for network in made.get(source.node or "", ())]
-        return [each for each in found if each is not None]
 
-    def check_made(words: str, source: NodeSource) -> None:
-        for network in made.get(source.node or "", ()):
+class _NetworkCheck:
+    """The check of the nodes' tensors, and the pipeline's inputs as far as they are checked."""
+
+    def __init__(
+        self, description: PipelineDescription, networks: Mapping[Path, NetworkSignature]
+    ) -> None:
+        self.problems = Problems(str(description.path))
+        self.inputs: dict[str, TensorType] = {}
+        self._networks = networks
+        self._of_nodes = {
+            node.name: [networks[path] for _, path in node.networks] for node in description.nodes
+        }
+
+    def types_of(self, source: NodeSource) -> list[TensorType]:
+        """Return the type of a tensor of each variant that makes it."""
+        networks = self._of_nodes.get(source.node or "", ())
+        outputs = [network.outputs.get(source.tensor) for network in networks]
+        return [each for each in outputs if each is not None]
+
+    def check_made(self, label: str, source: NodeSource) -> None:
+        """Note a problem if some variant does not make a tensor."""
+        for network in self._of_nodes.get(source.node or "", ()):
             if source.tensor not in network.outputs:
-                known = hint(source.tensor, network.outputs)
-                problems.note(words, f"not every variant makes {source}{known}")
+                suggestion = hint(source.tensor, network.outputs)
+                self.problems.note(label, f"not every variant makes {source}{suggestion}")
                 return
 
-    def check_input(words: str, tensor: str, source: NodeSource, wanted: TensorType) -> None:
-        if source.node is None:
-            before = taken.get(source.tensor, TensorType(None, None))
-            both = _both(before, wanted)
-            if both is None:
-                text = f"it takes '{source}' as {wanted}, another one as {before}"
-                problems.note(words, text)
-            else:
-                taken[source.tensor] = both
-        for each in given(source):
-            if _both(each, wanted) is None:
-                text = f"its input '{tensor}' is {wanted}, but {source} is {each}"
-                problems.note(words, text)
-
-    for node in description.nodes:
-        for words, path in node.networks:
-            inputs = networks[path].inputs
+    def check_node(self, node: NodeDescription) -> None:
+        """Note the problems of a node."""
+        for label, path in node.networks:
+            inputs = self._networks[path].inputs
             for tensor in inputs:
                 if tensor not in node.inputs and not inputs[tensor].is_optional:
-                    problems.note(words, f"nothing is said of its input '{tensor}'")
+                    self.problems.note(label, f"nothing is said of its input '{tensor}'")
             for tensor, source in node.inputs.items():
                 if tensor in inputs:
-                    check_input(words, tensor, source, inputs[tensor])
+                    self._input(label, tensor, source, inputs[tensor])
                 else:
-                    problems.note(words, f"it has no input '{tensor}'{hint(tensor, inputs)}")
+                    self.problems.note(label, f"it has no input '{tensor}'{hint(tensor, inputs)}")
         for source in node.inputs.values():
-            check_made(f"node '{node.name}'", source)
-        if (early := node.early_answer) is not None:
-            place, outputs = f"node '{node.name}', early_answer", networks[early.path].outputs
-            name = f"'{early.confidence:.60}'"
-            if early.confidence not in outputs:
-                problems.note(place, f"it has no output {name}{hint(early.confidence, outputs)}")
-            elif outputs[early.confidence].element not in (None, *_PROBABILITIES):
-                problems.note(place, f"{name} is {outputs[early.confidence]}, no probabilities")
-    for source in description.outputs.values():
-        check_made("outputs", source)
-    problems.report()
-    results = {
-        name: reduce(_either, given(source)) for name, source in description.outputs.items()
-    }
-    return NetworkSignature(taken, results)
+            self.check_made(f"node '{node.name}'", source)
+        if node.early_answer is not None:
+            self._early_answer(f"node '{node.name}', early_answer", node.early_answer)
+
+    def _input(self, label: str, tensor: str, source: NodeSource, expected: TensorType) -> None:
+        if source.node is None:
+            before = self.inputs.get(source.tensor, TensorType(None, None))
+            both = _both(before, expected)
+            if both is None:
+                text = f"it takes '{source}' as {expected}, another one as {before}"
+                self.problems.note(label, text)
+            else:
+                self.inputs[source.tensor] = both
+        for each in self.types_of(source):
+            if _both(each, expected) is None:
+                text = f"its input '{tensor}' is {expected}, but {source} is {each}"
+                self.problems.note(label, text)
+
+    def _early_answer(self, label: str, early: EarlyAnswer) -> None:
+        outputs, name = self._networks[early.path].outputs, f"'{early.confidence:.60}'"
+        if early.confidence not in outputs:
+            self.problems.note(label, f"it has no output {name}{hint(early.confidence, outputs)}")
+        elif outputs[early.confidence].element not in (None, *_PROBABILITIES):
+            self.problems.note(label, f"{name} is {outputs[early.confidence]}, no probabilities")
 
 
 def _both(one: TensorType, other: TensorType) -> TensorType | None:
-    """What is of both types; None where nothing is."""
+    """Return the type of values of both types; None: there are none."""
     if one.element and other.element and one.element != other.element:
         return None
     element, shape = one.element or other.element, one.shape or other.shape
@@ -95,7 +121,7 @@ def _both(one: TensorType, other: TensorType) -> TensorType | None:
 
 
 def _either(one: TensorType, other: TensorType) -> TensorType:
-    """What a value of one of the types is in any case."""
+    """Return the type that a value of one of the types has in any case."""
     element = one.element if one.element == other.element else None
     if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
         return TensorType(element, None)
