@@ -1,4 +1,4 @@
-"""What a peer tells of a copy, as bytes from anybody: a record, or refused."""
+"""A peer's record of a copy, as bytes from anybody: taken, or refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 REPORT = PeerReport("b", 0b1011, True, (Stretch(2, 3), Stretch(4, 9)), 61e6, 2, ("a", "c"))
 REFUSALS = (ValueError, TypeError, KeyError, AttributeError, ProtocolError)
-"""What ``PeerCopy`` takes for a peer that tells nonsense."""
+"""The errors that ``PeerCopy`` takes for a peer that tells nonsense."""
 
 NAMES = ["here", "next", "identity", "path", "bytes_per_s", "receivers", "fetching", "count"]
 JSON = st.recursive(

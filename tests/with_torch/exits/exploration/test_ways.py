@@ -1,4 +1,4 @@
-"""Which cascades are benchmarked, and which one of them is taken."""
+"""The cascades that are benchmarked, and the one of them that is taken."""
 
 from __future__ import annotations
 
@@ -90,18 +90,18 @@ def ways(caches: list[Tried]) -> dict[bool, CompositionProblem]:
 def test_what_can_be_proved_goes_before_what_hits_more() -> None:
     """The first cache hits most early, and is right in 96 %: only a part of that can be proved."""
     bold, sure = tried(0, 0.8, 0.04, 1), tried(2, 0.7, 0.002, 2)
-    found = candidate_cascades(ways([bold, sure]), [bold, sure], SETTINGS)
-    assert found[0].chosen == (1,) or found[0].chosen == (0, 1)
-    assert 1 in found[0].chosen
+    candidates = candidate_cascades(ways([bold, sure]), [bold, sure], SETTINGS)
+    assert candidates[0].chosen == (1,) or candidates[0].chosen == (0, 1)
+    assert 1 in candidates[0].chosen
 
 
 def test_the_fastest_come_first_and_each_way_is_there() -> None:
     caches = [tried(point, 0.3 + 0.1 * point, 0.002, point) for point in range(4)]
-    found = candidate_cascades(ways(caches), caches, SETTINGS)
-    assert 2 <= len(found) <= MOST_CANDIDATES
-    assert {one.synchronous for one in found[:2]} == {True, False}
-    assert all(one.latency_s < 1.0 for one in found)
-    best = {one.synchronous: one.latency_s for one in reversed(found)}
+    candidates = candidate_cascades(ways(caches), caches, SETTINGS)
+    assert 2 <= len(candidates) <= MOST_CANDIDATES
+    assert {one.synchronous for one in candidates[:2]} == {True, False}
+    assert all(one.latency_s < 1.0 for one in candidates)
+    best = {one.synchronous: one.latency_s for one in reversed(candidates)}
     assert best[True] < best[False], "a hand-over costs a tenth here"
 
 
@@ -200,8 +200,8 @@ def of_stricter_promise(early_overhead_s: float, late: Tried) -> tuple[int, ...]
     problem = problem_of([early, late], 0.0, 0.01)
     slow = dataclasses.replace(problem.candidates[0], overhead_s=early_overhead_s)
     problem = dataclasses.replace(problem, candidates=(slow, problem.candidates[1]))
-    found = CandidateCascade(True, (0,), (0.5,), 0.3)
-    chosen = choose(problem, found, [early, late], SETTINGS)
+    candidate = CandidateCascade(True, (0,), (0.5,), 0.3)
+    chosen = choose(problem, candidate, [early, late], SETTINGS)
     assert not isinstance(chosen, str)
     (level,) = (level for level in chosen.levels if level.accuracy == 0.99)
     return tuple(
