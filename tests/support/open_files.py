@@ -1,4 +1,4 @@
-"""That a block of code leaves no descriptor and no mapping of shared memory behind."""
+"""Checks of what a process holds open: descriptors, mappings of shared memory, leases."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ SHARED_MEMORY = "memfd:brisk"
 
 
 def _held() -> set[tuple[str, str]]:
-    """Descriptors with what they stand for, and mapped shared memory with its addresses."""
-    held = set()
+    """Return descriptors with what they stand for, and mapped shared memory with its addresses."""
+    open_files = set()
     for number in os.listdir("/proc/self/fd"):
         try:
-            held.add((number, os.readlink(f"/proc/self/fd/{number}")))
+            open_files.add((number, os.readlink(f"/proc/self/fd/{number}")))
         except FileNotFoundError:  # that of the listing itself
             continue
     for line in Path("/proc/self/maps").read_text().splitlines():
         if SHARED_MEMORY in line:
-            held.add(("mapping", line))
-    return held
+            open_files.add(("mapping", line))
+    return open_files
 
 
 @contextmanager
 def nothing_left_open() -> Iterator[None]:
-    """What the block opens and maps must be closed and unmapped at its end.
+    """Check that what the block opens and maps is closed and unmapped at its end.
 
-    Other tests of the process may have left files to the garbage collector. It closes them when
-    it likes, so they go before the block, and only what is new afterwards counts.
+    Other tests of the process may have left files to the garbage collector. It closes them when it
+    likes, so they go before the block, and only what is new afterwards counts.
     """
     gc.collect()
     before = _held()
@@ -44,7 +44,7 @@ def nothing_left_open() -> Iterator[None]:
 
 
 def skip_without_leases(folder: Path) -> None:
-    """Where the file system gives a process no lease on a file of its own."""
+    """Skip the test where the file system gives a process no lease on a file of its own."""
     with (folder / "leased").open("wb") as file:
         try:
             fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)

@@ -1,4 +1,4 @@
-"""Random queries, and the simple, slow twins of what plans them."""
+"""Random queries, and simple, slow references of their planner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Nodes = tuple[QueryNode, ...]
 
 
 def node(name: str, *variants: tuple[float, int]) -> QueryNode:
-    """Variants as accuracy and latency in ms, named by their latency."""
+    """Return a node whose variants are given as accuracy and latency in ms, named by their
+    latency."""
     return QueryNode(
         name,
         tuple(NetworkVariant(f"{ms} ms", accuracy, ms * MS) for accuracy, ms in variants),
@@ -24,7 +25,7 @@ def node(name: str, *variants: tuple[float, int]) -> QueryNode:
 
 @strategies.composite
 def queries(draw: strategies.DrawFn, most_nodes: int = 5, most_variants: int = 3) -> Nodes:
-    """Latencies of 1 to 60 ms."""
+    """Draw queries of latencies of 1 to 60 ms."""
     nodes: list[QueryNode] = []
     for index in range(draw(strategies.integers(1, most_nodes))):
         variants = draw(
@@ -40,7 +41,7 @@ def queries(draw: strategies.DrawFn, most_nodes: int = 5, most_variants: int = 3
 
 
 def best_accuracy(nodes: Nodes, left_ns: int) -> float | None:
-    """The greatest product of accuracies of all choices that fit one after the other."""
+    """Return the greatest product of accuracies of all choices that fit one after the other."""
     best = None
     for chosen in itertools.product(*(node.variants for node in nodes)):
         if sum(variant.full_ns for variant in chosen) <= left_ns:

@@ -1,4 +1,4 @@
-"""Where threads run."""
+"""The processors that threads run on."""
 
 from __future__ import annotations
 
@@ -6,5 +6,6 @@ from pathlib import Path
 
 
 def processor() -> int:
-    """On which the calling thread runs (proc(5), field 39 of ``stat``)."""
+    """Return the number of the processor that the calling thread runs on (proc(5), field 39 of
+    ``stat``)."""
     return int(Path("/proc/thread-self/stat").read_text().rsplit(")", 1)[1].split()[36])

@@ -24,7 +24,7 @@ _AT_LEAST = re.compile(r"at least (\d+)")
 
 
 def holds(check: Check) -> bool:
-    """What value and expectation alone say.
+    """Whether the check holds by its value and expectation alone.
 
     A text where a number is expected, such as the reason why there is none, does not hold; where
     no rule reads the expectation, the value has to be just that.
@@ -35,8 +35,8 @@ def holds(check: Check) -> bool:
     if bound := BOUND.match(expected):
         return _is_number(value) and COMPARISONS[bound[1]](float(value), float(bound[2]))
     if least := _AT_LEAST.match(expected):
-        found = re.match(r"\d+", str(value))
-        return found is not None and int(found[0]) >= int(least[1])
+        digits = re.match(r"\d+", str(value))
+        return digits is not None and int(digits[0]) >= int(least[1])
     if expected.isdigit():
         return bool(value == int(expected))
     if expected == "not falling":
@@ -53,7 +53,7 @@ def holds(check: Check) -> bool:
 
 
 def readme_shows(file: str, checks: Sequence[Check]) -> list[Check]:
-    """What the rows of the README would show of a run with these ``checks`` in ``file``.
+    """Return what the rows of the README show of a run with these ``checks`` in ``file``.
 
     Raises UnusableRunError where a row finds nothing.
     """
@@ -62,7 +62,7 @@ def readme_shows(file: str, checks: Sequence[Check]) -> list[Check]:
 
 
 def is_honest(check: Check) -> bool:
-    """Whether ``ok`` is what value and expectation say.
+    """Whether the check's ``ok`` is what its value and expectation say.
 
     A value that was rounded to its very limit may have missed it.
     """
@@ -76,7 +76,7 @@ def _is_number(value: Any) -> bool:
 
 
 def report(**changed: Any) -> dict[str, Any]:
-    """A published report, whole but for what is changed."""
+    """Return a published report, whole but for what is changed."""
     return {
         "name": "hop",
         "command": "brisk bench hop",

@@ -23,7 +23,7 @@ TEXTS = st.text(max_size=20) | st.sampled_from(["", "\udc80", "ä\0", "模型", 
 
 
 def values_of(annotation: object) -> st.SearchStrategy[Any]:
-    """Everything that a field of this annotation can hold."""
+    """Return a strategy of everything that a field of this annotation can hold."""
     plain = {int: INTEGERS, str: TEXTS, bool: st.booleans(), type(None): st.none()}
     if annotation in plain:
         return plain[annotation]  # type: ignore[index]
@@ -36,12 +36,12 @@ def values_of(annotation: object) -> st.SearchStrategy[Any]:
 
 def records_of(record: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(record)
-    made = st.builds(record, *[values_of(hint) for hint in hints.values()])
-    return made.map(with_regions) if record in (Infer, Result) else made
+    strategy = st.builds(record, *[values_of(hint) for hint in hints.values()])
+    return strategy.map(with_regions) if record in (Infer, Result) else strategy
 
 
 def with_regions(record: Infer | Result) -> Infer | Result:
-    """As many regions as its form has tensors."""
+    """Return the record with as many regions as its form has tensors."""
     form = record.form
     count = len(form.inputs if isinstance(form, InferForm) else form.outputs)
     return record._replace(regions=tuple(Region(i, 64 * i, 7) for i in range(count)))
@@ -57,7 +57,8 @@ _SPLICED = (
 
 
 def bend(data: bytes, chance: random.Random) -> bytes:
-    """One to four small changes: a bit, a byte, a piece left out, doubled or put in."""
+    """Return ``data`` after one to four small changes: a bit, a byte, a piece left out, doubled or
+    put in."""
     bent = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         place = chance.randrange(len(bent) + 1)

@@ -21,8 +21,8 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.exploration import Exploration, ExplorationSettings
 from brisk.exits.exploration.composition import CompositionProblem, composed_threshold
 from brisk.exits.exploration.settings import LookUps
-from brisk.exits.exploration.shortlist import Finalist
-from brisk.exits.guarantee.calibration import threshold_for
+from brisk.exits.exploration.shortlist import CandidateCascade
+from brisk.exits.guarantee.proposals import threshold_for
 from brisk.exits.heads.lookup_model import Judge
 from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.learning.predictor import PredictorSettings
@@ -172,7 +172,8 @@ def _cascade(found: Exploration, settings: ExplorationSettings, chain: Chain) ->
     """The chain at the thresholds at which composition has counted its hits."""
     tried = found.studied.tried
     thresholds = tuple(composed_threshold(tried[index], settings) for index in chain)
-    return found.studied.unproved(Finalist(True, chain, thresholds, found.problem.total_s))
+    candidate = CandidateCascade(True, chain, thresholds, found.problem.total_s)
+    return found.studied.unproved(candidate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +199,7 @@ def expect(problem: CompositionProblem, chain: Chain) -> Expectation:
         candidate = problem.candidates[index]
         hits = problem.outcomes.hits[index] & waiting
         end_s = problem.reach_s[candidate.point] + candidate.lookup_s
-        latency_s += float(waiting.mean()) * candidate.burden_s
+        latency_s += float(waiting.mean()) * candidate.overhead_s
         latency_s += float(hits.mean()) * (end_s - problem.total_s)
         wrong += float((hits & ~problem.outcomes.right[index]).mean())
         answered.append(float(hits.mean()))

@@ -19,7 +19,8 @@ from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Level
 from brisk.exits.exploration.settings import STRICTER_LEVELS
 from brisk.exits.guarantee.audit import STATED_AUDITS, CascadeAudit
-from brisk.exits.guarantee.calibration import Promise, calibrate
+from brisk.exits.guarantee.calibration import Promise
+from brisk.exits.guarantee.proposals import calibrate
 from brisk.exits.heads.lookup import PlainLookUp
 from brisk.exits.heads.lookup_model import Judge
 from brisk.exits.learning.exporting import export_look_up, network_of

@@ -24,9 +24,9 @@ from brisk.exits.cascade import Exit
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
-from brisk.exits.exploration.explore import Studied
 from brisk.exits.exploration.selection import Chosen, decide
-from brisk.exits.exploration.shortlist import Finalist
+from brisk.exits.exploration.shortlist import CandidateCascade
+from brisk.exits.exploration.study import Studied
 from brisk.exits.exploration.trial import evaluate
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
@@ -134,8 +134,8 @@ def split_often(
     return counts
 
 
-def least_expected(entered: Sequence[Finalist]) -> Finalist:
-    return min(entered, key=lambda one: one.latency_s)
+def least_expected(candidates: Sequence[CandidateCascade]) -> CandidateCascade:
+    return min(candidates, key=lambda one: one.latency_s)
 
 
 def broken_cascades(accuracy: float, counts: Sequence[CascadeCount]) -> int:

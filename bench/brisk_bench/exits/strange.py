@@ -17,8 +17,8 @@ import numpy as np
 from brisk.exits.cascade import INT8, Cascade
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration.composition import Tried, composition_problem
-from brisk.exits.exploration.explore import Studied
 from brisk.exits.exploration.selection import Chosen, decide
+from brisk.exits.exploration.study import Studied
 from brisk.exits.heads.lookup_model import Judge
 from brisk_bench.exits.data import ExitCase, read_idx
 from brisk_bench.exits.promise import least_expected

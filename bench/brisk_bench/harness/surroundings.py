@@ -7,9 +7,8 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 
-from brisk.observer import Observer
-
 from brisk.protocol.runtime_paths import ROLE_OF_CLASS, RuntimePaths
+from brisk.telemetry.observer import Observer
 
 _END_TIMEOUT_S = 120.0
 _SETTLE_TIMEOUT_S = 300.0

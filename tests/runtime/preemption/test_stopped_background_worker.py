@@ -1,7 +1,8 @@
-"""A background worker that stands still; what compares no times: ``test_two_workers``."""
+"""A background worker that stands still. ``test_two_workers`` has what compares no times."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.runtime.preemption.gate import GatePage
 from brisk.stub.runtime_client.client import RuntimeClient
 from support.runtime.runtime_process import Answer, submit
 from support.runtime.two_workers import background
@@ -21,12 +23,33 @@ pytestmark = pytest.mark.timing
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
+def computes_a_layer(worker: int) -> bool:
+    """Whether the gate, a page of shared memory that the worker holds open, says so."""
+    for descriptor in Path(f"/proc/{worker}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it has just been closed
+            if "brisk-gate" in os.readlink(descriptor):
+                return GatePage.from_buffer_copy(descriptor.read_bytes()).layer_runs != 0
+    raise AssertionError(f"process {worker} has no gate")
+
+
 def stop(worker: int) -> None:
-    """Once it sleeps: one in a layer is stopped, and let go on, by real-time runs themselves."""
+    """Stop the worker when it has nothing to do.
+
+    Real-time runs stop a worker that they come upon in a layer, and let it go on at their end: so
+    they would wake one that was stopped here too early. Its last answer comes before the end of
+    its layer is written to the gate.
+    """
     status = Path(f"/proc/{worker}/stat")
+
+    def state() -> str:
+        return status.read_text().rpartition(")")[2].split()[0]
+
     with TIMED:
-        wait_until(lambda: status.read_text().rpartition(")")[2].split()[0] == "S", "its sleep")
+        wait_until(lambda: not computes_a_layer(worker), "the end of its layer")
+        wait_until(lambda: state() == "S", "its sleep")
     os.kill(worker, signal.SIGSTOP)
+    with TIMED:
+        wait_until(lambda: state() == "T", "its stop")
 
 
 def answer_in(connection: RuntimeClient, job_class: str) -> np.ndarray:

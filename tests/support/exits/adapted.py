@@ -18,7 +18,8 @@ from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
 from brisk.exits.files.container import read_container
-from brisk.exits.guarantee.calibration import CascadeCount, Promise, calibrate, in_order
+from brisk.exits.guarantee.calibration import CascadeCount, Promise, in_order
+from brisk.exits.guarantee.proposals import calibrate
 from brisk.exits.heads.lookup import empty_look_up, load_weights
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.predictor import PredictorSettings
@@ -30,17 +31,19 @@ from brisk_bench.samples.digits import DigitsRecipe, digits_split, train_digits
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapted:
-    """``model_file`` with its caches and reference beside it; ``images`` [1797, 1, 8, 8]."""
+    """A digits network that is served with caches."""
 
     model_file: Path
+    """The model, its caches and reference beside it."""
     base: BaseModel
     cascade: Cascade
     reference: ReferenceData
     images: np.ndarray
+    """All digits, float32 [1797, 1, 8, 8]."""
     labels: np.ndarray
 
     def drifted(self, classes: tuple[int, ...] = (7, 8, 9)) -> np.ndarray:
-        """Of some classes only, brighter on the left than on the right."""
+        """Return digits of some classes only, brighter on the left than on the right."""
         chosen = self.images[np.isin(self.labels, classes)]
         shade = np.linspace(1.0, 0.55, 8, dtype=np.float32)
         return np.clip(chosen * shade + 1.5, 0, 16).astype(np.float32)
@@ -70,17 +73,17 @@ def make_adapted(folder: Path) -> Adapted:
         select=division.select,
         outliers=np.arange(len(images), len(everything)),
         kinds=outliers.kinds,
-        meant=outliers.meant,
+        meant=outliers.uses,
     )
     exits, tune, held_out = [], [], []
     for point, hidden, saved_s in zip(points, collected.hidden, (2e-3, 5e-4), strict=True):
         trial = Trial(
-            folder,
-            point.position,
-            "Pool(4096)",
-            PredictorSettings(epochs=25),
-            SelectorSettings(),
-            0,
+            folder=folder,
+            position=point.position,
+            variant="Pool(4096)",
+            predictor=PredictorSettings(epochs=25),
+            selector=SelectorSettings(),
+            seed=0,
         )
         run_trial(trial)
         shape = tuple(hidden.shape[1:])
@@ -95,12 +98,12 @@ def make_adapted(folder: Path) -> Adapted:
     def answered(count: CascadeCount) -> float:
         return sum(one.answered for one in count.exits)
 
-    found = calibrate(in_order(tune), in_order(held_out), Promise(0.95, 0.9), answered)
-    assert found is not None
-    level = Level(0.95, found.thresholds, found.count)
+    proof = calibrate(in_order(tune), in_order(held_out), Promise(0.95, 0.9), answered)
+    assert proof is not None
+    level = Level(0.95, proof.thresholds, proof.count)
     cascade = Cascade(
         digest_of(file), scores, tuple(exits), (level,), 0.9, Expected(3e-3, 1e-3), True
     )
     write_cascade(file.with_suffix(".caches"), cascade)
-    kept = write_reference(file.with_suffix(".reference"), digest_of(file), samples, division)
-    return Adapted(file, base, cascade, kept, images, labels)
+    reference = write_reference(file.with_suffix(".reference"), digest_of(file), samples, division)
+    return Adapted(file, base, cascade, reference, images, labels)

@@ -69,12 +69,13 @@ def network(layers: int = 6, channels: int = 8, tail: str = "labels") -> onnx.Mo
 
 
 def images(count: int, seed: int = 1) -> np.ndarray:
-    """Float32 [count, 3, SIDE, SIDE]."""
+    """Return random images, float32 [count, 3, SIDE, SIDE]."""
     return np.random.default_rng(seed).normal(0, 1, (count, 3, SIDE, SIDE)).astype(np.float32)
 
 
 def graph_of(model: onnx.ModelProto) -> ModelGraph:
-    """Of a model that is written to a folder of its own, which stays until the tests end."""
+    """Return the graph of ``model``, which is written to a folder of its own, removed at the end
+    of the tests."""
     folder = tempfile.TemporaryDirectory()
     _FOLDERS.append(folder)
     file = Path(folder.name) / "model.onnx"
@@ -86,7 +87,8 @@ _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def by_brightness(look_up: ReadyLookUp) -> ReadyLookUp:
-    """Scores are the hidden outputs' means: known beforehand."""
+    """Return a look-up like ``look_up`` whose scores are the means of the hidden outputs: known
+    beforehand."""
 
     def ask(hidden: np.ndarray) -> LookedUp:
         scores = hidden.reshape(len(hidden), -1).mean(1)
@@ -97,10 +99,12 @@ def by_brightness(look_up: ReadyLookUp) -> ReadyLookUp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
-    """``cut`` stops at the exits, ``whole`` is the bare model."""
+    """A model with exits, loaded both ways."""
 
     whole: BaseModel
+    """The bare model."""
     cut: BaseModel
+    """The same, which stops at the exits."""
     cascade: Cascade
     places: Places
 
@@ -125,7 +129,7 @@ def served(
     points = [exit_points(graph, scores.position)[index] for index in exits]
     whole = load_graph(graph)
     cut = load_graph(graph, taps=[point.value for point in points])
-    made, thresholds = [], []
+    served_exits, thresholds = [], []
     for index, point in enumerate(points):
         torch.manual_seed(index)
         hidden = hidden_at(cut, point.value, images(64))
@@ -135,13 +139,13 @@ def served(
         object.__setattr__(exit_, "look_up", by_brightness(exit_.look_up))
         share = 0.6 - 0.3 * index / len(points)
         thresholds.append(float(np.quantile(hidden.reshape(64, -1).mean(1), share)))
-        made.append(exit_)
-    count = CascadeCount(100, tuple(ExitCount(50, 50) for _ in made), 0)
-    strict = Level(0.99, (math.inf,) * len(made), count)
+        served_exits.append(exit_)
+    count = CascadeCount(100, tuple(ExitCount(50, 50) for _ in served_exits), 0)
+    strict = Level(0.99, (math.inf,) * len(served_exits), count)
     cascade = Cascade(
         "digest",
         scores,
-        tuple(made),
+        tuple(served_exits),
         (Level(0.97, tuple(thresholds), count), strict),
         0.95,
         Expected(1e-3, 5e-4),
@@ -177,22 +181,22 @@ def finish(frame: ExitingFrame) -> dict[str, np.ndarray]:
 
 
 def hidden_at(cut: BaseModel, value: str, inputs: np.ndarray) -> np.ndarray:
-    """Precondition: ``cut`` stops there."""
-    (done,) = cut.after([value])
+    """Return the value of the graph behind ``value`` for ``inputs``; ``cut`` has to stop there."""
+    (position,) = cut.after([value])
     frame = cut.start({"image": inputs})
-    while frame.position < done:
+    while frame.position < position:
         frame.step()
     return np.array(frame.value_at(value))
 
 
 def cascade() -> Cascade:
-    found = served().cascade
+    base = served().cascade
     torch.manual_seed(3)
     exits = tuple(
         dataclasses.replace(
             exit_,
             model=export_look_up(empty_look_up(exit_.variant, exit_.shape, 10), exit_.shape),
         )
-        for exit_ in found.exits
+        for exit_ in base.exits
     )
-    return dataclasses.replace(found, exits=exits)
+    return dataclasses.replace(base, exits=exits)

@@ -38,10 +38,10 @@ def main() -> None:
     ]
     for way, other in [((), None), *changes]:
         print(way, other, end=" ", flush=True)
-        made = copy.deepcopy(content)
+        manifest = copy.deepcopy(content)
         if way:
-            put(made, way, other)
-        text = json.dumps(made).encode()
+            put(manifest, way, other)
+        text = json.dumps(manifest).encode()
         body = _PREFIX.pack(magic, version, len(text)) + text
         body += bytes(-len(body) % ALIGNMENT) + blobs
         changed.write_bytes(body + hashlib.sha256(body).digest())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes
+from brisk.exits.exploration.composition import CandidateExit, CompositionProblem, Outcomes
 
 
 def random_problem(
@@ -24,14 +24,14 @@ def random_problem(
             hits.append(hit)
             right.append(correct)
             candidates.append(
-                Candidate(
+                CandidateExit(
                     point=point,
                     variant=f"variant{variant}",
                     hit_rate=float(hit.mean()),
                     accuracy=float(correct[hit].mean()) if hit.any() else 1.0,
                     lookup_s=float(random.uniform(0.1, 2.0)),
                     memory_bytes=int(random.integers(1, 100)),
-                    burden_s=float(random.uniform(0, 0.3)),
+                    overhead_s=float(random.uniform(0, 0.3)),
                 )
             )
     return CompositionProblem(

@@ -30,21 +30,23 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """``easy`` and ``hard`` [8, 3, 12, 12]: what its one exit answers, and what it does not."""
+    """A model of one exit."""
 
     file: Path
     cascade: Cascade
     easy: np.ndarray
+    """Images that the exit answers, [8, 3, 12, 12]."""
     hard: np.ndarray
+    """Images that it does not answer, [8, 3, 12, 12]."""
 
     @property
     def name(self) -> str:
-        """The exit's."""
+        """The name of the exit."""
         return self.cascade.exits[0].name
 
 
 def make_model(file: Path) -> Model:
-    """The model and its caches, written to ``file`` and beside it."""
+    """Write the model to ``file`` and its caches beside it; return both."""
     onnx.save(network(LAYERS, CHANNELS), file)
     graph = read_graph(file)
     scores = find_scores(graph)
@@ -59,16 +61,16 @@ def make_model(file: Path) -> Model:
     assert len(inputs) == 64
     hidden = torch.tensor(hidden_at(base, point.value, inputs))
     _agree(look_up, hidden, favourite)
-    found = look_up(hidden)[1].numpy()
+    exit_scores = look_up(hidden)[1].numpy()
     model = export_look_up(look_up, (CHANNELS, SIDE, SIDE), "Pool(4096)")
-    order = found.argsort()
+    order = exit_scores.argsort()
     count = CascadeCount(100, (ExitCount(50, 50),), 0)
     cascade = Cascade(
         digest_of(file),
         scores,
         (Exit(point, "Pool(4096)", (CHANNELS, SIDE, SIDE), CLASSES, model, 1e-4, 1000),),
         (
-            Level(0.97, (float(found[order[30:34]].mean()),), count),
+            Level(0.97, (float(exit_scores[order[30:34]].mean()),), count),
             Level(0.99, (math.inf,), count),
         ),
         0.95,

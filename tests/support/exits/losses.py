@@ -1,4 +1,4 @@
-"""What the selector's gradients, which are written out, are gradients of."""
+"""The loss whose gradients the selector's training has written out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from brisk.exits.learning.selection import RIGHT
 def asymmetric_loss(
     scores: torch.Tensor, agrees: torch.Tensor, weights: torch.Tensor, false_hit_cost: float
 ) -> torch.Tensor:
-    """Cross-entropy of hits, rows of wrong predictions weighted by ``false_hit_cost``, too.
+    """Return the cross-entropy of hits in which wrong predictions weigh ``false_hit_cost`` times
+    as much.
 
     ``scores``: logits float32 [rows]; ``agrees``: 1.0 where the prediction is the base model's;
     ``weights`` float32 [rows].

@@ -1,4 +1,4 @@
-"""Inputs through exits that find none of them strange."""
+"""Inputs through exits that find all of them in distribution."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from brisk.exits.guarantee.calibration import Scored
 
 
 def scored_near(scores: np.ndarray, right: np.ndarray) -> Scored:
-    """All of them near the training data."""
+    """Return inputs of which all are near the training data."""
     return Scored(scores, right, np.ones_like(right))

@@ -15,7 +15,8 @@ _PIECE = 1 << 16
 
 
 class Registry:
-    """Serves ``folder`` over HTTP with ranges. ``sent``: bytes of each file by its path."""
+    """Serves ``folder`` over HTTP with ranges; ``sent`` counts the bytes of each file by its
+    path."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,7 +43,7 @@ class Registry:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def hold(self, path: str, after: int = 0, until: int = 1 << 62) -> None:
-        """Send no byte of a file at or behind this offset, and before that, until it is let go."""
+        """Send no byte of a file at or behind ``after``, up to ``until``, before ``let_go``."""
         with self._changed:
             self._held[path] = range(after, until)
 
@@ -64,12 +65,12 @@ class Registry:
             return
         size = file.stat().st_size
         begin, end = 0, size
-        asked = _RANGE.fullmatch(request.headers.get("Range", ""))
-        if asked:
-            begin = int(asked[1])
-            end = min(size, int(asked[2]) + 1) if asked[2] else size
-        request.send_response(206 if asked else 200)
-        if asked:
+        ranged = _RANGE.fullmatch(request.headers.get("Range", ""))
+        if ranged:
+            begin = int(ranged[1])
+            end = min(size, int(ranged[2]) + 1) if ranged[2] else size
+        request.send_response(206 if ranged else 200)
+        if ranged:
             request.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
         request.send_header("Content-Length", str(end - begin))
         request.end_headers()
@@ -81,18 +82,18 @@ class Registry:
                 self.sent[path] += most
                 begin += most
 
-    def _may_send(self, path: str, offset: int, wanted: int) -> int:
+    def _may_send(self, path: str, offset: int, most: int) -> int:
         with self._changed:
             while offset in self._held.get(path, ()):
                 self._changed.wait()
             held = self._held.get(path, range(0))
-        return min(wanted, held.start - offset) if offset < held.start else wanted
+        return min(most, held.start - offset) if offset < held.start else most
 
 
 @contextlib.contextmanager
 def registry_of(folder: Path) -> Iterator[Registry]:
-    made = Registry(folder)
+    registry = Registry(folder)
     try:
-        yield made
+        yield registry
     finally:
-        made.close()
+        registry.close()

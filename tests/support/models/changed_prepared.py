@@ -28,7 +28,7 @@ X = np.random.default_rng(3).standard_normal((5, 512)).astype(np.float32)
 
 
 def manifest_of(path: Path) -> tuple[bytes, dict]:
-    """What stands between header and manifest, and the manifest."""
+    """Return the bytes between header and manifest, and the manifest."""
     data, container = path.read_bytes(), Container(path)
     ends = (place.offset + place.size for place in map(container.place, range(len(container))))
     end = max(ends)
@@ -36,18 +36,19 @@ def manifest_of(path: Path) -> tuple[bytes, dict]:
 
 
 def answer(path: Path, model: Path) -> list[np.ndarray]:
-    """Of the sessions that it starts with, and of the warm ones."""
+    """Return the answers of the sessions that the model starts with, then those of the warm
+    ones."""
     started = start_segments(PreparedModel(path, model, 1))
     answers = list(run_serially(started.program, {"x": X}).values())
     started.load_warm(lambda: True)
     return [*answers, *run_serially(started.program, {"x": X}).values()]
 
 
-def alike(found: list[np.ndarray], expected: list[np.ndarray]) -> bool:
-    """Packed weights or not are the same but for the last bits."""
+def alike(answers: list[np.ndarray], expected: list[np.ndarray]) -> bool:
+    """Whether the answers are the same but for the last bits, in which packed weights differ."""
     return all(
         one.shape == other.shape and np.allclose(one, other, rtol=1e-4, atol=1e-5)
-        for one, other in zip(found, expected, strict=True)
+        for one, other in zip(answers, expected, strict=True)
     )
 
 
@@ -62,19 +63,19 @@ def main() -> None:
     for way, value in leaves(manifest):
         for other in others_of(value, whole):
             print(way, other, end=" ", flush=True)
-            made = copy.deepcopy(manifest)
-            put(made, way, other)
-            text = json.dumps(made).encode()
+            changed_manifest = copy.deepcopy(manifest)
+            put(changed_manifest, way, other)
+            text = json.dumps(changed_manifest).encode()
             size = HEADER_BYTES + len(blobs) + len(text)
             for key in (b"", make_key()):
                 changed.write_bytes(header(text, size, key) + blobs + text)
                 changed.chmod(0o600)
                 try:
-                    told = "same" if alike(answer(changed, model), expected) else "other"
+                    outcome = "same" if alike(answer(changed, model), expected) else "other"
                 except BriskError:
-                    told = "refused"
+                    outcome = "refused"
                 changed.unlink()
-                print(":", told, end=" ", flush=True)
+                print(":", outcome, end=" ", flush=True)
             print(flush=True)
     print("end", flush=True)
 

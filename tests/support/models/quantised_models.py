@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
@@ -20,10 +21,11 @@ CONTRIBUTED = "com.microsoft"
 
 
 class Quantised(NamedTuple):
-    """``inputs``: of several runs, with other numbers of rows."""
+    """A network and what it is run with."""
 
     model: onnx.ModelProto
     inputs: tuple[Mapping[str, np.ndarray], ...]
+    """The inputs of several runs, with different numbers of rows."""
 
 
 class QuantisedGraph:
@@ -35,9 +37,9 @@ class QuantisedGraph:
         self.random = np.random.default_rng(1)
 
     def add(self, operator: str, *inputs: str, **attributes: object) -> str:
-        made = f"v{len(self.nodes)}"
-        self.nodes.append(helper.make_node(operator, inputs, [made], **attributes))
-        return made
+        output = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+        return output
 
     def keep(self, array: np.ndarray) -> str:
         name = f"w{len(self.weights)}"
@@ -47,7 +49,8 @@ class QuantisedGraph:
     def quantised_weight(
         self, kind: int, shape: tuple[int, ...], axis: int, block: int = 0, *, offset: bool = False
     ) -> str:
-        """Behind DequantizeLinear, with a scale for each place of ``axis``, or for each block."""
+        """Add a weight behind DequantizeLinear, with a scale for each place of ``axis``, or for
+        each block; return its name."""
         low, high = LIMITS[kind]
         name = f"w{len(self.weights)}"
         values = self.random.integers(low, high + 1, shape)
@@ -65,7 +68,8 @@ class QuantisedGraph:
         return self.add("DequantizeLinear", *reads, **attributes)
 
     def through_integers(self, value: str, scale: float = 0.05, zero: int = 128) -> str:
-        """QuantizeLinear and DequantizeLinear, of uint8."""
+        """Add QuantizeLinear and DequantizeLinear of uint8 behind ``value``; return the name of
+        the last."""
         reads = self.keep(np.float32(scale)), self.keep(np.uint8(zero))
         return self.add("DequantizeLinear", self.add("QuantizeLinear", value, *reads), *reads)
 
@@ -113,7 +117,7 @@ def convolved(kind: int, block: int, *, offset: bool) -> Quantised:
 
 
 def layers_of_four_bits(layers: int = 3, width: int = 256) -> Quantised:
-    """One after the other."""
+    """Return ``layers`` products with weights of four bits, one after the other."""
     graph = QuantisedGraph()
     value = "x"
     for _ in range(layers):
@@ -124,22 +128,22 @@ def layers_of_four_bits(layers: int = 3, width: int = 256) -> Quantised:
 
 
 def in_a_body() -> Quantised:
-    """One branch of an If has the weight and the product."""
+    """Return an If whose branches contain the weight and the product."""
     branches = {}
     for name in ("then_branch", "else_branch"):
         inside = QuantisedGraph()
         weight = inside.quantised_weight(TensorProto.INT4, (64, 32), 0, 16)
-        made = inside.add("MatMul", "x", weight)
-        inside.nodes[-1].output[0] = f"{name}_{made}"
+        output = inside.add("MatMul", "x", weight)
+        inside.nodes[-1].output[0] = f"{name}_{output}"
         inside.nodes[0].output[0] = inside.nodes[-1].input[1] = f"{name}_{weight}"
-        end = helper.make_tensor_value_info(f"{name}_{made}", TensorProto.FLOAT, ["n", 32])
+        end = helper.make_tensor_value_info(f"{name}_{output}", TensorProto.FLOAT, ["n", 32])
         branches[name] = helper.make_graph(inside.nodes, name, [], [end], inside.weights)
         for tensor in branches[name].initializer:
             tensor.name = f"{name}_{tensor.name}"
         for node in branches[name].node:
-            for place, read in enumerate(node.input):
-                if read.startswith("w"):
-                    node.input[place] = f"{name}_{read}"
+            for place, input_name in enumerate(node.input):
+                if input_name.startswith("w"):
+                    node.input[place] = f"{name}_{input_name}"
     graph = QuantisedGraph()
     choice = graph.add(
         "Greater", graph.add("ReduceSum", "x", keepdims=0), graph.keep(np.float32())
@@ -150,14 +154,17 @@ def in_a_body() -> Quantised:
 
 
 def contributed(bits: int, level: int) -> Quantised:
-    """The product that ONNX Runtime makes of such weights, written into the file."""
+    """Return the product that ONNX Runtime makes of such weights, written into the file."""
     inner, outer, block = 64, 32, 32
     graph = QuantisedGraph()
     shape = (outer, inner // block, block * bits // 8)
     weight = graph.keep(graph.random.integers(0, 256, shape).astype(np.uint8))
     scale = graph.keep(graph.random.uniform(0.01, 0.1, outer * shape[1]).astype("f4"))
     y = graph.add(
-        *("MatMulNBits", "x", weight, scale),
+        "MatMulNBits",
+        "x",
+        weight,
+        scale,
         domain=CONTRIBUTED,
         K=inner,
         N=outer,
@@ -182,8 +189,8 @@ def chain_on_integers(*, hoisted: bool = False, stages: int = 3) -> Quantised:
     weights = [weight() for _ in range(2 * stages)] if hoisted else []
 
     def convolution(value: str) -> str:
-        taken = weights.pop() if hoisted else weight()
-        return graph.add("Conv", value, taken, pads=[1] * 4)
+        kernel = weights.pop() if hoisted else weight()
+        return graph.add("Conv", value, kernel, pads=[1] * 4)
 
     pool = {"kernel_shape": [3, 3], "pads": [1] * 4}
     value = graph.through_integers("x")
@@ -214,24 +221,16 @@ def _cases() -> Iterator[tuple[str, Callable[[], Quantised]]]:
         ):
             if inner >= block:
                 name = f"{operator}-{words}-{inner}x{outer}-{block}"
-                asked = operator, kind, inner, outer, block
-                yield name, lambda asked=asked, offset=offset: product_of(*asked, offset=offset)
+                arguments = operator, kind, inner, outer, block
+                yield name, functools.partial(product_of, *arguments, offset=offset)
         for (word, build), block in product((("Gather", gathered), ("Conv", convolved)), (0, 16)):
-            yield (
-                f"{word}-{words}-{block}",
-                lambda build=build, kind=kind, block=block, offset=offset: build(
-                    kind, block, offset=offset
-                ),
-            )
+            yield f"{word}-{words}-{block}", functools.partial(build, kind, block, offset=offset)
     for bits, level in product((4, 8), (0, 1, 4)):
-        yield (
-            f"MatMulNBits-{bits}-{level}",
-            lambda bits=bits, level=level: contributed(bits, level),
-        )
+        yield f"MatMulNBits-{bits}-{level}", functools.partial(contributed, bits, level)
     yield "layers", layers_of_four_bits
     yield "body", in_a_body
     yield "chain", chain_on_integers
-    yield "hoisted-chain", lambda: chain_on_integers(hoisted=True)
+    yield "hoisted-chain", functools.partial(chain_on_integers, hoisted=True)
 
 
 CASES: Mapping[str, Callable[[], Quantised]] = dict(_cases())

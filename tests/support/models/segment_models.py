@@ -64,7 +64,7 @@ def chain(
 def by_segments(
     source: BareModel, inputs: Mapping[str, np.ndarray], *, warm: bool = False
 ) -> dict[str, np.ndarray]:
-    """The answers of a frame over the source's segments."""
+    """Return the answers of a frame over the source's segments."""
     starting = start_segments(source)
     starting.table.work("test")
     if warm:
@@ -73,7 +73,7 @@ def by_segments(
 
 
 def whole(path: Path, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The answers of ONNX Runtime's own session of the file."""
+    """Return the answers of ONNX Runtime's own session of the file."""
     session = onnxruntime().InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
@@ -84,18 +84,18 @@ def source_of(path: Path) -> BareModel:
 
 
 def run_in_turn(source: Source, inputs: Mapping[str, np.ndarray], *, warm: bool = False) -> dict:
-    """The answers of the source's segments, one after the other."""
+    """Return the answers of the source's segments, run one after the other."""
     values = {**source.plan.defaults, **inputs}
     for segment in source.plan.segments:
         opened = source.open_warm(segment.index) if warm else None
         session = opened or source.open(segment.index)
         feeds = {name: values[name] for name in segment.inputs}
         if session.run is None:
-            made = session.session.run(list(segment.outputs), feeds)
+            results = session.session.run(list(segment.outputs), feeds)
         else:
-            given = {name: to_ort_value(array) for name, array in feeds.items()}
-            made = map(to_array, session.run(given, list(segment.outputs), None))
-        values.update(zip(segment.outputs, made, strict=True))
+            ort_feeds = {name: to_ort_value(array) for name, array in feeds.items()}
+            results = map(to_array, session.run(ort_feeds, list(segment.outputs), None))
+        values.update(zip(segment.outputs, results, strict=True))
     return {each.name: values[each.name] for each in source.plan.outputs}
 
 

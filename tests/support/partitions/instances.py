@@ -15,14 +15,14 @@ REQUESTS = (1, 2, 5, 20, 300)
 
 
 def random_profile(source: random.Random, segments: int) -> ModelProfile:
-    """Segments of some 10 MB, some of which are far larger, that hand on some 0.8 MB."""
+    """Return segments of some 10 MB, some of which are far larger, that hand on some 0.8 MB."""
     return ModelProfile(
         tuple(
             SegmentProfile(
-                int(source.expovariate(1e-7)),
-                source.uniform(0.0005, 0.02),
-                int(source.expovariate(1 / 8e5)),
-                source.uniform(0, 0.02),
+                weight_bytes=int(source.expovariate(1e-7)),
+                run_s=source.uniform(0.0005, 0.02),
+                live_bytes=int(source.expovariate(1 / 8e5)),
+                load_s=source.uniform(0, 0.02),
             )
             for _ in range(segments)
         )
@@ -30,7 +30,7 @@ def random_profile(source: random.Random, segments: int) -> ModelProfile:
 
 
 def random_network(source: random.Random, hosts: int) -> HostNetwork:
-    """Unequal links, some hosts with a copy, a narrow or wide registry, up to two peers."""
+    """Return unequal links, some hosts with a copy, a narrow or wide registry, up to two peers."""
     return HostNetwork(
         tuple(
             LinkedHost(source.choice([200, 500, 500, 1000]), source.random() < 0.1)
@@ -53,27 +53,28 @@ def random_turns(source: random.Random) -> Turns:
 
 
 def unshared(hosts: int, link_mbit: float = 500) -> HostNetwork:
-    """The paper's assumption: whatever hosts pull, no source is a bottleneck; hops cost their
-    bytes alone.
-    """
+    """Return the paper's assumption: no source is a bottleneck, and hops cost their bytes
+    alone."""
     return HostNetwork((LinkedHost(link_mbit),) * hosts, math.inf, hop_latency_s=0)
 
 
 def without_answers(profile: ModelProfile) -> ModelProfile:
-    """The paper's assumption: answers take no time to travel back."""
+    """Return the paper's assumption: answers take no time to travel back."""
     *front, last = profile.segments
     return ModelProfile((*front, replace(last, live_bytes=0)))
 
 
 T5_LAYERS, T5_START_S, T5_LAYER_START_S, T5_RUN_S = 55, 25.974, 0.589, 0.1405
 T5_HOPS_SHARE = 0.4394
-"""Of T5-3B: section 4.1.3; its run from the ratios of sections 3.3.2 and 8.4.1."""
+"""T5-3B's share of hops: section 4.1.3; its run from the ratios of sections 3.3.2 and 8.4.1."""
 
 
 def t5() -> ModelProfile:
-    """T5-3B as Fig. 4.5's text implies it: one layer starts in 589 ms, the others share the rest,
-    all 54 hops together take 43.94 % of a run at 1,000 Mbit/s. Which layer is the long one, and
-    that the others are alike, is made up; weights are in the seconds.
+    """Return T5-3B as Fig. 4.5's text implies it.
+
+    One layer starts in 589 ms, the others share the rest, all 54 hops together take 43.94 % of a
+    run at 1,000 Mbit/s. Which layer is the long one, and that the others are alike, is made up;
+    weights are in the seconds.
     """
     hop_bytes = int(T5_HOPS_SHARE * T5_RUN_S / (T5_LAYERS - 1) * 125e6)
     others_s = (T5_START_S - T5_LAYER_START_S) / (T5_LAYERS - 1)
@@ -94,8 +95,10 @@ PAPER_MODELS = {
 
 
 def paper_model(name: str, seed: int = 1) -> ModelProfile:
-    """Layers whose bytes and runs vary by a half. Starts and runs are T5's by size; outputs are
-    alike, as transformers' are, of 1 MB: the paper gives no others.
+    """Return layers whose bytes and runs vary by a half.
+
+    Starts and runs are T5's by size; outputs are alike, as transformers' are, of 1 MB: the paper
+    gives no others.
     """
     megabytes, layers = PAPER_MODELS[name]
     source = random.Random(f"{name} {seed}")
@@ -103,10 +106,10 @@ def paper_model(name: str, seed: int = 1) -> ModelProfile:
     scale = megabytes / 11408
     segments = [
         SegmentProfile(
-            int(megabytes * 1e6 * share / sum(shares)),
-            T5_RUN_S * scale * source.uniform(0.5, 1.5) / layers,
-            1_000_000,
-            T5_START_S * scale * share / sum(shares),
+            weight_bytes=int(megabytes * 1e6 * share / sum(shares)),
+            run_s=T5_RUN_S * scale * source.uniform(0.5, 1.5) / layers,
+            live_bytes=1_000_000,
+            load_s=T5_START_S * scale * share / sum(shares),
         )
         for share in shares
     ]

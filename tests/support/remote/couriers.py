@@ -29,7 +29,7 @@ class CourierHost:
     def __init__(
         self, folder: Path, settings: Mapping[str, str] | None = None, port: int = 0
     ) -> None:
-        """``port``: where it serves peers; 0: nowhere."""
+        """``port``: on which it serves peers; 0: it does not."""
         self.folder = folder
         self.runtime = folder / "run"
         self.cache = folder / "cache"
@@ -46,7 +46,7 @@ class CourierHost:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Run it, and wait until it answers."""
+        """Start the courier, and wait until it answers."""
         log = (self.folder / "log").open("ab")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "brisk.sourcing"],
@@ -82,7 +82,7 @@ class CourierHost:
         return self.cache / "remote" / published.sha256
 
     def kill(self) -> None:
-        """As a crash ends it."""
+        """End the courier like a crash."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(PATIENCE_S)
@@ -97,14 +97,14 @@ class CourierHost:
 
     @property
     def cpu_s(self) -> float:
-        """Processor time that it has taken."""
+        """The processor time that it has taken."""
         assert self.process is not None
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class CourierClient:
-    """A connection that speaks the protocol, as ``brisk.copies.connection`` documents it."""
+    """A connection that speaks the protocol that ``brisk.copies.connection`` documents."""
 
     def __init__(self, place: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -130,12 +130,12 @@ class CourierClient:
         self._socket.sendall(request)
 
     def answer(self) -> Mapping[str, Any] | None:
-        """None where the connection has ended."""
+        """Return the next answer; None: the connection has ended."""
         line = self._lines.readline()
         return json.loads(line) if line else None
 
     def ask(self, name: str, content: Mapping[str, Any]) -> Any:
-        """What comes as ``ok``. Raises the BriskError that comes instead."""
+        """Return what comes as ``ok``. Raises the BriskError that comes instead."""
         self.send(json.dumps({name: content}).encode() + b"\n")
         return self._ok(self.answer())
 
@@ -149,7 +149,7 @@ class CourierClient:
     def wait(
         self, published: Published, parts: Sequence[Range] | None = None
     ) -> Iterator[Mapping[str, Any]]:
-        """What it says of its progress until all is here; ``parts`` None: of the own files."""
+        """Yield the progress until all is here; ``parts`` None: the own files."""
         if parts is None:
             files = published.manifest.files
             parts = [Range(number, 0, files[number].size) for number in published.manifest.own]
@@ -160,7 +160,7 @@ class CourierClient:
         self._ok(answer)
 
     def fetch(self, published: Published, url: str) -> float:
-        """Open it and wait for all of it; the seconds that this took."""
+        """Open it and wait for all of it. Return the seconds that this took."""
         began_s = time.monotonic()
         self.open(published, url)
         for _ in self.wait(published):
@@ -172,7 +172,7 @@ class CourierClient:
         return next(each for each in copies if each["sha256"] == published.sha256)
 
     def bytes_from(self, published: Published, beginning: str) -> int:
-        """That came from sources whose names begin like that."""
+        """Return the bytes that came from sources whose names have this beginning."""
         sources = self.status(published)["sources"]
         return sum(each["bytes_total"] for each in sources if each["name"].startswith(beginning))
 
@@ -184,7 +184,7 @@ class CourierClient:
 
 
 def check_equal(host: CourierHost, published: Published) -> None:
-    """That the host's copy is whole, and what was published."""
+    """Assert that the host's copy is whole, and equal to what was published."""
     folder = host.copy_folder(published)
     copy = LocalCopy(folder)
     assert copy.has_head
@@ -194,7 +194,7 @@ def check_equal(host: CourierHost, published: Published) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Of the loopback, which nobody uses just now."""
+    """Return ports of the loopback interface that are free just now."""
     with contextlib.ExitStack() as opened:
         sockets = []
         for _ in range(count):

@@ -24,7 +24,7 @@ def end_courier() -> None:
 
 
 def publish_here(registry: Registry, model: Path, name: str = "m", *, form: bool = False) -> Path:
-    """The ``model.remote`` of a model that lies at the registry now."""
+    """Publish a model at the registry. Return its ``model.remote``."""
     if form:
         prepare(model, 1, cuts_of(model))
     published = described(model, 1, with_form=form)

@@ -1,4 +1,4 @@
-"""Published folders of random bytes: what ``brisk publish`` makes of a model."""
+"""Published folders of random bytes, like those that ``brisk publish`` makes of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from brisk.copies.remote import MANIFEST
 
 
 class Published(NamedTuple):
-    """A folder, ``manifest.json`` in it, and what its files hold."""
+    """A folder with ``manifest.json``, and the contents of its files."""
 
     folder: Path
     manifest: Manifest
@@ -37,7 +37,8 @@ def listed(
 
 
 def form_of(size: int) -> bytes:
-    """A prepared form of a part of ``size`` random bytes, as it is published: without a seal."""
+    """Return a prepared form of a part of ``size`` random bytes, as it is published: without a
+    seal."""
     import io
 
     import numpy as np
@@ -63,8 +64,11 @@ def publish(
     weights_bytes: int = 300_000,
     head_ranges: Sequence[tuple[int, int]] = (),
 ) -> Published:
-    """A model of ``size`` bytes and a further file of weights. ``forms``: prepared ones.
-    ``head_ranges``: starts and sizes in the model; none: two short ones."""
+    """Publish a model of ``size`` bytes and a further file of weights.
+
+    ``forms``: prepared forms. ``head_ranges``: starts and sizes in the model; empty: two short
+    ones.
+    """
     source = random.Random(seed)
     model, weights = source.randbytes(size), source.randbytes(weights_bytes)
     head_ranges = head_ranges or [(0, min(1000, size)), (size // 2, min(500, size - size // 2))]

@@ -29,23 +29,23 @@ class RegistryServer:
         change: Callable[[str, int, bytes], bytes] | None = None,
         redirect: Callable[[str], str | None] | None = None,
     ) -> None:
-        """``bytes_per_s``: of all answers together; 0: as fast as it goes. ``change``: what it
-        sends instead of bytes of a file, by its name and their offset. ``redirect``: to where, by
-        the path; None: it answers itself."""
+        """``bytes_per_s``: the rate of all answers together; 0: as fast as possible. ``change``:
+        returns what is sent instead of bytes of a file, by its name and their offset.
+        ``redirect``: returns where a path leads; None: nowhere."""
         self.folder = folder
         self.bytes_per_s = bytes_per_s
         self.has_ranges = has_ranges
         self.change = change
         self.redirect = redirect
         self.requests: list[str] = []
-        """Path and range of each."""
+        """Path and range of each request."""
         self.queries: list[str] = []
-        """What stood behind a ``?``."""
+        """The queries of the URLs."""
         self.sent_bytes = 0
         self.is_broken = False
-        """Connections are cut from now on."""
+        """Whether connections are cut from now on."""
         self.is_silent = False
-        """Answers stop, and connections stay."""
+        """Whether answers stop, and connections stay."""
         self._free_s = 0.0
         self._loop = asyncio.new_event_loop()
         self._port = 0
@@ -133,7 +133,8 @@ class RegistryServer:
         return response
 
     async def _pace(self, size: int) -> None:
-        """A token bucket for all, which holds what is sent in ``_SAVED_S``."""
+        """Wait as a token bucket for all answers says, which holds what is sent in
+        ``_SAVED_S``."""
         if not self.bytes_per_s:
             return
         now_s = time.monotonic()

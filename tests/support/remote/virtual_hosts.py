@@ -15,7 +15,7 @@ from brisk.copies.local import path_in
 from brisk.copies.manifest import ListedFile, write_manifest
 from brisk.sourcing.arriving import ArrivingCopy, make_copy
 from brisk.sourcing.fetching import Fetch
-from brisk.sourcing.policies.choosing import Told
+from brisk.sourcing.policies.choosing import PeerReport
 from brisk.sourcing.serving import PULLS_S, arriving_bytes
 from brisk.sourcing.sources.failures import SourceError
 from brisk.sourcing.sources.peers import ANSWER_S, ASKED_S, HELD_S
@@ -27,15 +27,15 @@ _PIECE_BYTES = 1 << 14
 
 
 class AtOnce(Executor):
-    """Runs what it is given before anything else goes on."""
+    """An executor that runs what it is given at once."""
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
+        future: Future[Any] = Future()
         try:
-            done.set_result(fn(*args, **kwargs))
+            future.set_result(fn(*args, **kwargs))
         except OSError as error:
-            done.set_exception(error)
-        return done
+            future.set_exception(error)
+        return future
 
 
 class Link:
@@ -48,7 +48,7 @@ class Link:
 
 
 async def carry(data: bytes, *links: Link) -> None:
-    """Over all of these at once, behind what is on them."""
+    """Send data over all of these links at once, behind what is on them."""
     loop = asyncio.get_running_loop()
     begin_s = max(loop.time(), *(link.free_s for link in links))
     for link in links:
@@ -58,7 +58,7 @@ async def carry(data: bytes, *links: Link) -> None:
 
 
 class VirtualRegistry:
-    """What is published, behind one uplink."""
+    """A registry of what is published, behind one uplink."""
 
     is_peer = False
 
@@ -71,14 +71,14 @@ class VirtualRegistry:
         self._seen: list[VirtualRegistry] = []
 
     def for_host(self, down: Link) -> VirtualRegistry:
-        """As a host sees it."""
+        """Return the registry as a host sees it."""
         other = VirtualRegistry(self.published, 1.0, down)
         other.up = self.up
         self._seen.append(other)
         return other
 
     def go(self) -> None:
-        """It answers no more."""
+        """Answer no more."""
         for each in (self, *self._seen):
             each.is_gone = True
 
@@ -136,7 +136,7 @@ class VirtualPeer:
                 yield piece
 
     async def watch(self, supply: Supply) -> None:
-        """As ``PeerCopy.watch`` does, and ``CopyServer`` answers."""
+        """Do what ``PeerCopy.watch`` does, and what ``CopyServer`` answers."""
         clock = asyncio.get_running_loop().time
         is_first = True
         while True:
@@ -153,12 +153,12 @@ class VirtualPeer:
             elif self.host.supply is None:
                 supply.hear(self.name, None, f"{self.name} has no copy")
             else:
-                supply.hear(self.name, self.host.told(self.seen_by.name))
+                supply.hear(self.name, self.host.report())
             await asyncio.sleep(max(asked_s + ASKED_S - clock(), 0.0))
 
 
 class VirtualHost:
-    """``answer_s``: until it answers anything."""
+    """A host; it takes ``answer_s`` to answer anything."""
 
     def __init__(
         self, name: str, folder: Path, published: Published, bytes_per_s: float, answer_s: float
@@ -182,7 +182,7 @@ class VirtualHost:
         return path_in(self.copy.folder, self.copy.manifest, number)
 
     def fill(self, published: Published, has: Callable[[int], bool] = lambda index: True) -> None:
-        """It has the chunks that ``has`` names already."""
+        """Write the chunks that ``has`` names."""
         layout = self.copy.layout
         for number in (*published.manifest.own, published.manifest.gathered):
             for index in filter(has, range(*layout.file(number))):
@@ -191,26 +191,26 @@ class VirtualHost:
                 assert self.copy.put(index, [content])
 
     def serve(self) -> None:
-        """What it has; it fetches nothing."""
+        """Serve what it has; it fetches nothing."""
         clock = asyncio.get_running_loop().time
         self.fetch = Fetch(self.copy, self._executor, clock)
         self.supply = Supply(self.fetch, self.name, {}, clock)
 
     async def die(self) -> None:
-        """It asks for nothing and answers nothing; connections are reset."""
+        """Ask for nothing and answer nothing; connections are reset."""
         self.is_dead = True
         await self._stop()
 
     async def cut(self) -> None:
-        """Nothing comes from it any more, and nobody is told."""
+        """Send nothing any more, without notice."""
         self.is_cut = True
         await self._stop()
 
-    def told(self, asked_by: str) -> Told:
+    def report(self) -> PeerReport:
         assert self.supply is not None
         now_s = asyncio.get_running_loop().time()
         pulls = [name for name, at_s in self.pulled_s.items() if now_s - at_s < PULLS_S]
-        return self.supply.told(len(pulls))
+        return self.supply.report(len(pulls))
 
     def start(self, registry: VirtualRegistry | None, others: list[VirtualHost]) -> None:
         clock = asyncio.get_running_loop().time
@@ -224,7 +224,7 @@ class VirtualHost:
         self._watching = [asyncio.create_task(peer.watch(self.supply)) for peer in peers]
 
     async def wait(self) -> None:
-        """Until it has all."""
+        """Wait until it has all."""
         assert self.fetch is not None
         assert self.supply is not None
         upstream = ""

@@ -9,7 +9,7 @@ from brisk.protocol.shared_memory import ArenaView, SlabChange
 
 
 def follow(view: ArenaView, changes: Iterable[SlabChange]) -> None:
-    """As a peer does that reads the records."""
+    """Apply the changes to ``view``, like a peer that reads the records."""
     for record, descriptor in changes:
         if isinstance(record, AttachSlab):
             assert descriptor is not None

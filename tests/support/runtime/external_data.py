@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 WIDTH = 4
 LOCATION = "sub/deeper/w.bin"
-"""In the folder of the model."""
+"""The file of the weight, in the folder of the model."""
 
 
 def _weight(location: str, name: str = "w") -> TensorProto:
@@ -83,7 +83,7 @@ EXTERNAL: Mapping[str, Callable[[str], onnx.ModelProto]] = {
 
 
 def write_external(folder: Path, kind: str, name: str = "model.onnx") -> Path:
-    """The model, whose ``w`` is of ones until it is replaced."""
+    """Write the model, whose ``w`` is of ones until it is replaced; return its file."""
     model, data = folder / name, folder / LOCATION
     data.parent.mkdir(parents=True, exist_ok=True)
     np.ones(WIDTH, np.float32).tofile(data)
@@ -92,7 +92,7 @@ def write_external(folder: Path, kind: str, name: str = "model.onnx") -> Path:
 
 
 def write_in_place(data: Path, value: float) -> None:
-    """Whose size and modification time stay."""
+    """Overwrite the file; its size and modification time stay."""
     times = data.stat().st_atime_ns, data.stat().st_mtime_ns
     with data.open("r+b") as file:
         file.write(np.full(WIDTH, value, np.float32).tobytes())

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).resolve().parents[3] / "tools" / "gpu" / "fake_driver.c"
 
 @functools.cache
 def fake_driver() -> str:
-    """Path of the library. Skips the test where there is no C compiler."""
+    """Return the path of the library. Skips the test where there is no C compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -30,20 +30,20 @@ def fake_driver() -> str:
 
 
 CAPTURED = 3
-"""Which run of a session is captured: the first finds the shapes, the second the answer."""
+"""The number of the run that is captured: the first finds the shapes, the second the answer."""
 
 
 class CopyingSession:
-    """Computes ``y = x`` on a device by copies, as a session of ONNX Runtime is run: what it
-    issues can be captured, and seen to have been done or not.
-
-    ``steps``: copies that a run issues, each from one scratch place to the next. ``refuses``:
-    what a run says to being captured.
-    """
+    """Computes ``y = x`` on a device by copies, run like a session of ONNX Runtime: what it issues
+    can be captured, and seen to have been done or not."""
 
     def __init__(
         self, context: Context, stream: Stream, steps: int = 5, refuses: str | None = None
     ) -> None:
+        """Issue ``steps`` copies in a run, each from one scratch place to the next.
+
+        ``refuses``: the error of a run that is captured.
+        """
         self.context, self.stream, self.steps, self.refuses = context, stream, steps, refuses
         self.runs = 0
         self.scratch: list[DeviceMemory] = []
@@ -64,7 +64,7 @@ class CopyingSession:
         target = binding.outputs["y"]
         if target is None:
             self.scratch.append(self.context.allocate(size))
-            binding.made, target = shape, self.scratch[-1].handle
+            binding.shape, target = shape, self.scratch[-1].handle
         copy = self.context.driver.call
         between = [self.context.allocate(size) for _ in range(self.steps - 1)]
         self.scratch += between
@@ -79,7 +79,8 @@ class CopyingBinding:
     def __init__(self) -> None:
         self.inputs: dict[str, tuple[int, tuple[int, ...]]] = {}
         self.outputs: dict[str, int | None] = {}
-        self.made: tuple[int, ...] = ()
+        self.shape: tuple[int, ...] = ()
+        """The shape of the output that the session has allocated itself."""
 
     def bind_input(
         self, name: str, device: str, ordinal: int, dtype: object, shape: tuple[int, ...], at: int
@@ -101,4 +102,4 @@ class CopyingBinding:
         self.outputs.clear()
 
     def get_outputs(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(shape=lambda: list(self.made))]
+        return [SimpleNamespace(shape=lambda: list(self.shape))]

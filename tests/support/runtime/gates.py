@@ -44,8 +44,13 @@ def run_of(
     session: ASession | None = None,
 ) -> Run:
     return Run(
-        *([one], [range(1)], AFrame(), started_ns, session or ASession()),
-        *(profile or RunProfile(), False),
+        jobs=[one],
+        rows=[range(1)],
+        frame=AFrame(),
+        started_ns=started_ns,
+        session=session or ASession(),
+        profile=profile or RunProfile(),
+        is_disturbed=False,
     )
 
 

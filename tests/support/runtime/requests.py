@@ -24,17 +24,17 @@ from brisk.segments.table import LayerTable
 from brisk.segments.values import Value
 
 NOWHERE = Region(0, 0, MARK_BYTES)
-"""Of a peer's memory, for marks that nobody reads."""
+"""A region of a peer's memory, for marks that nobody reads."""
 
 
 def a_peer(number: int = 1) -> Peer:
-    """Connected to nobody, with a page of memory."""
+    """Return a peer that is connected to nobody and has a page of memory."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         return with_memory(Peer(number, connection, os.getpid()))
 
 
 def with_memory(peer: Peer) -> Peer:
-    """The peer, with a page of memory that marks may lie in."""
+    """Return the peer, with a page of memory that marks may lie in."""
     memory = os.memfd_create("peer", os.MFD_ALLOW_SEALING)
     os.ftruncate(memory, mmap.PAGESIZE)
     fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
@@ -47,10 +47,15 @@ def a_model(
     job_class: JobClass = JobClass.NORMAL,
     max_batch_size: int = 0,
 ) -> LoadModel:
-    """What a stub asks for; it batches if it can."""
+    """Return the record with which a stub asks for a model; it batches if it can."""
     return LoadModel(
-        *(path.parent.name, 1, str(path)),
-        *(max_batch_size, max_batch_size > 0, 8, job_class.value),
+        name=path.parent.name,
+        version=1,
+        path=str(path),
+        max_batch_size=max_batch_size,
+        batching=max_batch_size > 0,
+        max_queue_size=8,
+        job_class=job_class.value,
         mark=NOWHERE,
     )
 
@@ -67,7 +72,7 @@ class NotingLoader(Loader):
 
 @dataclass
 class ASession:
-    """Loaded, and asked for nothing; its parts are ``table``'s."""
+    """A loaded session that runs nothing; its parts are ``table``'s."""
 
     load_ns: int = 0
     summary: str = ""
@@ -97,13 +102,13 @@ class ASession:
 
 
 def a_table(count: int = 3) -> LayerTable[str]:
-    """Nothing of it is loaded."""
+    """Return a table of ``count`` parts, of which none is loaded."""
     return LayerTable(count, lambda index: f"part {index}")
 
 
 @dataclass
 class AFrame:
-    """At its first layer."""
+    """A frame at its first layer."""
 
     early: None = None
     position: int = 0
@@ -125,7 +130,7 @@ def a_request(
     deadline_ns: int | None = None,
     job_class: JobClass = JobClass.NORMAL,
 ) -> Request:
-    """Of a peer of its own, waiting for a model whose key is ``model``."""
+    """Return a request of a peer of its own, waiting for a model whose key is ``model``."""
     peer = a_peer()
     form = InferForm(0, tensors, ("y",) if tensors else (), job_class.value)
     record = Infer(number, form, (NOWHERE,) * len(tensors), NOWHERE, deadline_ns)

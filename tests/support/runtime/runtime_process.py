@@ -66,7 +66,7 @@ class Answer(Reply):
         return self
 
     def output(self) -> np.ndarray:
-        """The only output; fails with the error where there is one."""
+        """Return the only output; fails with the error where there is one."""
         self.wait()
         assert self.error is None, self.error
         (value,) = self.outputs.values()
@@ -80,19 +80,23 @@ def submit(
     deadline_ns: int | None = None,
     arrived_ns: int = 0,
 ) -> tuple[int, Answer]:
-    """Send float32 ``value`` as ``x`` and ask for ``y``."""
+    """Send float32 ``value`` as ``x`` and ask for ``y``; return the request's number and its
+    answer."""
     staged = connection.stage((TensorForm("x", "FP32", value.shape),), [value.nbytes])
     if value.nbytes:
         connection.memory(staged.regions[0])[:] = value.tobytes()
     answer = Answer()
-    asked = (staged, ["y"], job_class, deadline_ns, answer)
-    return connection.submit(*asked, arrived_ns=arrived_ns), answer
+    number = connection.submit(
+        staged, ["y"], job_class, deadline_ns, answer, arrived_ns=arrived_ns
+    )
+    return number, answer
 
 
 def submit_and_see_begin(
     connection: RuntimeClient, job_class: str = "normal"
 ) -> tuple[Answer, int]:
-    """A request for the slow model, which runs when this returns, and its number."""
+    """Send a request for the slow model, which runs when this returns; return its answer and
+    number."""
     staged = connection.stage((TensorForm("x", "FP32", SLOW_INPUT.shape),), [SLOW_INPUT.nbytes])
     connection.memory(staged.regions[0])[:] = SLOW_INPUT.tobytes()
     answer = Answer()
@@ -184,13 +188,13 @@ def describe(path: Path, **changes: object) -> LoadModel:
 
 
 def processes_of(place: RuntimePaths) -> list[int]:
-    """The supervisor first, then its worker; ended ones are left out."""
-    found = []
+    """Return the supervisor's number first, then its workers'; ended ones are left out."""
+    processes = []
     for process in processes_started_in(place.base):
         with contextlib.suppress(OSError):
             if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"):
-                found.append(process)
-    return sorted(found, key=lambda process: _parent(process) in found)
+                processes.append(process)
+    return sorted(processes, key=lambda process: _parent(process) in processes)
 
 
 def _parent(process: int) -> int:
@@ -210,7 +214,7 @@ def worker_of(place: RuntimePaths) -> int:
 
 
 def background_worker_of(place: RuntimePaths) -> int | None:
-    """None where there is none."""
+    """Return the background worker's process; None: there is none."""
     for process in processes_of(place):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{process}/comm").read_text().strip() == "brisk-back":
@@ -231,7 +235,7 @@ def end_processes(place: RuntimePaths) -> None:
 
 @contextlib.contextmanager
 def opened(place: RuntimePaths, model: LoadModel) -> Iterator[RuntimeClient]:
-    """A connection that has loaded ``model``; closed afterwards."""
+    """Yield a connection that has loaded ``model``; it is closed afterwards."""
     connection = RuntimeClient(place, model, lambda level, text: None)
     connection.open()
     try:
@@ -257,7 +261,8 @@ def attach(connection: socket.socket, slab: int = 0) -> None:
 def building_runtime(
     folder: Path, environment: pytest.MonkeyPatch, threads: int
 ) -> Iterator[RuntimePaths]:
-    """One that makes prepared forms, with a small model loaded. ``folder``: of that."""
+    """Yield the place of a runtime that makes prepared forms and has a small model, in ``folder``,
+    loaded."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
     place = RuntimePaths(parent / "runtime", "cpu")
     environment.setenv("BRISK_ARTEFACTS", "build")

@@ -1,4 +1,4 @@
-"""Which process of a runtime is which worker."""
+"""The two workers of a runtime, told apart from outside."""
 
 from __future__ import annotations
 

@@ -17,12 +17,14 @@ from support.server.entries import deep_answer
 
 @dataclass
 class Load:
-    """What the clients saw."""
+    """The clients' answers and errors so far."""
 
     answers: int = 0
     errors: list[str] = field(default_factory=list)
     wrong: int = 0
+    """Answers that are not the expected ones."""
     longest_s: float = 0.0
+    """The longest time that an answer took."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, right: bool, took_s: float) -> None:
@@ -34,7 +36,8 @@ class Load:
 
 @contextlib.contextmanager
 def clients_at_work(server: TritonServer, count: int) -> Iterator[Load]:
-    """``count`` clients, half of each protocol, that ask ``deep`` without pause until the end.
+    """Let ``count`` clients, half of each protocol, ask ``deep`` without pause until the block
+    ends.
 
     ``deep`` is ``entries.deep(20, 256)``; every answer is checked.
     """

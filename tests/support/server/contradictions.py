@@ -20,8 +20,8 @@ def tensor(name: str, kind: str, dims: Sequence[int], **fields: Any) -> dict[str
 def config(
     *inputs: dict[str, Any], y: dict[str, Any] | None = None, **rest: Any
 ) -> dict[str, Any]:
-    given = list(inputs) or [tensor(*X)]
-    return {"max_batch_size": 8, "input": given, "output": [y or tensor(*Y)], **rest}
+    specified = list(inputs) or [tensor(*X)]
+    return {"max_batch_size": 8, "input": specified, "output": [y or tensor(*Y)], **rest}
 
 
 Value = tuple[str, int, "Sequence[int | str | None] | None"]

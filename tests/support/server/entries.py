@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET = 18
 
 ANY_CLASS = ' parameters { key: "brisk_max_class" value { string_value: "realtime" } } '
-"""Of a configuration: requests may ask for each class."""
+"""Lines of a configuration that let requests ask for each class."""
 
 Shape = Sequence["int | str | None"]
 
@@ -24,7 +24,7 @@ def write_entry(
     config: str = 'backend: "brisk"',
     version: int = 1,
 ) -> Path:
-    """The entry's directory."""
+    """Write an entry of ``model``; return its directory."""
     directory = repository / name
     (directory / str(version)).mkdir(parents=True)
     path = directory / str(version) / "model.onnx"
@@ -53,7 +53,7 @@ def make_model(
 
 
 def identity(element: int, shape: Shape = ("batch", "n")) -> onnx.ModelProto:
-    """``y = x`` for one ONNX element type."""
+    """Return ``y = x`` for one ONNX element type."""
     return make_model(
         [helper.make_node("Identity", ["x"], ["y"])],
         [("x", element, shape)],
@@ -62,7 +62,7 @@ def identity(element: int, shape: Shape = ("batch", "n")) -> onnx.ModelProto:
 
 
 def doubled(shape: Shape = ("batch", 4)) -> onnx.ModelProto:
-    """``y = x + x`` and ``z = -x``, float32."""
+    """Return ``y = x + x`` and ``z = -x``, float32."""
     return make_model(
         [helper.make_node("Add", ["x", "x"], ["y"]), helper.make_node("Neg", ["x"], ["z"])],
         [("x", TensorProto.FLOAT, shape)],
@@ -94,5 +94,5 @@ def deep(layers: int = 30, width: int = 512, rows: int | str = "batch") -> onnx.
 
 
 def deep_answer(x: np.ndarray, layers: int = 30) -> np.ndarray:
-    """What ``deep`` gives for ``x >= 0``."""
+    """Return the answer of ``deep`` for ``x >= 0``."""
     return np.roll(x, layers, axis=1)

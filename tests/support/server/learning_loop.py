@@ -21,18 +21,19 @@ from support.server.running import runtime_directory
 from support.waiting import wait_until as wait_until_true
 
 PATIENCE_S = 240.0
-"""What learns may run on what other processes leave."""
+"""The longest wait for learning, which may run on what other processes leave."""
 
 PAUSE_S = 0.005
-"""Of a client between two requests: without it little is left, and learning takes minutes."""
+"""A client's pause between two requests: without it little is left, and learning takes minutes."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """What a client has sent so far, and what came back: rows, and those not as the model's."""
+    """A client's requests so far, and their answers."""
 
     rows: int = 0
     differing: int = 0
+    """Rows whose class is not the whole model's."""
     errors: list[str] = field(default_factory=list)
 
 
@@ -49,20 +50,20 @@ class Loop:
         return self.repository / model / "1" / "model.onnx"
 
     def status(self, model: str) -> ModelStatus:
-        with Observer(
-            RuntimePaths(runtime_directory(self.server), "cpu"), Role.FOREGROUND
-        ) as told:
-            (found,) = (each for each in told.status().models if each.name == model)
-            return found
+        place = RuntimePaths(runtime_directory(self.server), "cpu")
+        with Observer(place, Role.FOREGROUND) as observer:
+            (status,) = (each for each in observer.status().models if each.name == model)
+            return status
 
     def classes(self, images: np.ndarray) -> np.ndarray:
-        """By the whole model, in this process."""
-        found: np.ndarray = self.adapted.base.run({"image": images})["logits"].argmax(1)
-        return found
+        """Return the classes that the whole model answers, computed in this process."""
+        logits: np.ndarray = self.adapted.base.run({"image": images})["logits"]
+        return logits.argmax(1)
 
     @contextlib.contextmanager
     def streaming(self, model: str, images: np.ndarray) -> Iterator[Stream]:
-        """Requests of one to eight rows, one after the other, for as long as the block runs."""
+        """Send requests of one to eight rows, one after the other, for as long as the block
+        runs."""
         stream, over = Stream(), threading.Event()
         classes = self.classes(images)
 
@@ -72,12 +73,12 @@ class Loop:
                 while not over.wait(PAUSE_S):
                     chosen = random.choice(len(images), random.integers(1, 9), replace=False)
                     try:
-                        found = ask(client, model, images[chosen])
+                        logits = ask(client, model, images[chosen])
                     except Exception as error:  # noqa: BLE001  # told by the test
                         stream.errors.append(str(error))
                         return
                     stream.rows += len(chosen)
-                    stream.differing += int((found.argmax(1) != classes[chosen]).sum())
+                    stream.differing += int((logits.argmax(1) != classes[chosen]).sum())
 
         thread = threading.Thread(target=run)
         thread.start()
@@ -90,16 +91,17 @@ class Loop:
 
 
 def ask(client: grpc.InferenceServerClient, model: str, images: np.ndarray) -> np.ndarray:
-    given = grpc.InferInput("image", list(images.shape), "FP32")
-    given.set_data_from_numpy(images)
-    answer = client.infer(model, [given])
+    tensor = grpc.InferInput("image", list(images.shape), "FP32")
+    tensor.set_data_from_numpy(images)
+    answer = client.infer(model, [tensor])
     logits: np.ndarray = answer.as_numpy("logits")
     assert answer.as_numpy("digit")[:, 0].tolist() == logits.argmax(1).tolist()
     return logits
 
 
 def wait_until(loop: Loop, condition: Callable[[], bool], what: str) -> None:
-    """What learns gets its share of the processors meanwhile."""
+    """Wait until ``condition`` holds; processes that learn get their share of the processors
+    meanwhile."""
     runtime = runtime_directory(loop.server)
 
     def is_so() -> bool:

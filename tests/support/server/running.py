@@ -25,7 +25,8 @@ _running: list[TritonServer] = []
 
 
 def ends_of_dead_servers() -> Iterator[tuple[str, str]]:
-    """Of each that should be running and is not: how it has ended, and its log's end."""
+    """Yield, for each server that should be running and is not, how it has ended and its log's
+    end."""
     for server in _running:
         if server.returncode is not None:
             yield f"tritonserver ended with status {server.returncode}", server.log_tail()
@@ -33,7 +34,8 @@ def ends_of_dead_servers() -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def private_runtime() -> Iterator[Path]:
-    """A runtime directory, which the runtime makes; its path is short, as a socket's must be.
+    """Yield a runtime directory, which the runtime makes; its path is short, as a socket's must
+    be.
 
     Whatever process of the runtime still lives when its server is gone is ended here.
     """
@@ -47,7 +49,7 @@ def private_runtime() -> Iterator[Path]:
 
 
 def runtime_directory(server: TritonServer) -> Path:
-    """The ``$BRISK_RUNTIME_DIR`` that a running server was started with."""
+    """Return the ``$BRISK_RUNTIME_DIR`` that a running server was started with."""
     variables = Path(f"/proc/{server.pid}/environ").read_bytes().split(b"\0")
     value = next(variable for variable in variables if variable.startswith(b"BRISK_RUNTIME_DIR="))
     return Path(os.fsdecode(value.partition(b"=")[2]))
@@ -109,10 +111,10 @@ def running_server(
     environment: Mapping[str, str] | None = None,
     endings: Endings | None = None,
 ) -> Iterator[TritonServer]:
-    """A ready server with a private runtime. Clients must be closed before it ends.
+    """Yield a ready server with a private runtime. Clients must be closed before it ends.
 
     It makes no artefacts unless ``environment`` says otherwise: entries stay as tests wrote them.
-    ``endings``: it has not ended behind the block, but among these.
+    ``endings``: it ends among these, not yet behind the block.
     """
     with contextlib.ExitStack() as ended:
         runtime = ended.enter_context(private_runtime())
@@ -141,13 +143,13 @@ def running_server(
 
 
 def runtime_processes(server: TritonServer) -> tuple[int, int]:
-    """The supervisor and its worker."""
-    found = [
+    """Return the supervisor's process and its worker's."""
+    processes = [
         process
         for process in processes_started_in(runtime_directory(server))
         if b"brisk.runtime" in Path(f"/proc/{process}/cmdline").read_bytes()
     ]
-    (worker,) = [process for process in found if parent_of(process) in found]
+    (worker,) = [process for process in processes if parent_of(process) in processes]
     return parent_of(worker), worker
 
 

@@ -21,25 +21,26 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 def scrape(server: TritonServer) -> Series:
     with urllib.request.urlopen(f"http://{server.endpoints.metrics}/metrics", timeout=10) as page:
         lines = page.read().decode().splitlines()
-    found: Series = {}
+    series: Series = {}
     for line in lines:
         if matched := _LINE.match(line):
             labels = re.findall(r'(\w+)="([^"]*)"', matched[2] or "")
-            found[matched[1], frozenset(labels)] = float(matched[3])
-    return found
+            series[matched[1], frozenset(labels)] = float(matched[3])
+    return series
 
 
-def value(found: Series, name: str, **labels: str) -> float:
-    """The sum over all series that have these labels."""
-    wanted = {(key.rstrip("_"), each) for key, each in labels.items()}
-    return sum(each for (own, has), each in found.items() if own == name and wanted <= has)
+def value(series: Series, name: str, **labels: str) -> float:
+    """Return the sum over all series that have these labels."""
+    pairs = {(key.rstrip("_"), each) for key, each in labels.items()}
+    return sum(each for (own, has), each in series.items() if own == name and pairs <= has)
 
 
 def wait_for(server: TritonServer, condition: Callable[[Series], bool]) -> Series:
-    """The series once the condition holds and what was counted at that time is published whole."""
+    """Return the series once the condition holds and what was counted at that time is published
+    whole."""
     deadline_s = time.monotonic() + PATIENCE_S
-    while not condition(found := scrape(server)):
-        assert time.monotonic() < deadline_s, sorted({name for name, _ in found})
+    while not condition(series := scrape(server)):
+        assert time.monotonic() < deadline_s, sorted({name for name, _ in series})
         time.sleep(0.1)
     time.sleep(PUBLICATION_S)
     return scrape(server)

@@ -22,7 +22,7 @@ FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 
 
 def accumulator(shape: tuple[int | str, ...] = ("batch", 2), element: int = FLOAT) -> Any:
-    """``y = next = x + sum``."""
+    """Return ``y = next = x + sum``."""
     return make_model(
         [
             helper.make_node("Add", ["x", "sum"], ["y"]),
@@ -34,7 +34,8 @@ def accumulator(shape: tuple[int | str, ...] = ("batch", 2), element: int = FLOA
 
 
 def recurrent(width: int = 8) -> onnx.ModelProto:
-    """``h' = tanh(x W + h U)``, ``c' = c / 2 + h'``, ``y = c' V``: two states, rounded sums."""
+    """Return ``h' = tanh(x W + h U)``, ``c' = c / 2 + h'``, ``y = c' V``: two states, rounded
+    sums."""
     random = np.random.default_rng(1)
     weights = [
         (name, random.standard_normal((width, width)).astype(np.float32) / width)
@@ -59,7 +60,7 @@ def recurrent(width: int = 8) -> onnx.ModelProto:
 
 
 def growing() -> onnx.ModelProto:
-    """``after = concat(before, x)`` along the second axis, ``y`` the sum of all so far."""
+    """Return ``after = concat(before, x)`` along the second axis, ``y`` the sum of all so far."""
     return make_model(
         [
             helper.make_node("Unsqueeze", ["x", "axes"], ["row"]),
@@ -73,7 +74,8 @@ def growing() -> onnx.ModelProto:
 
 
 def controlled() -> onnx.ModelProto:
-    """``y = x``, and the controls as outputs of their own names with ``_seen``."""
+    """Return ``y = x``, and the controls as outputs ``first``, ``ready``, ``last`` and
+    ``whose``."""
     kinds = {
         "START": (FLOAT, "first"),
         "READY": (TensorProto.INT32, "ready"),
@@ -81,7 +83,9 @@ def controlled() -> onnx.ModelProto:
         "CORRID": (TensorProto.UINT64, "whose"),
     }
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
-    nodes += [helper.make_node("Identity", [name], [seen]) for name, (_, seen) in kinds.items()]
+    nodes += [
+        helper.make_node("Identity", [name], [output]) for name, (_, output) in kinds.items()
+    ]
     return make_model(
         nodes,
         [
@@ -90,7 +94,7 @@ def controlled() -> onnx.ModelProto:
         ],
         [
             ("y", FLOAT, ("batch", 1)),
-            *((seen, kind, ("batch", 1)) for kind, seen in kinds.values()),
+            *((output, kind, ("batch", 1)) for kind, output in kinds.values()),
         ],
     )
 
@@ -99,11 +103,14 @@ def tensor(name: str, kind: str, dims: str) -> str:
     return f'{{ name: "{name}" data_type: TYPE_{kind} dims: [ {dims} ] }}'
 
 
-def state(given: str, made: str, kind: str, dims: str, first: str = "") -> str:
-    """``first``: what ``initial_state`` says after its name and type; empty: there is none."""
+def state(read: str, written: str, kind: str, dims: str, first: str = "") -> str:
+    """Return the configuration of a state.
+
+    ``first``: the fields of ``initial_state`` behind its name and type; empty: there is none.
+    """
     initial = f'initial_state {{ name: "first" data_type: TYPE_{kind} {first} }}' if first else ""
     return (
-        f'state {{ input_name: "{given}" output_name: "{made}" data_type: TYPE_{kind} '
+        f'state {{ input_name: "{read}" output_name: "{written}" data_type: TYPE_{kind} '
         f"dims: [ {dims} ] {initial} }}"
     )
 
@@ -122,7 +129,7 @@ def _batching(strategy: str, parts: Sequence[str]) -> str:
 
 
 class ByHand:
-    """ONNX Runtime, whose states somebody hands on."""
+    """ONNX Runtime with its states handed on from run to run by the caller."""
 
     def __init__(
         self, model: onnx.ModelProto, states: Mapping[str, tuple[str, np.ndarray]]
@@ -135,15 +142,15 @@ class ByHand:
         self._states = states
 
     def answers(self, sequence: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """``y`` for each ``x``."""
+        """Return ``y`` for each ``x``."""
         present = {name: first for name, (_, first) in self._states.items()}
         answers = []
         for x in sequence:
-            made = dict(
+            outputs = dict(
                 zip(self._names, self._session.run(None, {"x": x, **present}), strict=True)
             )
-            present = {name: made[output] for name, (output, _) in self._states.items()}
-            answers.append(made["y"])
+            present = {name: outputs[output] for name, (output, _) in self._states.items()}
+            answers.append(outputs["y"])
         return answers
 
 
@@ -166,7 +173,7 @@ class SequenceClient:
         outputs: Sequence[str] = (),
         **options: Any,
     ) -> dict[str, np.ndarray]:
-        """All outputs unless some are named; raises tritonclient's exception."""
+        """Return all outputs unless some are named; raises tritonclient's exception."""
         result = self._client.infer(
             model,
             [describe(self._module, x)],
@@ -178,13 +185,13 @@ class SequenceClient:
         )
         response = result.get_response()
         named = response.get("outputs", ()) if isinstance(response, dict) else response.outputs
-        names = [made["name"] if isinstance(made, dict) else made.name for made in named]
+        names = [output["name"] if isinstance(output, dict) else output.name for output in named]
         return {name: result.as_numpy(name) for name in names}
 
     def whole(
         self, model: str, correlation_id: CorrelationId, sequence: Sequence[np.ndarray]
     ) -> list[np.ndarray]:
-        """``y`` for each ``x``, from START to END."""
+        """Return ``y`` for each ``x``, from START to END."""
         last = len(sequence) - 1
         return [
             self.step(model, correlation_id, x, index == 0, index == last)["y"]
@@ -202,26 +209,27 @@ class SequenceClient:
 
 
 def describe(module: Any, x: np.ndarray) -> Any:
-    given = module.InferInput("x", list(x.shape), utils.np_to_triton_dtype(x.dtype))
-    given.set_data_from_numpy(x)
-    return given
+    tensor = module.InferInput("x", list(x.shape), utils.np_to_triton_dtype(x.dtype))
+    tensor.set_data_from_numpy(x)
+    return tensor
 
 
 def stream(
     server: TritonServer, model: str, sequences: Mapping[CorrelationId, Sequence[np.ndarray]]
 ) -> dict[CorrelationId, list[np.ndarray]]:
-    """All steps of all ``sequences`` on one gRPC stream, in turns, none of them awaited."""
+    """Send all steps of all ``sequences`` on one gRPC stream, in turns, none of them awaited;
+    return the answers."""
     answers: dict[str, np.ndarray] = {}
     errors: list[Exception] = []
     there = threading.Event()
-    wanted = sum(len(steps) for steps in sequences.values())
+    total = sum(len(steps) for steps in sequences.values())
 
     def take(result: Any, error: Exception | None) -> None:
         if error is not None:
             errors.append(error)
         else:
             answers[result.get_response().id] = result.as_numpy("y")
-        if len(answers) + len(errors) == wanted:
+        if len(answers) + len(errors) == total:
             there.set()
 
     with grpc.InferenceServerClient(server.endpoints.grpc) as client:
@@ -237,7 +245,7 @@ def stream(
                         sequence_start=index == 0,
                         sequence_end=index == len(steps) - 1,
                     )
-        assert there.wait(60), f"{len(answers)} of {wanted} answers, errors {errors}"
+        assert there.wait(60), f"{len(answers)} of {total} answers, errors {errors}"
         client.stop_stream()
     assert errors == []
     return {

@@ -30,7 +30,7 @@ class ServeCommand:
         self._log = log
 
     def url_of(self, service: str) -> str:
-        """``host:port`` of ``http``, ``grpc`` or ``metrics``."""
+        """Return ``host:port`` of ``http``, ``grpc`` or ``metrics``."""
         return f"127.0.0.1:{option(self.options, f'{service}-port')}"
 
     @property
@@ -44,12 +44,13 @@ class ServeCommand:
 
     @property
     def options(self) -> list[str]:
-        """Of the server that the command became."""
+        """The words of the command line of the server that the command became."""
         words = Path(f"/proc/{self.process.pid}/cmdline").read_bytes().split(b"\0")
         return [os.fsdecode(word) for word in words]
 
     def get(self, path: str) -> Any:
-        """Raises HTTPError, with the server's words, where it refuses."""
+        """Return the answer's document. Raises HTTPError, with the server's words, where it
+        refuses."""
         try:
             with urllib.request.urlopen(f"{self.url}/v2/{path}", timeout=30) as answer:
                 text = answer.read()
@@ -59,7 +60,8 @@ class ServeCommand:
         return json.loads(text) if text else None
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Raises AssertionError with the server's words where it refuses."""
+        """Return the answer's document. Raises AssertionError with the server's words where it
+        refuses."""
         data = json.dumps(body or {}).encode()
         try:
             with urllib.request.urlopen(
@@ -74,13 +76,13 @@ class ServeCommand:
         self.post(f"repository/models/{name}/load", {"parameters": parameters})
 
     def ask(self, name: str, rows: int = 2) -> list[float]:
-        """``y`` of an entry that takes ``x`` of ``rows`` times 4 ones."""
+        """Return ``y`` of an entry that takes ``x`` of ``rows`` times 4 ones."""
         tensor = {"name": "x", "shape": [rows, 4], "datatype": "FP32", "data": [1.0] * rows * 4}
         answer = self.post(f"models/{name}/infer", {"inputs": [tensor]})
         return next(list(out["data"]) for out in answer["outputs"] if out["name"] == "y")
 
     def why(self, name: str) -> str:
-        """What the server says of a model that is not available."""
+        """Return the server's reason for a model that is not available."""
         return next(
             entry.get("reason", "")
             for entry in self.post("repository/index")
@@ -97,17 +99,18 @@ def serving(
     working_directory: Path | None = None,
     endings: Endings | None = None,
 ) -> Iterator[ServeCommand]:
-    """Ready; ended behind it, with all that it has started, or among ``endings``.
+    """Yield a ready ``brisk serve``; it ends behind the block, with all that it has started, or
+    among ``endings``.
 
     What is raised within says how the server's log ends.
     """
-    given = ("--exit-on-error=false", "--strict-readiness=false", "--exit-timeout-secs=10")
+    always = ("--exit-on-error=false", "--strict-readiness=false", "--exit-timeout-secs=10")
     log = folder / "serve.log"
     if log.exists():  # of one that may not have ended yet
         log.rename(folder / f"serve-{time.monotonic_ns()}.log")
     with contextlib.ExitStack() as ended:
         runtime = ended.enter_context(private_runtime())
-        options = ended.enter_context(holding_free_ports([*given, *options]))
+        options = ended.enter_context(holding_free_ports([*always, *options]))
         own = {
             "BRISK_RUNTIME_DIR": str(runtime),
             "BRISK_CACHE_DIR": str(folder / "cache"),

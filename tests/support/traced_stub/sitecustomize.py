@@ -20,11 +20,11 @@ _PART = f"{os.sep}brisk{os.sep}"
 if _SWITCH:
     with open(_SWITCH, "rb") as _file:
         _switch = mmap.mmap(_file.fileno(), 1, access=mmap.ACCESS_READ)
-    _noted = os.open(os.environ["TEST_TRACED_FILES"], os.O_WRONLY | os.O_APPEND)
+    _files = os.open(os.environ["TEST_TRACED_FILES"], os.O_WRONLY | os.O_APPEND)
     _seen: set[tuple[int, int, str]] = set()
 
     def _note(frame: FrameType, event: str, argument: Any) -> None:
-        """Of a call, who is called and who calls: that one may have begun long before."""
+        """Note the files of a call's callee and caller; the caller may have begun long before."""
         request = _switch[0]
         if not request:
             return
@@ -33,7 +33,7 @@ if _SWITCH:
             key = request, os.getpid(), path
             if (_PART in path or path.endswith("model.py")) and key not in _seen:
                 _seen.add(key)
-                os.write(_noted, f"{request} {path}\n".encode())
+                os.write(_files, f"{request} {path}\n".encode())
 
     threading.setprofile(_note)
     sys.setprofile(_note)

@@ -20,7 +20,7 @@ import numpy as np
 WARM, TRACED = 40, 5
 PATIENCE_S = 60.0
 PAUSE_S = 0.02
-"""Between two requests; the worker reads the Release of the first one meanwhile."""
+"""The pause between two requests; the worker reads the Release of the first one meanwhile."""
 
 
 class Logger:
@@ -54,7 +54,7 @@ class TritonModelException(Exception):
 
 
 class Request:
-    """Also its own response sender."""
+    """A request of Triton's, which is its own response sender."""
 
     def __init__(self, name: str, array: np.ndarray) -> None:
         self._inputs = [Tensor(name, array)]
@@ -90,7 +90,7 @@ def pb_utils() -> ModuleType:
 
 
 def ask(model: Any, name: str, array: np.ndarray) -> bool:
-    """Whether ``execute`` has waited for the answer."""
+    """Send one request; return whether ``execute`` has waited for the answer."""
     request = Request(name, array)
     answers = model.execute([request])
     (answer,) = answers or [request.sent.get(timeout=PATIENCE_S)]

@@ -75,10 +75,10 @@ def test_a_flipped_bit_in_any_region_is_found(tmp_path: Path) -> None:
             read_everything(tmp_path / "b")
 
 
-@pytest.mark.parametrize("kept", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, 200, PAGE_BYTES, -1])
-def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("length", [0, 1, HEADER_BYTES - 1, HEADER_BYTES, 200, PAGE_BYTES, -1])
+def test_a_file_cut_off_anywhere_is_refused(tmp_path: Path, length: int) -> None:
     whole = write(tmp_path / "a").read_bytes()
-    (tmp_path / "b").write_bytes(whole[:kept])
+    (tmp_path / "b").write_bytes(whole[:length])
     with pytest.raises(ArtefactError, match=r"no artefact|bytes"):
         Container(tmp_path / "b")
 

@@ -1,4 +1,5 @@
-"""What a model's files hold: digested once, told apart; files written to while they are read."""
+"""The content of a model's files: digested once, told apart; files written to while they are
+read."""
 
 from __future__ import annotations
 
@@ -33,18 +34,18 @@ from support.runtime.external_data import LOCATION, write_external, write_in_pla
 def test_only_what_was_written_to_in_place_has_changed(tmp_path: Path) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(b"one")
-    seen = stamps(model, [ITSELF])
-    assert written_since(model, seen) is None
+    before = stamps(model, [ITSELF])
+    assert written_since(model, before) is None
     os.link(model, tmp_path / "another name")
     model.unlink()
-    assert written_since(model, seen) is None
+    assert written_since(model, before) is None
     (tmp_path / "next").write_bytes(b"two")
     (tmp_path / "next").rename(model)
-    assert written_since(model, seen) is None
-    seen = stamps(model, [ITSELF])
+    assert written_since(model, before) is None
+    before = stamps(model, [ITSELF])
     with model.open("ab") as file:
         file.write(b" and more")
-    assert written_since(model, seen) == model
+    assert written_since(model, before) == model
 
 
 def test_a_model_that_is_written_to_while_it_is_loaded_is_refused(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_a_model_that_is_written_to_while_it_is_loaded_is_refused(tmp_path: Path
 def test_a_session_of_weights_that_were_written_over_since_is_nobody_else_s(
     tmp_path: Path,
 ) -> None:
-    """Where nothing holds the file, the mapping shows what was written since."""
+    """If nothing holds the file, the mapping shows what was written since."""
     first, second = tmp_path / "1", tmp_path / "2"
     for folder in (first, second):
         folder.mkdir()
@@ -76,10 +77,10 @@ def test_a_session_of_weights_that_were_written_over_since_is_nobody_else_s(
     whole = BareModel(second / "model.onnx", 1, is_awaited=True)
     whole.check()
     own = whole.open(0)
-    kept = whole.open_warm(0) or own
-    assert kept is not spoiled_session
+    session = whole.open_warm(0) or own
+    assert session is not spoiled_session
     x = np.zeros((1, 4), np.float32)
-    assert kept.session.run(["y"], {"x": x})[0].tolist() == [[5.0] * 4]
+    assert session.session.run(["y"], {"x": x})[0].tolist() == [[5.0] * 4]
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 4 << 20, (4 << 20) + 1, (9 << 20) + 7])
@@ -106,7 +107,7 @@ def digest_of(folder: Path, data: bytes | bytearray) -> str:
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
+def sizes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[int]:
     """Sizes of the files that were read to digest them; the cache is empty."""
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     sizes: list[int] = []
@@ -126,63 +127,63 @@ def settled(path: Path) -> Path:
     return path
 
 
-def test_a_file_is_read_once_for_as_long_as_it_stays(tmp_path: Path, read: list[int]) -> None:
+def test_a_file_is_read_once_for_as_long_as_it_stays(tmp_path: Path, sizes: list[int]) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(b"first")
     (tmp_path / "w.bin").write_bytes(b"weights of it")
     settled(tmp_path / "w.bin")
-    found = content_of(model, [ITSELF, "w.bin"])
-    assert content_of(model, [ITSELF, "w.bin"]) == found
-    assert read == [5, 13]
-    assert dict(check_content(model, model, found.digests)) == stamps(model, [ITSELF, "w.bin"])
+    content = content_of(model, [ITSELF, "w.bin"])
+    assert content_of(model, [ITSELF, "w.bin"]) == content
+    assert sizes == [5, 13]
+    assert dict(check_content(model, model, content.digests)) == stamps(model, [ITSELF, "w.bin"])
     (tmp_path / "w.bin").write_bytes(b"others, again")
     with pytest.raises(ArtefactError, match="the model has changed since it was made"):
-        check_content(model, model, found.digests)
+        check_content(model, model, content.digests)
     (tmp_path / "w.bin").unlink()
     with pytest.raises(ArtefactError, match=r"a file of its model is missing: .*w\.bin"):
-        check_content(model, model, found.digests)
+        check_content(model, model, content.digests)
 
 
 def test_a_file_written_just_now_is_read_again(
-    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "RACY_NS", 10**12)
     model = tmp_path / "model.onnx"
     model.write_bytes(b"first")
     for _ in range(2):
         content_of(model, [ITSELF])
-    assert read == [5, 5]
+    assert sizes == [5, 5]
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "[3, 4]", '{"a": 1}', "null"])
 def test_a_note_of_a_digest_that_is_none_counts_for_nothing(
-    tmp_path: Path, read: list[int], text: str
+    tmp_path: Path, sizes: list[int], text: str
 ) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(b"first")
     settled(model)
-    found = content_of(model, [ITSELF])
+    content = content_of(model, [ITSELF])
     (note,) = (tmp_path / "cache" / "artefacts" / KNOWN).iterdir()
     note.write_text(text)
-    assert content_of(model, [ITSELF]) == found
-    assert read == [5, 5]
+    assert content_of(model, [ITSELF]) == content
+    assert sizes == [5, 5]
 
 
-def test_a_model_of_which_nothing_was_made_is_not_read(tmp_path: Path, read: list[int]) -> None:
+def test_a_model_of_which_nothing_was_made_is_not_read(tmp_path: Path, sizes: list[int]) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(bytes(1 << 20))
     assert find_folder(model) is None
-    assert read == []
-    made = writable_folder(model)
-    assert find_folder(model) == made
+    assert sizes == []
+    folder = writable_folder(model)
+    assert find_folder(model) == folder
     other = tmp_path / "other.onnx"
     other.write_bytes(bytes((1 << 20) - 1) + b"\1")
-    before = len(read)
+    before = len(sizes)
     assert find_folder(other) is None
-    assert len(read) == before
+    assert len(sizes) == before
 
 
-def test_models_are_told_apart_by_what_no_sketch_shows(tmp_path: Path, read: list[int]) -> None:
+def test_models_are_told_apart_by_what_no_sketch_shows(tmp_path: Path, sizes: list[int]) -> None:
     paths = [tmp_path / "one.onnx", tmp_path / "two.onnx"]
     data = bytearray(1 << 20)
     for value, path in enumerate(paths):
@@ -194,7 +195,7 @@ def test_models_are_told_apart_by_what_no_sketch_shows(tmp_path: Path, read: lis
 
 
 def test_notes_are_forgotten_beyond_a_number(
-    tmp_path: Path, read: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(content, "MOST_KNOWN", 4)
     paths = [tmp_path / f"{number}.onnx" for number in range(5)]
@@ -206,6 +207,6 @@ def test_notes_are_forgotten_beyond_a_number(
     assert len(list(notes.iterdir())) == 5
     forget_old_notes()
     assert len(list(notes.iterdir())) == 2
-    read.clear()
+    sizes.clear()
     content_of(paths[0], [ITSELF])
-    assert read == [], "what was read last is known"
+    assert sizes == [], "what was read last is known"

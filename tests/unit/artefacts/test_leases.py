@@ -93,7 +93,8 @@ def _large(path: Path) -> tuple[Container, np.ndarray]:
 
 
 def _resident_bytes(container: Container) -> int:
-    """Of the mapping of the file, as the kernel counts them in this process."""
+    """Return the resident bytes of the mapping of the file, counted by the kernel for this
+    process."""
     text = Path("/proc/self/smaps").read_text()
     begin = container.memory.ctypes.data
     lines = text[text.index(f"{begin:x}-") :].splitlines()

@@ -30,16 +30,16 @@ def test_of_many_that_are_in_use_few_are_read_and_none_is_forgotten(
 ) -> None:
     for number in range(2 * MOST):
         note(number, has_gone=False)
-    read: list[Path] = []
+    paths: list[Path] = []
     really = store.read_note
 
     def read_note(path: Path) -> object:
-        read.append(path)
+        paths.append(path)
         return really(path)
 
     monkeypatch.setattr(store, "read_note", read_note)
     skeletons.forget_unused(MOST)
-    assert 0 < len(read) <= skeletons.LOOKED_AT
+    assert 0 < len(paths) <= skeletons.LOOKED_AT
     assert len(kept()) == 2 * MOST
 
 

@@ -1,4 +1,4 @@
-"""What artefacts may take on disk: the least recently used make room, what is mapped stays."""
+"""The room of artefacts on disk: the least recently used make room, what is mapped stays."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def used_at(artefact: Path, seconds: int) -> None:
 
 def test_a_copy_is_started_from_the_form_of_the_first(tmp_path: Path) -> None:
     model = chain(tmp_path / "model.onnx", layers=1, width=64)
-    made = prepare(model, 1).path
+    form = prepare(model, 1).path
     (tmp_path / "elsewhere").mkdir()
     copy = tmp_path / "elsewhere" / "another name.onnx"
     copy.write_bytes(model.read_bytes())
-    assert find_prepared(copy) == made
-    PreparedModel(made, copy, 1).check()
+    assert find_prepared(copy) == form
+    PreparedModel(form, copy, 1).check()
     model.unlink()
-    assert find_prepared(copy) == made
+    assert find_prepared(copy) == form
     assert find_prepared(model) is None
 
 
@@ -96,34 +96,34 @@ def test_the_least_recently_used_makes_room(
 def test_explain_and_doctor_tell_of_a_form_that_was_not_kept_for_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def told(number: int) -> str:
+    def text_of(number: int) -> str:
         model = repository / f"{number}" / "1" / "model.onnx"
         answer = CliRunner().invoke(application, ["explain", str(model)])
         (line,) = (each for each in answer.output.splitlines() if "prepared form: " in each)
         own = {"environment": os.environ, "repositories": (repository,)}
-        told = [each.found for each in artefacts(deployment(tmp_path, **own))]
-        found = next((each for each in told if str(model) in each), "")
-        assert found.partition("has none here: ")[2] in line
-        return found
+        texts = [each.found for each in artefacts(deployment(tmp_path, **own))]
+        text = next((each for each in texts if str(model) in each), "")
+        assert text.partition("has none here: ")[2] in line
+        return text
 
     repository = tmp_path / "models"
     for number in range(2):
         (repository / f"{number}" / "1").mkdir(parents=True)
         chain(repository / f"{number}" / "1" / "model.onnx", layers=2, width=512, seed=number)
-        assert told(number) == ""
+        assert text_of(number) == ""
     monkeypatch.setenv("BRISK_CACHE_MIB", "1")
     with pytest.raises(room.NoRoomError, match="with this one those that are in use take"):
         prepare(repository / "0" / "1" / "model.onnx", 1)
-    assert "it was not kept for its size: it takes 3 MiB, the others here 0, and" in told(0)
-    assert "all together may take 1 (BRISK_CACHE_MIB=3 has room for it)" in told(0)
+    assert "it was not kept for its size: it takes 3 MiB, the others here 0, and" in text_of(0)
+    assert "all together may take 1 (BRISK_CACHE_MIB=3 has room for it)" in text_of(0)
     monkeypatch.setenv("BRISK_CACHE_MIB", "4")
     prepare(repository / "0" / "1" / "model.onnx", 1)
     prepare(repository / "1" / "1" / "model.onnx", 1)
-    assert "the others here 3, and all together may take 4 (BRISK_CACHE_MIB=5 has" in told(0)
-    assert told(1) == ""
+    assert "the others here 3, and all together may take 4 (BRISK_CACHE_MIB=5 has" in text_of(0)
+    assert text_of(1) == ""
     monkeypatch.setenv("BRISK_CACHE_MIB", "6")
     prepare(repository / "0" / "1" / "model.onnx", 1)
-    assert told(0) == ""
+    assert text_of(0) == ""
 
 
 def test_what_is_mapped_stays_until_its_last_user_has_gone(
@@ -151,19 +151,19 @@ def test_what_is_mapped_stays_until_its_last_user_has_gone(
 def test_all_are_counted_only_where_they_may_be_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = []
+    counts = []
     monkeypatch.setattr(
-        room, "kept_artefacts", lambda kept=room.kept_artefacts: [counted.append(1), kept()][1]
+        room, "kept_artefacts", lambda count=room.kept_artefacts: [counts.append(1), count()][1]
     )
     monkeypatch.setenv("BRISK_CACHE_MIB", "4")
     tally = store.artefacts_directory() / "taken"
     forms = [prepared(tmp_path / "models", number) for number in range(3)]
-    assert len(counted) == 2, "before there was a tally"
+    assert len(counts) == 2, "before there was a tally"
     assert int(tally.read_text()) == sum(form.stat().st_size for form in forms)
     for form in forms[:2]:
         assert room.remove(form)
     added = [prepared(tmp_path / "models", number) for number in range(3, 5)]
-    assert len(counted) == 4, "what was removed does not make the others go"
+    assert len(counts) == 4, "what was removed does not make the others go"
     assert all(form.exists() for form in (forms[2], *added))
     assert int(tally.read_text()) == sum(form.stat().st_size for form in (forms[2], *added))
     for text in (b"", b"many", b"-7", b"\xff" * 100, b"9" * 5000):

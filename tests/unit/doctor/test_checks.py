@@ -30,16 +30,16 @@ def test_auto_completion_is_advised_against_and_incomplete_entries_are_named(
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.pbtxt").write_text('backend: "brisk"')
     server = {"server": os.getpid(), "repositories": (tmp_path,)}
-    (found,) = auto_complete(deployment(tmp_path, **server))
-    assert found.verdict is Severity.ADVICE
-    assert "(bare)" in found.change
+    (finding,) = auto_complete(deployment(tmp_path, **server))
+    assert finding.verdict is Severity.ADVICE
+    assert "(bare)" in finding.change
     off = deployment(
         tmp_path, command=("tritonserver", "--disable-auto-complete-config"), **server
     )
-    (found,) = auto_complete(off)
-    assert found.verdict is Severity.GOOD
-    (found,) = auto_complete(deployment(tmp_path))
-    assert found.verdict is Severity.UNKNOWN
+    (finding,) = auto_complete(off)
+    assert finding.verdict is Severity.GOOD
+    (finding,) = auto_complete(deployment(tmp_path))
+    assert finding.verdict is Severity.UNKNOWN
 
 
 def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
@@ -47,10 +47,10 @@ def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
 ) -> None:
     def look(**environment: str) -> Finding:
         command = ("tritonserver", f"--backend-directory={tmp_path}")
-        (found,) = forked_stubs(
+        (finding,) = forked_stubs(
             deployment(tmp_path, server=os.getpid(), command=command, environment=environment)
         )
-        return found
+        return finding
 
     assert look().verdict is Severity.ADVICE
     assert "C++ compiler" in look().change
@@ -58,8 +58,8 @@ def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
     (tmp_path / "brisk" / LAUNCHER).touch()
     assert look().verdict is Severity.GOOD
     assert "remove BRISK_FORK_STUBS" in look(BRISK_FORK_STUBS="0").change
-    (found,) = forked_stubs(deployment(tmp_path))
-    assert found.verdict is Severity.UNKNOWN
+    (finding,) = forked_stubs(deployment(tmp_path))
+    assert finding.verdict is Severity.UNKNOWN
 
 
 def test_little_shared_memory_is_a_problem(
@@ -70,55 +70,61 @@ def test_little_shared_memory_is_a_problem(
         blocks = free_mib * 2**20 // status.f_frsize
         changed = os.statvfs_result((*status[:2], 10**6, blocks, blocks, *status[5:]))
         monkeypatch.setattr(os, "statvfs", lambda path, changed=changed: changed)
-        (found,) = shared_memory(deployment(tmp_path))
-        assert (found.verdict, f"{free_mib} MiB of them free" in found.found) == (verdict, True)
+        (finding,) = shared_memory(deployment(tmp_path))
+        assert (finding.verdict, f"{free_mib} MiB of them free" in finding.found) == (
+            verdict,
+            True,
+        )
 
 
 def test_more_threads_than_cores_are_a_problem_and_a_quota_below_them_costs(
     tmp_path: Path,
 ) -> None:
-    (found,) = threads(deployment(tmp_path))
-    assert found.verdict is Severity.GOOD
+    (finding,) = threads(deployment(tmp_path))
+    assert finding.verdict is Severity.GOOD
     many = {"BRISK_THREADS": str(CORES + 1)}
-    (found,) = threads(deployment(tmp_path, environment=many))
-    assert (found.verdict, found.change) == (Severity.PROBLEM, f"BRISK_THREADS={CORES} or less")
+    (finding,) = threads(deployment(tmp_path, environment=many))
+    assert (finding.verdict, finding.change) == (
+        Severity.PROBLEM,
+        f"BRISK_THREADS={CORES} or less",
+    )
     group = tmp_path / "pod" / "container"
     group.mkdir(parents=True)
     (group / "cpu.max").write_text("max 100000")
     (tmp_path / "pod" / "cpu.max").write_text("50000 100000")
-    _, found = threads(deployment(tmp_path, cgroup=group))
-    assert found.verdict is Severity.ADVICE
-    assert "may use 0.5 cores" in found.found
+    _, finding = threads(deployment(tmp_path, cgroup=group))
+    assert finding.verdict is Severity.ADVICE
+    assert "may use 0.5 cores" in finding.found
     (tmp_path / "pod" / "cpu.max").unlink()
     (group / "cpu.max").unlink()
     (group / "cpu.cfs_quota_us").write_text("-1\n")
     (tmp_path / "pod" / "cpu.cfs_quota_us").write_text("25000\n")
     for directory in (group, tmp_path / "pod"):
         (directory / "cpu.cfs_period_us").write_text("100000\n")
-    _, found = threads(deployment(tmp_path, cgroup=group))
-    assert "may use 0.25 cores" in found.found
+    _, finding = threads(deployment(tmp_path, cgroup=group))
+    assert "may use 0.25 cores" in finding.found
 
 
 @pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "1000"}, {"OMP_WAIT_POLICY": "ACTIVE"}])
 def test_spinning_is_advised_against(variable: dict[str, str], tmp_path: Path) -> None:
-    (found,) = spinning(deployment(tmp_path, environment=variable))
-    assert found.verdict is Severity.ADVICE
-    (found,) = spinning(deployment(tmp_path))
-    assert found.verdict is Severity.GOOD
+    (finding,) = spinning(deployment(tmp_path, environment=variable))
+    assert finding.verdict is Severity.ADVICE
+    (finding,) = spinning(deployment(tmp_path))
+    assert finding.verdict is Severity.GOOD
 
 
 def test_a_refused_scheduling_class_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = scheduling_classes(deployment(tmp_path))
-    assert found.verdict in (Severity.GOOD, Severity.ADVICE)
+    (finding,) = scheduling_classes(deployment(tmp_path))
+    assert finding.verdict in (Severity.GOOD, Severity.ADVICE)
 
     def refuse(*arguments: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    (found,) = scheduling_classes(deployment(tmp_path))
-    assert found.verdict is Severity.ADVICE
+    (finding,) = scheduling_classes(deployment(tmp_path))
+    assert finding.verdict is Severity.ADVICE
 
 
 def test_a_scheduling_group_is_a_control_group_with_a_weight_or_else_a_session(
@@ -135,8 +141,8 @@ def test_a_scheduling_group_is_a_control_group_with_a_weight_or_else_a_session(
         (tmp_path / str(process)).mkdir()
         (tmp_path / str(process) / "cgroup").write_text(groups)
         (tmp_path / str(process) / "autogroup").write_text(f"/autogroup-{process} nice 0\n")
-    found = [scheduling_group(process, tmp_path) for process in (1, 2, 3)]
-    assert found == ["autogroup-1", "autogroup-2", "control group /pod"]
+    names = [scheduling_group(process, tmp_path) for process in (1, 2, 3)]
+    assert names == ["autogroup-1", "autogroup-2", "control group /pod"]
     switch.write_text("0\n")
     assert scheduling_group(2, tmp_path) == "the machine's only group"
 
@@ -144,34 +150,34 @@ def test_a_scheduling_group_is_a_control_group_with_a_weight_or_else_a_session(
 def test_a_server_and_a_runtime_in_different_scheduling_groups_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = scheduling_groups(deployment(tmp_path))
-    assert found == Finding(Severity.UNKNOWN, "no server runs here")
+    (finding,) = scheduling_groups(deployment(tmp_path))
+    assert finding == Finding(Severity.UNKNOWN, "no server runs here")
     monkeypatch.setattr(machine, "_runtime", lambda device: 7)
     monkeypatch.setattr(machine, "scheduling_group", lambda process: f"group {process}")
-    (found,) = scheduling_groups(deployment(tmp_path, server=6))
-    assert (found.verdict, found.found) == (
+    (finding,) = scheduling_groups(deployment(tmp_path, server=6))
+    assert (finding.verdict, finding.found) == (
         Severity.ADVICE,
         "the server is in group 6, the runtime in group 7",
     )
-    (found,) = scheduling_groups(deployment(tmp_path, server=7))
-    assert found.verdict is Severity.GOOD
+    (finding,) = scheduling_groups(deployment(tmp_path, server=7))
+    assert finding.verdict is Severity.GOOD
 
 
 def test_a_cache_that_others_can_write_is_told(tmp_path: Path) -> None:
     directory = tmp_path / ".cache" / "brisk"
     directory.mkdir(parents=True)
     directory.chmod(0o777)
-    (found,) = cache(deployment(tmp_path))
-    assert found.verdict is Severity.ADVICE
-    assert f"{directory} has mode 0777" in found.found
+    (finding,) = cache(deployment(tmp_path))
+    assert finding.verdict is Severity.ADVICE
+    assert f"{directory} has mode 0777" in finding.found
 
 
 def test_a_cache_that_cannot_be_written_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (found,) = cache(deployment(tmp_path))
-    assert str(tmp_path / ".cache" / "brisk") in found.found
+    (finding,) = cache(deployment(tmp_path))
+    assert str(tmp_path / ".cache" / "brisk") in finding.found
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     chosen = deployment(tmp_path, environment={"BRISK_CACHE_DIR": "/somewhere"})
-    (found,) = cache(chosen)
-    assert (found.verdict, found.found) == (Severity.ADVICE, "/somewhere cannot be written")
+    (finding,) = cache(chosen)
+    assert (finding.verdict, finding.found) == (Severity.ADVICE, "/somewhere cannot be written")

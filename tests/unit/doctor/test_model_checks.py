@@ -32,32 +32,31 @@ def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:
     )
     python.chmod(0o755)
     chosen = deployment(tmp_path, environment={"BRISK_PYTHON": str(python)})
-    (found,) = interpreter(chosen)
-    assert found.verdict is Severity.PROBLEM
-    assert "No module named 'onnxruntime'" in found.found
+    (finding,) = interpreter(chosen)
+    assert finding.verdict is Severity.PROBLEM
+    assert "No module named 'onnxruntime'" in finding.found
 
 
 def test_models_that_onnx_runtime_does_not_take_are_named(tmp_path: Path) -> None:
     write_model(tmp_path, "Det")
-    (found,) = operators(deployment(tmp_path, repositories=(tmp_path,)))
-    assert (found.verdict, "all of 1 model" in found.found) == (Severity.GOOD, True)
+    (finding,) = operators(deployment(tmp_path, repositories=(tmp_path,)))
+    assert (finding.verdict, "all of 1 model" in finding.found) == (Severity.GOOD, True)
     write_model(tmp_path, "Nonesuch")
     (tmp_path / "broken" / "1").mkdir(parents=True)
     (tmp_path / "broken" / "1" / "model.onnx").write_bytes(b"no model")
     write_model(tmp_path, "Relu")
-    asked = 'parameters { key: "execution_mode" value: { string_value: "both" } }'
-    (tmp_path / "relu" / "config.pbtxt").write_text(asked)
+    config = 'parameters { key: "execution_mode" value: { string_value: "both" } }'
+    (tmp_path / "relu" / "config.pbtxt").write_text(config)
     findings = operators(deployment(tmp_path, repositories=(tmp_path,)))
-    found = [(each.verdict, each.found) for each in findings]
-    assert [verdict for verdict, _ in found] == [Severity.PROBLEM] * 3
-    for (_, text), name, reason in zip(
-        found,
+    assert [each.verdict for each in findings] == [Severity.PROBLEM] * 3
+    for finding, name, reason in zip(
+        findings,
         ("broken", "nonesuch", "relu"),
         ("not a complete ONNX model", "operator Nonesuch", "execution_mode"),
         strict=True,
     ):
-        assert text.startswith(f"{tmp_path}/{name}/1/model.onnx: ")
-        assert reason in text
+        assert finding.found.startswith(f"{tmp_path}/{name}/1/model.onnx: ")
+        assert reason in finding.found
 
 
 def test_a_library_of_custom_operators_belongs_to_its_entry(tmp_path: Path) -> None:
@@ -65,9 +64,9 @@ def test_a_library_of_custom_operators_belongs_to_its_entry(tmp_path: Path) -> N
     named = 'model_operations { op_library_filename: "absent.so" }'
     (tmp_path / "relu" / "config.pbtxt").write_text(named)
     looked_at = deployment(tmp_path, repositories=(tmp_path,))
-    (found,) = operators(looked_at)
-    assert found.verdict is Severity.PROBLEM
-    assert "absent.so" in found.found
+    (finding,) = operators(looked_at)
+    assert finding.verdict is Severity.PROBLEM
+    assert "absent.so" in finding.found
     assert list(artefacts(looked_at)) == []
 
 
@@ -75,11 +74,11 @@ def test_whether_a_library_is_loaded_is_the_server_s_setting(tmp_path: Path) -> 
     write_model(tmp_path, "Relu")
     named = 'model_operations { op_library_filename: "absent.so" }'
     (tmp_path / "relu" / "config.pbtxt").write_text(named)
-    for value, said in (("0", "BRISK_CUSTOM_OPS=0 of this server"), ("1", "there is no library")):
+    for value, words in (("0", "BRISK_CUSTOM_OPS=0 of this server"), ("1", "there is no library")):
         server = {"HOME": str(tmp_path), "BRISK_CUSTOM_OPS": value}
-        (found,) = operators(deployment(tmp_path, repositories=(tmp_path,), environment=server))
-        assert found.verdict is Severity.PROBLEM
-        assert said in found.found
+        (finding,) = operators(deployment(tmp_path, repositories=(tmp_path,), environment=server))
+        assert finding.verdict is Severity.PROBLEM
+        assert words in finding.found
 
 
 def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path: Path) -> None:
@@ -89,22 +88,22 @@ def test_models_without_a_prepared_form_or_with_a_damaged_one_are_told(tmp_path:
     write_model(repository, "Tanh")
     server = {"BRISK_CACHE_DIR": str(cache), "BRISK_THREADS": "2"}
     looked_at = deployment(tmp_path, repositories=(repository,), environment=server)
-    (found,) = artefacts(looked_at)
-    assert found.verdict is Severity.ADVICE
-    assert "2 of 2 models have none here (relu, tanh)" in found.found
-    done = [_prepared(repository / name, cache) for name in ("relu", "tanh")]
-    (found,) = artefacts(looked_at)
-    assert (found.verdict, "of 2 models each" in found.found) == (Severity.GOOD, True)
-    done[0].chmod(0o600)
-    done[0].write_bytes(b"damaged")
-    (found,) = artefacts(looked_at)
-    assert (found.verdict, "stale or damaged" in found.found) == (Severity.ADVICE, True)
-    assert str(done[0]) in found.found
-    done[0].unlink()
+    (finding,) = artefacts(looked_at)
+    assert finding.verdict is Severity.ADVICE
+    assert "2 of 2 models have none here (relu, tanh)" in finding.found
+    forms = [_prepared(repository / name, cache) for name in ("relu", "tanh")]
+    (finding,) = artefacts(looked_at)
+    assert (finding.verdict, "of 2 models each" in finding.found) == (Severity.GOOD, True)
+    forms[0].chmod(0o600)
+    forms[0].write_bytes(b"damaged")
+    (finding,) = artefacts(looked_at)
+    assert (finding.verdict, "stale or damaged" in finding.found) == (Severity.ADVICE, True)
+    assert str(forms[0]) in finding.found
+    forms[0].unlink()
     model = repository / "tanh" / "1" / "model.onnx"
     model.write_bytes(model.read_bytes() + b"\x08\x08")
-    (found,) = artefacts(looked_at)
-    assert "2 of 2 models have none here (relu, tanh)" in found.found
+    (finding,) = artefacts(looked_at)
+    assert "2 of 2 models have none here (relu, tanh)" in finding.found
 
 
 def test_an_entry_whose_sessions_are_tuned_needs_no_prepared_form(tmp_path: Path) -> None:
@@ -122,8 +121,8 @@ def _prepared(entry: Path, cache: Path) -> Path:
 
 def test_no_runtime_is_no_fault(tmp_path: Path) -> None:
     environment = {"BRISK_RUNTIME_DIR": str(tmp_path / "none")}
-    (found,) = runtime(deployment(tmp_path, environment=environment))
-    assert found.verdict is Severity.UNKNOWN
+    (finding,) = runtime(deployment(tmp_path, environment=environment))
+    assert finding.verdict is Severity.UNKNOWN
     assert not (tmp_path / "none").exists()
 
 
@@ -156,9 +155,9 @@ def test_a_runtime_of_another_version_is_a_problem(
 
             other = threading.Thread(target=greet)
             other.start()
-            (found,) = runtime(deployment(Path(folder), environment=environment))
+            (finding,) = runtime(deployment(Path(folder), environment=environment))
             other.join(timeout=30)
-    assert (found.verdict, text in found.found) == (verdict, True), found
+    assert (finding.verdict, text in finding.found) == (verdict, True), finding
 
 
 def test_every_finding_that_is_not_good_says_what_it_costs_and_what_to_do(tmp_path: Path) -> None:
@@ -174,8 +173,8 @@ def test_every_finding_that_is_not_good_says_what_it_costs_and_what_to_do(tmp_pa
         "runtime's Python",
     }
     for _, finding in findings:
-        told = finding.verdict in (Severity.ADVICE, Severity.PROBLEM)
-        assert bool(finding.cost) == bool(finding.change) == told, finding
+        needs_words = finding.verdict in (Severity.ADVICE, Severity.PROBLEM)
+        assert bool(finding.cost) == bool(finding.change) == needs_words, finding
 
 
 def test_a_check_that_fails_itself_stops_no_other(
@@ -185,22 +184,22 @@ def test_a_check_that_fails_itself_stops_no_other(
         raise RuntimeError("no idea")
 
     monkeypatch.setitem(CHECKS, "spinning threads", fail)
-    found = dict(examine(deployment(tmp_path)))
-    assert "no idea" in found["spinning threads"].found
-    assert "cache" in found
+    findings = dict(examine(deployment(tmp_path)))
+    assert "no idea" in findings["spinning threads"].found
+    assert "cache" in findings
 
 
 def test_the_command_prints_json_and_fails_where_something_cannot_work(tmp_path: Path) -> None:
     environment = {**os.environ, "BRISK_THREADS": "999", "BRISK_RUNTIME_DIR": str(tmp_path)}
-    done = subprocess.run(
+    doctor = subprocess.run(
         [sys.executable, "-m", "brisk.cli", "doctor", "--json"],
         env=environment,
         capture_output=True,
         text=True,
         timeout=120,
     )
-    findings = {each["check"]: each for each in json.loads(done.stdout)}
+    findings = {each["check"]: each for each in json.loads(doctor.stdout)}
     assert "none of this user runs" in findings["server"]["found"]
     assert findings["threads"]["verdict"] == "problem"
-    assert done.returncode == 1
+    assert doctor.returncode == 1
     assert set(findings) >= {"threads", "cache", "operators"}

@@ -38,8 +38,8 @@ def test_files_made_ahead_are_taken_where_there_is_no_compiler(
     share, backend = tmp_path / "share" / "brisk", tmp_path / "backend"
     share.mkdir(parents=True)
     backend.mkdir()
-    made = subprocess.run([sys.executable, "-m", build.__name__, str(share)])
-    if made.returncode:
+    compiler = subprocess.run([sys.executable, "-m", build.__name__, str(share)])
+    if compiler.returncode:
         pytest.skip("there is no C++ compiler")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setenv("CXX", "/absent")

@@ -58,7 +58,8 @@ if server.serve(become):
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Path:
-    """Of the launcher, in a directory of backends with Triton's own stub: a script."""
+    """Return the launcher's backend, in a directory of backends with Triton's own stub: a
+    script."""
     for name in ("brisk", "python"):
         (tmp_path / name).mkdir()
     stub = tmp_path / "python" / LAUNCHER
@@ -70,7 +71,7 @@ def backend(tmp_path: Path) -> Path:
 
 
 def command(backend: Path, server: int) -> list[str]:
-    """As Triton's, but for the names."""
+    """Return the command line of a stub, like Triton's but for the names."""
     first = [str(backend / LAUNCHER), "/models/m/1/model.py", "region", "1", "1", str(server)]
     return [*first, str(backend), "336", "m_0", str(backend)]
 
@@ -89,12 +90,12 @@ def start(
 def said_alone(
     backend: Path, server: int, environment: Mapping[str, str] | None = None
 ) -> list[str]:
-    """What the script says where there is no fork server."""
+    """Return the script's words where there is no fork server."""
     with start(backend, server, environment) as launched:
         assert launched.stdout is not None
-        said = launched.stdout.read().split()
+        words = launched.stdout.read().split()
     assert launched.returncode == 5
-    return said
+    return words
 
 
 @contextlib.contextmanager
@@ -119,7 +120,7 @@ def fork_server(
 
 
 def introduced(process: subprocess.Popen[str]) -> tuple[int, int, list[str]]:
-    """The next stub's process number, its launcher's, and its command line."""
+    """Return the next stub's process number, its launcher's, and its command line."""
     assert process.stdout is not None
     stub, launcher, *arguments = process.stdout.readline().split()
     return int(stub), int(launcher), arguments
@@ -170,37 +171,46 @@ def test_where_none_can_be_forked_now_it_is_tried_again_and_then_triton_s_own_st
 ) -> None:
     with fork_server(backend, os.getpid(), 0.0, refusals=4) as process:
         said_alone(backend, os.getpid())
-        with start(backend, os.getpid()) as asked:
+        with start(backend, os.getpid()) as launcher:
             introduced(process)
-            assert asked.wait() == 7
+            assert launcher.wait() == 7
 
 
 def test_a_forked_stub_has_the_command_line_and_its_end_is_the_launcher_s(backend: Path) -> None:
-    with fork_server(backend, os.getpid(), 0.0) as process, start(backend, os.getpid()) as asked:
-        stub, launcher, arguments = introduced(process)
-        assert asked.wait() == 7
+    with (
+        fork_server(backend, os.getpid(), 0.0) as process,
+        start(backend, os.getpid()) as launcher,
+    ):
+        stub, launcher_process, arguments = introduced(process)
+        assert launcher.wait() == 7
     python = backend.parent / "python"
     expected = command(backend, os.getpid())
     expected[0], expected[6] = str(python / LAUNCHER), str(python)
     assert arguments == expected
-    assert launcher == asked.pid
-    assert stub not in (asked.pid, process.pid)
+    assert launcher_process == launcher.pid
+    assert stub not in (launcher.pid, process.pid)
 
 
 def test_a_launcher_is_not_taken_for_a_stub(backend: Path) -> None:
-    with fork_server(backend, os.getpid(), 60.0) as process, start(backend, os.getpid()) as asked:
+    with (
+        fork_server(backend, os.getpid(), 60.0) as process,
+        start(backend, os.getpid()) as launcher,
+    ):
         stub, _, _ = introduced(process)
-        line = Path(f"/proc/{asked.pid}/cmdline")
+        line = Path(f"/proc/{launcher.pid}/cmdline")
         wait_until(lambda: LAUNCHER.encode() not in line.read_bytes(), "another name", 5)
         assert f"stub {stub}".encode() in line.read_bytes()
         os.kill(stub, signal.SIGKILL)
 
 
 def test_a_stub_that_is_killed_ends_its_launcher_by_the_same_signal(backend: Path) -> None:
-    with fork_server(backend, os.getpid(), 60.0) as process, start(backend, os.getpid()) as asked:
+    with (
+        fork_server(backend, os.getpid(), 60.0) as process,
+        start(backend, os.getpid()) as launcher,
+    ):
         stub, _, _ = introduced(process)
         os.kill(stub, signal.SIGSEGV)
-        assert asked.wait(5) == -signal.SIGSEGV
+        assert launcher.wait(5) == -signal.SIGSEGV
 
 
 def test_a_killed_launcher_takes_its_stub_along_and_no_other(backend: Path) -> None:
@@ -219,13 +229,13 @@ def test_a_killed_launcher_takes_its_stub_along_and_no_other(backend: Path) -> N
 
 def test_stubs_outlive_a_killed_fork_server_and_the_next_starts_without(backend: Path) -> None:
     with fork_server(backend, os.getpid(), 1.0) as process:
-        with start(backend, os.getpid()) as asked:
+        with start(backend, os.getpid()) as launcher:
             stub, _, _ = introduced(process)
             process.kill()
             process.wait()
             assert is_alive(stub)
             said_alone(backend, os.getpid())
-            assert asked.wait(10) == 1  # nobody could tell the stub's own status any more
+            assert launcher.wait(10) == 1  # nobody could tell the stub's own status any more
         assert not is_alive(stub)
 
 
@@ -235,7 +245,7 @@ def test_terminal_signals_do_not_end_a_fork_server_but_its_tritonserver_s_end_do
     with (
         subprocess.Popen(["sleep", "60"]) as triton,
         fork_server(backend, triton.pid, 60.0) as own,
-        start(backend, triton.pid) as asked,
+        start(backend, triton.pid) as launcher,
     ):
         stub, _, _ = introduced(own)
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -248,7 +258,7 @@ def test_terminal_signals_do_not_end_a_fork_server_but_its_tritonserver_s_end_do
         triton.wait()
         os.kill(stub, signal.SIGKILL)
         assert own.wait(5) == 0
-        asked.wait(5)
+        launcher.wait(5)
 
 
 def test_a_launcher_that_vanishes_unheard_leaves_nothing(backend: Path) -> None:
@@ -264,10 +274,10 @@ def test_a_launcher_that_vanishes_unheard_leaves_nothing(backend: Path) -> None:
             hasty.send(b"a\0b")
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         wait_until(lambda: not children.read_text().split(), "the end of both", 5)
-        with start(backend, os.getpid()) as asked:
+        with start(backend, os.getpid()) as launcher:
             stub, _, _ = introduced(process)
             os.kill(stub, signal.SIGKILL)
-            assert asked.wait(5) == -signal.SIGKILL
+            assert launcher.wait(5) == -signal.SIGKILL
 
 
 def said_alone_name(process: subprocess.Popen[str]) -> str:
@@ -279,11 +289,11 @@ def test_a_stub_that_is_stuck_when_tritonserver_ends_is_ended(backend: Path) -> 
     with (
         subprocess.Popen(["sleep", "60"]) as server,
         fork_server(backend, server.pid, 60.0) as process,
-        start(backend, server.pid) as asked,
+        start(backend, server.pid) as launcher,
     ):
         stub, _, _ = introduced(process)
         server.kill()
         server.wait()
         wait_until(lambda: not is_alive(stub), "the stub's end", STUBS_END_S + 5)
-        assert asked.wait(5) == -signal.SIGKILL
+        assert launcher.wait(5) == -signal.SIGKILL
         assert process.wait(5) == 0

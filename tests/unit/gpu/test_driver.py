@@ -15,9 +15,9 @@ from support.runtime.fake_driver import fake_driver
 
 @pytest.fixture
 def context() -> Iterator[Context]:
-    made = Context(Driver(fake_driver()))
-    yield made
-    made.close()
+    context = Context(Driver(fake_driver()))
+    yield context
+    context.close()
 
 
 def fake() -> ctypes.CDLL:

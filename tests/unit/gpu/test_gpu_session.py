@@ -30,12 +30,12 @@ ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 @pytest.fixture(autouse=True)
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
-    made = Device(Context(Driver(fake_driver())))
-    monkeypatch.setattr(worker_device, "_device", made)
+    device = Device(Context(Driver(fake_driver())))
+    monkeypatch.setattr(worker_device, "_device", device)
     monkeypatch.setattr(gpu_session, "provider_on", lambda ordinal, stream: "CPUExecutionProvider")
-    yield made
-    made.perform(lambda: None).result()
-    made.context.close()
+    yield device
+    device.perform(lambda: None).result()
+    device.context.close()
 
 
 @pytest.fixture
@@ -45,9 +45,9 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def session(model: Path) -> Iterator[GpuSession]:
-    made = load_gpu_session(model)
-    yield made
-    made.close()
+    session = load_gpu_session(model)
+    yield session
+    session.close()
 
 
 def answer(session: Session, inputs: Mapping[str, np.ndarray], *names: str) -> np.ndarray:
@@ -98,8 +98,8 @@ def test_strings_are_served(tmp_path: Path) -> None:
         tmp_path / "words.onnx", [helper.make_node("Identity", ["x"], ["y"])], [words], [same], {}
     )
     session = load_gpu_session(path)
-    given = np.array(["one", "two"], object)
-    assert answer(session, {"x": given}).tolist() == ["one", "two"]
+    strings = np.array(["one", "two"], object)
+    assert answer(session, {"x": strings}).tolist() == ["one", "two"]
     session.close()
 
 

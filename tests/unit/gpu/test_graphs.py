@@ -20,9 +20,9 @@ VALUES = 6
 
 @pytest.fixture
 def context() -> Iterator[Context]:
-    made = Context(Driver(fake_driver()))
-    yield made
-    made.close()
+    context = Context(Driver(fake_driver()))
+    yield context
+    context.close()
 
 
 class Copies:
@@ -35,21 +35,21 @@ class Copies:
         self._driver = context.driver
 
     def capture(self) -> Graph:
-        with capturing(self._driver, self.stream) as found:
+        with capturing(self._driver, self.stream) as capture:
             for index, memory in enumerate(self.memory):
                 self.stream.to_device(memory, self.values[index:].ctypes.data, 4)
-        return found[0]
+        return capture[0]
 
     def clear(self) -> None:
         for memory in self.memory:
             self.stream.to_device(memory, np.zeros(1, np.int32).ctypes.data, 4)
 
     def written(self) -> list[int]:
-        found = np.zeros(VALUES, np.int32)
+        values = np.zeros(VALUES, np.int32)
         for index, memory in enumerate(self.memory):
-            self.stream.to_host(found[index:].ctypes.data, memory, 4)
+            self.stream.to_host(values[index:].ctypes.data, memory, 4)
         self.stream.synchronise()
-        return found.tolist()
+        return values.tolist()
 
     def close(self) -> None:
         for each in (*self.memory, self.stream):
@@ -58,10 +58,10 @@ class Copies:
 
 @pytest.fixture
 def copies(context: Context) -> Iterator[Copies]:
-    made = Copies(context)
-    made.clear()
-    yield made
-    made.close()
+    copies = Copies(context)
+    copies.clear()
+    yield copies
+    copies.close()
 
 
 def alive(kinds: str) -> list[int]:
@@ -121,10 +121,10 @@ def test_a_capture_that_fails_leaves_the_stream_as_it_was(
 
 def test_kernels_keep_the_priority_of_the_stream_they_were_captured_on(context: Context) -> None:
     module, stream = context.module(b"two kernels"), context.stream(-5)
-    with capturing(context.driver, stream) as found:
+    with capturing(context.driver, stream) as capture:
         module.launch("spin", stream, 1, 1, [ctypes.c_uint64(0)])
-    assert found[0].priority(0) == -5
-    for each in (found[0], stream, module):
+    assert capture[0].priority(0) == -5
+    for each in (capture[0], stream, module):
         each.close()
 
 
@@ -149,9 +149,9 @@ def test_nodes_that_wait_for_each_other_and_edges_of_others_are_refused() -> Non
 def test_chunks_hold_all_nodes_in_order_and_no_more_time_than_they_may(
     times: list[float], most: float
 ) -> None:
-    found = chunks(times, most)
-    assert [each for first, end in found for each in range(first, end)] == list(range(len(times)))
-    for first, end in found:
+    parts = chunks(times, most)
+    assert [each for first, end in parts for each in range(first, end)] == list(range(len(times)))
+    for first, end in parts:
         assert sum(times[first:end]) <= most + 1e-6 or end - first == 1
-    for (first, _), (_, end) in itertools.pairwise(found):
+    for (first, _), (_, end) in itertools.pairwise(parts):
         assert sum(times[first:end]) > most - 1e-6, "two that would fit into one"

@@ -71,7 +71,7 @@ print("well")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With packages as NVIDIA's, and a library that needs one of theirs."""
+    """Return a folder with packages like NVIDIA's, and a library that needs one of theirs."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler")
@@ -92,7 +92,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_each_handle_has_memory_of_its_own(folder: Path) -> None:
-    done = subprocess.run(
+    child = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(folder), str(workspace_library())],
         capture_output=True,
         text=True,
@@ -100,4 +100,4 @@ def test_each_handle_has_memory_of_its_own(folder: Path) -> None:
         env={"PYTHONPATH": ":".join([str(folder), *sys.path])},
         check=False,
     )
-    assert (done.stdout, done.stderr) == ("well\n", "")
+    assert (child.stdout, child.stderr) == ("well\n", "")

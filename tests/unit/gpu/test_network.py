@@ -30,21 +30,21 @@ from support.runtime.fake_driver import CopyingSession, fake_driver
 
 @pytest.fixture
 def device() -> Iterator[Device]:
-    made = Device(Context(Driver(fake_driver())))
-    yield made
-    sessions = [session for each in Made.alive for session in each.sessions]
-    while Made.alive:
-        Made.alive.pop().network.close()
-    made.perform(lambda: None).result()
+    device = Device(Context(Driver(fake_driver())))
+    yield device
+    sessions = [session for each in NetworkUnderTest.alive for session in each.sessions]
+    while NetworkUnderTest.alive:
+        NetworkUnderTest.alive.pop().network.close()
+    device.perform(lambda: None).result()
     for memory in (memory for session in sessions for memory in session.scratch):
         memory.close()
-    made.context.close()
+    device.context.close()
 
 
-class Made:
+class NetworkUnderTest:
     """A network over a session that copies, and what was said of it."""
 
-    alive: ClassVar[list[Made]] = []
+    alive: ClassVar[list[NetworkUnderTest]] = []
 
     def __init__(self, device: Device, *, plans_by_shape: bool = False, **session: Any) -> None:
         self.device, self._made_with = device, session
@@ -89,31 +89,31 @@ def _chunks_of_one_node(monkeypatch: pytest.MonkeyPatch) -> None:
 def finished(run: CapturedRun) -> list[float]:
     while not run.step():
         pass
-    found: list[float] = run.results()["y"].tolist()
-    return found
+    values: list[float] = run.results()["y"].tolist()
+    return values
 
 
 def test_a_run_is_captured_once_and_launched_from_then_on(device: Device) -> None:
-    made = Made(device)
-    assert finished(made.run(1, 2, 3)) == [1, 2, 3]
-    runs = made.session.runs
-    assert finished(made.run(4, 5, 6)) == [4, 5, 6]
-    assert made.session.runs == runs
-    assert finished(made.run(7, 8)) == [7, 8]
-    assert made.session.runs > runs, "another shape is another capture"
-    assert not made.told
+    network = NetworkUnderTest(device)
+    assert finished(network.run(1, 2, 3)) == [1, 2, 3]
+    runs = network.session.runs
+    assert finished(network.run(4, 5, 6)) == [4, 5, 6]
+    assert network.session.runs == runs
+    assert finished(network.run(7, 8)) == [7, 8]
+    assert network.session.runs > runs, "another shape is another capture"
+    assert not network.told
 
 
 def test_a_run_that_is_not_urgent_goes_in_chunks_an_urgent_one_in_one_launch(
     device: Device,
 ) -> None:
-    made = Made(device, steps=5)
-    finished(made.run(1, 2))
-    run = made.run(3, 4)
+    network = NetworkUnderTest(device, steps=5)
+    finished(network.run(1, 2))
+    run = network.run(3, 4)
     with device.issuing(device.streams[2]):
         steps = [run.step() for _ in range(5)]
     assert steps == [False] * 4 + [True]
-    run = made.run(5, 6)
+    run = network.run(5, 6)
     with device.issuing(device.streams[0]):
         assert run.step()
     assert run.results()["y"].tolist() == [5, 6]
@@ -123,13 +123,13 @@ def test_a_run_that_is_not_urgent_goes_in_chunks_an_urgent_one_in_one_launch(
 def test_a_run_that_lost_the_memory_to_another_begins_again(
     device: Device, parked_at: int
 ) -> None:
-    made = Made(device, steps=5)
-    finished(made.run(0, 0))
-    parked = made.run(1, 2)
+    network = NetworkUnderTest(device, steps=5)
+    finished(network.run(0, 0))
+    parked = network.run(1, 2)
     for _ in range(parked_at):
         assert not parked.step()
     with device.issuing(device.streams[0]):
-        assert finished(made.run(8, 9)) == [8, 9]
+        assert finished(network.run(8, 9)) == [8, 9]
     assert not parked.is_finished
     assert finished(parked) == [1, 2]
 
@@ -137,9 +137,9 @@ def test_a_run_that_lost_the_memory_to_another_begins_again(
 def test_a_run_that_ended_and_was_not_read_does_not_answer_with_another_one_s(
     device: Device,
 ) -> None:
-    made = Made(device)
-    finished(made.run(0, 0))
-    first, second = made.run(1, 2), made.run(3, 4)
+    network = NetworkUnderTest(device)
+    finished(network.run(0, 0))
+    first, second = network.run(1, 2), network.run(3, 4)
     while not first.step():
         pass
     assert finished(second) == [3, 4]
@@ -148,34 +148,34 @@ def test_a_run_that_ended_and_was_not_read_does_not_answer_with_another_one_s(
 
 
 def test_answers_stay_as_they_are_when_others_follow(device: Device) -> None:
-    made = Made(device)
-    run = made.run(1, 2)
+    network = NetworkUnderTest(device)
+    run = network.run(1, 2)
     finished(run)
-    kept = run.results()["y"]
-    finished(made.run(3, 4))
-    assert kept.tolist() == [1, 2]
+    answer = run.results()["y"]
+    finished(network.run(3, 4))
+    assert answer.tolist() == [1, 2]
 
 
 def test_what_cannot_be_captured_is_run_as_ever_and_told_once(device: Device) -> None:
-    made = Made(device, refuses="operation not permitted when stream is capturing")
-    assert finished(made.run(1, 2)) == [1, 2]
-    assert finished(made.run(3, 4)) == [3, 4]
-    assert made.plain == [[1, 2], [3, 4]]
-    (told,) = made.told
-    assert "not permitted when stream is capturing" in told
+    network = NetworkUnderTest(device, refuses="operation not permitted when stream is capturing")
+    assert finished(network.run(1, 2)) == [1, 2]
+    assert finished(network.run(3, 4)) == [3, 4]
+    assert network.plain == [[1, 2], [3, 4]]
+    (text,) = network.told
+    assert "not permitted when stream is capturing" in text
 
 
 def test_a_capture_that_answers_otherwise_than_its_session_is_not_used(device: Device) -> None:
-    made = Made(device, steps=3)
-    made.session.is_wrong_when_captured = True
-    assert finished(made.run(1, 2)) == [1, 2]
-    assert made.plain == [[1, 2]]
-    assert "answers otherwise than its session" in made.told[0]
+    network = NetworkUnderTest(device, steps=3)
+    network.session.is_wrong_when_captured = True
+    assert finished(network.run(1, 2)) == [1, 2]
+    assert network.plain == [[1, 2]]
+    assert "answers otherwise than its session" in network.told[0]
 
 
 def test_types_that_numpy_does_not_have_are_run_as_ever(device: Device) -> None:
-    made = Made(device)
-    run = CapturedRun(made.network, {"x": np.array([["a"]], object)}, ["y"])
+    network = NetworkUnderTest(device)
+    run = CapturedRun(network.network, {"x": np.array([["a"]], object)}, ["y"])
     while not run.step():
         pass
     assert run.results()["y"].tolist() == [["a"]]
@@ -185,28 +185,28 @@ def test_types_that_numpy_does_not_have_are_run_as_ever(device: Device) -> None:
 def test_where_the_device_has_no_room_for_a_capture_runs_go_on_as_ever(
     device: Device, function: str
 ) -> None:
-    made = Made(device)
+    network = NetworkUnderTest(device)
     ctypes.CDLL(fake_driver()).fake_fail(function.encode(), 2)
-    assert finished(made.run(1, 2)) == [1, 2]
-    assert finished(made.run(3, 4)) == [3, 4]
-    assert made.plain == [[1, 2], [3, 4]]
-    (told,) = made.told
-    assert f"{function} of NVIDIA's driver failed: CUDA_ERROR_OUT_OF_MEMORY" in told
+    assert finished(network.run(1, 2)) == [1, 2]
+    assert finished(network.run(3, 4)) == [3, 4]
+    assert network.plain == [[1, 2], [3, 4]]
+    (text,) = network.told
+    assert f"{function} of NVIDIA's driver failed: CUDA_ERROR_OUT_OF_MEMORY" in text
 
 
 def test_a_device_that_is_lost_is_told_and_not_gone_on_with(device: Device) -> None:
-    made = Made(device)
+    network = NetworkUnderTest(device)
     ctypes.CDLL(fake_driver()).fake_fail(b"cuGraphLaunch", 700)
     with pytest.raises(CudaError, match="ILLEGAL_ADDRESS") as raised:
-        finished(made.run(1, 2))
+        finished(network.run(1, 2))
     assert raised.value.is_sticky
 
 
 def test_no_more_shapes_are_kept_than_the_limit(device: Device) -> None:
-    made = Made(device, steps=2)
+    network = NetworkUnderTest(device, steps=2)
     for count in range(1, MOST_CAPTURED + 4):
-        finished(made.run(*range(count)))
-    assert len(made.network.captured) == MOST_CAPTURED
+        finished(network.run(*range(count)))
+    assert len(network.network.captured) == MOST_CAPTURED
 
 
 def test_all_is_given_back_when_a_network_closes(device: Device) -> None:
@@ -217,11 +217,11 @@ def test_all_is_given_back_when_a_network_closes(device: Device) -> None:
 
     device.give_back(device.borrow())
     before = alive()
-    made = Made(device)
+    network = NetworkUnderTest(device)
     for values in ((1, 2), (3, 4, 5)):
-        finished(made.run(*values))
+        finished(network.run(*values))
     assert alive() != before
-    made.network.close()
+    network.network.close()
     device.perform(lambda: None).result()
     assert alive() == before
 
@@ -230,61 +230,63 @@ def test_all_is_given_back_when_a_network_closes(device: Device) -> None:
 
 
 def test_each_shape_has_a_session_of_its_own_when_it_comes_again(device: Device) -> None:
-    made = Made(device, plans_by_shape=True)
+    network = NetworkUnderTest(device, plans_by_shape=True)
     for values in ((1, 2), (3, 4)):
-        assert finished(made.run(*values)) == list(values)
-    assert made.plain == [[1, 2]], "the first time it is run as ever"
+        assert finished(network.run(*values)) == list(values)
+    assert network.plain == [[1, 2]], "the first time it is run as ever"
     for values in ((1, 2, 3), (4, 5, 6), (7, 8)):
-        assert finished(made.run(*values)) == list(values)
-    assert made.plain == [[1, 2], [1, 2, 3]]
-    runs = [session.runs for session in made.sessions]
+        assert finished(network.run(*values)) == list(values)
+    assert network.plain == [[1, 2], [1, 2, 3]]
+    runs = [session.runs for session in network.sessions]
     for values in ((9, 9, 9), (9, 9), (8, 8, 8)):
-        assert finished(made.run(*values)) == list(values)
-    assert [session.runs for session in made.sessions] == runs, "each goes on as it was captured"
-    captured = [session for session in made.sessions if session.runs]
+        assert finished(network.run(*values)) == list(values)
+    assert [session.runs for session in network.sessions] == runs, (
+        "each goes on as it was captured"
+    )
+    captured = [session for session in network.sessions if session.runs]
     assert len(captured) == 2
 
 
 def test_what_is_not_captured_has_no_session_of_what_is(device: Device) -> None:
     """A run of another shape would take the plan away that was captured."""
-    made = Made(device, plans_by_shape=True)
+    network = NetworkUnderTest(device, plans_by_shape=True)
     inputs = {"x": np.array([1, 2], np.float32)}
-    made.network.capture(made.run(1, 2).key, inputs).result()
-    assert finished(made.run(3, 4, 5)) == [3, 4, 5]
-    assert len(made.sessions) == 2
-    assert finished(made.run(3, 4)) == [3, 4]
-    assert made.plain == [[3, 4, 5]]
+    network.network.capture(network.run(1, 2).key, inputs).result()
+    assert finished(network.run(3, 4, 5)) == [3, 4, 5]
+    assert len(network.sessions) == 2
+    assert finished(network.run(3, 4)) == [3, 4]
+    assert network.plain == [[3, 4, 5]]
 
 
 def test_shapes_that_hardly_come_again_are_not_captured_for_ever(device: Device) -> None:
-    made = Made(device, plans_by_shape=True, steps=2)
+    network = NetworkUnderTest(device, plans_by_shape=True, steps=2)
     for count in range(1, MOST_EVICTED + MOST_INSTANCES + 4):
         for _ in range(2):
-            finished(made.run(*range(count)))
-    assert len(made.network.captured) == MOST_INSTANCES
-    sessions = len(made.sessions)
+            finished(network.run(*range(count)))
+    assert len(network.network.captured) == MOST_INSTANCES
+    sessions = len(network.sessions)
     for _ in range(3):
-        finished(made.run(*range(100)))
-    assert len(made.sessions) == sessions
+        finished(network.run(*range(100)))
+    assert len(network.sessions) == sessions
 
 
 def test_where_no_other_session_can_be_had_one_serves_all(device: Device) -> None:
-    made = Made(device, plans_by_shape=True)
+    network = NetworkUnderTest(device, plans_by_shape=True)
     for _ in range(2):
-        finished(made.run(1, 2))
-    made.is_gone = True
+        finished(network.run(1, 2))
+    network.is_gone = True
     for values in ((1, 2, 3), (4, 5, 6), (7, 8)):
-        assert finished(made.run(*values)) == list(values)
-    assert len(made.sessions) == 2
-    made = Made(device, plans_by_shape=True)
-    made.network.capture(made.run(1, 2).key, {"x": np.array([1, 2], np.float32)}).result()
-    made.is_gone = True
+        assert finished(network.run(*values)) == list(values)
+    assert len(network.sessions) == 2
+    network = NetworkUnderTest(device, plans_by_shape=True)
+    network.network.capture(network.run(1, 2).key, {"x": np.array([1, 2], np.float32)}).result()
+    network.is_gone = True
     for values in ((1, 2, 3), (4, 5, 6), (7, 8)):
-        assert finished(made.run(*values)) == list(values)
-    assert len(made.sessions) == 1
-    assert made.plain == [[1, 2, 3], [4, 5, 6], [7, 8]]
-    (told,) = made.told
-    assert "the file has changed" in told
+        assert finished(network.run(*values)) == list(values)
+    assert len(network.sessions) == 1
+    assert network.plain == [[1, 2, 3], [4, 5, 6], [7, 8]]
+    (text,) = network.told
+    assert "the file has changed" in text
 
 
 def test_work_of_the_lane_that_fails_is_told_to_who_asked(device: Device) -> None:

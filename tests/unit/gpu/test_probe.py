@@ -34,17 +34,17 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     command = [sys.executable, str(TOOLS / "probe.py"), "--dry", fake_driver()]
     command += ["--parts", ",".join(sorted(PARTS))]
     out = models / "rows.jsonl"
-    done = subprocess.run(
+    probe = subprocess.run(
         [*command, "--models", str(models), "--out", str(out)],
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert found == [json.loads(line) for line in out.read_text().splitlines()]
-    return found
+    assert probe.returncode == 0, probe.stdout + probe.stderr
+    rows = [json.loads(line) for line in probe.stdout.splitlines()]
+    assert rows == [json.loads(line) for line in out.read_text().splitlines()]
+    return rows
 
 
 def of(rows: list[dict[str, object]], part: str) -> list[dict[str, object]]:
@@ -59,9 +59,9 @@ def test_every_part_ends_well_and_answers(rows: list[dict[str, object]]) -> None
 
 
 def test_captured_runs_are_compared_with_plain_ones(rows: list[dict[str, object]]) -> None:
-    found = of(rows, "capture")
-    assert [row["model"] for row in found] == ["encoder", "mlp", "resnet18", "resnet50"]
-    for row in found:
+    capture = of(rows, "capture")
+    assert [row["model"] for row in capture] == ["encoder", "mlp", "resnet18", "resnet50"]
+    for row in capture:
         assert row["nodes"] == {"kernel": 7}
         assert row["differs_from_cpu"] == 0
 
@@ -71,15 +71,15 @@ def test_a_part_that_fails_is_told_and_stops_no_other(tmp_path: Path) -> None:
     onnx.save(build_mlp("mlp", seed=3), tmp_path / "mlp.onnx")
     for name in ("resnet18", "resnet50", "encoder"):
         (tmp_path / f"{name}.onnx").write_bytes((tmp_path / "mlp.onnx").read_bytes())
-    done = subprocess.run(
+    probe = subprocess.run(
         [*command, "--models", str(tmp_path), "--parts", "facts,shapes"],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-    assert done.returncode == 1
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert probe.returncode == 1
+    rows = [json.loads(line) for line in probe.stdout.splitlines()]
     assert ["driver is not here" in str(row.get("error")) for row in rows] == [False, True, True]
 
 

@@ -37,6 +37,6 @@ def test_what_has_no_dtype_has_no_name() -> None:
 
 def test_packed_and_complex_types_are_those_of_onnx() -> None:
     names = ("INT4", "UINT4", "INT2", "UINT2", "FLOAT4E2M1")
-    known = {getattr(TensorProto, name) for name in names if hasattr(TensorProto, name)}
-    assert known <= PACKED
+    elements = {getattr(TensorProto, name) for name in names if hasattr(TensorProto, name)}
+    assert elements <= PACKED
     assert {TensorProto.COMPLEX64, TensorProto.COMPLEX128} == COMPLEX

@@ -21,17 +21,17 @@ MEMORY_BYTES = 3 << 30
 
 
 def refused(path: Path) -> None:
-    """As a load does."""
+    """Check the model like a load does."""
     BareModel(path, 1).check()
 
 
 def write(
     path: Path, nodes: list[onnx.NodeProto], constants: Constants | None = None
 ) -> onnx.ModelProto:
-    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
     answer = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     weights = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
-    graph = helper.make_graph(nodes, "hostile", [given], [answer], weights)
+    graph = helper.make_graph(nodes, "hostile", [x], [answer], weights)
     opsets = [helper.make_opsetid("", 18)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     onnx.save(model, path)
@@ -53,14 +53,14 @@ def test_what_would_fill_the_memory_is_not_kept_track_of(tmp_path: Path) -> None
         f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({MEMORY_BYTES},) * 2); "
         "import runpy; runpy.run_module('brisk.segments.model.output_types', {}, '__main__')"
     )
-    done = subprocess.run(
+    child = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "model.onnx")],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
-    assert '"y"' in done.stdout
+    assert child.returncode == 0, child.stderr
+    assert '"y"' in child.stdout
 
 
 @pytest.mark.parametrize("sizes", [[2**40], [2**17, 2**17], [-1, 2**62, 2**62]])

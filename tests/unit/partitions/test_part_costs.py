@@ -1,4 +1,4 @@
-"""What parts cost: Flashpoint's equations, and the rates that hosts get."""
+"""The costs of parts: Flashpoint's equations, and the rates that hosts get."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ def test_no_source_gives_more_than_its_uplink() -> None:
     for hosts, registry_mbit in itertools.product(range(1, 9), (100, 333, 5000)):
         links = tuple(LinkedHost(100 * (1 + index % 3)) for index in range(hosts))
         network = HostNetwork(links, registry_mbit, peers_mbit=(250,))
-        given: dict[str, float] = {}
+        uplinks: dict[str, float] = {}
         for host, pull in zip(links, network.pulls(hosts), strict=True):
             assert pull.mbit <= host.link_mbit
-            given[pull.source] = given.get(pull.source, 0) + pull.mbit
-        assert given.get(REGISTRY, 0) <= registry_mbit + 1e-9
-        assert given.get("peer 1", 0) <= 250 + 1e-9
+            uplinks[pull.source] = uplinks.get(pull.source, 0) + pull.mbit
+        assert uplinks.get(REGISTRY, 0) <= registry_mbit + 1e-9
+        assert uplinks.get("peer 1", 0) <= 250 + 1e-9
 
 
 @pytest.mark.parametrize(

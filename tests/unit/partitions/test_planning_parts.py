@@ -32,13 +32,13 @@ def test_each_number_of_parts_has_the_plan_that_brute_force_finds() -> None:
     for number in range(1000):
         pricing, turns = random_pricing(source, 8, 6), some_turns(source)
         expected = brute_plans(pricing, turns)
-        found = best_plans(pricing, turns)
-        assert [plan.parts for plan in found] == [plan.parts for plan in expected]
-        for one, other in zip(found, expected, strict=True):
+        plans = best_plans(pricing, turns)
+        assert [plan.parts for plan in plans] == [plan.parts for plan in expected]
+        for one, other in zip(plans, expected, strict=True):
             assert one.latency_s(turns) == pytest.approx(other.latency_s(turns), rel=1e-9), number
             several += one.groups > 1
         best = best_plan(pricing, turns)
-        assert best.latency_s(turns) == min(plan.latency_s(turns) for plan in found)
+        assert best.latency_s(turns) == min(plan.latency_s(turns) for plan in plans)
         parted += best.parts > 1
     assert several > 500
     assert 200 < parted < 900
@@ -88,7 +88,7 @@ def test_as_many_hosts_as_the_registry_feeds_are_best() -> None:
 
 
 def test_a_part_that_is_most_of_the_model_leaves_nothing_to_more_hosts() -> None:
-    """As an encoder's table: its own bytes bound the start of any plan."""
+    """An encoder's table is such a part: its own bytes bound the start of any plan."""
     table = replace(MODEL.segments[0], weight_bytes=80_000_000)
     pricing = Pricing(ModelProfile((table, *MODEL.segments[1:])), HostNetwork.alike(8, 500, 9000))
     best = best_plan(pricing, NEXT)

@@ -48,9 +48,9 @@ def test_a_plan_whose_variants_all_fit_keeps_the_objective(
     nodes: Nodes, left_ms: int, policy: str
 ) -> None:
     plan = POLICIES[policy](nodes, left_ms * MS)
-    taken = [choice.variant.full_ns for choice in plan.values()]
+    latencies = [choice.variant.full_ns for choice in plan.values()]
     if all(choice.variant.full_ns <= choice.budget_ns for choice in plan.values()):
-        assert sum(taken) <= left_ms * MS
+        assert sum(latencies) <= left_ms * MS
 
 
 @given(queries(), times_ms)

@@ -1,4 +1,4 @@
-"""What a ``pipeline.json`` may say, and what is said of one that is wrong."""
+"""The content of a ``pipeline.json``, and the messages about a wrong one."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def test_a_description_is_read_with_its_nodes_in_the_order_they_can_run(
     version: Path, fork: dict[str, Any]
 ) -> None:
     fork["nodes"] = dict(reversed(fork["nodes"].items()))
-    read = read_pipeline(write(version, fork))
-    order = [node.name for node in read.nodes]
+    pipeline = read_pipeline(write(version, fork))
+    order = [node.name for node in pipeline.nodes]
     assert order[0] == "first"
     assert order[-1] == "join"
-    assert read.objective_ns == 10**9
-    assert (read.policy, read.replanning) == ("proportional", "static")
-    assert read.inputs == ("x",)
-    assert read.outputs == {"y": NodeSource("join", "y")}
-    assert {path.name for _, path in read.networks} >= {"first_small.onnx", "join.onnx"}
+    assert pipeline.objective_ns == 10**9
+    assert (pipeline.policy, pipeline.replanning) == ("proportional", "static")
+    assert pipeline.inputs == ("x",)
+    assert pipeline.outputs == {"y": NodeSource("join", "y")}
+    assert {path.name for _, path in pipeline.networks} >= {"first_small.onnx", "join.onnx"}
 
 
 def test_a_network_may_be_another_entry_s(version: Path, fork: dict[str, Any]) -> None:

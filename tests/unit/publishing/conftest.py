@@ -1,4 +1,4 @@
-"""What tests of publishing share."""
+"""Fixtures of the tests of publishing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a manifest says of a model is enough to start it by, in the order in which it says it."""
+"""A manifest's description of a model: enough to start it by, in the order of the start."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def test_weights_stand_in_the_order_of_segments_each_byte_once(
     model = chain(tmp_path / "model.onnx", layers=6, width=64)
     manifest = describe(model, 1, with_form=False).manifest
     source = source_of(model)
-    told = [(part.offset, part.size) for part in manifest.order]
-    read = [
+    places = [(part.offset, part.size) for part in manifest.order]
+    places_read = [
         (part.offset, part.size)
         for index in range(len(source.plan.segments))
         for part in source.reads(index)
     ]
-    assert sorted(told) == sorted(set(told))
-    assert told == list(dict.fromkeys(read))
+    assert sorted(places) == sorted(set(places))
+    assert places == list(dict.fromkeys(places_read))
     covered = sum(part.size for part in (*manifest.head, *manifest.order))
     assert covered == model.stat().st_size
 
@@ -131,9 +131,9 @@ def test_a_published_form_carries_no_seal(tmp_path: Path) -> None:
 def test_a_folder_is_written_whole_and_the_entry_names_its_manifest(tmp_path: Path) -> None:
     model = chain(tmp_path / "model.onnx", layers=2, width=64)
     described = describe(model, 1, with_form=False)
-    said = json.loads(publish(described, str(tmp_path / "there")))
+    answer = json.loads(publish(described, str(tmp_path / "there")))
     manifest = (tmp_path / "there" / "manifest.json").read_bytes()
-    assert said == {
+    assert answer == {
         "url": (tmp_path / "there" / "manifest.json").as_uri(),
         "sha256": hashlib.sha256(manifest).hexdigest(),
     }
@@ -157,11 +157,11 @@ def test_places_that_take_nothing_are_named_without_passwords(tmp_path: Path) ->
 
 
 def test_a_web_server_that_takes_files_has_them_all_the_manifest_last(tmp_path: Path) -> None:
-    taken: list[str] = []
+    paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
-            taken.append(self.path)
+            paths.append(self.path)
             target = tmp_path / "web" / self.path.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(self.rfile.read(int(self.headers["Content-Length"])))
@@ -176,8 +176,8 @@ def test_a_web_server_that_takes_files_has_them_all_the_manifest_last(tmp_path: 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/m"
-        said = json.loads(publish(described, url))
+        answer = json.loads(publish(described, url))
         server.shutdown()
-    assert said["url"] == f"{url}/manifest.json"
-    assert taken == ["/m/model.onnx", "/m/head.bin", "/m/manifest.json"]
+    assert answer["url"] == f"{url}/manifest.json"
+    assert paths == ["/m/model.onnx", "/m/head.bin", "/m/manifest.json"]
     assert (tmp_path / "web" / "m" / "model.onnx").read_bytes() == model.read_bytes()

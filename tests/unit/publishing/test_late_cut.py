@@ -18,9 +18,9 @@ from support.models.segment_models import chain, info, save
 
 
 def cut_of(path: Path) -> str:
-    read = read_model_file(path)
-    normalise(read.proto)
-    return late_cut(read)
+    model = read_model_file(path)
+    normalise(model.proto)
+    return late_cut(model)
 
 
 def with_a_wide_end(path: Path, width: int = 2048) -> Path:

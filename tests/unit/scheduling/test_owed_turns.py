@@ -19,12 +19,13 @@ SHARE = 0.05
 
 @dataclass
 class Outcome:
-    """Of a simulated worker; ``waits_ns``: of the urgent runs, from when they could begin."""
+    """The times of a simulated worker."""
 
     normal_ns: int
     whole_ns: int
     first_ns: int | None
     waits_ns: list[int]
+    """The urgent runs' waits, from when they could begin."""
 
     @property
     def share(self) -> float:
@@ -89,22 +90,22 @@ def test_without_a_share_urgent_work_that_never_ends_leaves_nothing() -> None:
 def test_work_that_is_held_without_end_gets_its_share_and_no_more(
     share: float, layer_ns: int, run_ns: int
 ) -> None:
-    found = simulate(share, seconds=200, run_ns=run_ns, layer_ns=layer_ns)
-    assert found.first_ns is not None
-    assert found.first_ns <= PATIENCE_NS + run_ns + layer_ns
-    least_ns = share * (found.whole_ns - PATIENCE_NS - run_ns) - layer_ns
-    assert found.normal_ns >= least_ns, f"{found.share} of the time"
-    assert found.normal_ns <= share * found.whole_ns + layer_ns, f"{found.share} of the time"
+    outcome = simulate(share, seconds=200, run_ns=run_ns, layer_ns=layer_ns)
+    assert outcome.first_ns is not None
+    assert outcome.first_ns <= PATIENCE_NS + run_ns + layer_ns
+    least_ns = share * (outcome.whole_ns - PATIENCE_NS - run_ns) - layer_ns
+    assert outcome.normal_ns >= least_ns, f"{outcome.share} of the time"
+    assert outcome.normal_ns <= share * outcome.whole_ns + layer_ns, f"{outcome.share} of the time"
 
 
 def test_an_urgent_run_waits_for_no_more_than_what_one_run_took_from_the_share() -> None:
-    found = simulate(SHARE, seconds=60)
-    assert max(found.waits_ns) <= 2 * MS, "a twentieth of 20 ms, in whole layers of 1 ms"
+    outcome = simulate(SHARE, seconds=60)
+    assert max(outcome.waits_ns) <= 2 * MS, "a twentieth of 20 ms, in whole layers of 1 ms"
 
 
 def test_a_normal_client_that_is_slow_to_ask_again_does_not_lose_its_place() -> None:
-    found = simulate(SHARE, seconds=200, answer_gap_ns=5 * MS)
-    assert found.share >= 0.8 * SHARE
+    outcome = simulate(SHARE, seconds=200, answer_gap_ns=5 * MS)
+    assert outcome.share >= 0.8 * SHARE
 
 
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.6])
@@ -142,8 +143,8 @@ def test_turns_that_it_had_nothing_to_do_in_are_not_taken_all_at_once_later() ->
 
 
 def test_short_gaps_that_are_too_little_do_not_count_as_the_share() -> None:
-    found = simulate(SHARE, seconds=200, pause_ns=MS // 5, layer_ns=MS // 5)  # one in a hundred
-    assert found.share >= SHARE * (1 - 2 / 200)
+    outcome = simulate(SHARE, seconds=200, pause_ns=MS // 5, layer_ns=MS // 5)  # one in a hundred
+    assert outcome.share >= SHARE * (1 - 2 / 200)
 
 
 def test_what_it_is_behind_is_forgotten_while_there_is_none() -> None:

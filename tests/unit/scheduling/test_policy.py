@@ -1,4 +1,4 @@
-"""Who runs next, and who may interrupt whom."""
+"""The order of runs, and who may interrupt whom."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs take, what that predicts, and whom it refuses."""
+"""The times that runs take, what they predict, and whom that refuses."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_what_was_long_ago_is_forgotten() -> None:
 
 def test_a_table_of_profiles_is_bounded_and_forgets_the_one_not_used_for_longest() -> None:
     table = ProfileTable()
-    kept = table.find("kept")
+    profile = table.find("kept")
     for number in range(MOST_PROFILES - 1):
         table.find(number)
-    assert table.find("kept") is kept
+    assert table.find("kept") is profile
     table.find("one more")
     assert len(table) == MOST_PROFILES
-    assert table.find("kept") is kept
+    assert table.find("kept") is profile
     table.find(1).learn(5)
     assert (table.run_ns(1), table.run_ns(0)) == (5, None)
 

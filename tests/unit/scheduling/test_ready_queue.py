@@ -138,15 +138,15 @@ def test_companions_end_at_the_first_one_refused() -> None:
     first = job(1)
     queue = queue_of(first, job(2), job(3), job(4))
     queue.pop()
-    asked = []
+    numbers = []
 
     def accept(other: Job) -> bool:
-        asked.append(other.number)
+        numbers.append(other.number)
         return other.number != 3
 
     companions = queue.pop_companions(first, accept)
     assert [one.number for one in companions] == [2]
-    assert asked == [2, 3]
+    assert numbers == [2, 3]
     assert [one.state for one in companions] == [JobState.RUNNING]
     assert drained(queue) == [3, 4]
 
@@ -278,8 +278,8 @@ class QueueBesideItsModel(RuleBasedStateMachine):
         if first is None:
             return
         self.begin(first)
-        left = itertools.count()
-        companions = self.queue.pop_companions(first, lambda _: next(left) < most)
+        places = itertools.count()
+        companions = self.queue.pop_companions(first, lambda _: next(places) < most)
         own = [
             one
             for one in self.waiting

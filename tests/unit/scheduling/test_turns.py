@@ -28,14 +28,14 @@ def test_models_take_turns_by_the_time_that_was_computed_for_them() -> None:
 
 def test_a_model_that_waits_as_much_gets_as_much_time_whatever_its_requests_take() -> None:
     queue = queue_of(*[job(number, "ab"[number % 2]) for number in range(200)])
-    taken = {"a": 0, "b": 0}
+    times = {"a": 0, "b": 0}
     for number in range(200, 300):
         running = queue.pop()
         assert running is not None
         queue.add(job(number, running.model), None, running.model)
-        taken[running.model] += 3 if running.model == "a" else 1
+        times[running.model] += 3 if running.model == "a" else 1
         queue.charge(running.job_class, running.model, 3 if running.model == "a" else 1)
-        assert abs(taken["a"] - taken["b"]) <= 4
+        assert abs(times["a"] - times["b"]) <= 4
 
 
 def test_a_model_that_was_idle_has_no_claim_to_the_time() -> None:
@@ -60,7 +60,7 @@ def test_who_fills_ten_queues_gets_no_ten_shares_of_the_time() -> None:
     numbers = itertools.count()
     flood = [job(next(numbers), f"m{model}") for model in range(10) for _ in range(400)]
     queue = queue_of(*flood)
-    taken = {"one": 0, "flood": 0}
+    times = {"one": 0, "flood": 0}
     queue.add(job(next(numbers), "one"), None, "one")
     for _ in range(1000):
         running = queue.pop()
@@ -68,9 +68,9 @@ def test_who_fills_ten_queues_gets_no_ten_shares_of_the_time() -> None:
         is_one = running.model == "one"
         if is_one:
             queue.add(job(next(numbers), "one"), None, "one")
-        taken["one" if is_one else "flood"] += 10
+        times["one" if is_one else "flood"] += 10
         queue.charge(running.job_class, running.model, 10)
-    assert 0.4 < taken["one"] / sum(taken.values()) < 0.95
+    assert 0.4 < times["one"] / sum(times.values()) < 0.95
 
 
 def test_several_models_of_a_class_are_asked_for_as_long_as_they_take_turns() -> None:

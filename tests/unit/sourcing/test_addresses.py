@@ -1,4 +1,5 @@
-"""Which URLs are asked, where redirects may lead, and what of a URL is written down."""
+"""The URLs that are asked, where redirects may lead, and the parts of a URL that are written
+down."""
 
 from __future__ import annotations
 
@@ -230,8 +231,8 @@ def test_who_is_connected_to_after_a_redirect_is_looked_up_and_checked() -> None
         for host in ("localhost", "127.0.0.1", "10.0.0.1"):
             with pytest.raises(OSError, match="is not public"):
                 await resolver.resolve(host, 443, socket.AF_UNSPEC)
-        found = await resolver.resolve("8.8.8.8", 443)
-        assert [each["host"] for each in found] == ["8.8.8.8"]
+        addresses = await resolver.resolve("8.8.8.8", 443)
+        assert [each["host"] for each in addresses] == ["8.8.8.8"]
         await resolver.close()
         assert await leads_inside("https://localhost/a")
         assert await leads_inside("http://[::1]:80/a")

@@ -52,7 +52,8 @@ def fill(published: Published, copy: ArrivingCopy, numbers: tuple[int, ...]) -> 
 
 
 HEADS = ((100, 2 * CHUNK), (4 * CHUNK, CHUNK), (8 * CHUNK + 1, 2 * CHUNK + 76))
-"""Of the model's chunks they hold the second, the fifth, and the tenth and the short last one."""
+"""Ranges of the model that are its head: whole in them are the second chunk, the fifth, the tenth
+and the short last one."""
 
 COVERED = {1, 4, 9, 10}
 
@@ -72,13 +73,13 @@ def test_chunks_that_are_all_head_are_here_when_that_is(
     tmp_path: Path, private_cache: None
 ) -> None:
     published, copy = with_head(tmp_path)
-    found = []
+    covered = []
     for index in range(*copy.layout.file(2)):
         assert copy.put(index, [chunk_of(published, copy, index)])
-        found.append(copy.note_covered())
+        covered.append(copy.note_covered())
         assert not copy.note_covered()
-    assert found[0] == 0  # its second chunk ends a hundred bytes behind the head's first
-    assert sum(found) == sum(1 << index for index in COVERED)
+    assert covered[0] == 0  # its second chunk ends a hundred bytes behind the head's first
+    assert sum(covered) == sum(1 << index for index in COVERED)
     here = copy.here()
     assert {index for index in range(14) if here >> index & 1} == COVERED
     for index in COVERED:
@@ -96,7 +97,7 @@ def test_a_chunk_that_the_head_contradicts_is_not(tmp_path: Path, private_cache:
 
 
 def whole_copy(tmp_path: Path, published: Published) -> tuple[ArrivingCopy, Path]:
-    """With an entry's file that names it."""
+    """Return a whole copy, and an entry's file that names it."""
     copy = made(tmp_path, published)
     fill(published, copy, (2, 0, 1))
     copy.finish()
@@ -106,13 +107,13 @@ def whole_copy(tmp_path: Path, published: Published) -> tuple[ArrivingCopy, Path
 
 
 def test_a_whole_copy_says_where_its_model_is(tmp_path: Path, published: Published) -> None:
-    """To a stub, which imports nothing that reads manifests for it."""
+    """The stub that asks imports nothing that reads manifests for it."""
     copy, remote = whole_copy(tmp_path, published)
-    told = (
+    program = (
         "import pathlib, sys; from brisk.copies.connection import resolve;"
         f"print(resolve(pathlib.Path({str(remote)!r})), 'brisk.copies.manifest' in sys.modules)"
     )
-    answer = subprocess.run([sys.executable, "-c", told], capture_output=True, check=True)
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert answer.stdout.decode() == f"{copy.model} False\n"
 
 
@@ -134,7 +135,7 @@ def test_one_that_is_damaged_is_asked_of_the_courier(
 
 
 def prepared_form() -> bytes:
-    """As it is published: a container without a seal."""
+    """Return a form as it is published: a container without a seal."""
     file = io.BytesIO()
     draft = ContainerDraft(file)
     draft.add(np.arange(3 * CHUNK, dtype=np.uint8))

@@ -45,13 +45,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_each_host_gets_a_folder_and_the_authoritys_key_stays_above(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
-    made = make_keys(folder, ["a", "10.0.0.2", "fd00::1", "gpu-1.example"])
-    assert [each.name for each in made] == ["a", "10.0.0.2", "fd00::1", "gpu-1.example"]
+    folders = make_keys(folder, ["a", "10.0.0.2", "fd00::1", "gpu-1.example"])
+    assert [each.name for each in folders] == ["a", "10.0.0.2", "fd00::1", "gpu-1.example"]
     assert {each.name for each in folder.iterdir()} == {
-        *(each.name for each in made),
+        *(each.name for each in folders),
         *(AUTHORITY, AUTHORITY_KEY),
     }
-    for each in made:
+    for each in folders:
         assert {file.name for file in each.iterdir()} == {AUTHORITY, CERTIFICATE, KEY}
         assert (each / AUTHORITY).read_bytes() == (folder / AUTHORITY).read_bytes()
         read_keys(each)

@@ -28,7 +28,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Published:
 
 
 def ideal_s(published: Published) -> float:
-    """Of all bytes over one link."""
+    """Return the time that all bytes take over one link."""
     return sum(map(len, published.contents)) / RATE
 
 

@@ -1,5 +1,5 @@
-"""Who gives which chunks: literals, and receivers that form a chain without anybody who makes
-it."""
+"""The choice of who gives which chunks: literals, and receivers that form a chain without anybody
+who makes it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from brisk.sourcing.policies.choosing import (
     FEW_CHUNKS,
     LONGEST_CHAIN,
     KnownSource,
+    PeerReport,
     ReceiverState,
     Roles,
-    Told,
     choose,
     coming,
     is_before,
@@ -39,20 +39,20 @@ def first(count: int) -> int:
 
 def told(
     identity: str, here: int, receivers: int = 0, path: tuple[str, ...] = (), rate: float = FAST
-) -> Told:
-    """Of a peer that fetches what it has not got, in order."""
+) -> PeerReport:
+    """Return the report of a peer that fetches what it has not got, in order."""
     following = merged(WHOLE, ALL & ~here, 32)
-    return Told(identity, here, here != ALL, following, rate, receivers, path)
+    return PeerReport(identity, here, here != ALL, following, rate, receivers, path)
 
 
 def peer(
-    tells: Told, *, rate: float = FAST, known: float = FAST, is_dry: bool = False
+    tells: PeerReport, *, rate: float = FAST, known_rate: float = FAST, is_dry: bool = False
 ) -> KnownSource:
-    return KnownSource(f"peer {tells.identity}", tells, 0.05, rate, known, is_dry, False)
+    return KnownSource(f"peer {tells.identity}", tells, 0.05, rate, known_rate, is_dry, False)
 
 
-def registry(rate: float = FAST, known: float = FAST) -> KnownSource:
-    return KnownSource("registry", None, 0.0, rate, known, False, False)
+def registry(rate: float = FAST, known_rate: float = FAST) -> KnownSource:
+    return KnownSource("registry", None, 0.0, rate, known_rate, False, False)
 
 
 def standing(
@@ -96,7 +96,7 @@ def test_a_registry_that_is_much_faster_helps_a_slow_peer() -> None:
 
 
 def test_what_no_peer_has_comes_from_the_registry_meanwhile() -> None:
-    part = Told("z", first(300), False, (), 0.0, 0, ())
+    part = PeerReport("z", first(300), False, (), 0.0, 0, ())
     assert choose([registry(), peer(part)], standing(first(100))).allowed == {
         "peer z": first(300) & ~first(100),
         "registry": ALL & ~first(300),
@@ -171,8 +171,8 @@ def test_what_who_pulls_from_me_has_already_may_be_had_from_it() -> None:
 
 
 def test_who_pulls_through_one_that_says_it_pulls_from_me_is_never_my_upstream() -> None:
-    """What one tells of its path is older by a word for each host on it: a does not know yet that
-    c has gone over to m."""
+    """A host's report of its path is older by a report for each host on it: a does not know yet
+    that c has gone over to m."""
     peers = [
         peer(told("a", first(40), path=("f", "d", "c"))),
         peer(told("f", first(176), path=("d", "c"))),
@@ -200,7 +200,7 @@ def test_a_dry_peer_is_asked_for_what_it_has_alone() -> None:
 
 def test_what_a_peer_fetches_next_comes_in_time_and_what_it_fetches_last_does_not() -> None:
     backwards = tuple(Stretch(start, start + 100) for start in range(900, -100, -100))
-    other = Told("a", first(0), True, backwards, FAST, 0, ())
+    other = PeerReport("a", first(0), True, backwards, FAST, 0, ())
     comes = coming(peer(other), standing())
     assert not comes & 1
     assert comes >> 999 & 1
@@ -219,23 +219,25 @@ def test_nothing_that_can_wait_is_asked_for_beside_what_somebody_waits_for() -> 
 
 ROUND_S = 0.1
 LINK_CHUNKS = 40
-"""Of a link in a round: 105 MB/s."""
+"""Chunks that a link lets through in a round: 105 MB/s."""
 
 
 @dataclass
 class Receiver:
-    """``given``: chunks by source, in each round. ``best``: bytes/s by source, ever. ``dry``: what
-    a source had when it had nothing new."""
+    """A host that receives chunks and passes them on."""
 
     identity: str
     here: int = 0
     upstream: str = ""
     is_dead: bool = False
     given: list[dict[str, int]] = field(default_factory=list)
+    """Chunks by source, in each round."""
     best: dict[str, float] = field(default_factory=dict)
+    """The highest bytes/s so far, by source."""
     path: tuple[str, ...] = ()
     receivers: int = 0
     dry: dict[str, int] = field(default_factory=dict)
+    """The chunks that a source had when it had nothing new."""
 
     @property
     def name(self) -> str:
@@ -246,19 +248,19 @@ class Receiver:
         lately = [sum(each.values()) for each in self.given[-10:]]
         return sum(lately) * CHUNK_BYTES / (len(lately) * ROUND_S) if lately else 0.0
 
-    def tells(self) -> Told:
+    def tells(self) -> PeerReport:
         return told(self.identity, self.here, self.receivers, self.path, self.rate)
 
-    def sees(self, name: str, tells: Told | None) -> KnownSource:
+    def sees(self, name: str, tells: PeerReport | None) -> KnownSource:
         peers = [rate for source, rate in self.best.items() if source != "registry"]
         others = max(peers, default=0.0) if tells is not None else 0.0
-        known = self.best.get(name, 0.0)
+        known_rate = self.best.get(name, 0.0)
         is_sending = any(each.get(name) for each in self.given[-3:])
         is_dry = tells is not None and self.dry.get(name) == tells.here
-        speed = known or others or 125e6
-        return KnownSource(name, tells, ROUND_S, speed, known, is_dry, is_sending)
+        speed = known_rate or others or 125e6
+        return KnownSource(name, tells, ROUND_S, speed, known_rate, is_dry, is_sending)
 
-    def roles(self, tell: dict[str, Told]) -> Roles:
+    def roles(self, tell: dict[str, PeerReport]) -> Roles:
         candidates = [self.sees(f"peer {each}", tells) for each, tells in tell.items()]
         best = max((sum(each.values()) for each in self.given), default=0) * CHUNK_BYTES / ROUND_S
         ours = standing(
@@ -275,7 +277,7 @@ class Simulation:
     def __init__(self, identities: str) -> None:
         self.receivers = [Receiver(each) for each in identities]
         self.of_registry: list[int] = []
-        """In each round."""
+        """The chunks that the registry gave in each round."""
 
     @property
     def alive(self) -> list[Receiver]:
@@ -283,7 +285,7 @@ class Simulation:
 
     def go_on(self) -> None:
         tell = {each.identity: each.tells() for each in self.alive}
-        known = {each.name: each for each in self.alive}
+        receivers = {each.name: each for each in self.alive}
         roles = {}
         for each in self.alive:
             others = {name: tells for name, tells in tell.items() if name != each.identity}
@@ -293,7 +295,7 @@ class Simulation:
             above = tell.get(each.upstream.removeprefix("peer "))
             each.path = () if above is None else (above.identity, *above.path)
             each.given.append({})
-        left = dict.fromkeys((*known, "registry"), LINK_CHUNKS)
+        room = dict.fromkeys((*receivers, "registry"), LINK_CHUNKS)
         moves = True
         while moves:  # four chunks at a time, to each in turn
             moves = False
@@ -301,15 +303,15 @@ class Simulation:
                 if sum(each.given[-1].values()) >= LINK_CHUNKS:
                     continue
                 for name, allowed in roles[each.identity].allowed.items():
-                    there = ALL if name == "registry" else known[name].here
-                    run = next_run(WHOLE, allowed & there & ~each.here, min(4, left[name]), 1)
-                    if run is None or not left[name]:
+                    there = ALL if name == "registry" else receivers[name].here
+                    run = next_run(WHOLE, allowed & there & ~each.here, min(4, room[name]), 1)
+                    if run is None or not room[name]:
                         continue
                     each.here |= bits_of(run)
-                    left[name] -= run.chunks
+                    room[name] -= run.chunks
                     each.given[-1][name] = each.given[-1].get(name, 0) + run.chunks
                     moves = True
-        self.of_registry.append(LINK_CHUNKS - left["registry"])
+        self.of_registry.append(LINK_CHUNKS - room["registry"])
         for each in self.alive:
             each.receivers = sum(
                 any(given.get(each.name) for given in other.given[-6:]) for other in self.alive
@@ -327,10 +329,10 @@ class Simulation:
     def check_no_cycle(self) -> None:
         above = {each.name: each.upstream for each in self.alive}
         for start in above:
-            seen = [start]
-            while name := above.get(seen[-1], ""):
-                assert name not in seen, (seen, name)
-                seen.append(name)
+            path = [start]
+            while name := above.get(path[-1], ""):
+                assert name not in path, (path, name)
+                path.append(name)
 
 
 @pytest.mark.parametrize("count", range(2, 7))

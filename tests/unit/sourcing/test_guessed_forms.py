@@ -1,6 +1,5 @@
-"""What is fetched before anybody has said what is wanted, in virtual time: the link has 8 MB/s,
-the model 16.3 MB, its prepared form 16.5; nothing here takes the time that it tells of.
-"""
+"""Fetches that begin before anybody has said which form is needed, in virtual time: the link has 8
+MB/s, the model 16.3 MB, its prepared form 16.5; nothing here takes the time that it tells of."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ async def fetching(folder: Path, published: Published) -> AsyncIterator[Fetch]:
 
 
 def chunks(fetch: Fetch, number: int | None) -> int:
-    """Of a file, that are here."""
+    """Return how many chunks of a file are here."""
     assert number is not None
     return (fetch.here & bits_of(fetch.layout.file(number))).bit_count()
 

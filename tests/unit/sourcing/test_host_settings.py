@@ -1,4 +1,4 @@
-"""What is set of other hosts and of where models come from: taken, or refused by name."""
+"""The settings of other hosts and of where models come from: taken, or refused by name."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_a_host_and_port_is_read_and_shown_alike(text: str, address: HostAddress
 
 
 def test_peers_stand_with_commas_between_them() -> None:
-    found = peers({PEERS: "10.0.0.2:1, [::1]:2,,b:3,"})
-    assert found == (HostAddress("10.0.0.2", 1), HostAddress("::1", 2), HostAddress("b", 3))
+    addresses = peers({PEERS: "10.0.0.2:1, [::1]:2,,b:3,"})
+    assert addresses == (HostAddress("10.0.0.2", 1), HostAddress("::1", 2), HostAddress("b", 3))
 
 
 @pytest.mark.parametrize(

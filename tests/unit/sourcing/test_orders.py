@@ -65,10 +65,10 @@ def test_a_stretch_is_the_set_of_its_chunks() -> None:
 @given(SETS)
 @settings(max_examples=200, deadline=None, database=None)
 def test_a_set_is_as_few_stretches_as_can_be(bits: int) -> None:
-    found = list(stretches_of(bits))
-    assert bits_of_all(found) == bits
-    assert all(each.chunks > 0 for each in found)
-    assert all(one.end < two.start for one, two in itertools.pairwise(found))
+    stretches = list(stretches_of(bits))
+    assert bits_of_all(stretches) == bits
+    assert all(each.chunks > 0 for each in stretches)
+    assert all(one.end < two.start for one, two in itertools.pairwise(stretches))
 
 
 @given(SETS, st.integers(0, 90), st.integers(-3, 90), st.integers(1, 10))
@@ -76,15 +76,15 @@ def test_a_set_is_as_few_stretches_as_can_be(bits: int) -> None:
 def test_the_first_chunks_side_by_side_are_found(
     bits: int, start: int, length: int, most: int
 ) -> None:
-    found = first_stretch(bits, Stretch(start, start + length), most)
+    first = first_stretch(bits, Stretch(start, start + length), most)
     inside = [chunk for chunk in members(bits) if start <= chunk < start + length]
     if not inside:
-        assert found is None
+        assert first is None
         return
     end = inside[0]
     while end in inside and end - inside[0] < most:
         end += 1
-    assert found == (inside[0], end)
+    assert first == (inside[0], end)
 
 
 @given(SETS, st.integers(80, 100))
@@ -203,14 +203,14 @@ PARTS = st.builds(
 def test_all_that_is_wanted_comes_once(
     awaited: list[Range], forms: list[int], behind: int
 ) -> None:
-    wanted = order(LAYOUT, awaited, forms, behind=behind)
-    found = chunks(wanted)
-    assert len(found) == len(set(found))
+    stretches = order(LAYOUT, awaited, forms, behind=behind)
+    indices = chunks(stretches)
+    assert len(indices) == len(set(indices))
     extra = bits_of_all(map(LAYOUT.stretch, awaited))
-    assert bits_of_all(wanted) == wanted_bits(LAYOUT, forms) | extra
-    assert found[0] == 7
+    assert bits_of_all(stretches) == wanted_bits(LAYOUT, forms) | extra
+    assert indices[0] == 7
     if first := next((each for each in awaited if each.size), None):
-        assert found[1] == LAYOUT.stretch(first).start
+        assert indices[1] == LAYOUT.stretch(first).start
 
 
 def test_only_forms_that_were_taken_are_ever_fetched() -> None:
@@ -220,13 +220,13 @@ def test_only_forms_that_were_taken_are_ever_fetched() -> None:
 
 
 def test_what_is_told_is_what_is_missing_in_order_with_neighbours_joined() -> None:
-    wanted = [Stretch(7, 8), Stretch(3, 5), Stretch(5, 7), Stretch(0, 3)]
+    stretches = [Stretch(7, 8), Stretch(3, 5), Stretch(5, 7), Stretch(0, 3)]
     everything = (1 << 8) - 1
-    assert merged(wanted, everything, 9) == ((7, 8), (3, 7), (0, 3))
-    assert merged(wanted, everything & ~(1 << 5), 9) == ((7, 8), (3, 5), (6, 7), (0, 3))
-    assert merged(wanted, everything, 2) == ((7, 8), (3, 7))
-    assert merged(wanted, everything, 1) == ((7, 8),)
-    assert merged(wanted, 0, 9) == ()
+    assert merged(stretches, everything, 9) == ((7, 8), (3, 7), (0, 3))
+    assert merged(stretches, everything & ~(1 << 5), 9) == ((7, 8), (3, 5), (6, 7), (0, 3))
+    assert merged(stretches, everything, 2) == ((7, 8), (3, 7))
+    assert merged(stretches, everything, 1) == ((7, 8),)
+    assert merged(stretches, 0, 9) == ()
     assert merged([], everything, 9) == ()
 
 
@@ -234,7 +234,7 @@ def test_what_is_told_is_what_is_missing_in_order_with_neighbours_joined() -> No
 
 
 @pytest.mark.parametrize(
-    ("wanted", "allowed", "most", "least", "expected"),
+    ("stretches", "allowed", "most", "least", "expected"),
     [
         ([(0, 10)], 0b1111111111, 100, 4, (0, 10)),
         ([(0, 10)], 0b1111111111, 6, 4, (0, 6)),
@@ -251,13 +251,13 @@ def test_what_is_told_is_what_is_missing_in_order_with_neighbours_joined() -> No
     ],
 )
 def test_the_next_run_is_the_first_that_is_wanted_and_allowed(
-    wanted: list[tuple[int, int]],
+    stretches: list[tuple[int, int]],
     allowed: int,
     most: int,
     least: int,
     expected: tuple[int, int] | None,
 ) -> None:
-    assert next_run([Stretch(*each) for each in wanted], allowed, most, least) == expected
+    assert next_run([Stretch(*each) for each in stretches], allowed, most, least) == expected
 
 
 def test_so_much_is_asked_for_as_comes_in_a_second_and_never_too_little() -> None:

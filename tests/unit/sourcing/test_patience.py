@@ -1,4 +1,4 @@
-"""How long sources are waited for, how fast they are, and what comes sooner."""
+"""The patience with sources, their rates, and which of two comes sooner."""
 
 from __future__ import annotations
 

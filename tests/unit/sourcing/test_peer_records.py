@@ -1,4 +1,4 @@
-"""What a peer tells of a copy, as bytes from anybody: a record, or refused."""
+"""A peer's record of a copy, as bytes from anybody: taken, or refused."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import ProtocolError
-from brisk.sourcing.policies.choosing import Told
+from brisk.sourcing.policies.choosing import PeerReport
 from brisk.sourcing.policies.stretches import Layout, Stretch
-from brisk.sourcing.sources.peers import read_told, write_told
+from brisk.sourcing.sources.peers import read_report, write_report
 from support.remote.published import publish
 
 
@@ -22,9 +22,9 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     return Layout(published.manifest)
 
 
-TOLD = Told("b", 0b1011, True, (Stretch(2, 3), Stretch(4, 9)), 61e6, 2, ("a", "c"))
+REPORT = PeerReport("b", 0b1011, True, (Stretch(2, 3), Stretch(4, 9)), 61e6, 2, ("a", "c"))
 REFUSALS = (ValueError, TypeError, KeyError, AttributeError, ProtocolError)
-"""What ``PeerCopy`` takes for a peer that tells nonsense."""
+"""The errors that ``PeerCopy`` takes for a peer that tells nonsense."""
 
 NAMES = ["here", "next", "identity", "path", "bytes_per_s", "receivers", "fetching", "count"]
 JSON = st.recursive(
@@ -35,13 +35,13 @@ JSON = st.recursive(
 
 
 def record(layout: Layout) -> dict[str, Any]:
-    written = json.loads(json.dumps(write_told(TOLD, layout, 7)))
+    written = json.loads(json.dumps(write_report(REPORT, layout, 7)))
     assert isinstance(written, dict)
     return written
 
 
 def test_what_is_told_is_read_again(layout: Layout) -> None:
-    assert read_told(record(layout), layout) == TOLD
+    assert read_report(record(layout), layout) == REPORT
     assert record(layout)["count"] == 7
 
 
@@ -73,15 +73,15 @@ def test_what_contradicts_the_manifest_or_itself_is_refused(
     layout: Layout, name: str, value: object
 ) -> None:
     with pytest.raises(REFUSALS):
-        read_told(record(layout) | {name: value}, layout)
+        read_report(record(layout) | {name: value}, layout)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "count"])
 def test_what_is_left_out_is_refused(layout: Layout, name: str) -> None:
-    told = record(layout)
-    del told[name]  # the count is read by who asks
+    report = record(layout)
+    del report[name]  # the count is read by who asks
     with pytest.raises(REFUSALS):
-        read_told(told, layout)
+        read_report(report, layout)
 
 
 @settings(max_examples=500, deadline=None)
@@ -90,14 +90,14 @@ def test_any_value_anywhere_is_a_consistent_record_or_refused(
     layout: Layout, name: str, value: object
 ) -> None:
     try:
-        told = read_told(record(layout) | {name: value}, layout)
+        report = read_report(record(layout) | {name: value}, layout)
     except REFUSALS:
         return
-    assert told.here >> layout.count == 0
-    assert all(0 <= start < end <= layout.count for start, end in told.next)
-    assert 0 <= told.bytes_per_s < 1e15
+    assert report.here >> layout.count == 0
+    assert all(0 <= start < end <= layout.count for start, end in report.next)
+    assert 0 <= report.bytes_per_s < 1e15
 
 
 def test_a_list_is_no_record(layout: Layout) -> None:
     with pytest.raises(REFUSALS):
-        read_told(json.loads("[]"), layout)
+        read_report(json.loads("[]"), layout)

@@ -1,4 +1,4 @@
-"""Which copies make room for a new one, on paper and on a real disk."""
+"""The copies that make room for a new one, on paper and on a real disk."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def test_copies_are_found_with_what_they_take_and_when_they_were_used(
 ) -> None:
     folders = [add(base, each, 1000.0 + number) for number, each in enumerate(three)]
     copy = LocalCopy(folders[1])
-    found = {each.folder: each for each in kept_copies(base)}
-    assert set(found) == set(folders)
-    assert [found[folder].is_held for folder in folders] == [False, True, False]
+    copies = {each.folder: each for each in kept_copies(base)}
+    assert set(copies) == set(folders)
+    assert [copies[folder].is_held for folder in folders] == [False, True, False]
     for number, folder in enumerate(folders):
         own = three[number].manifest.files[0].size
-        assert own <= found[folder].size_bytes <= own + 64 * 1024
-        assert found[folder].used_s == pytest.approx(1000.0 + number, abs=1) or (
-            found[folder].used_s > 1000.0  # it was read just now, where reading is noted
+        assert own <= copies[folder].size_bytes <= own + 64 * 1024
+        assert copies[folder].used_s == pytest.approx(1000.0 + number, abs=1) or (
+            copies[folder].used_s > 1000.0  # it was read just now, where reading is noted
         )
     copy.close()
     assert not any(each.is_held for each in kept_copies(base))
@@ -139,9 +139,9 @@ def test_what_is_half_made_is_removed_and_files_are_left(
 def test_use_is_noted(base: Path, three: list[Published]) -> None:
     first, second = add(base, three[0], 1000.0), add(base, three[1], 2000.0)
     note_use(first)
-    found = {each.folder: each.used_s for each in kept_copies(base)}
-    assert found[first] > 1e9
-    assert found[first] >= found[second]
+    times = {each.folder: each.used_s for each in kept_copies(base)}
+    assert times[first] > 1e9
+    assert times[first] >= times[second]
     note_use(base / "nothing")
 
 

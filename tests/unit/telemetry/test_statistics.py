@@ -47,9 +47,9 @@ def test_a_reader_that_was_forgotten_is_told_everything_again() -> None:
 
 def test_a_gauge_is_told_as_it_is_and_only_when_it_changed() -> None:
     statistics = Statistics()
-    for held, told in ((5, [(5,)]), (9, [(9,)]), (9, []), (2, [(2,)])):
+    for held, samples in ((5, [(5,)]), (9, [(9,)]), (9, []), (2, [(2,)])):
         statistics.hold(metrics.LOADED_MODELS, ("foreground",), held)
-        assert [sample.values for sample in statistics.take_news(0)] == told
+        assert [sample.values for sample in statistics.take_news(0)] == samples
 
 
 def test_a_duration_on_a_bound_belongs_to_the_class_below() -> None:
@@ -67,11 +67,11 @@ def test_what_waits_to_be_counted_is_counted_before_somebody_reads() -> None:
     account.succeeded("normal", 5, 1, 2)
     account.uncounted.extend([("normal", 7, 1)] * 3)
     account.uncounted.append(("normal", 7, 4))
-    found = values(statistics.samples())
-    assert found["brisk_requests_total"] == (8,)
-    assert found["brisk_computed_in_stub_total"] == (7,)
-    assert found["brisk_request_seconds"][-1] == 5 + 4 * 7 + 3 * 7
-    assert found["brisk_run_requests"] == (3, 0, 1, *[0] * 6, 7)
+    samples = values(statistics.samples())
+    assert samples["brisk_requests_total"] == (8,)
+    assert samples["brisk_computed_in_stub_total"] == (7,)
+    assert samples["brisk_request_seconds"][-1] == 5 + 4 * 7 + 3 * 7
+    assert samples["brisk_run_requests"] == (3, 0, 1, *[0] * 6, 7)
     account.uncounted.append(("normal", 7, 1))
     assert values(statistics.take_news(3))["brisk_requests_total"] == (9,)
     assert statistics.take_news(3) == []

@@ -108,8 +108,8 @@ def test_another_backend_is_moved_aside_only_when_forced(deployment: Path) -> No
     with pytest.raises(InvalidConfigurationError, match=r"another backend; --force moves it"):
         install(deployment, name="onnxruntime")
     install(deployment, name="onnxruntime", force=True)
-    kept = deployment / "onnxruntime.replaced-by-brisk"
-    assert (kept / "libtriton_onnxruntime.so").is_file()
+    aside = deployment / "onnxruntime.replaced-by-brisk"
+    assert (aside / "libtriton_onnxruntime.so").is_file()
     assert (deployment / "onnxruntime" / "model.py").is_file()
 
 

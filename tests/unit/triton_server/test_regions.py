@@ -1,4 +1,4 @@
-"""Which shared-memory regions are removed, and which are left alone: real files and processes."""
+"""The shared-memory regions that are removed, and those left alone: real files and processes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PREFIX = "from brisk.triton.regions import own_prefix; print(own_prefix(), flush
 
 
 def prefix_of_an_ended_process() -> str:
-    done = subprocess.run(
+    child = subprocess.run(
         [sys.executable, "-c", PREFIX], stdout=subprocess.PIPE, text=True, check=True
     )
-    return done.stdout.strip()
+    return child.stdout.strip()
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def test_regions_of_a_process_that_lives_stay(tmp_path: Path) -> None:
         region = make_region(tmp_path, f"{prefix}a")
         own = make_region(tmp_path, f"{own_prefix()}a")
         assert remove_left(tmp_path) == []
-    assert [found.path for found in remove_left(tmp_path)] == [region]
+    assert [each.path for each in remove_left(tmp_path)] == [region]
     assert names(tmp_path) == {own.name}
 
 
@@ -73,7 +73,7 @@ def test_a_number_that_was_given_again_is_another_process(tmp_path: Path) -> Non
     with living_process(PREFIX) as prefix:
         earlier = re.sub(r"_(\d+)_(\d+)_(\d+)_", r"_\g<1>_1_\g<3>_", prefix)
         region = make_region(tmp_path, f"{earlier}a")
-        assert [found.path for found in remove_left(tmp_path)] == [region]
+        assert [each.path for each in remove_left(tmp_path)] == [region]
 
 
 def test_what_is_mapped_stays_until_it_is_not(tmp_path: Path) -> None:
@@ -83,11 +83,11 @@ def test_what_is_mapped_stays_until_it_is_not(tmp_path: Path) -> None:
         "import mmap, os, sys; file = os.open(sys.argv[1], os.O_RDWR); "
         "memory = mmap.mmap(file, 4096); os.close(file); print('mapped', flush=True)"
     )
-    with living_process(mapping, str(region)) as said:
-        assert said == "mapped"
+    with living_process(mapping, str(region)) as word:
+        assert word == "mapped"
         assert remove_left(tmp_path) == []
         assert left(tmp_path) == []
-    assert [found.path for found in remove_left(tmp_path)] == [region]
+    assert [each.path for each in remove_left(tmp_path)] == [region]
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_another_namespace_s_process_answers_for_stays(tmp_path: Path) -> N
     prefix = re.sub(r"_(\d+)_$", "_1_", prefix_of_an_ended_process())
     region = make_region(tmp_path, f"{prefix}a")
     assert remove_left(tmp_path) == []
-    assert [found.path for found in left(tmp_path)] == [region]
+    assert [each.path for each in left(tmp_path)] == [region]
 
 
 def test_only_files_of_this_user_are_removed(tmp_path: Path) -> None:
@@ -143,18 +143,18 @@ def test_of_a_process_whose_memory_may_not_be_looked_at_the_command_line_tells(
     words = {"stub": region.name, "server": with_prefix([], prefix)[0]}
     with living_process("print('here', flush=True)", words[said_by]):
         assert remove_left(tmp_path) == []
-    assert [found.path for found in remove_left(tmp_path)] == [region]
+    assert [each.path for each in remove_left(tmp_path)] == [region]
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         ["--backend-config=python,shm-region-prefix-name=mine"],
         ["--backend-config", "python,shm-region-prefix-name=mine"],
     ],
 )
-def test_a_prefix_that_the_caller_gives_is_kept(given: list[str]) -> None:
-    assert with_prefix(given, "ours") == tuple(given)
+def test_a_prefix_that_the_caller_gives_is_kept(options: list[str]) -> None:
+    assert with_prefix(options, "ours") == tuple(options)
 
 
 def test_a_server_s_regions_are_named_after_the_process_it_is() -> None:
@@ -166,19 +166,19 @@ def test_a_server_s_regions_are_named_after_the_process_it_is() -> None:
 
 
 def test_the_doctor_counts_what_nobody_has_mapped_whoever_made_it(tmp_path: Path) -> None:
-    (found,) = left_regions(deployment(tmp_path, shared_memory=tmp_path))
-    assert found.verdict is Severity.GOOD
+    (finding,) = left_regions(deployment(tmp_path, shared_memory=tmp_path))
+    assert finding.verdict is Severity.GOOD
     expected = [
         make_region(tmp_path, f"triton_{backend}_backend_shm_region_{number}")
         for backend in ("python", "brisk")
         for number in range(2)
     ]
     make_region(tmp_path, "psm_somebody_else_s")
-    (found,) = left_regions(deployment(tmp_path, shared_memory=tmp_path))
-    assert found.verdict is Severity.ADVICE
-    assert found.found.startswith(f"{len(expected)} in {tmp_path}")
-    assert "4.0 MiB" in found.found
-    assert "and 1 more" in found.found
-    assert "brisk serve" in found.change
+    (finding,) = left_regions(deployment(tmp_path, shared_memory=tmp_path))
+    assert finding.verdict is Severity.ADVICE
+    assert finding.found.startswith(f"{len(expected)} in {tmp_path}")
+    assert "4.0 MiB" in finding.found
+    assert "and 1 more" in finding.found
+    assert "brisk serve" in finding.change
     missing = left_regions(deployment(tmp_path, shared_memory=tmp_path / "nothing"))
     assert [each.verdict for each in missing] == [Severity.UNKNOWN]

@@ -1,4 +1,4 @@
-"""What a server is started with that its caller has not said."""
+"""The environment and options of a server that its caller has not set."""
 
 from __future__ import annotations
 

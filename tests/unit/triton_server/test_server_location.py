@@ -28,13 +28,13 @@ def _no_inherited_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_wheels_server_is_found_without_importing_the_wheel() -> None:
-    found = locate_server()
-    assert found.embedded
-    assert found.executable.name == "tritonserver"
-    assert os.access(found.executable, os.X_OK)
-    assert [path.name for path in found.python_backend] == [LIBRARY, UTILS, STUB]
-    assert found.python_backend[2].parent.name == "{}.{}".format(*sys.version_info)
-    assert (found.caches / "local" / "libtritoncache_local.so").is_file()
+    server = locate_server()
+    assert server.embedded
+    assert server.executable.name == "tritonserver"
+    assert os.access(server.executable, os.X_OK)
+    assert [path.name for path in server.python_backend] == [LIBRARY, UTILS, STUB]
+    assert server.python_backend[2].parent.name == "{}.{}".format(*sys.version_info)
+    assert (server.caches / "local" / "libtritoncache_local.so").is_file()
     assert "pytriton" not in sys.modules
 
 
@@ -43,11 +43,11 @@ def test_a_system_server_is_named_by_its_directory_or_its_executable(
     tmp_path: Path, part: str
 ) -> None:
     executable = make_system_server(tmp_path)
-    found = locate_server(tmp_path / part)
-    assert not found.embedded
-    assert found.executable == executable
-    assert found.backends == tmp_path / "backends"
-    assert found.library_path == ()
+    server = locate_server(tmp_path / part)
+    assert not server.embedded
+    assert server.executable == executable
+    assert server.backends == tmp_path / "backends"
+    assert server.library_path == ()
 
 
 def test_the_environment_variable_chooses_and_the_argument_wins_over_it(

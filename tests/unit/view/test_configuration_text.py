@@ -1,4 +1,4 @@
-"""What Triton is to read of an entry: the user's text, and behind it what that leaves out."""
+"""The text of an entry for Triton: the user's, and behind it what that leaves out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SERVED = ("brisk", "onnxruntime")
 
 
 def completed(directory: Path) -> model_config_pb2.ModelConfig:
-    """As Triton reads it."""
+    """Return the completed configuration, read like Triton reads it."""
     text, lost = entry_text(directory, SERVED)
     assert text is not None
     assert lost is None
@@ -41,11 +41,11 @@ def completed(directory: Path) -> model_config_pb2.ModelConfig:
 def test_what_a_text_leaves_out_stands_behind_it(
     tmp_path: Path, config: str, size: int, batches: bool
 ) -> None:
-    found = completed(write_entry(tmp_path, "model", doubled(), config))
-    assert found.max_batch_size == size
-    assert found.HasField("dynamic_batching") == batches
-    assert [(tensor.name, list(tensor.dims)) for tensor in found.input] == [("x", [4])]
-    assert [tensor.name for tensor in found.output] == ["y", "z"]
+    model = completed(write_entry(tmp_path, "model", doubled(), config))
+    assert model.max_batch_size == size
+    assert model.HasField("dynamic_batching") == batches
+    assert [(tensor.name, list(tensor.dims)) for tensor in model.input] == [("x", [4])]
+    assert [tensor.name for tensor in model.output] == ["y", "z"]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, t
 def test_of_other_backends_entries_it_is_told_whether_they_lose(
     tmp_path: Path, config: str, lost: str | None
 ) -> None:
-    text, found = entry_text(write_entry(tmp_path, "model", b"", config), SERVED)
+    text, loss = entry_text(write_entry(tmp_path, "model", b"", config), SERVED)
     assert text is None
-    assert (found is None) if lost is None else (lost in str(found))
+    assert (loss is None) if lost is None else (lost in str(loss))
 
 
 def test_a_configuration_is_handed_over_as_triton_does(tmp_path: Path) -> None:

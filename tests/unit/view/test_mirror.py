@@ -41,18 +41,18 @@ def test_an_entry_of_another_backend_is_a_link(repository: Path) -> None:
     directory = repository / "model"
     (directory / "1").mkdir(parents=True)
     (directory / "config.pbtxt").write_text('backend: "python"')
-    found = shown(repository)
-    assert place_of(directory, found.place).readlink() == directory
-    assert "which backend 'python' may add" in found.lost[directory]
+    view = shown(repository)
+    assert place_of(directory, view.place).readlink() == directory
+    assert "which backend 'python' may add" in view.lost[directory]
 
 
 def test_what_is_left_out_is_told_and_not_shown(repository: Path) -> None:
     names = ("one", "with space")
     one, other = (write_entry(repository, name, doubled()) for name in names)
-    found = shown(repository, "with space")
-    assert found.left_out == (other,)
-    assert not os.path.lexists(place_of(other, found.place))
-    assert place_of(one, found.place).is_dir()
+    view = shown(repository, "with space")
+    assert view.left_out == (other,)
+    assert not os.path.lexists(place_of(other, view.place))
+    assert place_of(one, view.place).is_dir()
 
 
 def test_a_view_whose_server_lives_is_not_removed_as_left(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes
+from brisk.exits.exploration.composition import CandidateExit, CompositionProblem, Outcomes
 from brisk_bench.exits.compositions import (
     accurate_candidates,
     all_chains,
@@ -31,15 +31,17 @@ def candidate(
     lookup_s: float = 0.1,
     memory_bytes: int = 10,
     accuracy: float = 1.0,
-    burden_s: float = 0.0,
-) -> Candidate:
-    return Candidate(point, f"v{point}", hit_rate, accuracy, lookup_s, memory_bytes, burden_s)
+    overhead_s: float = 0.0,
+) -> CandidateExit:
+    return CandidateExit(
+        point, f"v{point}", hit_rate, accuracy, lookup_s, memory_bytes, overhead_s
+    )
 
 
 def problem_of(
     reach_s: tuple[float, ...],
     total_s: float,
-    candidates: tuple[Candidate, ...],
+    candidates: tuple[CandidateExit, ...],
     accuracy: float = 0.9,
     memory_budget_bytes: int | None = None,
 ) -> CompositionProblem:
@@ -109,15 +111,15 @@ def test_expectations_count_every_input_once() -> None:
     problem = CompositionProblem(
         (1.0, 2.0),
         4.0,
-        (candidate(0, 0.25, burden_s=0.2), candidate(1, 0.5, accuracy=0.5, burden_s=0.2)),
+        (candidate(0, 0.25, overhead_s=0.2), candidate(1, 0.5, accuracy=0.5, overhead_s=0.2)),
         0.9,
         Outcomes(hits, right),
     )
     found = expect(problem, (0, 1))
     assert found.answered == (0.25, 0.25)
     assert found.accuracy == 1.0  # the second one's mistake is on an input that the first answers
-    burden_s = 0.2 * (1.0 + 0.75)
-    assert found.latency_s == pytest.approx((1.1 + 2.1 + 4.0 + 4.0) / 4 + burden_s)
+    overhead_s = 0.2 * (1.0 + 0.75)
+    assert found.latency_s == pytest.approx((1.1 + 2.1 + 4.0 + 4.0) / 4 + overhead_s)
 
 
 def test_a_third_cache_does_not_answer_again_what_the_first_has_answered() -> None:
@@ -145,7 +147,7 @@ def test_a_look_up_that_outlasts_the_model_is_never_chosen() -> None:
 
 
 def test_caches_that_would_slow_the_model_down_are_left_out() -> None:
-    problem = problem_of((1.0,), 3.0, (candidate(0, 0.1, burden_s=0.5),))
+    problem = problem_of((1.0,), 3.0, (candidate(0, 0.1, overhead_s=0.5),))
     assert compose_exactly(problem) == ()
     assert expect(problem, ()).latency_s == 3.0
     assert not problem.is_worthwhile(0)
@@ -153,9 +155,9 @@ def test_caches_that_would_slow_the_model_down_are_left_out() -> None:
 
 def test_the_memory_budget_makes_room_for_two_small_caches_instead_of_a_large_one() -> None:
     """The paper's example from Table 4: 564 MB, ResNet-18."""
-    large = Candidate(0, "FC(1024)", 0.3875, 0.973, 0.6, 268)
-    small = Candidate(0, "Pool(8192)", 0.341, 0.967, 0.1, 33)
-    later = Candidate(1, "FC(1024)", 0.629, 0.995, 0.3, 134)
+    large = CandidateExit(0, "FC(1024)", 0.3875, 0.973, 0.6, 268)
+    small = CandidateExit(0, "Pool(8192)", 0.341, 0.967, 0.1, 33)
+    later = CandidateExit(1, "FC(1024)", 0.629, 0.995, 0.3, 134)
     problem = problem_of((3.0, 6.0), 9.0, (large, small, later), 0.96, 300)
     assert compose_exactly(problem) == (1, 2)
 

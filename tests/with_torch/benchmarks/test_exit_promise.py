@@ -11,7 +11,7 @@ import pytest
 from brisk.exits.cascade import Level
 from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.exploration.composition import (
-    Candidate,
+    CandidateExit,
     CompositionProblem,
     Outcomes,
     Tried,
@@ -160,7 +160,7 @@ def problem_of(names: Sequence[str]) -> CompositionProblem:
     random = np.random.default_rng(0)
     hits = random.uniform(0, 1, (len(names), 200)) < np.linspace(0.3, 0.9, len(names))[:, None]
     candidates = tuple(
-        Candidate(index % 2, name, float(hits[index].mean()), 1.0, 0.0, 100, 1e-5)
+        CandidateExit(index % 2, name, float(hits[index].mean()), 1.0, 0.0, 100, 1e-5)
         for index, name in enumerate(names)
     )
     return CompositionProblem(

@@ -73,10 +73,10 @@ def corners(count: int) -> np.ndarray:
 
 
 @pytest.fixture(autouse=True)
-def _short_races() -> Iterator[None]:
-    """Real ones, of so many rows as end in a second: most of the network is there to be spared."""
+def _short_benchmarks() -> Iterator[None]:
+    """Real benchmarks, of as many rows as end in a second: most of the network can be saved."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(measuring, "RACE_SECONDS", 1.0)
+        patched.setattr(measuring, "BENCHMARK_SECONDS", 1.0)
         yield
 
 

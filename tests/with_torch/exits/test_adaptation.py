@@ -115,7 +115,7 @@ def test_a_version_that_recent_traffic_speaks_against_is_replaced_by_one_that_sa
 def test_where_traffic_turns_back_the_next_version_is_what_was_trained_first(
     adapted: Adapted,
 ) -> None:
-    """What is served answers nothing, and training goes wrong."""
+    """The served version answers nothing, and training goes wrong."""
     settings = AdaptationSettings(predictor=PredictorSettings(epochs=3, learning_rate=30.0))
     adapter = adapter_of(adapted, settings)
     nothing = (math.inf,) * len(adapted.cascade.exits)
@@ -142,8 +142,8 @@ def test_poisoned_traffic_is_refused(adapted: Adapted, monkeypatch: pytest.Monke
     adapter = adapter_of(adapted)
 
     def poisoned(*arguments: object) -> Material:
-        found = gather(*arguments)  # type: ignore[arg-type]
-        return dataclasses.replace(found, teacher=found.teacher.roll(1, 1))
+        gathered = gather(*arguments)  # type: ignore[arg-type]
+        return dataclasses.replace(gathered, teacher=gathered.teacher.roll(1, 1))
 
     monkeypatch.setattr(adapter_module, "gather", poisoned)
     adapter.take({"image": adapted.images + np.float32(0.01)}, 0.0)

@@ -33,9 +33,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture
 def auditor() -> Iterator[Auditor[str]]:
-    made: Auditor[str] = Auditor()
-    yield made
-    made.end()
+    auditor: Auditor[str] = Auditor()
+    yield auditor
+    auditor.end()
 
 
 def question(model: Model, digest: str | None = None) -> Question:
@@ -65,11 +65,11 @@ def answered(auditor: Auditor[str]) -> tuple[str, list[bool]]:
 def test_answers_are_compared_with_the_whole_model_s_by_what_processors_others_leave(
     auditor: Auditor[str], model: Model
 ) -> None:
-    asked = question(model)
-    auditor.ask(asked, "first")
+    audit = question(model)
+    auditor.ask(audit, "first")
     context, agrees = answered(auditor)
     assert context == "first"
-    assert agrees == [bool(row % 4) for row in range(len(asked.inputs["image"]))]
+    assert agrees == [bool(row % 4) for row in range(len(audit.inputs["image"]))]
     assert auditor.process_id is not None
     assert os.sched_getscheduler(auditor.process_id) == os.SCHED_IDLE
 
@@ -116,16 +116,16 @@ def test_few_questions_wait(auditor: Auditor[str], model: Model) -> None:
 
 
 def costing(exits: Cascade, saved_s: float, lookup_s: float) -> ServedCaches:
-    made = served(exits=(1, 3), take=8)
+    model = served(exits=(1, 3), take=8)
     changed = tuple(
         dataclasses.replace(exit_, saved_s=saved_s, lookup_s=lookup_s) for exit_ in exits.exits
     )
-    return ServedCaches.of(dataclasses.replace(exits, exits=changed), made.cut)
+    return ServedCaches.of(dataclasses.replace(exits, exits=changed), model.cut)
 
 
 @dataclasses.dataclass
 class FinishedRun:
-    """As much of a frame as is asked of it."""
+    """The part of a frame that an audit reads."""
 
     rows: int
     looked: list[int]
@@ -171,9 +171,9 @@ def test_exits_of_which_nothing_was_measured_stay_on() -> None:
 
 
 def test_a_frame_tells_what_it_has_looked_up_and_what_that_took() -> None:
-    made = served(exits=(1, 3), take=9)
+    model = served(exits=(1, 3), take=9)
     images = np.random.default_rng(0).normal(0, 1, (4, 3, 12, 12)).astype(np.float32)
-    frame = start(made, images, None)
+    frame = start(model, images, None)
     while not frame.step():
         pass
     assert frame.rows == 4
@@ -181,7 +181,7 @@ def test_a_frame_tells_what_it_has_looked_up_and_what_that_took() -> None:
     answered_first = sum(len(a.rows) for a in frame.answers if a.exit_index == 0)
     assert frame.looked[1] in (0, 4 - answered_first)
     assert frame.spent_ns[0] > 0
-    expected = made.whole.run({"image": images})
+    expected = model.whole.run({"image": images})
     own = [a for a in frame.answers if a.exit_index is None]
     for answer in own:
         np.testing.assert_allclose(
@@ -195,18 +195,19 @@ def test_the_pipe_takes_inputs_that_are_larger_than_it(
     images = np.concatenate([question(model).inputs["image"]] * 40)
     assert images.nbytes > 1 << 20
     answers = np.zeros((len(images), model.cascade.scores.classes), np.float32)
-    asked = dataclasses.replace(question(model), inputs={"image": images}, answers=answers)
-    auditor.ask(asked, "large")
+    large = dataclasses.replace(question(model), inputs={"image": images}, answers=answers)
+    auditor.ask(large, "large")
     assert len(answered(auditor)[1]) == len(images)
 
 
 def version(revision: int) -> ServedCaches:
-    made = served(exits=(1, 3), take=10)
-    return ServedCaches.of(dataclasses.replace(made.cascade, revision=revision), made.cut)
+    model = served(exits=(1, 3), take=10)
+    return ServedCaches.of(dataclasses.replace(model.cascade, revision=revision), model.cut)
 
 
 def test_a_refuted_version_gives_way_to_the_one_before_wherever_that_is() -> None:
-    """In memory; or on disk, after a restart, where it is taken back; what was trained stays."""
+    """The one before is in memory; or on disk, after a restart, where it is taken back; what was
+    trained stays."""
     caches = SessionCaches()
     trained, adapted = version(0), version(3)
     caches.bring(trained)

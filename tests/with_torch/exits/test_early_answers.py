@@ -27,8 +27,8 @@ class StagedLane(LookUpLane):
 
     def perform(self) -> None:
         ticket = self.taken.pop(0)
-        found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
-        ticket.outcome = found or LookUpOutcome((), None)
+        outcome = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
+        ticket.outcome = outcome or LookUpOutcome((), None)
 
 
 def by_hand(model: Served, inputs: np.ndarray) -> tuple[np.ndarray, list[int | None]]:
@@ -36,19 +36,19 @@ def by_hand(model: Served, inputs: np.ndarray) -> tuple[np.ndarray, list[int | N
     rows, exits = [], []
     for place in range(len(inputs)):
         row = inputs[place : place + 1]
-        answer, taken = model.whole.run({"image": row})["scores"], None
+        answer, exit_index = model.whole.run({"image": row})["scores"], None
         for index, exit_ in enumerate(model.cascade.exits):
             looked = exit_.look_up(hidden_at(model.cut, exit_.point.value, row))
             if float(looked.scores[0]) >= model.level.thresholds[index]:
-                answer, taken = looked.logits, index
+                answer, exit_index = looked.logits, index
                 break
         rows.append(answer)
-        exits.append(taken)
+        exits.append(exit_index)
     return np.concatenate(rows), exits
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+def close(answers: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(answers, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("tail", ["labels", "plain", "softmax", "written"])
@@ -59,14 +59,14 @@ def test_every_row_gets_its_first_hit_or_the_models_own_answer(rows: int, tail: 
     results = finish(frame)
     expected, exits = by_hand(model, inputs)
     if tail in ("softmax", "written"):
-        early = np.array([taken is not None for taken in exits])
+        early = np.array([exit_index is not None for exit_index in exits])
         shares = as_form(expected, ScoreForm.PROBABILITIES)
         expected = np.where(early[:, None], shares, expected)
     close(results["scores"], expected)
     if tail == "labels":
         assert results["label"].tolist() == expected.argmax(1).tolist()
-    taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
-    assert [taken[row] for row in range(rows)] == exits
+    exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
+    assert [exit_of[row] for row in range(rows)] == exits
 
 
 def test_a_batch_has_hits_at_both_exits_and_misses() -> None:
@@ -100,7 +100,7 @@ def test_a_hit_ends_the_job_at_the_next_boundary() -> None:
 def test_answered_rows_leave_at_once_and_the_rest_goes_on_without_them() -> None:
     model, inputs, lane = served(exits=(0, 1, 2, 3)), images(21), StagedLane()
     _, exits = by_hand(model, inputs)
-    early = [row for row, taken in enumerate(exits) if taken == 0]
+    early = [row for row, exit_index in enumerate(exits) if exit_index == 0]
     frame = start(model, inputs, lane)
     while not lane.taken:
         frame.step()
@@ -116,10 +116,10 @@ def test_answered_rows_leave_at_once_and_the_rest_goes_on_without_them() -> None
 
 def test_rows_that_do_not_leave_are_answered_bit_by_bit_as_without_caches() -> None:
     model, inputs = served(), images(21)
-    found = finish(start(model, inputs, None, switched_off=frozenset({0, 1})))
+    results = finish(start(model, inputs, None, switched_off=frozenset({0, 1})))
     expected = model.cut.run({"image": inputs})
     for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value)
+        np.testing.assert_array_equal(results[name], value)
 
 
 def test_a_late_look_up_answers_no_row_twice() -> None:
@@ -149,9 +149,9 @@ def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
     object.__setattr__(first, "look_up", suspicious)
     frame = start(model, inputs, None)
     finish(frame)
-    taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
-    assert {taken[row] for row in range(0, 21, 2)} == {None}
-    assert 1 in {taken[row] for row in range(1, 21, 2)}
+    exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
+    assert {exit_of[row] for row in range(0, 21, 2)} == {None}
+    assert 1 in {exit_of[row] for row in range(1, 21, 2)}
 
 
 def test_the_lane_answers_as_the_models_own_thread_does() -> None:
@@ -175,8 +175,8 @@ def test_the_lane_answers_as_the_models_own_thread_does() -> None:
             time.sleep(0.001)
     lane.close()
     close(frame.results()["scores"], expected)
-    taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
-    assert [taken[row] for row in range(21)] == exits
+    exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
+    assert [exit_of[row] for row in range(21)] == exits
 
 
 def test_a_switched_off_exit_answers_nothing() -> None:

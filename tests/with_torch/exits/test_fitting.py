@@ -1,4 +1,4 @@
-"""What predictors' last layers and selectors learn."""
+"""The learning of predictors' last layers and of selectors."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def test_a_selector_learns_to_tell_right_from_wrong() -> None:
     selector = Selector(6)
     weights = torch.ones(len(agrees))
     train_selector(selector, logits, distances, agrees, weights, SelectorSettings(), seed=0)
-    found = selector(logits, distances).sigmoid() > 0.5
-    assert (found == (agrees > 0.5)).float().mean() > 0.95
+    hits = selector(logits, distances).sigmoid() > 0.5
+    assert (hits == (agrees > 0.5)).float().mean() > 0.95
 
 
 @pytest.mark.parametrize("outliers", [100, 2000])

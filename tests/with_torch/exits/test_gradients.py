@@ -11,7 +11,7 @@ from brisk.exits.learning.predictor import (
     START,
     OneCycle,
     PredictorSettings,
-    Wanted,
+    Targets,
     distillation_loss,
     exposure_loss,
 )
@@ -27,12 +27,12 @@ def test_the_last_layer_s_gradient_is_that_of_its_losses() -> None:
     settings = PredictorSettings(temperature=3.0, soft_share=0.6, exposure=0.4)
     logits = torch.randn(12, 5, requires_grad=True)
     teacher = torch.randn(7, 5).softmax(1)
-    known, unknown = logits[:7], logits[7:]
-    loss = distillation_loss(known, teacher, teacher.argmax(1), settings)
-    (loss + settings.exposure * exposure_loss(unknown)).backward()  # type: ignore[no-untyped-call]
-    wanted = Wanted.of_samples(teacher, settings).beside(Wanted.of_outliers(5, 5, settings))
-    found = wanted.gradient(logits.detach().T, settings.temperature)
-    torch.testing.assert_close(found.T, logits.grad)
+    inside, outside = logits[:7], logits[7:]
+    loss = distillation_loss(inside, teacher, teacher.argmax(1), settings)
+    (loss + settings.exposure * exposure_loss(outside)).backward()  # type: ignore[no-untyped-call]
+    targets = Targets.of_samples(teacher, settings).beside(Targets.of_outliers(5, 5, settings))
+    gradient = targets.gradient(logits.detach().T, settings.temperature)
+    torch.testing.assert_close(gradient.T, logits.grad)
 
 
 def test_the_selector_s_gradients_are_those_of_its_loss() -> None:
@@ -44,10 +44,10 @@ def test_the_selector_s_gradients_are_those_of_its_loss() -> None:
     asymmetric_loss(selector(logits, distances), agrees, weights, 3.0).backward()  # type: ignore[no-untyped-call]
     first, last = selector.network[0], selector.network[2]
     with torch.no_grad():
-        seen = selector.seen(logits, distances)
-        found = selector_gradients(first, last, seen, agrees, weights, settings)  # type: ignore[arg-type]
+        features = selector.seen(logits, distances)
+        gradients = selector_gradients(first, last, features, agrees, weights, settings)  # type: ignore[arg-type]
     expected = (first.weight.grad, first.bias.grad, last.weight.grad, last.bias.grad)
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(gradients, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
 
 

@@ -18,12 +18,11 @@ from brisk.exits.guarantee.calibration import (
     CascadeCount,
     Promise,
     Scored,
-    calibrate,
     count_cascade,
     in_order,
-    threshold_for,
     upper_bound,
 )
+from brisk.exits.guarantee.proposals import calibrate, threshold_for
 from brisk.exits.heads.lookup import LookUp, empty_look_up, load_weights
 from brisk.exits.heads.predictors import CATALOGUE, settled, variant
 from brisk.exits.learning.predictor import PredictorSettings, distillation_loss
@@ -76,7 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         select=numbers[FIT : FIT + SELECT],
         outliers=numbers[len(samples) :],
         kinds=outliers.kinds,
-        meant=outliers.meant,
+        meant=outliers.uses,
     )
     unseen = numbers[FIT + SELECT : len(samples)]
     trials, networks, looked = [], [], []
@@ -123,11 +122,11 @@ def test_the_promise_holds_in_repeated_calibrations_on_digits(trained: Trained) 
     for _ in range(100):
         rows = random.permutation(len(trained.unseen))
         tune, held_out, rest = np.split(rows, [200, 550])
-        found = calibrate(_part(trained, tune), _part(trained, held_out), promise, answered)
-        if found is None:
+        calibration = calibrate(_part(trained, tune), _part(trained, held_out), promise, answered)
+        if calibration is None:
             continue
         proved += 1
-        count = count_cascade(_part(trained, rest), found.thresholds)
+        count = count_cascade(_part(trained, rest), calibration.thresholds)
         for exit_count in count.exits:
             most = upper_bound(exit_count.right, exit_count.answered, 0.99)
             if exit_count.answered and most < promise.accuracy:
@@ -153,15 +152,15 @@ def waves(count: int) -> np.ndarray:
     rows, columns = np.indices((8, 8))
     steps = random.uniform(0.5, 1.5, (count, 2, 1, 1))
     phase = random.uniform(0, 6, (count, 1, 1))
-    made = 8 + 8 * np.sin(steps[:, 0] * rows + phase) * np.cos(steps[:, 1] * columns)
-    return made[:, None].astype(np.float32)
+    pictures = 8 + 8 * np.sin(steps[:, 0] * rows + phase) * np.cos(steps[:, 1] * columns)
+    return pictures[:, None].astype(np.float32)
 
 
 @pytest.mark.parametrize("kind", ["negative", "checkerboard", "waves", "far too bright", "noise"])
 def test_inputs_unlike_the_data_are_hardly_ever_answered_early(
     trained: Trained, kind: str
 ) -> None:
-    """By either exit alone, and by the two as a cascade."""
+    """Neither exit alone answers them, nor the two as a cascade."""
     real = trained.samples.inputs["image"][trained.unseen[:200]]
     strange = {
         "negative": 16 - real,
@@ -260,11 +259,11 @@ def test_outliers_are_of_every_kind_and_leave_integers_alone() -> None:
         }
     )
     outliers = make_outliers(samples, 0)
-    made = outliers.samples
+    made_up = outliers.samples
     assert np.bincount(outliers.kinds).tolist() == [ROWS_OF_A_KIND] * len(MAKERS)
-    assert len(made) == len(outliers)
-    assert set(made.inputs["length"]) <= set(range(50))
-    strange = made.inputs["image"].reshape(len(made), -1)
+    assert len(made_up) == len(outliers)
+    assert set(made_up.inputs["length"]) <= set(range(50))
+    strange = made_up.inputs["image"].reshape(len(made_up), -1)
     real = samples.inputs["image"].reshape(50, -1)
     nearest = np.abs(strange[:, None] - real[None]).max(2).min(1)
     assert (nearest > 0.05).all(), "none of them is a sample"

@@ -1,4 +1,4 @@
-"""From samples of the traffic alone to caches that pay, or to words that say why not."""
+"""Learning from samples of the traffic alone, to caches that pay or to words that say why not."""
 
 from __future__ import annotations
 
@@ -66,24 +66,26 @@ def test_a_model_of_classes_is_looked_at_and_another_one_is_refused(tmp_path: Pa
         onnx.helper.make_node("Sigmoid", ["before"], [strange.graph.output[0].name]),
     )
     onnx.save(strange, file)
-    found = look_at(file, Aim(0.97))
-    assert found.stage is Stage.UNFIT
-    assert not found.collects
-    assert "no class scores" in found.reason
-    assert "a tolerance" in found.reason
+    answer = look_at(file, Aim(0.97))
+    assert answer.stage is Stage.UNFIT
+    assert not answer.collects
+    assert "no class scores" in answer.reason
+    assert "a tolerance" in answer.reason
 
 
 def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network this small gains nothing: so its race is won, whatever the clock says."""
+    """A network this small gains nothing: so its benchmark is won, whatever the clock says."""
     _win(monkeypatch)
     for start in range(0, 1700, 100):
         write_samples(digits, [{"image": adapted.images[start : start + 100]}])
-    found = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
-    assert (found.stage, found.samples, found.tries) == (Stage.SERVED, 1700, 1), found.reason
-    assert found.speed_up == 2.0
-    kinds = sorted(each.name.partition("@")[0] for each in found.ways)
+    outcome = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
+    assert (outcome.stage, outcome.samples, outcome.tries) == (Stage.SERVED, 1700, 1), (
+        outcome.reason
+    )
+    assert outcome.speed_up == 2.0
+    kinds = sorted(each.name.partition("@")[0] for each in outcome.ways)
     assert kinds == ["Pool(4096)", "Pool(4096)-gated-margin"]
     assert latest(digits) == learned_file(digits)
     assert learned_file(digits).stat().st_mode & 0o777 == 0o600
@@ -95,7 +97,8 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
 
 
 def _win(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("brisk.exits.exploration.explore")
+    explore = importlib.import_module("brisk.exits.exploration.explore")
+    study = importlib.import_module("brisk.exits.exploration.study")
     from brisk.exits.exploration.composition import CompositionProblem
     from brisk.exits.exploration.measuring import Verification
 
@@ -104,19 +107,19 @@ def _win(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> list[Verification]:
         return [Verification(2e-3, 1e-3, 0.9, 0.0) for _ in cascades]
 
-    monkeypatch.setattr(module.Studied, "raced", won)
-    monkeypatch.setattr(module, "_untrained_s", lambda *_: 0.0)
-    made = module.composition_problem
+    monkeypatch.setattr(study.Studied, "benchmarked", won)
+    monkeypatch.setattr(explore, "_untrained_s", lambda *_: 0.0)
+    real = study.composition_problem
 
     def generous(*arguments: object) -> CompositionProblem:
-        problem = made(*arguments)  # type: ignore[arg-type]  # whatever it was called with
+        problem = real(*arguments)  # type: ignore[arg-type]  # whatever it was called with
         free = tuple(
-            dataclasses.replace(one, burden_s=0.0, lookup_s=0.0) for one in problem.candidates
+            dataclasses.replace(one, overhead_s=0.0, lookup_s=0.0) for one in problem.candidates
         )
         reach_s = tuple(0.01 * place for place in range(len(problem.reach_s)))
         return dataclasses.replace(problem, candidates=free, reach_s=reach_s, total_s=1.0)
 
-    monkeypatch.setattr(module, "composition_problem", generous)
+    monkeypatch.setattr(study, "composition_problem", generous)
 
 
 def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(
@@ -145,9 +148,9 @@ def test_samples_of_another_form_and_damaged_ones_are_left_out(
     write_samples(digits, [{"image": images(300)}])
     (samples_folder(digits) / "00000000000000000001-1-5.npz").write_bytes(b"PK\x03\x04 torn")
     write_samples(digits, [{"image": adapted.images[:50]}])
-    found = learning_process.read_samples(digits)
-    assert found is not None
-    assert found.inputs["image"].shape == (50, 1, 8, 8), "the newest say what form"
+    samples = learning_process.read_samples(digits)
+    assert samples is not None
+    assert samples.inputs["image"].shape == (50, 1, 8, 8), "the newest say what form"
     refused = learn(digits, LearningRecord(Stage.COLLECTING, 0.97, 1000), 1)
     assert refused.stage is Stage.REFUSED
     assert "expected at least 200 different ones" in refused.reason

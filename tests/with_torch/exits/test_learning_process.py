@@ -29,8 +29,8 @@ def model(adapted: Adapted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A copy of the model with its caches and reference; no samples yet."""
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     file = tmp_path / adapted.model_file.name
-    for made in (adapted.model_file, caches_file(adapted.model_file)):
-        shutil.copy(made, tmp_path)
+    for source in (adapted.model_file, caches_file(adapted.model_file)):
+        shutil.copy(source, tmp_path)
     shutil.copy(reference_file(adapted.model_file), tmp_path)
     return file
 

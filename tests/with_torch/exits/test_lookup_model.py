@@ -56,16 +56,16 @@ def test_a_model_says_what_its_network_says(
     rows = torch.randn(64, *shape, generator=torch.Generator().manual_seed(2)).relu_()
     network = trained(name, shape, rows, judge)
     data = export_look_up(network, shape, name)
-    found = LookUpModel(data, shape, CLASSES)(rows.numpy())
+    outcome = LookUpModel(data, shape, CLASSES)(rows.numpy())
     with torch.no_grad():
         logits, scores, near = (each.numpy() for each in network(rows))
     scale = max(1.0, float(np.abs(logits).max()))
-    np.testing.assert_allclose(found.logits, logits, atol=1e-5 * scale)
-    agrees = (found.near == near) & ((found.scores > 0) == (scores > 0))
+    np.testing.assert_allclose(outcome.logits, logits, atol=1e-5 * scale)
+    agrees = (outcome.near == near) & ((outcome.scores > 0) == (scores > 0))
     assert agrees.sum() >= len(rows) - 2, "but for rows at a limit"
     passing = (8, 24) if judge.is_gated else (24, 40)
     assert passing[0] <= (scores > 0).sum() <= passing[1], "some pass gate and floor, some not"
-    np.testing.assert_allclose(found.scores[agrees], scores[agrees], atol=1e-5)
+    np.testing.assert_allclose(outcome.scores[agrees], scores[agrees], atol=1e-5)
     exit_ = Exit(ExitPoint(1, "v"), name, shape, CLASSES, data, 0.0, 0, judge=judge)
     again = network_of(exit_)
     for key, array in weights_of(network).items():
@@ -83,10 +83,10 @@ def test_a_row_without_numbers_is_never_answered(value: float, judge: Judge) -> 
     look_up = LookUpModel(export_look_up(network, (4, 6, 6)), (4, 6, 6), CLASSES)
     strange = rows.numpy().copy()
     strange[2, 1, 3, 3] = value
-    found = look_up(strange)
-    assert not found.near[2]
-    assert found.scores[2] == 0
-    assert found.near[[0, 1, 3, 4, 5]].all()
+    outcome = look_up(strange)
+    assert not outcome.near[2]
+    assert outcome.scores[2] == 0
+    assert outcome.near[[0, 1, 3, 4, 5]].all()
 
 
 def test_an_export_that_answers_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,12 +114,12 @@ def changed(**parts: object) -> bytes:
     if "weight" in parts:
         tensor = model.graph.initializer[0]
         tensor.raw_data = tensor.raw_data[:-4]
-    made: bytes = model.SerializeToString()
-    return made
+    other: bytes = model.SerializeToString()
+    return other
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "words"),
     [
         (b"", "operator sets"),
         (b"no model", "no ONNX model"),
@@ -132,8 +132,8 @@ def changed(**parts: object) -> bytes:
         (changed(operator="Sqrt"), "look-up"),
     ],
 )
-def test_what_is_no_look_up_is_refused(data: bytes, told: str) -> None:
-    with pytest.raises(DamagedFileError, match=told):
+def test_what_is_no_look_up_is_refused(data: bytes, words: str) -> None:
+    with pytest.raises(DamagedFileError, match=words):
         LookUpModel(data, (4, 6, 6), CLASSES)
 
 

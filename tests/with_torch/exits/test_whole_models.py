@@ -41,9 +41,9 @@ def made_of(graph: ModelGraph) -> Quantised:
     return quantised(graph, find_scores(graph), {"image": images(64, seed=9)})
 
 
-def front(model: Served, made: Quantised, floor: float = 0.0) -> Exit:
+def front(model: Served, quantised_model: Quantised, floor: float = 0.0) -> Exit:
     point = ExitPoint(0, "image")
-    form = point, INT8, SHAPE, CLASSES, made.look_up(floor), 1e-4, 1000
+    form = point, INT8, SHAPE, CLASSES, quantised_model.look_up(floor), 1e-4, 1000
     return Exit(*form, judge=Judge.MARGIN)
 
 
@@ -65,30 +65,30 @@ def test_it_mostly_answers_as_the_model_and_says_how_sure_it_is(tail: str) -> No
     graph = graph_of(network(tail=tail))
     look_up = LookUpModel(made_of(graph).look_up(0.0), SHAPE, CLASSES, is_whole=True)
     rows = images(200)
-    found = look_up(rows)
+    outcome = look_up(rows)
     exact = load_graph(graph).run({"image": rows})["scores"]
-    agrees = found.logits.argmax(1) == exact.argmax(1)
+    agrees = outcome.logits.argmax(1) == exact.argmax(1)
     assert agrees.mean() > 0.8
-    shares = np.sort(np.exp(found.logits) / np.exp(found.logits).sum(1, keepdims=True), 1)
-    np.testing.assert_allclose(found.scores, shares[:, -1] - shares[:, -2], atol=1e-4)
-    sure = found.scores >= np.median(found.scores)
+    shares = np.sort(np.exp(outcome.logits) / np.exp(outcome.logits).sum(1, keepdims=True), 1)
+    np.testing.assert_allclose(outcome.scores, shares[:, -1] - shares[:, -2], atol=1e-4)
+    sure = outcome.scores >= np.median(outcome.scores)
     assert agrees[sure].all(), "what it is not sure of alone differs"
-    assert found.near.all()
+    assert outcome.near.all()
 
 
 def test_nothing_below_the_floor_is_answered_nor_what_is_no_number() -> None:
-    made = made_of(graph_of(network()))
+    quantised_model = made_of(graph_of(network()))
     rows = images(100)
-    free = LookUpModel(made.look_up(0.0), SHAPE, CLASSES, is_whole=True)(rows).scores
+    free = LookUpModel(quantised_model.look_up(0.0), SHAPE, CLASSES, is_whole=True)(rows).scores
     floor = float(np.median(free))
     strange = rows.copy()
     strange[3, 1, 2, 2], strange[5, 0, 0, 0] = math.nan, math.inf
-    found = LookUpModel(made.look_up(floor), SHAPE, CLASSES, is_whole=True)(strange)
-    assert not found.near[[3, 5]].any()
-    assert found.scores[[3, 5]].tolist() == [0, 0]
+    outcome = LookUpModel(quantised_model.look_up(floor), SHAPE, CLASSES, is_whole=True)(strange)
+    assert not outcome.near[[3, 5]].any()
+    assert outcome.scores[[3, 5]].tolist() == [0, 0]
     others = np.delete(np.arange(100), [3, 5])
     expected = np.where(free >= floor, free, 0)[others]
-    np.testing.assert_allclose(found.scores[others], expected, atol=1e-6)
+    np.testing.assert_allclose(outcome.scores[others], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [1, 7])
@@ -120,14 +120,14 @@ def test_behind_an_exit_it_reads_the_rows_that_this_has_missed() -> None:
     chosen = with_exits(model, (first, behind), (threshold, 0.05))
     frame = start(chosen, inputs, None)
     results = finish(frame)
-    taken = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
-    missed = [row for row in range(16) if taken[row] != 0]
+    exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
+    missed = [row for row in range(16) if exit_of[row] != 0]
     assert 0 < len(missed) < 16
     assert frame.looked == [16, len(missed)]
     looked = behind.look_up(inputs[missed])
     for place, row in enumerate(missed):
         sure = looked.scores[place] >= 0.05
-        assert taken[row] == (1 if sure else None)
+        assert exit_of[row] == (1 if sure else None)
         if sure:
             np.testing.assert_allclose(
                 results["scores"][row], looked.logits[place], rtol=1e-3, atol=1e-4
@@ -141,14 +141,14 @@ def test_a_file_keeps_it_and_what_judges_it(tmp_path: Path) -> None:
     write_cascade(tmp_path / "a.caches", cascade)
     again = read_cascade(tmp_path / "a.caches", None)
     assert again.taps == ()
-    found = again.exits[0]
-    assert (found.judge, found.threads, found.variant) == (Judge.MARGIN, 2, INT8)
-    judging = network_of(found)
+    copy = again.exits[0]
+    assert (copy.judge, copy.threads, copy.variant) == (Judge.MARGIN, 2, INT8)
+    judging = network_of(copy)
     assert judging.is_whole
     assert float(judging.floor) == 0.25
-    logits = torch.from_numpy(found.look_up(images(20)).logits)
+    logits = torch.from_numpy(copy.look_up(images(20)).logits)
     scores, _ = judging.decide(logits, torch.zeros(20))
-    np.testing.assert_allclose(scores.numpy(), found.look_up(images(20)).scores, atol=1e-5)
+    np.testing.assert_allclose(scores.numpy(), copy.look_up(images(20)).scores, atol=1e-5)
 
 
 def test_what_no_int8_can_be_made_of_is_said() -> None:
@@ -166,13 +166,13 @@ def test_what_no_int8_can_be_made_of_is_said() -> None:
 
 
 def test_a_whole_model_of_foreign_operators_is_refused() -> None:
-    made = made_of(graph_of(network()))
-    model = onnx.load_model_from_string(made.look_up(0.0))
+    quantised_model = made_of(graph_of(network()))
+    model = onnx.load_model_from_string(quantised_model.look_up(0.0))
     model.graph.node[0].domain = "evil"
     with pytest.raises(DamagedFileError, match="has operator 'evil:"):
         LookUpModel(model.SerializeToString(), SHAPE, CLASSES, is_whole=True)
     with pytest.raises(DamagedFileError, match="operator"):
-        LookUpModel(made.look_up(0.0), SHAPE, CLASSES)
+        LookUpModel(quantised_model.look_up(0.0), SHAPE, CLASSES)
 
 
 def test_an_exit_in_front_of_the_model_that_reads_no_input_is_of_another_model() -> None:

@@ -63,10 +63,10 @@ def texts(count: int, seed: int = 1, length: int = 12) -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A network whose ten outputs are taken for an embedding, and wins every race."""
+    """A network whose ten outputs are taken for an embedding, and wins every benchmark."""
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     module = importlib.import_module("brisk.exits.exploration.whole_only")
-    monkeypatch.setattr(module, "race", lambda *_: [Verification(2e-3, 1e-3, 0.9, 0.0)])
+    monkeypatch.setattr(module, "benchmark", lambda *_: [Verification(2e-3, 1e-3, 0.9, 0.0)])
     monkeypatch.setattr(module, "look_up_seconds", lambda *_: 0.0)
     path = tmp_path / "model.onnx"
     onnx.save(network(tail="plain"), path)
@@ -100,8 +100,8 @@ def test_a_row_agrees_where_it_is_within_the_tolerance(
     text: str, ours: list[float], theirs: list[float], agrees: bool
 ) -> None:
     scores = scores_of(tolerance(text) if text else None)
-    found = agreeing(np.array([ours], np.float32), np.array([theirs], np.float32), scores)
-    assert found.tolist() == [agrees]
+    verdicts = agreeing(np.array([ours], np.float32), np.array([theirs], np.float32), scores)
+    assert verdicts.tolist() == [agrees]
 
 
 def served(file: Path, cascade: Cascade, rows: np.ndarray | dict[str, np.ndarray]) -> ExitingFrame:
@@ -119,20 +119,20 @@ def served(file: Path, cascade: Cascade, rows: np.ndarray | dict[str, np.ndarray
 
 def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> None:
     settings = ExplorationSettings(accuracy=0.9)
-    found = explore_whole(file, Samples({"image": images(600, seed=3)}), COSINE, settings)
-    assert found.cascade is not None, found.reason
-    assert found.cascade.scores.tolerance == COSINE
-    (count,) = found.cascade.levels[0].count.exits
-    assert count.answered > 0.5 * found.cascade.levels[0].count.inputs
+    answer = explore_whole(file, Samples({"image": images(600, seed=3)}), COSINE, settings)
+    assert answer.cascade is not None, answer.reason
+    assert answer.cascade.scores.tolerance == COSINE
+    (count,) = answer.cascade.levels[0].count.exits
+    assert count.answered > 0.5 * answer.cascade.levels[0].count.inputs
     rows = images(400, seed=4)
     rows[7, 0, 0, 0] = math.nan
-    frame = served(file, found.cascade, rows)
+    frame = served(file, answer.cascade, rows)
     exact = load_graph(read_graph(file)).run({"image": rows})["scores"]
     answers = frame.results()["scores"]
     early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
     assert 7 not in early, "what is no number is the model's"
     assert len(early) > 200
-    assert agreeing(answers[early], exact[early], found.cascade.scores).mean() >= 0.9
+    assert agreeing(answers[early], exact[early], answer.cascade.scores).mean() >= 0.9
     others = sorted(set(range(400)) - set(early) - {7})
     np.testing.assert_allclose(answers[others], exact[others], rtol=1e-2, atol=1e-2)
 
@@ -140,20 +140,20 @@ def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> 
 def test_a_tolerance_that_int8_does_not_keep_to_is_not_promised(file: Path) -> None:
     tight = tolerance("absolute 1e-6")
     samples = Samples({"image": images(600, seed=3)})
-    found = explore_whole(file, samples, tight, ExplorationSettings(accuracy=0.9))
-    assert found.cascade is None
-    assert "int8 keeps to absolute 1e-06 in 0.0% of the samples" in found.reason
+    answer = explore_whole(file, samples, tight, ExplorationSettings(accuracy=0.9))
+    assert answer.cascade is None
+    assert "int8 keeps to absolute 1e-06 in 0.0% of the samples" in answer.reason
 
 
 def test_what_is_slower_than_the_model_is_not_served(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = importlib.import_module("brisk.exits.exploration.whole_only")
-    monkeypatch.setattr(module, "race", lambda *_: [Verification(1e-3, 2e-3, 0.9, 0.0)])
+    monkeypatch.setattr(module, "benchmark", lambda *_: [Verification(1e-3, 2e-3, 0.9, 0.0)])
     samples = Samples({"image": images(600, seed=3)})
-    found = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9))
-    assert found.cascade is None
-    assert "it is better served as it is" in found.reason
+    answer = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9))
+    assert answer.cascade is None
+    assert "it is better served as it is" in answer.reason
 
 
 def test_a_model_that_mixes_rows_is_refused(file: Path) -> None:
@@ -174,8 +174,8 @@ def test_a_model_that_mixes_rows_is_refused(file: Path) -> None:
 def test_of_several_outputs_none_is_guessed() -> None:
     with pytest.raises(InvalidModelError, match=r"outputs scores float32 .*, label int64"):
         find_values(graph_of(network(tail="labels")), COSINE)
-    found = find_values(graph_of(network(tail="softmax")), COSINE)
-    assert (found.value, found.classes, found.form) == ("scores", CLASSES, ScoreForm.VALUES)
+    values = find_values(graph_of(network(tail="softmax")), COSINE)
+    assert (values.value, values.classes, values.form) == ("scores", CLASSES, ScoreForm.VALUES)
 
 
 def test_traffic_teaches_them_and_nothing_is_trained_again(file: Path) -> None:
@@ -184,11 +184,13 @@ def test_traffic_teaches_them_and_nothing_is_trained_again(file: Path) -> None:
     assert (record.stage, record.aim) == (Stage.COLLECTING, aim)
     for seed in range(12):
         write_samples(file, [{"image": images(100, seed=seed)}])
-    found = learn(file, record, 1)
-    assert (found.stage, found.samples, found.aim) == (Stage.SERVED, 1200, aim), found.reason
+    outcome = learn(file, record, 1)
+    assert (outcome.stage, outcome.samples, outcome.aim) == (Stage.SERVED, 1200, aim), (
+        outcome.reason
+    )
     cascade = read_cascade(learned_file(file), digest_of(file))
     assert cascade.scores.tolerance == COSINE
-    assert [way.name for way in found.ways] == ["int8-typical@0"]
+    assert [way.name for way in outcome.ways] == ["int8-typical@0"]
     assert [exit_.name for exit_ in cascade.exits] == ["int8-typical@0"]
     assert not reference_file(file).exists()
 
@@ -204,8 +206,8 @@ def test_without_what_int8_reads_it_is_said_before_anything_is_kept(tmp_path: Pa
     onnx.save(model, file)
     for aim in (Aim(0.9, "cosine 0.9"), Aim(0.9)):
         record = look_at(file, aim)
-        kept = {"reason": record.reason, "tolerance": aim.tolerance}
-        assert record == LearningRecord(Stage.UNFIT, 0.9, **kept)  # type: ignore[arg-type]
+        fields = {"reason": record.reason, "tolerance": aim.tolerance}
+        assert record == LearningRecord(Stage.UNFIT, 0.9, **fields)  # type: ignore[arg-type]
         assert "int8, the other way, reads tensors of numbers" in record.reason
 
 
@@ -217,8 +219,8 @@ def test_a_classifier_of_texts_of_any_length_is_answered_by_int8_where_it_is_sur
     assert record.stage is Stage.COLLECTING
     for seed in range(12):
         write_samples(file, [texts(100, seed=seed)])
-    found = learn(file, record, 1)
-    assert found.stage is Stage.SERVED, found.reason
+    outcome = learn(file, record, 1)
+    assert outcome.stage is Stage.SERVED, outcome.reason
     cascade = read_cascade(learned_file(file), digest_of(file))
     assert [exit_.name for exit_ in cascade.exits] == ["int8-margin@0"]
     assert cascade.exits[0].shape == ()
@@ -239,14 +241,14 @@ def test_a_classifier_of_texts_of_any_length_is_answered_by_int8_where_it_is_sur
 def test_an_exit_of_one_tensor_is_none_of_a_model_of_several(file: Path) -> None:
     onnx.save(text_classifier(), file)
     samples = Samples(texts(1200))
-    found = explore_whole(file, samples, None, ExplorationSettings(accuracy=0.9)).cascade
-    assert found is not None
+    cascade = explore_whole(file, samples, None, ExplorationSettings(accuracy=0.9)).cascade
+    assert cascade is not None
     graph, base = read_graph(file), load_graph(read_graph(file))
-    assert find_places(base.plan, graph, found) is not None
-    (exit_,) = found.exits
+    assert find_places(base.plan, graph, cascade) is not None
+    (exit_,) = cascade.exits
     other = copy.copy(exit_)
     object.__setattr__(other, "shape", (3,))
-    changed = dataclasses.replace(found, exits=(other,))
+    changed = dataclasses.replace(cascade, exits=(other,))
     assert find_places(base.plan, graph, changed) is None
 
 
@@ -255,23 +257,23 @@ def test_the_auditor_judges_by_the_tolerance(file: Path) -> None:
     rows = images(3)
     own = load_graph(read_graph(file)).run({"image": rows})["scores"]
     answers = own + np.array([[0.0], [0.4], [0.6]], np.float32)
-    found = Models().answer(file, digest_of(file), scores, {"image": rows}, answers)
-    assert found == [True, True, False]
+    verdicts = Models().answer(file, digest_of(file), scores, {"image": rows}, answers)
+    assert verdicts == [True, True, False]
 
 
 def test_a_file_that_names_no_tolerance_for_values_is_refused(file: Path, tmp_path: Path) -> None:
     samples = Samples({"image": images(600, seed=3)})
-    found = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9)).cascade
-    assert found is not None
+    cascade = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9)).cascade
+    assert cascade is not None
     path = tmp_path / "model.caches"
-    write_cascade(path, found)
-    assert read_cascade(path, None).scores == found.scores
+    write_cascade(path, cascade)
+    assert read_cascade(path, None).scores == cascade.scores
     for wrong in (
-        dataclasses.replace(found.scores, tolerance=None),
-        dataclasses.replace(found.scores, form=ScoreForm.LOGITS),
-        dataclasses.replace(found.scores, tolerance=Tolerance("cosine", 2.0)),
-        dataclasses.replace(found.scores, tolerance=Tolerance("nearly", 0.5)),
+        dataclasses.replace(cascade.scores, tolerance=None),
+        dataclasses.replace(cascade.scores, form=ScoreForm.LOGITS),
+        dataclasses.replace(cascade.scores, tolerance=Tolerance("cosine", 2.0)),
+        dataclasses.replace(cascade.scores, tolerance=Tolerance("nearly", 0.5)),
     ):
-        write_cascade(path, dataclasses.replace(found, scores=wrong))
+        write_cascade(path, dataclasses.replace(cascade, scores=wrong))
         with pytest.raises(DamagedFileError):
             read_cascade(path, None)

@@ -1,1 +1,1 @@
-"""Artefacts: what is kept of a model between its starts, in files that are never trusted."""
+"""Artefacts: files about a model that stay between its starts, and are never trusted."""

@@ -54,7 +54,8 @@ _DIGITS = 2 * DIGEST_BYTES
 
 
 class BlobPlace(NamedTuple):
-    """Where a blob lies in its file, in bytes. ``checksum``: of ``_DIGITS`` a BLAKE2 digest."""
+    """The place of a blob in its file, in bytes, and its checksum, which is a BLAKE2 digest if it
+    has ``_DIGITS`` digits."""
 
     offset: int
     size: int
@@ -75,9 +76,9 @@ class Container:
     def __init__(self, path: Path, environment: Mapping[str, str] = os.environ) -> None:
         """Map the file and check header and manifest; no blob is touched.
 
-        ``environment``: of the process whose key it is sealed with. Raises ArtefactError where it
-        is damaged, cut off, of another format or sealed otherwise, OSError where it cannot be
-        opened, PermissionError where another user could have written it or the key.
+        ``environment``: of the process whose key it is sealed with. Raises ArtefactError if it is
+        damaged, cut off, of another format or sealed otherwise, OSError if it cannot be opened,
+        PermissionError if another user could have written it or the key.
         """
         self.path = path
         with open(open_own(path), "rb") as file:
@@ -113,7 +114,7 @@ class Container:
     def verify(self, number: int) -> None:
         """Compare a blob with its checksum, unless that was done since the machine started.
 
-        Raises ArtefactError where it differs.
+        Raises ArtefactError if it differs.
         """
         self.place(number)
         if number not in self._unseen:
@@ -121,27 +122,28 @@ class Container:
         self.compare(number)
         self._unseen.discard(number)
         # of those with a digest ``copied`` compares each, every time
-        left = (self._blobs[each].checksum for each in list(self._unseen))
-        if not self._is_noted and all(len(each) == _DIGITS for each in left):
+        checksums = (self._blobs[each].checksum for each in list(self._unseen))
+        if not self._is_noted and all(len(each) == _DIGITS for each in checksums):
             self._is_noted = True
             store.note_verified(self.path, self._status)
 
     def vouch_for(self, number: int) -> None:
-        """Nobody needs to verify a blob: what it holds was compared with a digest elsewhere."""
+        """Count a blob as verified: its content was compared with a digest elsewhere."""
         self._unseen.discard(number)
 
     def compare(self, number: int) -> None:
-        """Compare a blob with its checksum now. Raises ArtefactError where it differs."""
+        """Compare a blob with its checksum now. Raises ArtefactError if it differs."""
         place = self.place(number)
         content = self.view(number)
         is_digest = len(place.checksum) == _DIGITS
-        found = _blake2b(content.data).hexdigest() if is_digest else checksum(content)
-        if found != place.checksum:
+        actual = _blake2b(content.data).hexdigest() if is_digest else checksum(content)
+        if actual != place.checksum:
             raise ArtefactError(f"{self.path}: blob {number} at {place.offset} is damaged")
 
     def verify_all(self, numbers: Sequence[int], threads: int) -> None:
-        """``verify`` each, large ones on two threads where ``threads`` allows it: one alone reads
-        some 9 GB a second, and nothing can begin before.
+        """``verify`` each blob, large ones on two threads if ``threads`` allows it.
+
+        One thread reads some 9 GB a second, and nothing can begin before.
         """
         unseen = [number for number in numbers if number in self._unseen]
         total = sum(self.place(number).size for number in unseen)
@@ -168,10 +170,11 @@ class Container:
             raise errors[0]
 
     def copied(self, number: int) -> bytes:
-        """The bytes of a blob that was added as ``is_indexed``, copied and then checked: what is
-        looked at is what is used, whatever becomes of the file.
+        """Return the bytes of a blob that was added as ``is_indexed``.
 
-        Raises ArtefactError where it differs from what was written, or was added otherwise.
+        They are copied and then checked, so that what is checked is what is used, whatever becomes
+        of the file. Raises ArtefactError if the blob differs from what was written, or was added
+        otherwise.
         """
         place = self.place(number)
         content = self.view(number).tobytes()
@@ -180,7 +183,8 @@ class Container:
         return content
 
     def view(self, number: int) -> np.ndarray:
-        """A blob's bytes, read-only, in place. Raises ArtefactError where there is none."""
+        """Return a blob's bytes, read-only, in place. Raises ArtefactError if there is no such
+        blob."""
         place = self.place(number)
         return self.memory[place.offset : place.offset + place.size]
 
@@ -191,7 +195,7 @@ class Container:
             self.leased.drop_pages(place.offset, place.size)
 
     def place(self, number: int) -> BlobPlace:
-        """Raises ArtefactError where there is no such blob."""
+        """Return the place of a blob. Raises ArtefactError if there is no such blob."""
         if not 0 <= number < len(self._blobs):
             raise ArtefactError(f"{self.path}: there is no blob {number}")
         return self._blobs[number]
@@ -239,14 +243,14 @@ class Container:
 
 
 def checksum(content: bytes | np.ndarray) -> str:
-    """Sixteen hexadecimal digits, fast enough to be computed each time a blob is read.
+    """Return sixteen hexadecimal digits, fast enough to be computed each time a blob is read.
 
     ``content`` is contiguous and starts at a multiple of 8. Whole pages are reduced to the sums of
     their 64-bit words, modulo 2**64, and those with the bytes behind the last whole page are
     hashed by BLAKE2, which alone reaches 1 GB/s; so it takes 10 ms for 100 MB that are mapped. A
-    page lost, zeroed, moved or cut off is seen, and every change within one word; random damage to
-    several words of one page passes with probability 2**-64, and words that merely changed places
-    within a page are not seen. It is against damage, not against an author.
+    page lost, zeroed, moved or cut off is detected, and every change within one word; random
+    damage to several words of one page passes with probability 2**-64, and words that merely
+    changed places within a page are not detected. It is against damage, not against an author.
     """
     data = np.frombuffer(content, np.uint8)
     whole = data.size // PAGE_BYTES * PAGE_BYTES
@@ -262,14 +266,15 @@ def _blake2b(content: bytes | memoryview) -> hashlib.blake2b:
 
 
 def header(manifest: bytes, file_bytes: int, key: bytes) -> bytes:
-    """Of a file of ``file_bytes``, sealed."""
+    """Return the sealed header of a file of ``file_bytes``."""
     start = _START.pack(MAGIC, FORMAT, len(manifest), file_bytes, _blake2b(manifest).digest())
     return start + seal(start, key)
 
 
 class ContainerDraft:
-    """An artefact written as its parts are made, none of which stays in memory: what
-    ``Container`` reads, once ``finish`` has been called.
+    """An artefact that is written as its parts are made, none of which stays in memory.
+
+    It is what ``Container`` reads, once ``finish`` has been called.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -280,11 +285,11 @@ class ContainerDraft:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """The bytes so far."""
         return self._file.tell()
 
     def add(self, content: np.ndarray, *, is_indexed: bool = False) -> int:
-        """The number of a new blob: contiguous bytes, written at once.
+        """Write a new blob of contiguous bytes. Return its number.
 
         ``is_indexed``: more than numbers to compute with, to be read by ``Container.copied``.
         Raises OSError.
@@ -295,8 +300,8 @@ class ContainerDraft:
         self._file.write(data.data)
         if data.ctypes.data % 8:  # checksums are summed by words
             data = data.copy()
-        found = _blake2b(data.data).hexdigest() if is_indexed else checksum(data)
-        self._places.append(BlobPlace(offset, data.size, found))
+        digest = _blake2b(data.data).hexdigest() if is_indexed else checksum(data)
+        self._places.append(BlobPlace(offset, data.size, digest))
         return len(self._places) - 1
 
     def finish(self, content: Any) -> None:

@@ -1,9 +1,9 @@
-"""Which model an artefact was made of: the content of its files, wherever they lie.
+"""The identity of the model that an artefact was made of: the content of its files.
 
-The digests decide, and where a model lies does not: a copy, a version that was moved, a folder
+The digests decide, and the place of a model does not: a copy, a version that was moved, a folder
 that Triton has filled from a cloud repository find what was made of the same bytes. SHA-256, as
-whoever writes a model must be able to make none that is taken for somebody else's. Reading 100 MB
-to digest them takes 50 ms, so a stamp (size, times, inode, device) that was seen together with a
+nobody who writes a model may be able to make one that is taken for another's. Reading 100 MB to
+digest them takes 50 ms, so a stamp (size, times, inode, device) that was seen together with a
 digest vouches for it until it changes.
 """
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from brisk.copies.manifest import ListedFile
 
 ITSELF = ""
-"""Stands for the model among the names of its files, as no file's name does: other data is named
-as in the model, in the folder of its path."""
+"""The model's own entry among the names of its files, like no file's name: other data is named as
+in the model, in the folder of its path."""
 
 _CHUNK_BYTES = 4 << 20
-"""Digested by one thread at a time; their digests are digested together."""
+"""The bytes that one thread digests at a time; the digests are digested together."""
 
 _SKETCHED_PARTS, _SKETCHED_BYTES = 16, 4096
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class Content(NamedTuple):
-    """``digests`` and ``stamps`` of a model's files, by their names."""
+    """The digests and stamps of a model's files, by their names."""
 
     digests: Mapping[str, str]
     stamps: Mapping[str, Stamp]
@@ -48,19 +48,19 @@ class Content(NamedTuple):
 def content_of(
     model: Path, names: Iterable[str], environment: Mapping[str, str] = os.environ
 ) -> Content:
-    """What the files hold that the model names, itself among them.
+    """Return the content of the files that the model names, itself among them.
 
-    ``environment``: whose notes are looked at and written. Raises OSError, and InvalidModelError
-    as ``open_inside``.
+    ``environment``: whose notes are read and written. Raises OSError, and InvalidModelError like
+    ``open_inside``.
     """
 
     def look(file: BinaryIO) -> tuple[str, Stamp]:
         return _digest(file, environment)
 
-    found = _of_each(model, names, look)
+    digested = _of_each(model, names, look)
     return Content(
-        {name: digest for name, (digest, _) in found.items()},
-        {name: stamp for name, (_, stamp) in found.items()},
+        {name: digest for name, (digest, _) in digested.items()},
+        {name: stamp for name, (_, stamp) in digested.items()},
     )
 
 
@@ -70,32 +70,32 @@ def check_content(
     digests: Mapping[str, str],
     environment: Mapping[str, str] = os.environ,
 ) -> Mapping[str, Stamp]:
-    """The present stamps of the files that ``artefact`` was made of.
+    """Return the present stamps of the files that ``artefact`` was made of.
 
-    Raises ArtefactError where it was made of others.
+    Raises ArtefactError if it was made of others.
     """
     if ITSELF not in digests:
         raise ArtefactError(f"{artefact}: made of another file")
     try:
-        found = content_of(model, digests, environment)
+        content = content_of(model, digests, environment)
     except (OSError, InvalidModelError) as error:
         raise ArtefactError(f"{artefact}: a file of its model is missing: {error}") from error
-    if found.digests != digests:
+    if content.digests != digests:
         raise ArtefactError(f"{artefact}: the model has changed since it was made")
-    return found.stamps
+    return content.stamps
 
 
 def stamps(model: Path, names: Iterable[str]) -> dict[str, Stamp]:
-    """The files' present states. Raises as ``content_of``."""
+    """Return the files' present states. Raises like ``content_of``."""
     return _of_each(model, names, lambda file: stamp_of(os.fstat(file.fileno())))
 
 
-def written_since(model: Path, seen: Mapping[str, Stamp]) -> Path | None:
-    """A file of the model that was written to since it was in the state ``seen``, if any.
+def written_since(model: Path, before: Mapping[str, Stamp]) -> Path | None:
+    """Return a file of the model that was written to since it was in the state ``before``, if any.
 
     One that has gone or was replaced was not.
     """
-    for name, stamp in seen.items():
+    for name, stamp in before.items():
         try:
             present = stamps(model, [name])[name]
         except (OSError, InvalidModelError):
@@ -113,7 +113,8 @@ def written_since(model: Path, seen: Mapping[str, Stamp]) -> Path | None:
 
 
 def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Of artefacts of models whose own file is equal to ``model``; None where there is none."""
+    """Return the folder of artefacts of models whose own file is equal to ``model``, if there is
+    one."""
     with _opened(model, ITSELF) as file:
         sketched = store.artefacts_directory(environment) / sketch_of(file, environment)
         if not sketched.is_dir():
@@ -123,10 +124,10 @@ def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Pat
 
 
 def writable_folder(model: Path) -> Path:
-    """As ``find_folder``, made if need be.
+    """Return what ``find_folder`` does, making it if need be.
 
-    Raises PermissionError where it cannot be written, or others can write it, too; OSError, and
-    InvalidModelError as ``open_inside``.
+    Raises PermissionError if it cannot be written, or others can write it, too; OSError, and
+    InvalidModelError like ``open_inside``.
     """
     with _opened(model, ITSELF) as file:
         sketched = store.artefacts_directory() / sketch_of(file)
@@ -138,11 +139,12 @@ def writable_folder(model: Path) -> Path:
 
 
 _NAMES = "files.json"
-"""In a folder: the names of further files of the models whose own file is the same."""
+"""The file in a folder with the names of further files of the models whose own file is the
+same."""
 
 
 def note_names(folder: Path, names: Iterable[str]) -> None:
-    """``names``: of all files of the models that ``folder`` is of. Raises OSError."""
+    """Note the names of all files of the models that ``folder`` is of. Raises OSError."""
     others = json.dumps(sorted(name for name in names if name != ITSELF)).encode()
     store.publish(folder / _NAMES, lambda file: file.write(others))
 
@@ -150,7 +152,8 @@ def note_names(folder: Path, names: Iterable[str]) -> None:
 def digests_in(
     folder: Path, model: Path, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Of all files of ``model``, whose folder this is. Raises as ``content_of``."""
+    """Return the digests of all files of ``model``, whose folder this is. Raises like
+    ``content_of``."""
     noted = store.read_note(folder / _NAMES)
     if not isinstance(noted, list) or not all(isinstance(name, str) for name in noted):
         noted = []
@@ -158,13 +161,13 @@ def digests_in(
 
 
 def digest_of_all(digests: Mapping[str, str]) -> str:
-    """Of a model with all its files: 16 hexadecimal digits."""
+    """Return the digest of a model with all its files: 16 hexadecimal digits."""
     text = json.dumps(sorted(digests.items()))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def sketch_of(file: BinaryIO, environment: Mapping[str, str] = os.environ) -> str:
-    """Sixteen hexadecimal digits, which files of one content have in common."""
+    """Return sixteen hexadecimal digits that files of one content have in common."""
     if (listed := _listed(file, environment)) is not None:
         return listed.sketch
     size = os.fstat(file.fileno()).st_size
@@ -176,13 +179,13 @@ def sketch_of(file: BinaryIO, environment: Mapping[str, str] = os.environ) -> st
 
 
 def _of_each(
-    model: Path, names: Iterable[str], look: Callable[[BinaryIO], _Found]
-) -> dict[str, _Found]:
-    found = {}
+    model: Path, names: Iterable[str], look: Callable[[BinaryIO], _Result]
+) -> dict[str, _Result]:
+    results = {}
     for name in names:
         with _opened(model, name) as file:
-            found[name] = look(file)
-    return found
+            results[name] = look(file)
+    return results
 
 
 def _opened(model: Path, name: str) -> BinaryIO:
@@ -195,7 +198,7 @@ def _opened(model: Path, name: str) -> BinaryIO:
 
 
 def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]:
-    """32 hexadecimal digits, and the file's state before it was read. Raises OSError."""
+    """Return 32 hexadecimal digits, and the file's state before it was read. Raises OSError."""
     stamp = stamp_of(os.fstat(file.fileno()))
     if (listed := _listed(file, environment)) is not None:
         return listed.digest, stamp
@@ -215,9 +218,10 @@ def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]
 
 
 def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None:
-    """What is known of a file of a copy, which may not be here in all its bytes; None of others.
+    """Return the listing of a file of a copy, which may not be here in all its bytes; None: it is
+    another file.
 
-    Raises InvalidModelError where it is of no copy of ours after all.
+    Raises InvalidModelError if it is of no copy of ours after all.
     """
     if not is_kept(os.fstat(file.fileno())):
         return None
@@ -225,12 +229,12 @@ def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None
 
     path = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
     try:
-        found = listed(path, environment)
+        listing = listed(path, environment)
     except ArtefactError as error:
         raise InvalidModelError(f"{path}: {error}") from error
-    if found is None:
+    if listing is None:
         raise InvalidModelError(f"{path} looks like a file of a copy, and is of none")
-    return found
+    return listing
 
 
 KNOWN = "known"
@@ -240,7 +244,7 @@ MOST_KNOWN = 4096
 
 
 def forget_old_notes() -> None:
-    """Keep the notes of the files that were read last."""
+    """Remove all notes but those of the files that were read last."""
     with contextlib.suppress(OSError):
         notes = [entry.path for entry in os.scandir(store.artefacts_directory() / KNOWN)]
         if len(notes) > MOST_KNOWN:
@@ -249,19 +253,20 @@ def forget_old_notes() -> None:
 
 
 def digest_of_file(descriptor: int, size: int) -> str:
-    """32 hexadecimal digits of the first ``size`` bytes: a digest of the SHA-256 of each chunk.
+    """Return 32 hexadecimal digits of the first ``size`` bytes: a digest of the SHA-256 of each
+    chunk.
 
-    Two threads where there is more than one chunk and processor. Raises OSError.
+    Two threads compute it if there is more than one chunk and processor. Raises OSError.
     """
     offsets = range(0, size, _CHUNK_BYTES)
 
     def chunk(offset: int) -> bytes:
-        left = min(_CHUNK_BYTES, size - offset)
-        found = hashlib.sha256()
-        while left and (data := os.pread(descriptor, min(left, 1 << 18), offset)):
-            found.update(data)
-            left, offset = left - len(data), offset + len(data)
-        return found.digest()
+        remaining = min(_CHUNK_BYTES, size - offset)
+        digest = hashlib.sha256()
+        while remaining and (data := os.pread(descriptor, min(remaining, 1 << 18), offset)):
+            digest.update(data)
+            remaining, offset = remaining - len(data), offset + len(data)
+        return digest.digest()
 
     if len(offsets) > 1 and len(os.sched_getaffinity(0)) > 1:
         with ThreadPoolExecutor(2, thread_name_prefix="brisk-digest") as pool:

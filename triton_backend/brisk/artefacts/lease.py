@@ -1,12 +1,12 @@
-"""Mapped files held under a lease: who would shorten one waits until nobody needs it any more.
+"""Mapped files held under a lease: a process that would shorten one waits until nobody needs it.
 
-Reading what lies behind the new end of a mapped file ends a process. The kernel tells the holder
-of a lease (fcntl(2), F_SETLEASE) that somebody opens the file to write or to shorten it, and lets
-that one wait, for 45 s unless set otherwise. Meanwhile the bytes are copied into memory of our own
-that takes the mapping's place at the same addresses, in one step and beside threads that read it;
-then the lease is given up. Replacing a file by ``rename`` and removing it break nothing: the
-mapping keeps what it maps. Where a file system has no leases, or the file is another user's, the
-file is held by nothing but its mode and its folder's, which keep all but its owner from writing.
+Reading behind the new end of a mapped file ends a process. The kernel tells the holder of a lease
+(fcntl(2), F_SETLEASE) that somebody opens the file to write or to shorten it, and lets that one
+wait, for 45 s unless set otherwise. Meanwhile the bytes are copied into memory of our own that
+takes the mapping's place at the same addresses, in one step and beside threads that read it; then
+the lease is given up. Replacing a file by ``rename`` and removing it break nothing: the mapping
+keeps what it maps. If a file system has no leases, or the file is another user's, the file is held
+by nothing but its mode and its folder's, which keep all but its owner from writing.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ _F_SETSIG, _F_SETOWN_EX, _F_OWNER_TID = 10, 15, 0
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _PAGE_BYTES = mmap.PAGESIZE
 _LOOK_S = 1.0
-"""Between two looks at leases whose signal was lost, in a fork for instance."""
+"""The interval of looks at leases whose signal was lost, in a fork for instance."""
 
 _libc = libc()
 _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.mremap.argtypes = [
-    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_void_p,
 ]
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -44,15 +48,14 @@ class LeasedMap:
     def __init__(
         self, descriptor: int, mapping: mmap.mmap, address: int, *, is_written: bool
     ) -> None:
-        """``address``: where ``mapping`` lies. ``descriptor`` is ours from now on. ``is_written``:
-        the mapping is private and may be written to.
-        """
+        """``address``: of ``mapping``. ``descriptor`` is ours from now on. ``is_written``: the
+        mapping is private and may be written to."""
         self.descriptor = descriptor
         self._is_written = is_written
         self.address, self.size = address, len(mapping)
         self.mapping = weakref.ref(mapping)
         self.is_held = False
-        """Whether who would shorten the file waits."""
+        """Whether a process that would shorten the file waits."""
         self._is_copied = False
 
     def is_wanted(self) -> bool:
@@ -60,7 +63,7 @@ class LeasedMap:
         return fcntl.fcntl(self.descriptor, fcntl.F_GETLEASE) == fcntl.F_UNLCK
 
     def let_go(self) -> None:
-        """Put a copy in the mapping's place, then let whoever waits go on."""
+        """Put a copy in the mapping's place, then let the waiting process go on."""
         mapping = self.mapping()  # keeps the addresses ours while they are exchanged
         if mapping is not None:
             self._is_copied = True
@@ -73,7 +76,7 @@ class LeasedMap:
         _watch.forget(self)
 
     def drop_pages(self, offset: int, size: int) -> None:
-        """Let this process hold none of the whole pages in these bytes until it reads them again.
+        """Free this process of the whole pages in these bytes until it reads them again.
 
         They come back from the file. A copy is the only one there is: it stays.
         """
@@ -86,7 +89,7 @@ class LeasedMap:
 
 
 def _exchange(address: int, size: int, *, is_written: bool) -> None:
-    """Let anonymous memory with the same bytes lie at ``address``. Raises OSError.
+    """Replace the memory at ``address`` by anonymous memory with the same bytes. Raises OSError.
 
     ``is_written``: others may write the bytes that are there, meanwhile and later.
     """
@@ -104,7 +107,7 @@ def _exchange(address: int, size: int, *, is_written: bool) -> None:
 
 
 class _Watch:
-    """One thread for all leases of the process; it takes the kernel's signal, and nobody else."""
+    """One thread for all leases of the process; only it takes the kernel's signal."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -113,7 +116,7 @@ class _Watch:
         self._is_ready = threading.Event()
 
     def hold(self, leased: LeasedMap) -> bool:
-        """False where the file system or the file's owner allow no lease."""
+        """Take a lease; return False if the file system or the file's owner allow none."""
         with self.lock:
             if not self._thread:
                 watcher = threading.Thread(target=self._run, name="brisk-leases", daemon=True)
@@ -167,7 +170,8 @@ _watch = _Watch()
 
 
 def _start_anew() -> None:
-    """A fork has its parent's leases, but not the thread that would answer for them."""
+    """Begin without leases: a fork has its parent's, but not the thread that would answer for
+    them."""
     global _watch
     _watch = _Watch()
 
@@ -180,8 +184,8 @@ def hold(
 ) -> LeasedMap:
     """Hold the mapped file of ``descriptor``, which is copied, under a lease while it is mapped.
 
-    ``address``: where ``mapping`` lies. ``is_written``: it is private, and may be written to. Not
-    ``is_held`` where that is not possible; the copy of ``descriptor``, and what is locked by it,
+    ``address``: of ``mapping``. ``is_written``: it is private, and may be written to. The result
+    is not ``is_held`` if that is impossible; the copy of ``descriptor``, and what is locked by it,
     stays open for as long as the mapping then, too.
     """
     leased = LeasedMap(os.dup(descriptor), mapping, address, is_written=is_written)

@@ -1,7 +1,7 @@
-"""What artefacts may take on disk: those that were used least recently make room for new ones.
+"""The disk space of artefacts: those that were used least recently are removed for new ones.
 
-Who maps an artefact holds a shared lock on it. What is locked stays: to remove it would free
-nothing before its last user has gone, and the next start would have it made again.
+A process that maps an artefact holds a shared lock on it. What is locked stays: to remove it would
+free nothing before its last user has gone, and the next start would have it made again.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from brisk.paths import open_file
 from brisk.settings import cache_limit_bytes
 
 USED = ".used"
-"""Suffix of an empty file beside an artefact, whose time says when that was opened last."""
+"""The suffix of an empty file beside an artefact, whose time says when that was opened last."""
 
 ARTEFACT = ".segments"
 
 DEFAULT_SHARE = 0.25
-"""Of the file system that artefacts lie on: what they may take unless something else is set."""
+"""The share of their file system that artefacts may take unless something else is set."""
 
 REFUSED = "refused"
-"""A folder of notes by the models' sketches: how large forms are that were not kept for that."""
+"""The folder of notes, by the models' sketches, of how large forms are that were too large to
+keep."""
 
 _DIGITS = 20
 
 
 class NoRoomError(OSError):
-    """``needed_bytes``: of the artefact that there is no room for."""
+    """There is no space for an artefact of ``needed_bytes``."""
 
     def __init__(self, limit_bytes: int, least_bytes: int, needed_bytes: int) -> None:
         super().__init__(
@@ -54,25 +55,28 @@ def _mib(size_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeptArtefact:
-    """``size_bytes``: on disk. ``used_s``: since the epoch, when it was opened last or made."""
+    """An artefact in the cache directory."""
 
     path: Path
     size_bytes: int
+    """Its size on disk."""
     used_s: float
+    """When it was opened last, or made, since the epoch."""
 
 
 def kept_artefacts(environment: Mapping[str, str] = os.environ) -> list[KeptArtefact]:
-    """All of the cache directory, the one that was used least recently first."""
-    found = []
+    """Return all artefacts of the cache directory, the one that was used least recently first."""
+    artefacts = []
     for path in store.artefacts_directory(environment).glob(f"*/*/*{ARTEFACT}"):
         with contextlib.suppress(OSError):  # another process has removed it just now
             status = path.stat()
-            found.append(KeptArtefact(path, status.st_size, _used_s(path, status)))
-    return sorted(found, key=lambda each: (each.used_s, each.path))
+            artefacts.append(KeptArtefact(path, status.st_size, _used_s(path, status)))
+    return sorted(artefacts, key=lambda each: (each.used_s, each.path))
 
 
 def note_use(artefact: Path) -> None:
-    """It was used just now; where that cannot be written it counts as used when it was made."""
+    """Note that the artefact was used just now; if that cannot be written it counts as used when
+    it was made."""
     note = artefact.with_suffix(USED)
     with contextlib.suppress(OSError):
         os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -81,7 +85,9 @@ def note_use(artefact: Path) -> None:
 
 def hold(descriptor: int) -> bool:
     """Keep the open artefact from being removed for as long as the descriptor, or a copy of it, is
-    open; False where it is being removed.
+    open.
+
+    Return False if it is being removed.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -93,13 +99,14 @@ def hold(descriptor: int) -> bool:
 
 
 def is_held(artefact: Path) -> bool:
-    """Whether some process maps it. Raises FileNotFoundError, OSError where nobody can tell."""
+    """Whether some process maps the artefact. Raises FileNotFoundError, OSError if that is
+    unknown."""
     with store.locked(artefact) as is_ours:
         return not is_ours
 
 
 def remove(artefact: Path) -> bool:
-    """Remove it with what is noted of it; False where some process maps it, or it is gone."""
+    """Remove an artefact with its notes; return False if some process maps it, or it is gone."""
     try:
         with store.locked(artefact) as is_ours:
             if not is_ours:
@@ -115,20 +122,21 @@ def remove(artefact: Path) -> bool:
 
 
 def limit(environment: Mapping[str, str] = os.environ) -> int:
-    """What all may take, in bytes: as it is set, else a share of the disk.
+    """Return the most bytes of all together: as it is set, else a share of the disk.
 
-    Raises InvalidConfigurationError, OSError where there is no such directory.
+    Raises InvalidConfigurationError, OSError if there is no such directory.
     """
-    found = cache_limit_bytes(environment)
-    if found is None:
+    limit_bytes = cache_limit_bytes(environment)
+    if limit_bytes is None:
         status = os.statvfs(store.artefacts_directory(environment))
-        found = int(status.f_blocks * status.f_frsize * DEFAULT_SHARE)
-    return found
+        limit_bytes = int(status.f_blocks * status.f_frsize * DEFAULT_SHARE)
+    return limit_bytes
 
 
 def check_room(needed_bytes: int) -> None:
-    """That room can be made for an artefact of so many bytes. Raises NoRoomError where what other
-    processes map takes too much.
+    """Check that space can be made for an artefact of so many bytes.
+
+    Raises NoRoomError if artefacts that other processes map take too much.
     """
     limit_bytes = limit()
     with contextlib.suppress(OSError), _tally().open("rb") as tally:
@@ -138,9 +146,10 @@ def check_room(needed_bytes: int) -> None:
 
 
 def make_room(needed_bytes: int) -> None:
-    """Let all take no more than they may with one of so many bytes that is about to be published.
+    """Remove artefacts, so that all take no more than they may with one of so many bytes that is
+    about to be published.
 
-    Raises NoRoomError as ``check_room``, and OSError; nothing is removed then.
+    Raises NoRoomError like ``check_room``, and OSError; nothing is removed then.
     """
     limit_bytes = limit()
     with open(os.open(_tally(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+b") as tally:
@@ -157,8 +166,10 @@ def make_room(needed_bytes: int) -> None:
 
 
 def note_refused(folder: Path, needed_bytes: int | None) -> None:
-    """An artefact of so many bytes, of the models that ``folder`` is of, was not kept for its
-    size; None: there is one again. Where that cannot be written nobody is told.
+    """Note that an artefact of so many bytes, of the models that ``folder`` is of, was too large
+    to keep; None: there is one again.
+
+    If the note cannot be written nobody is told.
     """
     notes = folder.parent.parent / REFUSED
     note = notes / folder.parent.name
@@ -172,9 +183,8 @@ def note_refused(folder: Path, needed_bytes: int | None) -> None:
 
 
 def refusal_of(model: Path, environment: Mapping[str, str] = os.environ) -> str | None:
-    """That no prepared form of the model was kept for its size, and what would; None where none
-    was refused, or nobody can tell.
-    """
+    """Return that no prepared form of the model was kept for its size, and what would help; None:
+    none was refused, or it is unknown."""
     try:
         with open_file(model) as file:
             sketch = sketch_of(file, environment)
@@ -192,24 +202,25 @@ def refusal_of(model: Path, environment: Mapping[str, str] = os.environ) -> str 
 
 
 def _tally() -> Path:
-    """The file with the sum of what all artefacts take, or more: what was removed since they were
-    counted, and what was not published in the end, is in it. So they are counted, which takes
-    longer the more there are, only where they may be too many.
+    """Return the file with an upper bound of what all artefacts take.
+
+    What was removed since they were counted, and what was not published in the end, is in it. So
+    they are counted, which takes longer the more there are, only when they may be too many.
     """
     return store.artefacts_directory() / "taken"
 
 
 def _read(tally: BinaryIO, limit_bytes: int) -> int:
-    """What stands there; more than the limit where that is no number."""
+    """Return the number in the file; more than the limit if it is none."""
     text = tally.read(_DIGITS)
     return int(text) if text.isdigit() else limit_bytes + 1
 
 
 def _count_and_remove(needed_bytes: int, limit_bytes: int) -> int:
-    kept = kept_artefacts()
-    _check(needed_bytes, kept, limit_bytes)
-    total_bytes = needed_bytes + sum(each.size_bytes for each in kept)
-    for each in kept:
+    artefacts = kept_artefacts()
+    _check(needed_bytes, artefacts, limit_bytes)
+    total_bytes = needed_bytes + sum(each.size_bytes for each in artefacts)
+    for each in artefacts:
         if total_bytes <= limit_bytes:
             break
         if remove(each.path):
@@ -218,10 +229,10 @@ def _count_and_remove(needed_bytes: int, limit_bytes: int) -> int:
     return total_bytes
 
 
-def _check(needed_bytes: int, kept: Sequence[KeptArtefact], limit_bytes: int) -> None:
-    if needed_bytes + sum(each.size_bytes for each in kept) <= limit_bytes:
+def _check(needed_bytes: int, artefacts: Sequence[KeptArtefact], limit_bytes: int) -> None:
+    if needed_bytes + sum(each.size_bytes for each in artefacts) <= limit_bytes:
         return
-    held = (each for each in kept if _stays(each.path))
+    held = (each for each in artefacts if _stays(each.path))
     least_bytes = needed_bytes + sum(each.size_bytes for each in held)
     if least_bytes > limit_bytes:
         raise NoRoomError(limit_bytes, least_bytes, needed_bytes)
@@ -244,12 +255,12 @@ def _used_s(artefact: Path, status: os.stat_result) -> float:
 
 
 def tidy(folder: Path) -> None:
-    """Remove a folder of artefacts and the one above it, as far as there is none in them."""
+    """Remove a folder of artefacts and the one above it if there are none in them."""
     with contextlib.suppress(OSError):
         if not any(folder.glob(f"*{ARTEFACT}")):
             with store.locked(folder) as is_ours:
                 if is_ours:
-                    for left in folder.iterdir():
-                        left.unlink()
+                    for file in folder.iterdir():
+                        file.unlink()
                     folder.rmdir()
                     folder.parent.rmdir()

@@ -1,5 +1,7 @@
-"""How an artefact begins, its seal, and the seal's key. Without numpy, for the courier: to import
-that, when a form came, took 80 ms of its loop."""
+"""The beginning of an artefact, its seal, and the seal's key.
+
+Without numpy, for the courier: to import that, when a form came, took 80 ms of its loop.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,10 @@ def seal(content: bytes, key: bytes) -> bytes:
 
 
 def read_key(environment: Mapping[str, str] = os.environ) -> bytes:
-    """Raises FileNotFoundError where there is none yet, PermissionError where another user could
-    have made or read it, OSError.
+    """Return the key.
+
+    Raises FileNotFoundError if there is none yet, PermissionError if another user could have made
+    or read it, OSError.
     """
     path = store.artefacts_directory(environment) / "key"
     with open(open_own(path, is_secret=True), "rb") as file:
@@ -38,9 +42,9 @@ def read_key(environment: Mapping[str, str] = os.environ) -> bytes:
 
 
 def make_key() -> bytes:
-    """The key, made unless it is there: processes that come together all get the same one.
+    """Return the key, making it unless it is there: concurrent processes all get the same one.
 
-    Raises OSError as ``read_key`` does, and where the cache directory cannot be written.
+    Raises OSError like ``read_key``, and if the cache directory cannot be written.
     """
     with contextlib.suppress(FileNotFoundError):
         return read_key()

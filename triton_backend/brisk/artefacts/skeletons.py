@@ -1,8 +1,7 @@
 """Notes of which forms are of models of which skeleton: all of a model but its weights' values.
 
-A note is named by the skeleton and lists forms, the latest first. It spares whoever starts a model
-that has no form of its own from looking at others, and proves nothing: a form says itself what it
-is of.
+A note is named by the skeleton and lists forms, the latest first. It saves a model that has no
+form of its own from looking at others, and proves nothing: a form says itself what it is of.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from brisk.artefacts import store
 from brisk.ownership import make_private
 
 MOST_NOTED = 4
-"""Forms of a skeleton: one of them is enough, others may go meanwhile."""
+"""The most forms of a skeleton: one of them is enough, others may go meanwhile."""
 
 MOST_KEPT = 1024
 
 LOOKED_AT = 16
-"""Notes at a time, where there are more: of thousands of models that are all in use, whoever
-prepares one more must not read the notes of all others."""
+"""The notes that are checked at a time, if there are more: with thousands of models that are all
+in use, a process that prepares one more must not read the notes of all others."""
 
 _SUFFIX = ".segments"
 
 
 def may_be_noted(prefix: str = "") -> bool:
-    """Whether there is a note of a skeleton that begins so."""
+    """Whether there is a note of a skeleton that begins with ``prefix``."""
     try:
         with os.scandir(_folder()) as entries:
             return any(entry.name.startswith(prefix) for entry in entries)
@@ -39,37 +38,41 @@ def may_be_noted(prefix: str = "") -> bool:
 
 
 def noted_forms(skeleton: str) -> dict[Path, str]:
-    """With what was noted of each; some of them may have gone."""
+    """Return the noted forms, with what was noted of each; some of them may have gone."""
     noted = store.read_note(_folder() / skeleton)
-    found = {}
+    forms = {}
     for each in noted if isinstance(noted, list) else ():
         if not isinstance(each, list) or len(each) != 2 or not isinstance(each[0], str):
             continue
         name = PurePath(each[0])
         if name.suffix == _SUFFIX and not name.is_absolute() and ".." not in name.parts:
-            found[store.artefacts_directory() / name] = str(each[1])
-    return found
+            forms[store.artefacts_directory() / name] = str(each[1])
+    return forms
 
 
 def note_forms(skeleton: str, forms: Mapping[Path, str]) -> None:
-    """All that start models of that skeleton from now on, with something to tell them apart by;
-    none: no form ever does. Raises OSError.
+    """Note all forms that start models of that skeleton from now on, each with something to
+    distinguish it by.
+
+    None: no form ever does. Raises OSError.
     """
     make_private(_folder())
     root = store.artefacts_directory()
-    kept = [[str(path.relative_to(root)), digest] for path, digest in forms.items()]
-    text = json.dumps(kept[:MOST_NOTED])
+    entries = [[str(path.relative_to(root)), digest] for path, digest in forms.items()]
+    text = json.dumps(entries[:MOST_NOTED])
     store.publish(_folder() / skeleton, lambda file: file.write(text.encode()))
 
 
 def is_refused(skeleton: str) -> bool:
-    """Whether it was noted that no form starts other models of it."""
+    """Whether it was noted that no form starts other models of the skeleton."""
     return store.read_note(_folder() / skeleton) == []
 
 
 def forget_unused(most: int = MOST_KEPT) -> None:
-    """Where there are more than so many notes, look at some by chance, and remove those of forms
-    that have all gone. So of notes that are added one by one few are of no use in the end.
+    """If there are more than so many notes, check some by chance, and remove those of forms that
+    have all gone.
+
+    So of notes that are added one by one few are of no use in the end.
     """
     with contextlib.suppress(OSError):
         notes = os.listdir(_folder())

@@ -1,6 +1,6 @@
-"""Where artefacts lie, and how they get there: whole, once, and without disturbing anybody.
+"""The place of artefacts, and how they get there: whole, once, and without disturbing anybody.
 
-Artefacts lie in the cache directory and nowhere else: what is in them is mapped, indexed and
+Artefacts are in the cache directory and nowhere else: their content is mapped, indexed and
 computed with, so nobody but the runtime's user may write it, and who writes to the model
 repository is somebody else. Files are written under another name, synced and renamed: a reader
 sees a whole artefact or none.
@@ -28,7 +28,7 @@ RACY_NS = 50_000_000
 """A file changed this shortly ago may change again without its times showing it."""
 
 VERIFIED = ".verified"
-"""Suffix of the note beside an artefact that all its weights were compared."""
+"""The suffix of the note beside an artefact that all its weights were compared."""
 
 _CPU_FIELDS = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -48,7 +48,8 @@ def publish(
 ) -> None:
     """Make ``target`` what ``write`` writes, whole or not at all. Raises OSError.
 
-    ``survives_a_crash`` False: of the machine; nothing is waited for.
+    ``survives_a_crash`` False: it need not survive a crash of the machine, and nothing is waited
+    for.
     """
     directory = target.parent
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=directory)  # of mode 0600
@@ -72,9 +73,11 @@ def publish(
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """False where somebody else has a lock on the file or folder; else nobody gets one meanwhile.
+    """Yield False if somebody else has a lock on the file or folder; else nobody gets one
+    meanwhile.
 
-    Of an artefact: nobody maps it. Of a folder of them: nobody else builds there. Raises OSError.
+    An artefact is locked by who maps it, a folder of artefacts by who builds there. Raises
+    OSError.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -89,7 +92,7 @@ def locked(path: Path) -> Iterator[bool]:
 
 
 def read_note(note: Path) -> object:
-    """The JSON that stands in ``note``; None where there is none."""
+    """Return the JSON in ``note``; None: there is none."""
     try:
         return json.loads(note.read_text())
     except (OSError, ValueError, RecursionError):
@@ -111,9 +114,9 @@ def is_verified(artefact: Path, status: os.stat_result) -> bool:
 
 
 def note_verified(artefact: Path, status: os.stat_result) -> None:
-    """All its weights were compared. ``status``: of the file, before that.
+    """Note that all its weights were compared. ``status``: of the file, before that.
 
-    Nothing is noted where it changed just now, or where nothing can be written.
+    Nothing is noted if it changed just now, or if nothing can be written.
     """
     if is_settled(stamp_of(status)):
         text = json.dumps(_verified(status)).encode()
@@ -128,7 +131,8 @@ def _verified(status: os.stat_result) -> dict[str, object]:
 
 @functools.cache
 def processor() -> str:
-    """Vendor, model and a digest of the instruction sets: an artefact is made for one of them."""
+    """Return vendor, model and a digest of the instruction sets: an artefact is made for one of
+    them."""
     fields: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""``brisk doctor``'s checks: what costs a deployment time or reliability, and what to change.
+"""The checks of ``brisk doctor``: what costs a deployment time or reliability, and what to change.
 
 A check reads; it changes nothing and starts nothing that lasts.
 """
@@ -35,7 +35,8 @@ CHECKS: dict[str, Callable[[Deployment], Findings]] = {
 
 
 def examine(deployment: Deployment) -> Iterator[tuple[str, Finding]]:
-    """Findings with their checks' names; a check that fails itself is one, and stops no other."""
+    """Yield findings with their checks' names; a check that fails itself is one, and stops no
+    other."""
     for name, check in CHECKS.items():
         try:
             yield from ((name, finding) for finding in check(deployment))

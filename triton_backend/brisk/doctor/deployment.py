@@ -1,4 +1,4 @@
-"""The deployment that is looked at: the server of this user, else this shell's settings."""
+"""The deployment that is examined: the server of this user, else this shell's settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from brisk.errors import BriskError
 from brisk.protocol.entry_files import users_path
@@ -17,8 +18,11 @@ from brisk.triton.options import option
 
 
 class Severity(str, Enum):
-    """``ADVICE`` costs something, ``PROBLEM`` stops something from working; ``UNKNOWN`` cannot
-    be seen from here."""
+    """The severity of a finding.
+
+    ``ADVICE`` costs something, ``PROBLEM`` stops something from working; ``UNKNOWN`` cannot be
+    seen from here.
+    """
 
     GOOD = "good"
     ADVICE = "advice"
@@ -28,57 +32,57 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``found``: what is. ``cost``: measured or documented. ``change``: what to do about it.
-
-    A good or unknown finding has neither cost nor change.
-    """
+    """A finding. A good or unknown one has neither cost nor change."""
 
     verdict: Severity
     found: str
+    """The present state."""
     cost: str = ""
+    """Its cost, measured or documented."""
     change: str = ""
+    """What to do about it."""
 
 
 Findings = list[Finding]
-"""Of one check."""
+"""The findings of one check."""
 
 
-def good(found: str) -> Findings:
-    return [Finding(Severity.GOOD, found)]
+def good(state: str) -> Findings:
+    return [Finding(Severity.GOOD, state)]
 
 
-def unknown(found: str) -> Findings:
-    return [Finding(Severity.UNKNOWN, found)]
+def unknown(state: str) -> Findings:
+    return [Finding(Severity.UNKNOWN, state)]
 
 
-def advice(found: str, cost: str, change: str) -> Findings:
-    return [Finding(Severity.ADVICE, found, cost, change)]
+def advice(state: str, cost: str, change: str) -> Findings:
+    return [Finding(Severity.ADVICE, state, cost, change)]
 
 
-def problem(found: str, cost: str, change: str) -> Findings:
-    return [Finding(Severity.PROBLEM, found, cost, change)]
+def problem(state: str, cost: str, change: str) -> Findings:
+    return [Finding(Severity.PROBLEM, state, cost, change)]
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What is looked at.
-
-    ``environment`` and ``command`` are those of the running server; where none was found
-    (``server`` None), the environment of this process and no command. ``shared_memory`` and
-    ``cgroup`` are paths as that server sees them.
-    """
+    """A deployment."""
 
     server: int | None
+    """The running server's process; None: there is none."""
     environment: Mapping[str, str]
+    """The server's environment, or this process's."""
     command: tuple[str, ...]
+    """The server's command line, if there is one."""
     repositories: tuple[Path, ...]
     device: str
     shared_memory: Path
+    """/dev/shm as the server sees it."""
     cgroup: Path
+    """The server's control group."""
 
 
 def running(deployment: Deployment) -> Status | None:
-    """What the runtime tells of itself; None where none runs, or is of another version."""
+    """Return the runtime's own status; None: none runs, or it is of another version."""
     place = runtime_place(deployment.device, deployment.environment)
     try:
         with Observer(place, Role.FOREGROUND) as observer:
@@ -88,41 +92,60 @@ def running(deployment: Deployment) -> Status | None:
 
 
 def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
-    """``repositories`` beside those that the server was started with.
+    """Return the deployment, with ``repositories`` beside those that the server was started with.
 
-    Where this process has a ``BRISK_RUNTIME_DIR``, a server with another one is somebody else's.
-    Else any is taken, first one that has none either.
+    If this process has a ``BRISK_RUNTIME_DIR``, a server with another one is somebody else's. Else
+    any is taken, first one that has none either.
     """
     own = os.environ.get("BRISK_RUNTIME_DIR")
-    servers = sorted(_servers(), key=lambda found: found[1].get("BRISK_RUNTIME_DIR") != own)
+    servers = sorted(_servers(), key=lambda one: one.runtime_directory != own)
     if own:
-        servers = [found for found in servers if found[1].get("BRISK_RUNTIME_DIR") == own]
+        servers = [one for one in servers if one.runtime_directory == own]
     if not servers:
         return Deployment(
-            None, os.environ, (), tuple(repositories), device, Path("/dev/shm"), _cgroup("self")
+            server=None,
+            environment=os.environ,
+            command=(),
+            repositories=tuple(repositories),
+            device=device,
+            shared_memory=Path("/dev/shm"),
+            cgroup=_cgroup("self"),
         )
-    server, environment, command = servers[0]
+    process, environment, command = servers[0]
     named = option(command, "model-repository") or option(command, "model-store")
-    found = [_of_process(server, users_path(Path(named), environment))] if named else []
+    served = [_of_process(process, users_path(Path(named), environment))] if named else []
     return Deployment(
-        server,
-        environment,
-        command,
-        (*repositories, *(path for path in found if path.is_dir())),
-        device,
-        _of_process(server, Path("/dev/shm")),
-        _cgroup(str(server)),
+        server=process,
+        environment=environment,
+        command=command,
+        repositories=(*repositories, *(path for path in served if path.is_dir())),
+        device=device,
+        shared_memory=_of_process(process, Path("/dev/shm")),
+        cgroup=_cgroup(str(process)),
     )
 
 
-def _servers() -> Iterator[tuple[int, Mapping[str, str], tuple[str, ...]]]:
+class _Server(NamedTuple):
+    """A running tritonserver of this user."""
+
+    process: int
+    environment: Mapping[str, str]
+    command: tuple[str, ...]
+
+    @property
+    def runtime_directory(self) -> str | None:
+        return self.environment.get("BRISK_RUNTIME_DIR")
+
+
+def _servers() -> Iterator[_Server]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = [os.fsdecode(word) for word in _words(entry / "cmdline")]
             if not command or Path(command[0]).name != "tritonserver":
                 continue
             pairs = (os.fsdecode(word).partition("=") for word in _words(entry / "environ"))
-            yield int(entry.name), {name: value for name, _, value in pairs}, tuple(command)
+            environment = {name: value for name, _, value in pairs}
+            yield _Server(int(entry.name), environment, tuple(command))
         except OSError:  # it has ended, or is another user's
             continue
 
@@ -132,7 +155,7 @@ def _words(file: Path) -> list[bytes]:
 
 
 def _of_process(process: int, path: Path) -> Path:
-    """``path`` as the process sees it: it may live in a container."""
+    """Return ``path`` as the process sees it: it may live in a container."""
     root = Path(f"/proc/{process}/root")
     try:
         absolute = path if path.is_absolute() else Path(os.readlink(f"/proc/{process}/cwd")) / path
@@ -144,9 +167,9 @@ def _of_process(process: int, path: Path) -> Path:
 
 
 def _cgroup(process: str) -> Path:
-    """The directory that limits the process's processor time; it need not exist.
+    """Return the directory that limits the process's processor time; it need not exist.
 
-    Where version 1 of control groups has the controller, that one counts, else version 2.
+    If version 1 of control groups has the controller, that one counts, else version 2.
     """
     try:
         lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()

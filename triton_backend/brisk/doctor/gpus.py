@@ -1,4 +1,4 @@
-"""Checks of what a model on a GPU needs."""
+"""The checks of what a model on a GPU needs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ print(json.dumps(found))
 
 
 def gpus(deployment: Deployment) -> Findings:
-    """Whether there is one, and so where entries run that do not say; what computes there."""
+    """Check whether there is a GPU, and so where entries run that do not say, and what computes
+    there."""
     if not DRIVERS_FILE.exists():
         return good("none here: entries without an instance_group run on the processor")
     try:
@@ -50,34 +51,35 @@ def gpus(deployment: Deployment) -> Findings:
         return problem(str(error), "entries on a GPU are not served", _ALTERNATIVE)
     there = f"{named}, driver for CUDA {'.'.join(map(str, driver.version))}"
     python = deployment.environment.get("BRISK_PYTHON") or sys.executable
-    asked = _ask(python, deployment)
-    if isinstance(asked, str):
-        return problem(f"{there}; {python}: {asked}", "no model is served", _ALTERNATIVE)
-    return _computing(there, python, asked, driver.version)
+    answer = _ask(python, deployment)
+    if isinstance(answer, str):
+        return problem(f"{there}; {python}: {answer}", "no model is served", _ALTERNATIVE)
+    return _computing(there, python, answer, driver.version)
 
 
 def _computing(
-    there: str, python: str, asked: dict[str, Any], newest: tuple[int, int]
+    there: str, python: str, answer: dict[str, Any], newest: tuple[int, int]
 ) -> Findings:
-    """onnxruntime and onnxruntime-gpu are one module in two builds: what came last counts."""
+    """Check the build of ONNX Runtime: onnxruntime and onnxruntime-gpu are one module in two
+    builds, of which the last installed counts."""
     cost = "entries without an instance_group are for the GPU here, and are not served"
-    built = f"onnxruntime {asked['onnxruntime']} of {python}"
-    if not asked["provider"]:
+    built = f"onnxruntime {answer['onnxruntime']} of {python}"
+    if not answer["provider"]:
         return problem(
             f"{there}; {built} is the build for processors",
             cost,
             f"pip uninstall onnxruntime, then pip install onnxruntime-gpu, or {_ALTERNATIVE}",
         )
-    built += f", for CUDA {asked['cuda']}" if asked["cuda"] else ""
-    if asked["cuda"] and int(asked["cuda"].split(".")[0]) > newest[0]:
+    built += f", for CUDA {answer['cuda']}" if answer["cuda"] else ""
+    if answer["cuda"] and int(answer["cuda"].split(".")[0]) > newest[0]:
         return problem(
             f"{there}; {built}",
             cost,
             f"a driver for it, or an onnxruntime-gpu for the driver's CUDA, or {_ALTERNATIVE}",
         )
-    if "lacking" in asked:
+    if "lacking" in answer:
         return problem(
-            f"{there}; {built}: its provider does not load: {asked['lacking']}",
+            f"{there}; {built}: its provider does not load: {answer['lacking']}",
             cost,
             f"pip install 'onnxruntime-gpu[cuda,cudnn]' for {python}, or {_ALTERNATIVE}",
         )
@@ -85,18 +87,18 @@ def _computing(
 
 
 def _names(driver: Driver) -> str:
-    found = []
+    names = []
     for ordinal in range(driver.devices):
         context = Context(driver, ordinal)
-        found.append(context.facts.name)
+        names.append(context.facts.name)
         context.close()
-    return ", ".join(found)
+    return ", ".join(names)
 
 
 def _ask(python: str, deployment: Deployment) -> dict[str, Any] | str:
-    """What that Python has, or why that cannot be told."""
+    """Return what that Python has, or why that is unknown."""
     try:
-        done = subprocess.run(
+        ended = subprocess.run(
             [python, "-c", _ASK],
             capture_output=True,
             text=True,
@@ -106,7 +108,7 @@ def _ask(python: str, deployment: Deployment) -> dict[str, Any] | str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-    answer: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    if ended.returncode:
+        return (ended.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+    answer: dict[str, Any] = json.loads(ended.stdout.strip().splitlines()[-1])
     return answer

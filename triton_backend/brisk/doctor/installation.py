@@ -1,4 +1,5 @@
-"""Checks of the installation: what is installed, what is kept, and the entries that are served."""
+"""The checks of the installation: what is installed, what is stored, and the entries that are
+served."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ _IMPORTS = (
 
 
 def interpreter(deployment: Deployment) -> Findings:
-    """The runtime's Python needs onnxruntime, onnx and numpy; Triton's own needs numpy only."""
+    """Check the runtime's Python, which needs onnxruntime, onnx and numpy; Triton's own needs
+    numpy only."""
     python = deployment.environment.get("BRISK_PYTHON") or sys.executable
     try:
-        done = subprocess.run(
+        ended = subprocess.run(
             [python, "-c", _IMPORTS],
             capture_output=True,
             text=True,
@@ -43,7 +45,7 @@ def interpreter(deployment: Deployment) -> Findings:
             env={**deployment.environment, "OMP_NUM_THREADS": "1", "ORT_DISABLE_TELEMETRY": "1"},
             check=False,
         )
-        failure = done.stderr.strip().splitlines()[-1:] if done.returncode else []
+        failure = ended.stderr.strip().splitlines()[-1:] if ended.returncode else []
     except (OSError, subprocess.TimeoutExpired) as error:
         failure = [str(error)]
     if failure:
@@ -52,11 +54,12 @@ def interpreter(deployment: Deployment) -> Findings:
             "no model can be loaded",
             "BRISK_PYTHON=<a Python that has onnxruntime, onnx and numpy> for tritonserver",
         )
-    return good(f"{python}: {done.stdout.strip()}")
+    return good(f"{python}: {ended.stdout.strip()}")
 
 
 def runtime(deployment: Deployment) -> Findings:
-    """The running runtime against this installation: after an update the old one may still run."""
+    """Check the running runtime against this installation: after an update the old one may still
+    run."""
     place = runtime_place(deployment.device, deployment.environment)
     try:
         connection = place.connect(CONNECT_TIMEOUT_S)
@@ -76,7 +79,7 @@ def runtime(deployment: Deployment) -> Findings:
 
 
 def cache(deployment: Deployment) -> Findings:
-    """The cache directory: artefacts and the assembled backend directory are kept there."""
+    """Check the cache directory, which has artefacts and the assembled backend directory."""
     directory = cache_directory(deployment.environment).absolute()
     present = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(present, os.W_OK | os.X_OK):
@@ -95,20 +98,19 @@ def cache(deployment: Deployment) -> Findings:
         )
     status = os.statvfs(present)
     free = status.f_frsize * status.f_bavail
-    found = f"{directory}, {free / 2**30:.1f} GiB free"
+    state = f"{directory}, {free / 2**30:.1f} GiB free"
     if free >= WANTED_CACHE_BYTES:
-        return good(found)
+        return good(state)
     return advice(
-        found,
+        state,
         "a model whose artefact finds no room starts as slowly as the first time",
         "make room: an artefact takes about as much as its model",
     )
 
 
 def artefacts(deployment: Deployment) -> Findings:
-    """Prepared forms, looked for where the server would look: what a start needs, kept from an
-    earlier one of the same model and machine.
-    """
+    """Check the prepared forms that a start needs, made by an earlier one of the same model and
+    machine, where the server would look for them."""
     if deployment.device != "cpu":
         return good("models on a GPU have none")
     from brisk.artefacts.room import refusal_of
@@ -122,18 +124,18 @@ def artefacts(deployment: Deployment) -> Findings:
     for file in files:
         try:
             taps = tapped_values(latest(file, own))
-            found = find_prepared(file, taps, own)
-            if found is None and (why := refusal_of(file, own)) is not None:
+            form = find_prepared(file, taps, own)
+            if form is None and (why := refusal_of(file, own)) is not None:
                 findings += advice(
                     f"{file} has none here: {why}",
                     "each of its starts reads and cuts its file, and it is prepared in vain after "
                     "each",
                     "more in BRISK_CACHE_MIB, or fewer models in this cache",
                 )
-            elif found is None:
+            elif form is None:
                 missing.append(file.parent.parent.name)
             else:
-                PreparedModel(found, file, 1, taps, environment=own).check()
+                PreparedModel(form, file, 1, taps, environment=own).check()
         except ArtefactError as error:
             findings += advice(
                 f"stale or damaged: {file}: {error}",
@@ -155,7 +157,7 @@ def artefacts(deployment: Deployment) -> Findings:
 
 
 def _model_files(deployment: Deployment) -> list[Path]:
-    """The ONNX file of every version of every entry."""
+    """Return the ONNX file of every version of every entry."""
     files = {
         file.resolve(): file  # the same repository may be named twice
         for repository in deployment.repositories
@@ -166,16 +168,17 @@ def _model_files(deployment: Deployment) -> list[Path]:
 
 
 def _entry_tuning(file: Path, deployment: Deployment) -> SessionTuning:
-    """Of the entry that ``file`` belongs to.
+    """Return the tuning of the entry that ``file`` belongs to.
 
-    Raises InvalidConfigurationError and InvalidModelError where it says what cannot be had.
+    Raises InvalidConfigurationError and InvalidModelError if it asks for what cannot be had.
     """
     entry = file.parent.parent
     return read_tuning(written_config(entry), entry, file, deployment.environment).tuning
 
 
 def _uses_prepared_form(file: Path, deployment: Deployment) -> bool:
-    """Whether one can serve the entry; an entry that cannot be read is another check's."""
+    """Whether a prepared form can serve the entry; an entry that cannot be read is another
+    check's."""
     try:
         return _entry_tuning(file, deployment).keeps_answers
     except BriskError:
@@ -183,7 +186,8 @@ def _uses_prepared_form(file: Path, deployment: Deployment) -> bool:
 
 
 def auto_complete(deployment: Deployment) -> Findings:
-    """Auto-completion of configurations: Triton runs a second stub for every load to ask for it.
+    """Check the auto-completion of configurations: Triton runs a second stub for every load to ask
+    for it.
 
     A Python-based backend's load took 1.4 s with it and 0.2 s without, measured with complete
     configurations; the second is a fixed wait in Triton, which a server that ``brisk serve`` has
@@ -218,7 +222,7 @@ def auto_complete(deployment: Deployment) -> Findings:
 
 
 def forked_stubs(deployment: Deployment) -> Findings:
-    """Whether later models' stubs are forked, with Python and Brisk in memory.
+    """Check whether later models' stubs are forked, with Python and Brisk in memory.
 
     Through Triton, `resnet50` was ready after 34 ms with forked stubs and after 144 to 151 ms
     without (`brisk bench cold --parts served`), and a load took a third of the processor time.
@@ -229,8 +233,8 @@ def forked_stubs(deployment: Deployment) -> Findings:
     backends = Path(option(deployment.command, "backend-directory") or DEFAULT_BACKENDS)
     root = Path(f"/proc/{deployment.server}/root")
     if deployment.environment.get(FORK_STUBS) == "0":
-        found = f"switched off: each stub starts Python ({FORK_STUBS}=0)"
-        return advice(found, cost, f"remove {FORK_STUBS}")
+        state = f"switched off: each stub starts Python ({FORK_STUBS}=0)"
+        return advice(state, cost, f"remove {FORK_STUBS}")
     if (root / backends.relative_to(backends.anchor) / "brisk" / LAUNCHER).is_file():
         return good("from the second model on")
     return advice(
@@ -241,7 +245,8 @@ def forked_stubs(deployment: Deployment) -> Findings:
 
 
 def names(deployment: Deployment) -> Findings:
-    """Entries whose paths are changed by the shell that Triton's Python backend starts stubs with.
+    """Check for entries whose paths are changed by the shell with which Triton's Python backend
+    starts stubs.
 
     It quotes nothing; a load then waits for its stub for ever.
     """
@@ -260,7 +265,7 @@ def names(deployment: Deployment) -> Findings:
 
 
 def entries(deployment: Deployment) -> Findings:
-    """Repositories and entries of which Triton would load nothing."""
+    """Check for repositories and entries of which Triton would load nothing."""
     if not deployment.repositories:
         return unknown("no model repository was given or found")
     findings, count = [], 0
@@ -278,9 +283,8 @@ def entries(deployment: Deployment) -> Findings:
 
 
 def operators(deployment: Deployment) -> Findings:
-    """Entries that ONNX Runtime does not take, as it alone can tell; on a processor, since that
-    is where it can be asked.
-    """
+    """Check for entries that ONNX Runtime does not take, as it alone can tell; on a processor,
+    since that is where it can be asked."""
     files = _model_files(deployment)
     if not files:
         return unknown("no model repository was given or found")
@@ -296,6 +300,6 @@ def operators(deployment: Deployment) -> Findings:
 
 
 def _of_file(file: Path, error: BriskError) -> str:
-    """The error, which may name the file itself."""
+    """Return the error with the file, which it may name itself."""
     text = str(error)
     return text if text.startswith(str(file)) else f"{file}: {text}"

@@ -1,4 +1,4 @@
-"""Checks of the machine."""
+"""The checks of the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def server(deployment: Deployment) -> Findings:
-    """Whose settings are looked at."""
+    """Report whose settings are examined."""
     place = runtime_directory(deployment.environment)
     if deployment.server is None:
         return good(
@@ -40,40 +40,41 @@ def server(deployment: Deployment) -> Findings:
             "shell's environment would give one"
         )
     named = ", ".join(map(str, deployment.repositories)) or "no repository that can be seen"
-    found = good(f"process {deployment.server}, {named}, runtime directory {place}")
+    findings = good(f"process {deployment.server}, {named}, runtime directory {place}")
     theirs = set(unknown_variables(deployment.environment))
-    for told in set(unknown_variables(os.environ)) - theirs:
-        found += advice(f"{told} It is this shell's", "it sets nothing", "unset it")
+    for line in set(unknown_variables(os.environ)) - theirs:
+        findings += advice(f"{line} It is this shell's", "it sets nothing", "unset it")
     theirs = set(wrong_settings(deployment.environment))
-    for told in set(wrong_settings(os.environ)) - theirs:
-        found += advice(f"{told}; it is this shell's", "`brisk serve` refuses it", "unset it")
-    return found
+    for line in set(wrong_settings(os.environ)) - theirs:
+        findings += advice(f"{line}; it is this shell's", "`brisk serve` refuses it", "unset it")
+    return findings
 
 
 def settings(deployment: Deployment) -> Findings:
-    """Variables that look like settings and are none, and values that no setting has."""
+    """Check for variables that look like settings and are none, and values that no setting has."""
     findings = [
         finding
-        for told in wrong_settings(deployment.environment)
-        for finding in problem(told, "no model can be loaded", "a value that the line names")
+        for line in wrong_settings(deployment.environment)
+        for finding in problem(line, "no model can be loaded", "a value that the line names")
     ]
     findings += [
         finding
-        for told in unknown_variables(deployment.environment)
-        for finding in advice(told, "it sets nothing", "docs/configuration.md has all of them")
+        for line in unknown_variables(deployment.environment)
+        for finding in advice(line, "it sets nothing", "docs/configuration.md has all of them")
     ]
     return findings or good("every BRISK_ variable is a setting")
 
 
 def threads(deployment: Deployment) -> Findings:
-    """Against cores and quota: more threads than cores take turns in the middle of a layer."""
+    """Check threads against cores and quota: more threads than cores alternate in the middle of a
+    layer."""
     cores = len(os.sched_getaffinity(deployment.server or 0))
     text = deployment.environment.get("BRISK_THREADS", "")
     count = int(text) if text.isdecimal() else cores
     if (status := running(deployment)) is not None:
         count = status.threads  # what runs, whatever is set by now
-    found = f"{counted(count, 'thread')} on {counted(cores, 'usable core')}"
-    findings = good(found)
+    state = f"{counted(count, 'thread')} on {counted(cores, 'usable core')}"
+    findings = good(state)
     if text and not text.isdecimal():
         findings = problem(
             f"BRISK_THREADS is '{text}', no whole number",
@@ -82,7 +83,7 @@ def threads(deployment: Deployment) -> Findings:
         )
     elif count > cores:
         cost = "every layer waits for the thread that is not running"
-        findings = problem(found, cost, f"BRISK_THREADS={cores} or less")
+        findings = problem(state, cost, f"BRISK_THREADS={cores} or less")
     quota = _quota_cores(deployment)
     if quota is not None and quota < count:
         findings += advice(
@@ -95,7 +96,8 @@ def threads(deployment: Deployment) -> Findings:
 
 
 def _quota_cores(deployment: Deployment) -> float | None:
-    """Cores' worth of time that the control group, or one above it, may use; None: no limit."""
+    """Return the cores' worth of time that the control group, or one above it, may use; None: no
+    limit."""
     limits = []
     for group in (deployment.cgroup, *deployment.cgroup.parents):
         for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
@@ -109,7 +111,7 @@ def _quota_cores(deployment: Deployment) -> float | None:
 
 
 def spinning(deployment: Deployment) -> Findings:
-    """OpenMP threads that spin while they wait keep a core from whoever has work for it."""
+    """Check for OpenMP threads that spin while they wait, which keep a core from other work."""
     count = deployment.environment.get("GOMP_SPINCOUNT", "0")
     policy = deployment.environment.get("OMP_WAIT_POLICY", "")
     if policy.lower() != "active" and count == "0":
@@ -123,8 +125,10 @@ def spinning(deployment: Deployment) -> Findings:
 
 
 def scheduling_classes(deployment: Deployment) -> Findings:
-    """SCHED_IDLE, under which artefacts are built; a seccomp filter or an old sandbox may refuse
-    it. Tried in a child: there is no way back from it without a privilege.
+    """Check SCHED_IDLE, under which artefacts are built; a seccomp filter or an old sandbox may
+    refuse it.
+
+    A child tries it: there is no way back from it without a privilege.
     """
     child = os.fork()
     if not child:
@@ -144,10 +148,11 @@ def scheduling_classes(deployment: Deployment) -> Findings:
 
 
 def freezing(deployment: Deployment) -> Findings:
-    """Stopping a process by a descriptor of it, as best-effort work is in the middle of a layer.
+    """Check that a process can be stopped by a descriptor of it, like best-effort work in the
+    middle of a layer.
 
-    Kernels before 5.3, and seccomp filters of their time, have no such descriptors. Tried with a
-    child that waits.
+    Kernels before 5.3, and seccomp filters of their time, have no such descriptors. It is tried
+    with a child that waits.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -178,11 +183,11 @@ def freezing(deployment: Deployment) -> Findings:
 
 
 def scheduling_groups(deployment: Deployment) -> Findings:
-    """Whether the server and the runtime are in one of the kernel's scheduling groups.
+    """Check whether the server and the runtime are in one of the kernel's scheduling groups.
 
-    Niceness counts within a group only: the best-effort worker gives way at once to what is in
-    its own group, and competes as an equal with what is in another one. Each control group with a
-    weight of its own is one, and, outside of those, each session where autogroups are on.
+    Niceness counts within a group only: the best-effort worker yields at once to what is in its
+    own group, and competes as an equal with what is in another one. Each control group with a
+    weight of its own is one, and, outside of those, each session if autogroups are on.
     """
     runtime = _runtime(deployment.device)
     if deployment.server is None or runtime is None:
@@ -201,7 +206,7 @@ def scheduling_groups(deployment: Deployment) -> Findings:
 
 
 def _runtime(device: str) -> int | None:
-    """The supervisor, which made the socket; None where none listens."""
+    """Return the supervisor, which made the socket; None: none listens."""
     try:
         with runtime_place(device).connect(CONNECT_TIMEOUT_S) as connection:
             return check_peer(connection)
@@ -210,7 +215,10 @@ def _runtime(device: str) -> int | None:
 
 
 def scheduling_group(process: int, processes: Path = Path("/proc")) -> str:
-    """In words; equal for two processes of one group. OSError where it has ended."""
+    """Return the name of the process's group, equal for two processes of one group.
+
+    Raises OSError if it has ended.
+    """
     for line in (processes / str(process) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "cpu" in controllers.split(",") and path != "/":
@@ -226,21 +234,22 @@ def scheduling_group(process: int, processes: Path = Path("/proc")) -> str:
 
 
 def shared_memory(deployment: Deployment) -> Findings:
-    """/dev/shm: Triton's stubs keep their queues and the tensors in flight there, 1 MiB each at
-    least. Brisk's own tensors lie in memfds, which no limit of /dev/shm touches. Docker gives
-    64 MB.
+    """Check /dev/shm, where Triton's stubs keep their queues and the tensors in flight, 1 MiB each
+    at least.
+
+    Brisk's own tensors are in memfds, which no limit of /dev/shm touches. Docker gives 64 MB.
     """
     try:
         status = os.statvfs(deployment.shared_memory)
     except OSError as error:
         return unknown(f"{deployment.shared_memory}: {error}")
     size, free = status.f_frsize * status.f_blocks, status.f_frsize * status.f_bavail
-    found = f"{size / 2**20:.0f} MiB, {free / 2**20:.0f} MiB of them free"
+    state = f"{size / 2**20:.0f} MiB, {free / 2**20:.0f} MiB of them free"
     if free >= WANTED_MEMORY_BYTES:
-        return good(found)
-    told = problem if free < NEEDED_MEMORY_BYTES else advice
-    return told(
-        found,
+        return good(state)
+    report = problem if free < NEEDED_MEMORY_BYTES else advice
+    return report(
+        state,
         "loads fail or stubs die of SIGBUS when it is full: each model instance takes 1 MiB, "
         "each request in flight as much as its tensors",
         "start the container with --shm-size=1g (Kubernetes: an emptyDir of medium Memory at "
@@ -249,11 +258,11 @@ def shared_memory(deployment: Deployment) -> Findings:
 
 
 def left_regions(deployment: Deployment) -> Findings:
-    """Regions of Triton's stubs in /dev/shm that no process uses any more.
+    """Check for regions of Triton's stubs in /dev/shm that no process uses any more.
 
     They stay when a server and its stubs are killed at once. `brisk serve` removes those of its
-    own servers at its next start, where it can prove whose they are: in a container started anew
-    with the same /dev/shm it cannot, and other ways to start a server remove none.
+    own servers at its next start, if it can prove whose they are: in a container restarted with
+    the same /dev/shm it cannot, and other ways to start a server remove none.
     """
     try:
         regions = left(deployment.shared_memory)
@@ -275,7 +284,8 @@ def left_regions(deployment: Deployment) -> Findings:
 
 
 def open_files(deployment: Deployment) -> Findings:
-    """Every model instance takes a connection and some shared memories of the runtime."""
+    """Check the limit of open files: every model instance takes a connection and some shared
+    memories of the runtime."""
     process = "self" if deployment.server is None else str(deployment.server)
     limits = Path(f"/proc/{process}/limits").read_text().splitlines()
     hard = next(line for line in limits if line.startswith("Max open files")).split()[4]

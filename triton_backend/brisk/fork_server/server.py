@@ -34,7 +34,7 @@ Become: TypeAlias = "Callable[[list[bytes], int], None]"
 
 ARGUMENTS_VARIABLE = b"_BRISK_STUB_ARGUMENTS"
 SEPARATOR = b"\x1f"
-"""How ``source/preload.cpp`` is told a new stub's command line."""
+"""The form in which ``source/preload.cpp`` gets a new stub's command line."""
 
 _NUMBER = struct.Struct("=i")
 _PEER = struct.Struct("3i")
@@ -42,10 +42,10 @@ _MESSAGE_BYTES = 64 * 1024
 _TIMEOUT_S = 10.0
 
 IDLE_S = 0.02
-"""Without a launcher for so long, the next one is not at the door."""
+"""The time without a launcher after which the next one is not expected soon."""
 
 STUBS_END_S = 5.0
-"""Behind tritonserver's end; then they are killed."""
+"""The time after tritonserver's end after which stubs are killed."""
 
 _PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """Signals that a terminal or an init sends to all processes: the server ends with tritonserver."""
@@ -54,7 +54,7 @@ _GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class _Stub(NamedTuple):
-    """A child that lives. ``ended`` is its process descriptor."""
+    """A child that lives; ``ended`` is its process descriptor."""
 
     pid: int
     ended: int
@@ -65,7 +65,7 @@ class ForkServer:
     """Forks stubs for the launchers of one tritonserver. Single-threaded, as forking demands."""
 
     def __init__(self, listener: socket.socket, server: int) -> None:
-        """``server`` is tritonserver's process number. Raises OSError where it is gone."""
+        """``server`` is tritonserver's process number. Raises OSError if it is gone."""
         self._listener = listener
         self._server_ended = os.pidfd_open(server)
         self._stubs: dict[int, _Stub] = {}
@@ -75,9 +75,9 @@ class ForkServer:
         self._poll.register(self._server_ended, select.POLLIN)
 
     def serve(self, become: Become, when_idle: Callable[[], None] = lambda: None) -> bool:
-        """True in a new stub, after ``become``; False when tritonserver has ended.
+        """Return True in a new stub, after ``become``, and False when tritonserver has ended.
 
-        ``when_idle``: called once, as soon as no launcher waits. Raises what it does.
+        ``when_idle``: called once, as soon as no launcher waits. Raises what it raises.
         """
         for number in _PASSED_ON:
             if signal.signal(number, signal.SIG_IGN) is signal.SIG_IGN:
@@ -103,7 +103,7 @@ class ForkServer:
                     self._attend(self._stubs[descriptor], descriptor)
 
     def _take_in(self, become: Become) -> bool:
-        """A launcher has come: fork. True in the child."""
+        """Fork for a launcher that has come. Return True in the child."""
         launcher, _ = self._listener.accept()
         pid, uid, _ = _PEER.unpack(
             launcher.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -128,7 +128,7 @@ class ForkServer:
         return False
 
     def _attend(self, stub: _Stub, descriptor: int) -> None:
-        """A stub has ended, or its launcher has, and with it the stub's right to live."""
+        """Finish a stub that has ended, or whose launcher has ended, which ends the stub."""
         if descriptor != stub.ended:
             os.kill(stub.pid, signal.SIGKILL)
         _, status = os.waitpid(stub.pid, 0)
@@ -141,8 +141,11 @@ class ForkServer:
         stub.launcher.close()
 
     def _outlive_stubs(self) -> None:
-        """tritonserver has ended. A stub sees that by itself, unless it is stuck: one whose model
-        was being loaded waited for a lock of the server's for ever, and ignored SIGTERM."""
+        """End the stubs after tritonserver has ended.
+
+        A stub notices that by itself, unless it is stuck: one whose model was being loaded waited
+        for a lock of the server's for ever, and ignored SIGTERM.
+        """
         self._poll.unregister(self._server_ended)
         self._poll.unregister(self._listener)
         until_s = time.monotonic() + STUBS_END_S
@@ -158,7 +161,7 @@ class ForkServer:
             self._attend(stub, stub.ended)
 
     def _leave(self) -> None:
-        """In a child: let go of what is the server's."""
+        """Close in a child what is the server's."""
         for number in _PASSED_ON:
             if number not in self._ignored:
                 signal.signal(number, signal.SIG_DFL)
@@ -170,7 +173,7 @@ class ForkServer:
 
 
 def _introduce(connection: socket.socket, launcher: int, become: Become) -> None:
-    """In a child: be the stub that the launcher asks for, or end."""
+    """Be the stub that the launcher asks for, in a child, or end."""
     connection.settimeout(_TIMEOUT_S)
     try:
         arguments = connection.recv(_MESSAGE_BYTES).split(b"\0")

@@ -1,8 +1,8 @@
-"""Starting the fork server: by the first stub of a tritonserver, which finds none.
+"""The start of the fork server, by the first stub of a tritonserver, which finds none.
 
-Its launcher has made the socket that other launchers ask at, so those wait for the fork server
+Its launcher has made the socket at which other launchers ask, so those wait for the fork server
 from then on. It is started as soon as one waits: one start of Python and one import of numpy for
-all of them, and memory that they share. While nobody waits, it comes after the first model, whose
+all of them, and memory that they share. While nobody waits, it starts after the first model, whose
 load and first answers it would slow down.
 """
 
@@ -30,30 +30,32 @@ _ISOLATED_VARIABLE = "_BRISK_STUB_ISOLATED"
 """Read by ``source/preload.cpp``."""
 
 PRELOAD = "brisk_stub_preload.so"
-"""In a backend's folder: what makes a stub a fork server."""
+"""The file in a backend's folder that makes a stub a fork server."""
 
 SERVER_PRELOAD = "brisk_server_preload.so"
-"""Beside it: what tritonserver itself loads (``brisk.triton.server_preload``)."""
+"""The file beside it that tritonserver itself loads (``brisk.triton.server_preload``)."""
 
 _OWN_VARIABLE = "_BRISK_STUB"
-"""Set by the launcher in a stub that is not forked: ``source/server.cpp`` knows it by that."""
+"""Set by the launcher in a stub that is not forked, by which ``source/server.cpp`` recognises
+it."""
 
 _UTF8_VARIABLE = "_BRISK_STUB_UTF8"
-"""Set by the launcher where it sets LD_PRELOAD for a stub of its own: what that was before."""
+"""Set by the launcher if it sets LD_PRELOAD for a stub of its own: the value before that."""
 
 QUIET_S = 1.0
-"""From a stub's being ready to the fork server's start, where no other launcher waits for it."""
+"""The time from a stub's being ready to the fork server's start, if no other launcher waits for
+it."""
 
 _NAME = "brisk: forks stubs"
 _ROOM = " " * 8192
-"""In the fork server's command line, for those of its stubs."""
+"""Space in the fork server's command line for those of its stubs."""
 
 _stub_is_ready: int | None = None
 """An eventfd; None in a stub that starts no fork server."""
 
 
 class ForkSettings(NamedTuple):
-    """What a fork server is told. ``flags`` are Python's in a stub of Triton's making."""
+    """The settings of a fork server; ``flags`` are Python's in a stub of Triton's making."""
 
     backend: str
     server: int
@@ -63,26 +65,26 @@ class ForkSettings(NamedTuple):
 
 
 def take_settings() -> ForkSettings:
-    """Those of this process, a fork server, whose children shall find nothing of them."""
+    """Return the settings of this process, a fork server; its children do not inherit them."""
     os.environ.pop(SOCKET_VARIABLE, None)
     os.environ.pop(LISTENER_VARIABLE, None)
     return ForkSettings(**json.loads(os.environ.pop(SETTINGS_VARIABLE)))
 
 
 def take_listener(descriptor: int) -> socket.socket:
-    """The socket that this process has inherited, which its own children shall not."""
+    """Return the socket that this process has inherited; its own children do not inherit it."""
     listener = socket.socket(fileno=descriptor)
     listener.set_inheritable(False)
     return listener
 
 
 def attend_launchers(arguments: list[bytes], niceness: int) -> None:
-    """Start the fork server when another launcher waits for it, or behind this stub's first
-    answers (``start_when_quiet``), where this stub came by the launcher and found none. Does not
-    wait; further calls do nothing.
+    """Start the fork server when another launcher waits for it, or after this stub's first answers
+    (``start_when_quiet``), if this stub came by the launcher and found none.
 
-    ``arguments``: this stub's command line. A fork server's children are as Triton meant this
-    process to be: its environment when it began, its working directory, ``niceness``.
+    Does not wait; further calls do nothing. ``arguments``: this stub's command line. A fork
+    server's children are as Triton meant this process to be: its environment when it began, its
+    working directory, ``niceness``.
     """
     global _stub_is_ready
     os.environ.pop(SOCKET_VARIABLE, None)
@@ -96,7 +98,7 @@ def attend_launchers(arguments: list[bytes], niceness: int) -> None:
 
 
 def start_when_quiet() -> None:
-    """This stub's model is ready."""
+    """Take note that this stub's model is ready."""
     if _stub_is_ready is not None:
         os.eventfd_write(_stub_is_ready, 1)
 
@@ -104,7 +106,8 @@ def start_when_quiet() -> None:
 def _attend(
     listener: socket.socket, stub_is_ready: int, arguments: list[bytes], niceness: int
 ) -> None:
-    """Launchers that wait in vain become stubs of their own, as the socket has gone then."""
+    """Start the fork server in time. Launchers that wait in vain become stubs of their own, since
+    the socket has gone then."""
     with listener:
         poll = select.poll()
         poll.register(listener, select.POLLIN)
@@ -119,7 +122,10 @@ def _attend(
 
 
 def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> None:
-    """Raises OSError, also where the kernel has no process descriptors (before Linux 5.3)."""
+    """Start the fork server.
+
+    Raises OSError, also if the kernel has no process descriptors (before Linux 5.3).
+    """
     import subprocess  # one stub of many needs it
 
     os.close(os.pidfd_open(os.getpid()))
@@ -147,11 +153,10 @@ def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> No
 
 
 def check_preload(preload: Path) -> None:
-    """That the file, which Triton's processes will load, is whole and nobody else can have written
-    it.
+    """Check that the file, which Triton's processes will load, is whole and nobody else can have
+    written it.
 
-    The folder is not looked at: Triton starts the launcher that lies beside the file. Raises
-    OSError.
+    The folder is not checked: Triton starts the launcher that is beside the file. Raises OSError.
     """
     from brisk.ownership import open_own
 
@@ -162,12 +167,14 @@ def check_preload(preload: Path) -> None:
 
 
 def say_not_forked(reason: str) -> None:
-    """To the server's log: a stub's own way there is not open in a fork server."""
+    """Write the reason to the server's log: a stub's own way there is not open in a fork
+    server."""
     print(f"brisk: stubs are not forked: {reason}", file=sys.stderr)
 
 
 def _environment() -> dict[str, str]:
-    """This stub's when it began, without what the launcher has added for this stub alone."""
+    """Return this stub's environment when it began, without what the launcher has added for this
+    stub alone."""
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry]
     environment = {name: value for name, _, value in pairs}
@@ -178,13 +185,13 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-# Files that tell whether they are as they were made.
+# Files that show whether they are as they were made.
 
 _SEAL_BYTES = 32
 
 
 def has_seal(data: bytes) -> bool:
-    """Whether it ends with the digest of all before, as ``add_seal`` leaves it."""
+    """Whether ``data`` ends with the digest of all before, which ``add_seal`` appends."""
     return _digest(data[:-_SEAL_BYTES]) == data[-_SEAL_BYTES:]
 
 

@@ -1,8 +1,8 @@
 """A session's run for inputs of some shapes, captured, on memory that stays.
 
-ONNX Runtime computes on a stream of ours and is told where inputs lie and answers go; the third
-run is captured. What comes behind is launches of graphs, which know nothing of ONNX Runtime: as a
-whole, or in chunks of at most ``CHUNK_US``, between which other work goes first (REEF, section 4).
+ONNX Runtime computes on a stream of ours, with inputs and answers where we say; the third run is
+captured. From then on graphs are launched, without ONNX Runtime: as a whole, or in chunks of at
+most ``CHUNK_US``, between which other work goes first (REEF, section 4).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from brisk.gpu.graphs import Executable, Graph, capturing, chunks
 CHUNK_US = 50.0
 
 MOST_TIMED = 64
-"""Pieces that a graph is timed in."""
+"""The most pieces in which a graph is timed."""
 
 PASSES = 3
 
 _DEVICE = "cuda"
 
 _ASYNCHRONOUS = "disable_synchronize_execution_providers"
-"""Of a run: it returns when all is issued."""
+"""The option of a run that makes it return when all is issued."""
 
 _NAMES = {"float": "float32", "double": "float64"}
-"""numpy's, where ONNX Runtime has others."""
+"""numpy's names of types, where ONNX Runtime has others."""
 
 
 class NotCapturedError(Exception):
-    """The run cannot be captured; the message says why. It can be run as ever."""
+    """The run cannot be captured; the message says why. It can be run without."""
 
 
 class Staged:
-    """A tensor's memory on the device, and the process's that it is copied from or to."""
+    """A tensor's memory on the device, and the process's memory that it is copied from or to."""
 
     def __init__(self, context: Context, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """Raises CudaError where there is no memory."""
+        """Raises CudaError if there is no memory."""
         count = int(np.prod(shape, dtype=np.int64))
         self.size = count * dtype.itemsize
         self.memory: DeviceMemory = context.allocate(self.size)
@@ -55,7 +55,7 @@ class Staged:
             raise
         held = (ctypes.c_uint8 * self.size).from_address(self._pinned.handle)
         self.array = np.frombuffer(memoryview(held), dtype).reshape(tuple(shape))
-        """Of the process; valid until ``close``."""
+        """The process's memory; valid until ``close``."""
 
     def close(self) -> None:
         self.memory.close()
@@ -69,7 +69,7 @@ class Staged:
 
 
 class Capture:
-    """``whole``: one launch. ``parts``: the same in chunks. ``run_us``: what it takes.
+    """A captured run, as one launch (``whole``) and in chunks (``parts``), which takes ``run_us``.
 
     All of it is on memory of its own, so it can be run by one at a time.
     """
@@ -84,11 +84,11 @@ class Capture:
     ) -> None:
         """``session``: ONNX Runtime's, on ``stream``. ``inputs``: with which it is tried.
 
-        Raises NotCapturedError, and CudaError where the device is lost.
+        Raises NotCapturedError, and CudaError if the device is lost.
         """
         self._context, self._stream = context, stream
         self._binding = session.io_binding()
-        self._made = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         self.inputs: dict[str, Staged] = {}
         self.outputs: dict[str, Staged] = {}
         self.parts: list[Executable] = []
@@ -102,9 +102,9 @@ class Capture:
             with _refusals():
                 self._bind(session, inputs)
                 expected = self._answers(self._run)
-                with capturing(context.driver, stream) as found:
+                with capturing(context.driver, stream) as graphs:
                     self._run()
-                with contextlib.closing(found[0]) as graph:
+                with contextlib.closing(graphs[0]) as graph:
                     self.nodes = graph.kinds()
                     self._make(graph)
                 self._verify(inputs, expected)
@@ -113,12 +113,12 @@ class Capture:
             raise
 
     def close(self) -> None:
-        """Nothing of it may run any more."""
-        self._made.close()
+        """Free it. Precondition: nothing of it runs any more."""
+        self._resources.close()
 
-    def _keep(self, made: Any) -> Any:
-        self._made.callback(made.close)
-        return made
+    def _keep(self, resource: Any) -> Any:
+        self._resources.callback(resource.close)
+        return resource
 
     # --- memory ------------------------------------------------------------------------------
 
@@ -150,18 +150,19 @@ class Capture:
         bind(name, _DEVICE, ordinal, array.dtype, array.shape, staged.memory.handle)
 
     def write(self, inputs: Mapping[str, np.ndarray], stream: Stream) -> None:
-        """Bring the inputs to the device. What was written before must have got there."""
+        """Copy the inputs to the device. Precondition: the copies of those before are complete."""
         for name, staged in self.inputs.items():
             np.copyto(staged.array, inputs[name])
             staged.to_device(stream)
 
     def read(self, names: Sequence[str], stream: Stream) -> None:
-        """Bring answers to the process's memory; they are there when the stream is done."""
+        """Copy answers to the process's memory; they are there when the stream is done."""
         for name in names:
             self.outputs[name].to_host(stream)
 
     def _answers(self, run: Callable[[], object]) -> dict[str, bytes]:
-        """Bits of what a run leaves; what none has written has other ones."""
+        """Return the bits of what a run leaves; outputs that no run has written have other
+        ones."""
         for staged in self.outputs.values():
             staged.array.view(np.uint8).fill(0xFF)
             staged.to_device(self._stream)
@@ -189,20 +190,23 @@ class Capture:
             part.upload(self._stream)
 
     def _own_sources(self, graph: Graph) -> dict[int, int]:
-        """What copies read of the process's memory, which is used again, kept on the device."""
-        found = {}
+        """Copy to the device what copies read of the process's memory, which is used again.
+
+        Return addresses on the device by nodes' numbers.
+        """
+        addresses = {}
         for index, copy in graph.host_copies().items():
             if (copy.height, copy.depth) > (1, 1) or copy.source.x_bytes or copy.source.y:
                 raise NotCapturedError("a copy from the host's memory has several dimensions")
             memory = self._keep(self._context.allocate(copy.width_bytes))
             address = copy.source.host or copy.source.device
             self._stream.to_device(memory, address, copy.width_bytes)
-            found[index] = memory.handle
+            addresses[index] = memory.handle
         self._stream.synchronise()
-        return found
+        return addresses
 
     def _timed(self, part: Executable) -> float:
-        """µs on the device."""
+        """Return the time of ``part`` on the device, in µs."""
         with (
             contextlib.closing(self._context.event()) as first,
             contextlib.closing(self._context.event()) as last,
@@ -214,19 +218,21 @@ class Capture:
             return last.ms_since(first) * 1e3
 
     def _cut(self, graph: Graph, sources: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Where: pieces are timed in the order in which they run, since a kernel may wait for
-        what another one has written; less what a launch takes, so that all add up to the whole.
+        """Return the spans of the chunks' nodes.
+
+        Pieces are timed in the order in which they run, since a kernel may wait for what another
+        one has written; less what a launch takes, so that all add up to the whole.
         """
         count = len(graph.nodes)
         step = max(1, -(-count // MOST_TIMED))
         spans = [(first, min(first + step, count)) for first in range(0, count, step)]
-        with contextlib.ExitStack() as made:
+        with contextlib.ExitStack() as resources:
             pieces = [graph.executable(*span, sources) for span in spans]
             events = [self._context.event() for _ in range(len(spans) + 1)]
             for piece in pieces:
-                made.callback(piece.close)
+                resources.callback(piece.close)
             for event in events:
-                made.callback(event.close)
+                resources.callback(event.close)
             for piece in pieces:
                 piece.upload(self._stream)
             passes = []
@@ -239,13 +245,14 @@ class Capture:
                 passes.append(list(_gaps_us(events)))
         times = [statistics.median(column) for column in zip(*passes, strict=True)]
         launch_us = max((sum(times) - self.run_us) / len(times), 0.0)
-        found = chunks([max(each - launch_us, 0.1) for each in times], CHUNK_US)
-        return [(spans[first][0], spans[end - 1][1]) for first, end in found]
+        runs = chunks([max(each - launch_us, 0.1) for each in times], CHUNK_US)
+        return [(spans[first][0], spans[end - 1][1]) for first, end in runs]
 
     # --- whether it is right -----------------------------------------------------------------
 
     def _verify(self, inputs: Mapping[str, np.ndarray], expected: Mapping[str, bytes]) -> None:
-        """Whole and in chunks, for these inputs and for others, it answers as the session does.
+        """Check that it answers like the session, whole and in chunks, for these inputs and for
+        others.
 
         A session whose own answers change is not compared. Raises NotCapturedError.
         """
@@ -254,21 +261,20 @@ class Capture:
             for part in self.parts:
                 part.launch(self._stream)
 
-        for given, wanted in ((inputs, expected), (_others(inputs), None)):
-            self.write(given, self._stream)
-            wanted = wanted or self._answers(self._run)
-            if self._answers(self._run) != wanted:
+        for values, reference in ((inputs, expected), (_others(inputs), None)):
+            self.write(values, self._stream)
+            reference = reference or self._answers(self._run)
+            if self._answers(self._run) != reference:
                 return
             for run in (lambda: self.whole.launch(self._stream), launch_parts):
-                if self._answers(run) != wanted:
+                if self._answers(run) != reference:
                     raise NotCapturedError("captured, it answers otherwise than its session")
 
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """What ONNX Runtime or the driver says to a run that cannot be captured, or not like this, is
-    a NotCapturedError; of a device that is lost it is not.
-    """
+    """Turn what ONNX Runtime or the driver says to a run that cannot be captured into a
+    NotCapturedError; the loss of a device stays an error."""
     try:
         yield
     except CudaError as error:
@@ -286,7 +292,8 @@ def _gaps_us(events: Sequence[Event]) -> Iterator[float]:
 
 
 def _others(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Other inputs of the same shapes; integers stay, since they may be indices or lengths."""
+    """Return other inputs of the same shapes; integers stay, since they may be indices or
+    lengths."""
     return {
         name: value if value.dtype.kind in "biu" else (value[::-1] if value.ndim else value) * 0.5
         for name, value in inputs.items()
@@ -294,10 +301,11 @@ def _others(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _dtype_of(name: str) -> np.dtype[Any] | None:
-    """Of ONNX Runtime's name, such as tensor(float); None where numpy has none of its own."""
+    """Return the type of ONNX Runtime's name, such as tensor(float); None: numpy has none of its
+    own."""
     inner = name.removeprefix("tensor(").removesuffix(")")
     try:
-        found = np.dtype(_NAMES.get(inner, inner))
+        dtype = np.dtype(_NAMES.get(inner, inner))
     except TypeError:
         return None
-    return found if found.kind in "biufc" else None
+    return dtype if dtype.kind in "biufc" else None

@@ -1,6 +1,6 @@
 """A device as the worker uses it: streams by urgency, and a lane that calls ONNX Runtime.
 
-The worker's main thread launches what is captured and looks whether it is done, both of which
+The worker's main thread launches captured runs and checks whether they are done, both of which
 return at once. All that takes long or waits (runs of sessions, capturing, freeing) is the lane's:
 one thread, since ONNX Runtime keeps handles of CUDA's libraries for each thread that runs.
 """
@@ -33,7 +33,7 @@ class LaneWork:
         return self._ended.wait(timeout_s)
 
     def result(self) -> Any:
-        """Waits. Raises what the work raised."""
+        """Return the result of the work, waiting for it. Raises what the work raised."""
         self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -50,7 +50,8 @@ class LaneWork:
 
 
 class Device:
-    """``streams``: real-time, normal and best-effort work's, the most urgent first."""
+    """A device with the streams of real-time, normal and best-effort work, the most urgent
+    first."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -63,11 +64,13 @@ class Device:
         threading.Thread(target=self._serve, name="brisk-gpu", daemon=True).start()
 
     def borrow(self) -> Stream:
-        """For a session, on which nobody else issues; with the urgency of best-effort work."""
+        """Return a stream for a session, on which nobody else issues; with the urgency of
+        best-effort work."""
         return self._spare.pop() if self._spare else self.context.stream()
 
     def give_back(self, stream: Stream) -> None:
-        """It stays a valid one: a session that is gone may still name it."""
+        """Return a stream to the spare ones. It stays valid: a session that is gone may still name
+        it."""
         self._spare.append(stream)
 
     @property
@@ -76,7 +79,7 @@ class Device:
 
     @property
     def stream(self) -> Stream:
-        """Where the main thread issues now."""
+        """The stream on which the main thread issues now."""
         return self._issuing or self.streams[1]
 
     @property
@@ -85,7 +88,7 @@ class Device:
 
     @contextmanager
     def issuing(self, stream: Stream) -> Iterator[None]:
-        """While entered, ``stream`` is this one."""
+        """Make ``stream`` this one while entered."""
         before, self._issuing = self._issuing, stream
         try:
             yield
@@ -93,7 +96,7 @@ class Device:
             self._issuing = before
 
     def perform(self, work: Callable[[], Any]) -> LaneWork:
-        """Have the lane do it, behind what it was given before."""
+        """Have the lane do ``work`` behind what it was given before."""
         ticket = LaneWork(work)
         self._work.put(ticket)
         return ticket

@@ -2,8 +2,8 @@
 
 ONNX Runtime computes on a stream that is made here; what is waited for, how far ahead work is
 issued and what is launched next is decided here, too. So the driver is called without a library
-between (``libcuda.so.1`` by ctypes, which lets go of the interpreter's lock for each call), and
-each call's result is looked at.
+between (``libcuda.so.1`` by ctypes, which releases the interpreter's lock for each call), and each
+call's result is checked.
 
 All of it is usable from any thread in which the context is current (``Context.enter``).
 """
@@ -23,12 +23,12 @@ LIBRARY = "libcuda.so.1"
 NOT_READY = 600
 
 _STICKY = frozenset({214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
-"""Errors behind which each further call of the process fails: of the memory, of a kernel that read
+"""Errors after which each further call of the process fails: of the memory, of a kernel that read
 what it may not, trapped or did not end. (700 to 719 holds others: 712, memory that is registered
 already, harms nothing.)"""
 
 _NON_BLOCKING = 1
-"""Of a stream: it does not wait for the default one, which others use."""
+"""The flag of a stream that does not wait for the default one, which others use."""
 
 _ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76}
 
@@ -102,15 +102,14 @@ _SIGNATURES: Mapping[str, Sequence[type]] = {
     "cuGreenCtxDestroy": (_POINTER,),
     "cuGreenCtxStreamCreate": (_POINTER, _POINTER, c_uint, c_int),
 }
-"""Arguments of each function that is called; all answer with a CUresult. The driver's own names,
-whose suffix is the version that these arguments belong to."""
+"""The arguments of each function that is called; all return a CUresult. The names are the driver's
+own, whose suffix is the version that these arguments belong to."""
 
 
 class CudaError(InternalError):
-    """A call of the driver failed.
+    """A call of the driver failed, with the CUresult ``number``.
 
-    ``number``: its CUresult. ``is_sticky``: nothing of this process can use the device any more,
-    so the process has to end.
+    ``is_sticky``: nothing of this process can use the device any more, so the process has to end.
     """
 
     def __init__(self, function: str, number: int, name: str) -> None:
@@ -123,7 +122,8 @@ class Driver:
     """The driver's functions, by name."""
 
     def __init__(self, library: str = LIBRARY) -> None:
-        """Raises UnavailableError where there is no driver, or no device that it drives."""
+        """Load the driver. Raises UnavailableError if there is no driver, or no device that it
+        drives."""
         try:
             self._library = ctypes.CDLL(library)
         except OSError as error:
@@ -137,33 +137,34 @@ class Driver:
             raise UnavailableError(f"NVIDIA's driver is here, but no device: {error}") from error
 
     def call(self, function: str, *arguments: object) -> None:
-        """Raises CudaError where the result is not success."""
+        """Call a function. Raises CudaError if the result is not success."""
         number = self._result(function, *arguments)
         if number:
             raise CudaError(function, number, self._name_of(number))
 
     def is_done(self, function: str, handle: int) -> bool:
-        """What ``cuStreamQuery`` and ``cuEventQuery`` tell; never waits. Raises CudaError."""
+        """Return what ``cuStreamQuery`` and ``cuEventQuery`` report; never waits. Raises
+        CudaError."""
         number = self._result(function, handle)
         if number not in (0, NOT_READY):
             raise CudaError(function, number, self._name_of(number))
         return number == 0
 
     def handle(self, function: str, *arguments: object) -> int:
-        """What a function makes, whose first argument says where to write the handle."""
-        made = c_void_p()
-        self.call(function, ctypes.byref(made), *arguments)
-        return made.value or 0
+        """Return the handle that a function writes to its first argument."""
+        handle = c_void_p()
+        self.call(function, ctypes.byref(handle), *arguments)
+        return handle.value or 0
 
     def number(self, function: str, *arguments: object) -> int:
-        """The same, of a function that writes an ``int``."""
-        found = c_int()
-        self.call(function, ctypes.byref(found), *arguments)
-        return found.value
+        """Return the ``int`` that a function writes to its first argument."""
+        value = c_int()
+        self.call(function, ctypes.byref(value), *arguments)
+        return value.value
 
     @property
     def version(self) -> tuple[int, int]:
-        """Of CUDA, the newest that the driver can run, such as (13, 0)."""
+        """The newest version of CUDA that the driver can run, such as (13, 0)."""
         number = self.number("cuDriverGetVersion")
         return number // 1000, number % 1000 // 10
 
@@ -189,22 +190,25 @@ class Driver:
 
 
 class Facts(NamedTuple):
-    """Of a device. ``capability``: of its kernels, such as (9, 0)."""
+    """Properties of a device."""
 
     name: str
     capability: tuple[int, int]
+    """The version of its kernels, such as (9, 0)."""
     multiprocessors: int
     memory_bytes: int
     priorities: tuple[int, int]
-    """Of streams: the least and the most urgent; a smaller number is more urgent."""
+    """The least and the most urgent priority of streams; a smaller number is more urgent."""
 
 
 class Context:
     """The primary context of a device, which all libraries of the process use."""
 
     def __init__(self, driver: Driver, ordinal: int = 0) -> None:
-        """Made where it is not there yet, which takes a tenth of a second and more, and current in
-        the calling thread. Raises CudaError; UnavailableError where there is no such device.
+        """Make the context current in the calling thread; the first use of a device takes a tenth
+        of a second and more.
+
+        Raises CudaError; UnavailableError if there is no such device.
         """
         if not 0 <= ordinal < driver.devices:
             raise UnavailableError(
@@ -216,7 +220,7 @@ class Context:
         self.enter()
 
     def close(self) -> None:
-        """What was made in it must be closed before."""
+        """Release it. Precondition: what was made in it is closed."""
         if self._handle:
             self._handle = 0
             self.driver.call("cuDevicePrimaryCtxRelease_v2", self.device)
@@ -229,22 +233,22 @@ class Context:
     def facts(self) -> Facts:
         name = ctypes.create_string_buffer(256)
         self.driver.call("cuDeviceGetName", name, len(name), self.device)
-        found = {
+        attributes = {
             each: self.driver.number("cuDeviceGetAttribute", number, self.device)
             for each, number in _ATTRIBUTES.items()
         }
         least, most = c_int(), c_int()
         self.driver.call("cuCtxGetStreamPriorityRange", ctypes.byref(least), ctypes.byref(most))
         return Facts(
-            name.value.decode(),
-            (found["major"], found["minor"]),
-            found["multiprocessors"],
-            self.memory()[1],
-            (least.value, most.value),
+            name=name.value.decode(),
+            capability=(attributes["major"], attributes["minor"]),
+            multiprocessors=attributes["multiprocessors"],
+            memory_bytes=self.memory()[1],
+            priorities=(least.value, most.value),
         )
 
     def memory(self) -> tuple[int, int]:
-        """Free and in all, of the device, bytes."""
+        """Return the device's free bytes, and all of its bytes."""
         free, total = c_size_t(), c_size_t()
         self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
@@ -254,24 +258,29 @@ class Context:
         self.driver.call("cuCtxSynchronize")
 
     def stream(self, priority: int = 0) -> Stream:
-        """``priority``: see ``Facts.priorities``; what is out of range counts as its end."""
-        made = self.driver.handle("cuStreamCreateWithPriority", _NON_BLOCKING, priority)
-        return Stream(self.driver, made)
+        """Return a new stream.
+
+        ``priority``: see ``Facts.priorities``; what is out of range counts as its end.
+        """
+        handle = self.driver.handle("cuStreamCreateWithPriority", _NON_BLOCKING, priority)
+        return Stream(self.driver, handle)
 
     def event(self) -> Event:
         return Event(self.driver, self.driver.handle("cuEventCreate", 0))
 
     def allocate(self, size_bytes: int) -> DeviceMemory:
-        """Raises CudaError (2, out of memory) where there is no room."""
+        """Allocate memory of the device. Raises CudaError (2, out of memory) if there is not
+        enough."""
         return DeviceMemory(self.driver, self.driver.handle("cuMemAlloc_v2", size_bytes))
 
     def pinned(self, size_bytes: int) -> HostMemory:
-        """Memory of the process that the device reads and writes by itself, at full speed."""
+        """Allocate memory of the process that the device reads and writes by itself, at full
+        speed."""
         return HostMemory(self.driver, self.driver.handle("cuMemHostAlloc", size_bytes, 0))
 
     @contextlib.contextmanager
     def registered(self, address: int, size_bytes: int) -> Iterator[None]:
-        """While entered, the device reads and writes these pages of the process by itself."""
+        """Let the device read and write these pages of the process by itself while entered."""
         self.driver.call("cuMemHostRegister_v2", address, size_bytes, 0)
         try:
             yield
@@ -279,13 +288,13 @@ class Context:
             self.driver.call("cuMemHostUnregister", address)
 
     def module(self, image: bytes) -> Module:
-        """``image``: PTX, or machine code for the device."""
+        """Load kernels. ``image``: PTX, or machine code for the device."""
         text = ctypes.create_string_buffer(image)
         return Module(self.driver, self.driver.handle("cuModuleLoadData", text))
 
 
-class _Made:
-    """Something of a context that has to be given back, once."""
+class _Resource:
+    """A resource of a context that has to be given back, once."""
 
     _DESTROY = ""
 
@@ -305,7 +314,7 @@ class _Made:
         self.close()
 
 
-class Stream(_Made):
+class Stream(_Resource):
     """Work that is done in the order in which it is issued."""
 
     _DESTROY = "cuStreamDestroy_v2"
@@ -317,21 +326,23 @@ class Stream(_Made):
         return self.driver.is_done("cuStreamQuery", self.handle)
 
     def wait_for(self, event: Event) -> None:
-        """What is issued from now on begins when the event is behind; returns at once."""
+        """Let what is issued from now on begin when the event is passed; returns at once."""
         self.driver.call("cuStreamWaitEvent", self.handle, event.handle, 0)
 
     def to_device(self, memory: DeviceMemory, address: int, size_bytes: int) -> None:
-        """Returns when the bytes at ``address`` are read if they are not registered, else at
-        once: they must stay as they are until then.
+        """Copy bytes at ``address`` to the device.
+
+        Returns when they are read if they are not registered, else at once: they must stay as they
+        are until then.
         """
         self.driver.call("cuMemcpyHtoDAsync_v2", memory.handle, address, size_bytes, self.handle)
 
     def to_host(self, address: int, memory: DeviceMemory, size_bytes: int) -> None:
-        """As ``to_device``, the other way."""
+        """Copy bytes to ``address``, like ``to_device``."""
         self.driver.call("cuMemcpyDtoHAsync_v2", address, memory.handle, size_bytes, self.handle)
 
 
-class Event(_Made):
+class Event(_Resource):
     """A point in a stream, and when it was passed."""
 
     _DESTROY = "cuEventDestroy_v2"
@@ -346,25 +357,25 @@ class Event(_Made):
         self.driver.call("cuEventSynchronize", self.handle)
 
     def ms_since(self, before: Event) -> float:
-        """Milliseconds on the device between two events that both are behind."""
-        found = c_float()
-        self.driver.call("cuEventElapsedTime", ctypes.byref(found), before.handle, self.handle)
-        return found.value
+        """Return the milliseconds on the device between two events that were both passed."""
+        elapsed = c_float()
+        self.driver.call("cuEventElapsedTime", ctypes.byref(elapsed), before.handle, self.handle)
+        return elapsed.value
 
 
-class DeviceMemory(_Made):
-    """``handle`` is its address on the device."""
+class DeviceMemory(_Resource):
+    """Memory of the device; ``handle`` is its address there."""
 
     _DESTROY = "cuMemFree_v2"
 
 
-class HostMemory(_Made):
-    """``handle`` is its address."""
+class HostMemory(_Resource):
+    """Memory of the process; ``handle`` is its address."""
 
     _DESTROY = "cuMemFreeHost"
 
 
-class Module(_Made):
+class Module(_Resource):
     """Kernels that were compiled together."""
 
     _DESTROY = "cuModuleUnload"
@@ -377,7 +388,7 @@ class Module(_Made):
         block: int,
         arguments: Sequence[ctypes._SimpleCData[int]],
     ) -> None:
-        """``grid`` blocks of ``block`` threads; returns at once."""
+        """Launch ``grid`` blocks of ``block`` threads; returns at once."""
         function = self.driver.handle("cuModuleGetFunction", self.handle, kernel.encode())
         addresses = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         self.driver.call(

@@ -3,11 +3,11 @@
 What ONNX Runtime issues to a stream for one run is captured as a graph of the driver's: kernels,
 copies and their order. Launched, it is the run again, on the same memory, without any of the work
 on the processor that issuing it took. A graph cannot be stopped, so one that may be preempted is
-made into several, *chunks* of consecutive nodes: what is given up is what was not launched.
+made into several, *chunks* of consecutive nodes: a preempted run loses what was not launched.
 
 A chunk is a graph of its own, into which its nodes are copied with what they were captured with:
-nothing has to be known of a kernel's arguments. Nodes of other kinds than ``COPIED`` cannot be, so
-a graph that has one runs as a whole or not at all.
+nothing has to be known of a kernel's arguments. Nodes of other kinds than ``COPIED`` cannot be
+copied, so a graph that has one runs as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brisk.errors import InternalError
 from brisk.gpu.driver import CudaError, Driver, Stream
 
 _OWN_THREAD = 1
-"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: calls of other threads go on as ever meanwhile."""
+"""CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: calls of other threads are not affected meanwhile."""
 
 _PRIORITY = 8
 """CU_LAUNCH_ATTRIBUTE_PRIORITY."""
@@ -32,7 +32,7 @@ _PRIORITY = 8
 _ATTRIBUTE_BYTES = 64
 
 _PARAMETER_BYTES = 256
-"""Room for the parameters of a node; those of a kernel and a fill are not looked at."""
+"""The space for the parameters of a node; those of a kernel and a fill are opaque here."""
 
 _MEMORY_TYPE = 2
 """CU_POINTER_ATTRIBUTE_MEMORY_TYPE."""
@@ -102,11 +102,11 @@ class NodeKind(IntEnum):
 
 
 COPIED = frozenset({NodeKind.KERNEL, NodeKind.COPY, NodeKind.FILL, NodeKind.EMPTY})
-"""Nodes that another graph can have, too."""
+"""The kinds of nodes that another graph can have, too."""
 
 
 class Graph:
-    """What was captured; of the thread that captured it, or of one at a time."""
+    """A captured graph; of the thread that captured it, or of one at a time."""
 
     def __init__(self, driver: Driver, handle: int) -> None:
         self.driver = driver
@@ -117,13 +117,13 @@ class Graph:
         """Handles, in an order in which they can run."""
 
     def close(self) -> None:
-        """Executables that were made of it stay."""
+        """Destroy it; executables that were made of it stay."""
         if self._handle:
             handle, self._handle = self._handle, 0
             self.driver.call("cuGraphDestroy", handle)
 
     def kinds(self) -> dict[str, int]:
-        """How many nodes there are, by kind."""
+        """Return how many nodes there are, by kind."""
         counts: dict[str, int] = {}
         for node in self.nodes:
             kind = self._kind(node)
@@ -132,7 +132,7 @@ class Graph:
         return counts
 
     def priority(self, index: int) -> int | None:
-        """Of the node's kernel; None where it is none."""
+        """Return the priority of the node's kernel; None: it is no kernel."""
         if self._kind(self.nodes[index]) != NodeKind.KERNEL:
             return None
         value = (c_int * (_ATTRIBUTE_BYTES // ctypes.sizeof(c_int)))()
@@ -144,53 +144,54 @@ class Graph:
         return all(self._kind(node) in COPIED for node in self.nodes)
 
     def host_copies(self) -> dict[int, Copy]:
-        """Those that read memory of the process when they are launched, by node's number.
+        """Return the copies that read memory of the process when they are launched, by node's
+        number.
 
-        What that holds then is for the caller to know: ONNX Runtime uses it again.
+        The caller has to know what that holds then: ONNX Runtime uses it again.
         """
-        found = {}
+        copies = {}
         for index, node in enumerate(self.nodes):
             if self._kind(node) == NodeKind.COPY:
                 copy = self._copy(node)
                 if self._is_of_host(copy.source):
-                    found[index] = copy
-        return found
+                    copies[index] = copy
+        return copies
 
     def executable(
         self, first: int = 0, end: int | None = None, sources: Mapping[int, int] | None = None
     ) -> Executable:
-        """Of the nodes from ``first`` up to ``end``; all if not given.
+        """Return the nodes from ``first`` up to ``end``, if not given to the end, to be run.
 
         ``sources``: addresses on the device that copies read instead of the process's memory, by
-        node's number. Raises CudaError, and ValueError where the graph cannot be cut.
+        node's number. Raises CudaError, and ValueError if the graph cannot be cut.
         """
         end = len(self.nodes) if end is None else end
         if not 0 <= first < end <= len(self.nodes):
             raise ValueError(f"nodes {first} to {end} of a graph of {len(self.nodes)}")
         if (first, end) == (0, len(self.nodes)) and not sources:
             return Executable(self.driver, self._instantiate(self._handle))
-        made = self.driver.handle("cuGraphCreate", 0)
+        chunk = self.driver.handle("cuGraphCreate", 0)
         try:
             copies: dict[int, int] = {}
             for index in range(first, end):
                 node = self.nodes[index]
                 before = [copies[each] for each in self._before[node] if each in copies]
-                copies[node] = self._add(made, node, before, (sources or {}).get(index))
-            return Executable(self.driver, self._instantiate(made))
+                copies[node] = self._add(chunk, node, before, (sources or {}).get(index))
+            return Executable(self.driver, self._instantiate(chunk))
         finally:
-            self.driver.call("cuGraphDestroy", made)
+            self.driver.call("cuGraphDestroy", chunk)
 
     def _add(self, graph: int, node: int, before: Sequence[int], source: int | None) -> int:
-        """Copy a node into another graph; its handle there."""
+        """Copy a node into another graph. Return its handle there."""
         call = self.driver.call
         behind = (c_void_p * len(before))(*before), len(before)
         parameters: Any = ctypes.create_string_buffer(_PARAMETER_BYTES)
         kind = self._kind(node)
         if kind == NodeKind.KERNEL:
             call("cuGraphKernelNodeGetParams_v2", node, parameters)
-            made = self.driver.handle("cuGraphAddKernelNode_v2", graph, *behind, parameters)
-            call("cuGraphKernelNodeCopyAttributes", made, node)
-            return made
+            handle = self.driver.handle("cuGraphAddKernelNode_v2", graph, *behind, parameters)
+            call("cuGraphKernelNodeCopyAttributes", handle, node)
+            return handle
         if kind == NodeKind.COPY:
             copy = self._copy(node)
             if source is not None:
@@ -208,9 +209,9 @@ class Graph:
         raise ValueError(f"a graph with {self.kinds()} cannot be cut")
 
     def _copy(self, node: int) -> Copy:
-        found = Copy()
-        self.driver.call("cuGraphMemcpyNodeGetParams", node, ctypes.byref(found))
-        return found
+        parameters = Copy()
+        self.driver.call("cuGraphMemcpyNodeGetParams", node, ctypes.byref(parameters))
+        return parameters
 
     def _is_of_host(self, place: _Place) -> bool:
         if place.kind != MemoryKind.UNIFIED:
@@ -270,22 +271,23 @@ class Executable:
         self.driver.call("cuGraphUpload", self._handle, stream.handle)
 
     def launch(self, stream: Stream) -> None:
-        """Behind what was issued to the stream before, and with its priority; returns at once."""
+        """Launch it behind what was issued to the stream before, with the stream's priority;
+        returns at once."""
         self.driver.call("cuGraphLaunch", self._handle, stream.handle)
 
 
 @contextlib.contextmanager
 def capturing(driver: Driver, stream: Stream) -> Iterator[list[Graph]]:
-    """What the calling thread issues to the stream while entered is not done but captured: the one
-    graph of the list, when it is left.
+    """Capture what the calling thread issues to the stream while entered, instead of doing it: the
+    one graph of the list, when it is left.
 
-    Raises CudaError where something was asked for that cannot be captured, such as waiting.
+    Raises CudaError if something cannot be captured, such as waiting.
     """
-    found: list[Graph] = []
+    graphs: list[Graph] = []
     driver.call("cuStreamBeginCapture_v2", stream.handle, _OWN_THREAD)
     graph = c_void_p()
     try:
-        yield found
+        yield graphs
     except BaseException:
         with contextlib.suppress(CudaError):  # the first error says what is wrong
             driver.call("cuStreamEndCapture", stream.handle, ctypes.byref(graph))
@@ -295,13 +297,13 @@ def capturing(driver: Driver, stream: Stream) -> Iterator[list[Graph]]:
     driver.call("cuStreamEndCapture", stream.handle, ctypes.byref(graph))
     if graph.value is None:
         raise InternalError("a capture ended without a graph")
-    found.append(Graph(driver, graph.value))
+    graphs.append(Graph(driver, graph.value))
 
 
 def in_order(nodes: Sequence[int], edges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """The nodes so that each comes behind those with an edge to it; else as they are given.
+    """Return the nodes so that each comes behind those with an edge to it; else as they are given.
 
-    Raises ValueError where there is a circle, or an edge of a node that is not there.
+    Raises ValueError if there is a circle, or an edge of a node that is not there.
     """
     waiting = dict.fromkeys(nodes, 0)
     behind: dict[int, list[int]] = {node: [] for node in nodes}
@@ -322,16 +324,15 @@ def in_order(nodes: Sequence[int], edges: Sequence[tuple[int, int]]) -> tuple[in
 
 
 def chunks(times_us: Sequence[float], most_us: float) -> list[tuple[int, int]]:
-    """Consecutive nodes (first, end) whose times add up to at most ``most_us``, as few as can be;
-    a node that takes longer is a chunk of its own.
-    """
-    found: list[tuple[int, int]] = []
-    first, taken = 0, 0.0
+    """Return as few runs of consecutive nodes (first, end) as can be whose times add up to at most
+    ``most_us``; a node that takes longer is a chunk of its own."""
+    spans: list[tuple[int, int]] = []
+    first, total_us = 0, 0.0
     for index, time_us in enumerate(times_us):
-        if index > first and taken + time_us > most_us:
-            found.append((first, index))
-            first, taken = index, 0.0
-        taken += time_us
+        if index > first and total_us + time_us > most_us:
+            spans.append((first, index))
+            first, total_us = index, 0.0
+        total_us += time_us
     if first < len(times_us):
-        found.append((first, len(times_us)))
-    return found
+        spans.append((first, len(times_us)))
+    return spans

@@ -1,4 +1,4 @@
-"""A model on a device: its session, and what was captured of it, by the shapes of its inputs."""
+"""A model on a device: its session, and the captured runs, by the shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from brisk.gpu.device import Device, LaneWork
 from brisk.gpu.driver import Event, Stream
 
 MOST_CAPTURED = 16
-"""Shapes of inputs that a model's runs are kept for, where they share a session."""
+"""The most shapes of inputs whose captured runs are kept, if they share a session."""
 
 MOST_INSTANCES = 8
-"""The same, where each has one of its own."""
+"""The same, if each has a session of its own."""
 
 MOST_EVICTED = 16
-"""So many that were captured in vain: shapes hardly come again, no more are captured."""
+"""The evictions after which no more are captured: shapes hardly come again."""
 
 MOST_SEEN = 256
 
 PATIENCE_S = 0.0005
-"""For the lane, before others get a turn."""
+"""The time to wait for the lane before others get a turn."""
 
 Key: TypeAlias = "tuple[tuple[str, str, tuple[int, ...]], ...]"
 """Name, type and shape of each input."""
@@ -34,7 +34,8 @@ RunPlain: TypeAlias = "Callable[[Mapping[str, Any], Sequence[str]], Mapping[str,
 
 
 class Instance(NamedTuple):
-    """ONNX Runtime's session on a stream where nobody else issues. ``run``: a run as ever."""
+    """ONNX Runtime's session on a stream where nobody else issues; ``run`` runs it without a
+    capture."""
 
     session: Any
     stream: Stream
@@ -42,14 +43,15 @@ class Instance(NamedTuple):
 
 
 class CapturedNetwork:
-    """One run at a time: captured or not, runs use memory of their session.
+    """The captured runs of a model. One run at a time: captured or not, runs use memory of their
+    session.
 
-    Where the session plans convolutions for the shapes of a run, the plan goes with the next other
-    shape, and kernels that cuDNN has compiled for it go with the plan. What was captured would
-    launch what is no more. So each shape has an instance of its own there, and so has what is not
+    If the session plans convolutions for the shapes of a run, the plan goes with the next other
+    shape, and kernels that cuDNN has compiled for it go with the plan. A captured run would launch
+    what is no more. So each shape has an instance of its own there, and so has what is not
     captured. A shape is captured when it comes again.
 
-    Used by the worker's main thread, but for what the lane is given.
+    Used by the worker's main thread, except for what the lane is given.
     """
 
     def __init__(
@@ -62,24 +64,24 @@ class CapturedNetwork:
         *,
         may_capture: bool = True,
     ) -> None:
-        """``open_another``: makes an instance like ``first``; None where one serves all shapes.
-        ``new_options``: makes a run's options. ``tell``: is told why something is not captured.
-        """
+        """``open_another``: makes an instance like ``first``; None: one serves all shapes.
+        ``new_options``: makes a run's options. ``tell``: is called with why something is not
+        captured."""
         self.device = device
         self._first, self._open_another = first, open_another
         self._new_options, self._tell = new_options, tell
         self.may_capture = may_capture
         self.captured: OrderedDict[Key, Capture | None] = OrderedDict()
-        """None: runs with these shapes cannot be captured."""
+        """The captures by shapes; None: runs with these shapes cannot be captured."""
         self._instances: dict[Key, Instance] = {}
-        """Whose runs were captured, where there are several."""
+        """The instances whose runs were captured, if there are several."""
         self._plain: Instance | None = None if open_another else first
         self._seen: OrderedDict[Key, None] = OrderedDict()
         self._evicted = 0
         self.turn = 0
-        """Number of the run that has the memory."""
+        """The number of the run that has the memory."""
         self._tail: Event = device.context.event()
-        """Behind what was issued last."""
+        """The event behind what was issued last."""
         self._busy: LaneWork | None = None
         self._is_closed = False
 
@@ -90,8 +92,10 @@ class CapturedNetwork:
         return self._busy is None
 
     def take(self) -> int:
-        """The number of a run that begins now; the one before, if it is not over, begins again
-        when it has its next turn. Precondition: ``is_free``.
+        """Begin a run. Return its number; the run before, if it is not over, begins again at its
+        next turn.
+
+        Precondition: ``is_free``.
         """
         self._tail.synchronise()
         self.turn += 1
@@ -120,7 +124,7 @@ class CapturedNetwork:
         return self._busy
 
     def run_plain(self, inputs: Mapping[str, Any], requested: Sequence[str]) -> LaneWork:
-        """Have the lane run it, to the end; the requested outputs by name."""
+        """Have the lane run it, to the end; the result is the requested outputs by name."""
         self.take()
         self._busy = self.device.perform(lambda: self._run_plain(inputs, requested))
         return self._busy
@@ -140,21 +144,21 @@ class CapturedNetwork:
             self._drop(next(iter(self.captured)))
             self._evicted += 1
         instance = self._first
-        taken = [self._plain, *self._instances.values()]
-        if self._open_another is not None and instance in taken:
+        used = [self._plain, *self._instances.values()]
+        if self._open_another is not None and instance in used:
             instance = self._opened_another()
         if not self.may_capture:
             return
         context, stream = self.device.context, instance.stream
         try:
-            made = Capture(context, instance.session, self._new_options(), stream, inputs)
+            capture = Capture(context, instance.session, self._new_options(), stream, inputs)
         except NotCapturedError as error:
             shapes = ", ".join(f"{name} {kind[1:]} {list(shape)}" for name, kind, shape in key)
             self._tell(f"runs on {shapes} are not captured: {error}")
             self.captured[key] = None
             self._give_back(instance)
             return
-        self.captured[key] = made
+        self.captured[key] = capture
         self._instances[key] = instance
 
     def _run_plain(self, inputs: Mapping[str, Any], requested: Sequence[str]) -> Mapping[str, Any]:
@@ -164,8 +168,10 @@ class CapturedNetwork:
         return self._plain.run(inputs, requested)
 
     def _opened_another(self) -> Instance:
-        """Where there can be none (the file is another one by now, memory is short), the first
-        one serves what is not captured, and nothing is captured any more.
+        """Return another instance.
+
+        If there can be none (the file is another one by now, memory is short), the first one
+        serves what is not captured, and nothing is captured any more.
         """
         assert self._open_another is not None
         try:
@@ -179,9 +185,9 @@ class CapturedNetwork:
             return self._first
 
     def _drop(self, key: Key) -> None:
-        made = self.captured.pop(key)
-        if made is not None:
-            made.close()
+        capture = self.captured.pop(key)
+        if capture is not None:
+            capture.close()
         if (instance := self._instances.pop(key, None)) is not None:
             self._give_back(instance)
 
@@ -200,8 +206,10 @@ class CapturedNetwork:
 
 
 class CapturedRun:
-    """One run of a network; belongs to the main thread. A step issues a launch, or waits a moment
-    for the lane; ``is_finished``: all is issued, and done where it was not captured.
+    """One run of a network; belongs to the main thread.
+
+    A step issues a launch, or waits a moment for the lane; ``is_finished``: all is issued, and
+    done if it was not captured.
     """
 
     early = None
@@ -239,12 +247,12 @@ class CapturedRun:
 
     @property
     def position(self) -> int:
-        """Launches that were issued."""
+        """The number of launches that were issued."""
         return self._position
 
     @property
     def upcoming(self) -> str:
-        """The next launch in words, for traces; empty where there is none."""
+        """The name of the next launch, for traces; empty: there is none."""
         if self.is_finished:
             return ""
         return f"chunk {self._position} of {len(self._parts)}" if self._parts else "capture"
@@ -257,7 +265,7 @@ class CapturedRun:
         return self._turn == self._network.turn and self._position == count > 0
 
     def step(self) -> bool:
-        """Issue the next launch, if it can be; True where it was the last.
+        """Issue the next launch, if it can be. Return whether it was the last.
 
         Raises CudaError, and what the lane's work raised.
         """
@@ -303,7 +311,8 @@ class CapturedRun:
         return True
 
     def results(self) -> dict[str, Any]:
-        """The requested outputs by name. Precondition: all is issued, and the stream is done."""
+        """Return the requested outputs by name. Precondition: all is issued, and the stream is
+        done."""
         if self._results is None:
             capture = self._capture
             assert capture is not None

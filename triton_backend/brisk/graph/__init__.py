@@ -1,1 +1,2 @@
-"""ONNX files: their tensors in place, element types, static types of what a model takes."""
+"""ONNX files: their tensors in place, element types, static types of a model's inputs and
+outputs."""

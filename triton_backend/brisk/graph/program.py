@@ -1,4 +1,4 @@
-"""What a model takes and gives: named values and their static types. Immutable."""
+"""The inputs and outputs of a model: named values and their static types. Immutable."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from enum import Enum
 from typing import TypeAlias
 
 Dimension: TypeAlias = "int | str | None"
-"""A size, the name of a symbolic size, or None where nothing is known."""
+"""A size, the name of a symbolic size, or None: unknown."""
 
 
 class ContainerKind(str, Enum):
-    """What a value is made of, after ONNX's TypeProto."""
+    """The kind of a value, after ONNX's TypeProto."""
 
     TENSOR = "tensor"
     SEQUENCE = "sequence"
@@ -22,15 +22,13 @@ class ContainerKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """Static type of a value.
-
-    ``dtype``: numpy/ml_dtypes name (``float32``, ``bfloat16``, ``string``, ``int4`` …), of the
-    innermost element for containers; None where inference failed.
-    ``shape``: None where even the rank is unknown.
-    """
+    """Static type of a value."""
 
     dtype: str | None
+    """The name in numpy or ml_dtypes (``float32``, ``bfloat16``, ``string``, ``int4`` …), of the
+    innermost element for containers; None: inference failed."""
     shape: tuple[Dimension, ...] | None
+    """None: even the rank is unknown."""
     container: ContainerKind = ContainerKind.TENSOR
 
     @property
@@ -39,7 +37,7 @@ class ValueType:
 
     @property
     def is_static(self) -> bool:
-        """True where every dimension is a number."""
+        """Whether every dimension is a number."""
         return self.shape is not None and all(isinstance(size, int) for size in self.shape)
 
 
@@ -53,4 +51,4 @@ class Variable:
     name: str
     type: ValueType
     optional: bool = False
-    """True for a graph input that has an initialiser as its default."""
+    """Whether it is a graph input that has an initialiser as its default."""

@@ -1,4 +1,4 @@
-"""Every plan there is, tried: what the planner must agree with. For models of few segments."""
+"""An exhaustive search of plans, with which the planner must agree. For models of few segments."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from brisk.partitions.cost import PartitionPlan, Pricing, Turns
 
 
 def brute_plans(pricing: Pricing, turns: Turns) -> tuple[PartitionPlan, ...]:
-    """By number of parts, the best plan; of equal ones that of the fewest groups and first cuts.
+    """Return the best plan for each number of parts; of equal ones that of the fewest groups and
+    first cuts.
 
     Takes time of 2^n: all cuts, with every number of groups that the hosts are enough for.
     """

@@ -1,4 +1,4 @@
-"""What a plan of parts costs: Flashpoint's equations (4.1) to (4.9), with the network in them.
+"""The cost of a plan of parts: Flashpoint's equations (4.1) to (4.9), with the network in them.
 
 A plan cuts a model's segments into p parts, one for each host of a group; P hosts are enough for
 floor(P / p) such groups. With C the longest cold start of a part, E and N the longest run and hop,
@@ -9,9 +9,9 @@ IN the sum of hops:
     T = C + W + I(p)                                        from cold to its answer          (4.7)
 
 With one group (4.5) is (4.3), and without C (4.7) is (4.1) and (4.4). What depends on x is one
-number, ``turns``: how often the slowest step is waited for. Of request x (``turns_of``), of the
-mean over requests 1 to x (4.8, ``mean_turns``), of that mean where x is drawn from probabilities
-(4.9, ``expected_turns``).
+number, ``turns``: how often the slowest step is waited for. It is request x's (``turns_of``), the
+mean of requests 1 to x (4.8, ``mean_turns``), or that mean for a random x (4.9,
+``expected_turns``).
 
 The paper takes C(p) = C(1) / p (4.6), which no set of parts reaches and no shared uplink allows.
 Here C is what bytes take to the slowest host (``HostNetwork.pulls``), with sessions made as their
@@ -37,28 +37,28 @@ from brisk.partitions.network import HostNetwork, Pull, transfer_s
 from brisk.partitions.profile import ModelProfile
 
 Turns = Callable[[int], float]
-"""By the number of groups, how often the slowest step is waited for."""
+"""Returns how often the slowest step is waited for, by the number of groups."""
 
 StartTable = list[list[float]]
-"""By first segment and border behind the last one: seconds until a part is started. Infinite where
-there is no segment between them."""
+"""Seconds until a part is started, by its first segment and the border behind the last one.
+Infinite: there is no segment between them."""
 
 
 def turns_of(request: int, groups: int) -> float:
-    """Of request number ``request``, counted from 1 (4.5)."""
+    """Return the turns of request number ``request``, counted from 1 (4.5)."""
     return -(-request // groups) - 1
 
 
 def mean_turns(requests: int, groups: int) -> float:
-    """Of the mean of requests 1 to ``requests`` (4.8)."""
+    """Return the mean turns of requests 1 to ``requests`` (4.8)."""
     rounds, rest = divmod(requests, groups)
     return (groups * rounds * (rounds - 1) / 2 + rest * rounds) / requests
 
 
 def expected_turns(probabilities: Mapping[int, float], groups: int) -> float:
-    """Of ``mean_turns``, expected where x requests wait with ``probabilities[x]`` (4.9).
+    """Return ``mean_turns`` to expect if x requests wait with ``probabilities[x]`` (4.9).
 
-    x = 0 is left out: nobody waits. Raises InvalidConfigurationError where nothing is probable.
+    x = 0 is left out: nobody waits. Raises InvalidConfigurationError if nothing is probable.
     """
     likely = {requests: each for requests, each in probabilities.items() if requests > 0}
     weight = sum(likely.values())
@@ -76,44 +76,48 @@ class ColdStart(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlanCost:
-    """Seconds. ``cold_start_s``: C; ``longest_run_s``, ``longest_hop_s``: E, N; ``hops_s``: IN;
-    ``run_s``: I(1).
-    """
+    """The cost of a plan, in seconds."""
 
     cold_start_s: float
+    """C"""
     longest_run_s: float
+    """E"""
     longest_hop_s: float
+    """N"""
     hops_s: float
+    """IN"""
     run_s: float
+    """I(1)"""
 
     @property
     def slowest_step_s(self) -> float:
-        """max(E, N): what pipelined requests follow each other by."""
+        """max(E, N): the interval of pipelined requests."""
         return max(self.longest_run_s, self.longest_hop_s)
 
     @property
     def request_s(self) -> float:
-        """I(p): of a request to started hosts that waits for nobody (4.2)."""
+        """I(p): the time of a request to started hosts that waits for nobody (4.2)."""
         return self.run_s + self.hops_s
 
     @property
     def first_answer_s(self) -> float:
-        """From cold: (4.7) with x = 1."""
+        """The time from cold to the first answer: (4.7) with x = 1."""
         return self.cold_start_s + self.request_s
 
     def latency_s(self, turns: float) -> float:
-        """From cold, of a request that waits for the slowest step so often (4.7)."""
+        """Return the time from cold of a request that waits so often for the slowest step
+        (4.7)."""
         return self.first_answer_s + self.slowest_step_s * turns
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """``cuts``: the first segment of each part but the first, ascending. ``groups``: how many
-    groups of hosts start so. Host ``group * parts + part`` has that part.
-    """
+    """A plan of parts. Host ``group * parts + part`` has that part."""
 
     cuts: tuple[int, ...]
+    """The first segment of each part but the first, ascending."""
     groups: int
+    """How many groups of hosts start so."""
     cost: PlanCost
 
     @property
@@ -125,9 +129,8 @@ class PartitionPlan:
 
 
 class StartBound(NamedTuple):
-    """What the start of a plan waits for: of the ``part`` that starts last, its host's ``link``,
-    the uplink of its ``source``, or its ``sessions``.
-    """
+    """The bottleneck of a plan's start: of the ``part`` that starts last, its host's ``link``, the
+    uplink of its ``source``, or its ``sessions``."""
 
     part: int
     by: str
@@ -135,21 +138,19 @@ class StartBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupPrices:
-    """What parts cost where each has its host in each of some groups; of several groups, what the
-    slowest of them pays.
-
-    ``starts``: a table for each part. ``hops_s``: for each part by the border behind it; of the
-    last part of several, the way of the answers to the first host.
-    """
+    """The costs of parts in the slowest of some groups of hosts."""
 
     starts: tuple[StartTable, ...]
+    """A table for each part."""
     hops_s: tuple[tuple[float, ...], ...]
+    """For each part by the border behind it; for the last part of several, the way of the answers
+    to the first host."""
     fastest: StartTable
-    """No part's are lower anywhere."""
+    """A lower bound of all tables."""
 
 
 class Pricing:
-    """The prices of one model on one network; keeps tables that it has made. One thread's."""
+    """The prices of one model on one network; caches its tables. One thread's."""
 
     def __init__(
         self,
@@ -168,16 +169,16 @@ class Pricing:
         return min(len(self.network.hosts), len(self.profile))
 
     def most_groups(self, parts: int) -> int:
-        """floor(P / p)."""
+        """Return floor(P / p)."""
         return len(self.network.hosts) // parts
 
     def pulls(self, parts: int, groups: int) -> tuple[Pull, ...]:
-        """By part: the slowest of the groups'."""
+        """Return the slowest pull of the groups, by part."""
         hosts = self.network.pulls(parts * groups)
         return tuple(min(hosts[part::parts], key=lambda pull: pull.mbit) for part in range(parts))
 
     def rates(self, parts: int, groups: int) -> tuple[Sequence[float], Sequence[float]]:
-        """What prices depend on, in Mbit/s by part: of the bytes, of the hop behind it."""
+        """Return what prices depend on, in Mbit/s by part: of the bytes, of the hop behind it."""
         network = self.network
         hops = [
             min(
@@ -206,9 +207,9 @@ class Pricing:
         )
 
     def plan(self, cuts: tuple[int, ...], groups: int = 1) -> PartitionPlan:
-        """The plan with its cost.
+        """Return the plan with its cost.
 
-        Raises InvalidConfigurationError where the model has no such cuts, or the network too few
+        Raises InvalidConfigurationError if the model has no such cuts, or the network too few
         hosts.
         """
         parts, count = len(cuts) + 1, len(self.profile)
@@ -225,17 +226,20 @@ class Pricing:
             )
         prices = self.prices(parts, groups)
         hops = [prices.hops_s[part][end] for part, (_, end) in enumerate(spans)]
+        runs_s = [self.run_before_s[end] - self.run_before_s[first] for first, end in spans]
         cost = PlanCost(
-            max(prices.starts[part][first][end] for part, (first, end) in enumerate(spans)),
-            max(self.run_before_s[end] - self.run_before_s[first] for first, end in spans),
-            max(hops),
-            sum(hops),
-            self.run_before_s[-1],
+            cold_start_s=max(
+                prices.starts[part][first][end] for part, (first, end) in enumerate(spans)
+            ),
+            longest_run_s=max(runs_s),
+            longest_hop_s=max(hops),
+            hops_s=sum(hops),
+            run_s=self.run_before_s[-1],
         )
         return PartitionPlan(cuts, groups, cost)
 
     def start_bound(self, plan: PartitionPlan) -> StartBound:
-        """Of flows, whatever ``cold_start`` is."""
+        """Return the bottleneck of the plan's start by flows, whatever ``cold_start`` is."""
         before, segments = self.profile.bytes_before(), self.profile.segments
         spans = list(pairwise((0, *plan.cuts, len(segments))))
         pulls = self.pulls(plan.parts, plan.groups)
@@ -252,11 +256,13 @@ class Pricing:
         return StartBound(part, "source" if pulls[part].is_full else "link")
 
     def start_table(self, mbit: float) -> StartTable:
-        """Of a host that gets bytes at that rate. A session is made when its bytes are there and
-        the one before is made: ready(j) = max(ready(j - 1), bytes up to j / rate) + load(j).
+        """Return the table of a host that gets bytes at that rate.
+
+        A session is made when its bytes are there and the one before is made: ready(j) =
+        max(ready(j - 1), bytes up to j / rate) + load(j).
         """
-        if (found := self._tables.get(mbit)) is not None:
-            return found
+        if (cached := self._tables.get(mbit)) is not None:
+            return cached
         segments, before = self.profile.segments, self.profile.bytes_before()
         table = []
         for first in range(len(segments)):
@@ -271,17 +277,17 @@ class Pricing:
 
     @cached_property
     def run_table(self) -> list[list[float]]:
-        """As ``StartTable``: seconds of a run."""
+        """The seconds of a run, like ``StartTable``."""
         before_s = self.run_before_s
         return [[end_s - begin_s for end_s in before_s] for begin_s in before_s[:-1]]
 
     @cached_property
     def _whole_start_s(self) -> float:
-        """C(1): of one host that pulls alone."""
+        """C(1): the start of one host that pulls alone."""
         return self.start_table(self.network.pulls(1)[0].mbit)[0][-1]
 
     def _hops_s(self, mbit: float, part: int, parts: int) -> tuple[float, ...]:
-        """By the border behind the part; infinite where its end cannot be."""
+        """Return the hops by the border behind the part; infinite: the part cannot end there."""
         count = len(self.profile)
         if parts == 1:
             return (0.0,) * (count + 1)
@@ -291,6 +297,6 @@ class Pricing:
         return (math.inf, *hops[:-1], math.inf)
 
     def hop_s(self, border: int, mbit: float) -> float:
-        """To hand on what lives at a border, counted from 1."""
+        """Return the time to hand on what lives at a border, counted from 1."""
         live_bytes = self.profile.segments[border - 1].live_bytes
         return self.network.hop_latency_s + transfer_s(live_bytes, mbit)

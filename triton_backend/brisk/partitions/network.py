@@ -12,48 +12,49 @@ from typing import NamedTuple
 from brisk.errors import InvalidConfigurationError
 
 HOP_LATENCY_S = 0.0003
-"""Between two hosts of a rack, beside the bytes: a message is sent, received and answered."""
+"""The time between two hosts of a rack, beside the bytes: a message is sent, received and
+answered."""
 
 REGISTRY, OWN_COPY = "the registry", "its own copy"
 
 
 @dataclass(frozen=True, slots=True)
 class LinkedHost:
-    """``has_copy``: whether the model's bytes are there already."""
+    """A host."""
 
     link_mbit: float
     has_copy: bool = False
+    """Whether the model's bytes are there already."""
 
 
 class Pull(NamedTuple):
-    """What one host gets a part's bytes from: the ``source`` in words, ``mbit`` of it.
-
-    ``sharers``: how many hosts pull from it at once. ``is_full``: whether the source's uplink,
-    not the host's own link, sets the rate.
-    """
+    """How one host gets a part's bytes."""
 
     source: str
+    """The name of the source."""
     mbit: float
+    """The rate."""
     sharers: int
+    """How many hosts pull from the source at once."""
     is_full: bool
+    """Whether the source's uplink, not the host's own link, sets the rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostNetwork:
-    """Hosts, in the order in which parts are given to them, and the sources of bytes.
-
-    ``registry_mbit``: uplink of the registry, shared by all hosts that pull from it at once.
-    ``peers_mbit``: uplinks of further hosts that have the model and run no part of it. A host that
-    has a copy needs no bytes, and is a source for the others.
-    """
+    """Hosts and the sources of bytes. A host that has a copy needs no bytes, and is a source for
+    the others."""
 
     hosts: tuple[LinkedHost, ...]
+    """In the order in which parts are given to them."""
     registry_mbit: float
+    """The uplink of the registry, shared by all hosts that pull from it at once."""
     peers_mbit: tuple[float, ...] = ()
+    """The uplinks of further hosts that have the model and run no part of it."""
     hop_latency_s: float = HOP_LATENCY_S
 
     def __post_init__(self) -> None:
-        """Raises InvalidConfigurationError where there is no host, or a rate that is none."""
+        """Raises InvalidConfigurationError if there is no host, or a rate that is none."""
         if not self.hosts:
             raise InvalidConfigurationError("a network of no hosts; expected one at least")
         links = [host.link_mbit for host in self.hosts]
@@ -73,17 +74,17 @@ class HostNetwork:
 
     @classmethod
     def alike(cls, hosts: int, link_mbit: float, registry_mbit: float) -> HostNetwork:
-        """``hosts`` hosts of one kind of link."""
+        """Return a network of ``hosts`` hosts of one kind of link."""
         return cls((LinkedHost(link_mbit),) * hosts, registry_mbit)
 
     def pulls(self, count: int) -> tuple[Pull, ...]:
-        """Of the first ``count`` hosts, which pull at once.
+        """Return the pulls of the first ``count`` hosts, which pull at once.
 
         Hosts are dealt to sources one by one, each to the one whose equal share would be largest,
-        of equal ones to a peer before the registry. Those that share an uplink get equal shares
-        of it, but for what a slower link leaves to the others (max-min fairness, as TCP's flows
-        come near to). So a rate is what a host has at least: what shorter parts leave when they
-        are done is not counted.
+        of equal ones to a peer before the registry. Those that share an uplink get equal shares of
+        it, except what a slower link leaves to the others (max-min fairness, to which TCP's flows
+        come near). So a rate is what a host has at least: what shorter parts leave when they are
+        done is not counted.
         """
         sources = [
             *((f"peer {index}", mbit) for index, mbit in enumerate(self.peers_mbit, 1)),
@@ -95,7 +96,7 @@ class HostNetwork:
             (REGISTRY, self.registry_mbit),
         ]
         sharers: list[list[int]] = [[] for _ in sources]
-        found = [Pull(OWN_COPY, math.inf, 1, False)] * count
+        pulls = [Pull(OWN_COPY, math.inf, 1, False)] * count
         for index, host in enumerate(self.hosts[:count]):
             if not host.has_copy:
                 shares = [
@@ -111,14 +112,14 @@ class HostNetwork:
                 link_mbit = self.hosts[index].link_mbit
                 rate = min(share, link_mbit)
                 left_mbit -= rate
-                found[index] = Pull(name, rate, len(by_link), share < link_mbit)
-        return tuple(found)
+                pulls[index] = Pull(name, rate, len(by_link), share < link_mbit)
+        return tuple(pulls)
 
     def hop_mbit(self, sender: int, receiver: int) -> float:
-        """Between two hosts, by number from 0."""
+        """Return the rate between two hosts, by number from 0."""
         return min(self.hosts[sender].link_mbit, self.hosts[receiver].link_mbit)
 
 
 def transfer_s(transferred_bytes: float, mbit: float) -> float:
-    """Of so many bytes at so many Mbit/s; none at an infinite rate."""
+    """Return the time of so many bytes at so many Mbit/s; 0 at an infinite rate."""
     return transferred_bytes * 8 / (mbit * 1e6)

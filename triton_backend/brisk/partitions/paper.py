@@ -39,8 +39,8 @@ from brisk.partitions.profile import ModelProfile, SegmentProfile
 LAMBDA_BYTES = 250_000_000
 
 
-class _Kept(NamedTuple):
-    """Of a run of segments: its value T, DC, max(DE, DN), DIN, and where it is cut."""
+class _Best(NamedTuple):
+    """The best plan of a run of segments: its value T, DC, max(DE, DN), DIN, and its cuts."""
 
     latency_s: float
     start_s: float
@@ -50,32 +50,32 @@ class _Kept(NamedTuple):
 
 
 def published_cuts(pricing: Pricing, turns: Turns) -> tuple[int, ...]:
-    """Cuts by (4.10), of at most as many parts as there are hosts. Time O(n^3 p^2)."""
+    """Return cuts by (4.10), of at most as many parts as there are hosts. Time O(n^3 p^2)."""
     count, hosts = len(pricing.profile), len(pricing.network.hosts)
     most_cuts = pricing.most_parts - 1
     run_before_s = pricing.run_before_s
     hops_s = _hops_s(pricing) if most_cuts else ()
     starts = pricing.start_table(pricing.network.pulls(1)[0].mbit)
-    kept: dict[tuple[int, int, int], _Kept] = {}
+    best_of: dict[tuple[int, int, int], _Best] = {}
 
     def priced(
         first: int, end: int, start_s: float, step_s: float, sum_s: float, cuts: tuple[int, ...]
-    ) -> _Kept:
+    ) -> _Best:
         waits = turns(max(hosts // (len(cuts) + 1), 1))
         run_s = run_before_s[end] - run_before_s[first]
-        return _Kept(start_s + waits * step_s + run_s + sum_s, start_s, step_s, sum_s, cuts)
+        return _Best(start_s + waits * step_s + run_s + sum_s, start_s, step_s, sum_s, cuts)
 
     for length in range(1, count + 1):
         for first in range(count - length + 1):
             end = first + length
             whole_s = run_before_s[end] - run_before_s[first]
             best = priced(first, end, starts[first][end], whole_s, 0.0, ())
-            kept[first, end, 0] = best
+            best_of[first, end, 0] = best
             for cuts in range(1, most_cuts + 1):
                 for middle in range(first + 1, end):
                     for cuts_before in range(cuts):
-                        left = kept[first, middle, cuts_before]
-                        right = kept[middle, end, cuts - 1 - cuts_before]
+                        left = best_of[first, middle, cuts_before]
+                        right = best_of[middle, end, cuts - 1 - cuts_before]
                         hop_s = hops_s[middle]
                         joined = priced(
                             first,
@@ -87,52 +87,57 @@ def published_cuts(pricing: Pricing, turns: Turns) -> tuple[int, ...]:
                         )
                         if joined.latency_s < best.latency_s:
                             best = joined
-                kept[first, end, cuts] = best
-    return kept[0, count, most_cuts].cuts
+                best_of[first, end, cuts] = best
+    return best_of[0, count, most_cuts].cuts
 
 
 def published_plan(pricing: Pricing, turns: Turns) -> PartitionPlan:
-    """What (4.10) chooses, in floor(P / p) groups as in (4.5)."""
+    """Return the plan of (4.10), in floor(P / p) groups as in (4.5)."""
     cuts = published_cuts(pricing, turns)
     return pricing.plan(cuts, pricing.most_groups(len(cuts) + 1))
 
 
 def gillis_cuts(pricing: Pricing, limit_bytes: float = LAMBDA_BYTES) -> tuple[int, ...]:
-    """Cuts of least hops in sum with parts of at most so many bytes, one for a host at most.
+    """Return cuts of least hops in sum with parts of at most so many bytes, one for a host at
+    most.
 
-    Raises InvalidConfigurationError where no cuts make parts of that size.
+    Raises InvalidConfigurationError if no cuts make parts of that size.
     """
     before, most_parts = pricing.profile.bytes_before(), pricing.most_parts
     hops_s = _hops_s(pricing) if most_parts > 1 else (0.0,) * len(before)
     count = len(pricing.profile)
-    layer: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
-    found: tuple[float, tuple[int, ...]] | None = None
+    layer = {0: _Cuts(0.0, ())}
+    best: _Cuts | None = None
     for _ in range(most_parts):
-        reached: dict[int, tuple[float, tuple[int, ...]]] = {}
+        reached: dict[int, _Cuts] = {}
         for first, (sum_s, cuts) in layer.items():
+            extended = _Cuts(sum_s + hops_s[first], (*cuts, first)) if first else _Cuts(sum_s, ())
             for end in range(first + 1, count + 1):
                 if before[end] - before[first] > limit_bytes:
                     break
-                made = (
-                    sum_s + (hops_s[first] if first else 0.0),
-                    (*cuts, first) if first else (),
-                )
-                if end not in reached or made[0] < reached[end][0]:
-                    reached[end] = made
+                if end not in reached or extended.hops_s < reached[end].hops_s:
+                    reached[end] = extended
         layer = reached
-        if count in layer and (found is None or layer[count][0] < found[0]):
-            found = layer[count]
-    if found is None:
+        if count in layer and (best is None or layer[count].hops_s < best.hops_s):
+            best = layer[count]
+    if best is None:
         raise InvalidConfigurationError(
             f"no {most_parts} parts hold at most {limit_bytes / 1e6:g} MB each"
         )
-    return found[1]
+    return best.cuts
+
+
+class _Cuts(NamedTuple):
+    """The cuts of a model's beginning, and the sum of their hops."""
+
+    hops_s: float
+    cuts: tuple[int, ...]
 
 
 def serfer_cuts(pricing: Pricing, limit_bytes: float = LAMBDA_BYTES) -> tuple[int, ...]:
-    """Cuts at equal shares of the cold start: the fewest of at most so many bytes.
+    """Return cuts at equal shares of the cold start: the fewest of at most so many bytes.
 
-    Raises InvalidConfigurationError where no number of shares is small enough.
+    Raises InvalidConfigurationError if no number of shares is small enough.
     """
     before = pricing.profile.bytes_before()
     for parts in range(1, pricing.most_parts + 1):
@@ -147,9 +152,8 @@ def serfer_cuts(pricing: Pricing, limit_bytes: float = LAMBDA_BYTES) -> tuple[in
 
 
 def equal_cuts(pricing: Pricing, parts: int) -> tuple[int, ...]:
-    """Cuts nearest to equal shares of the cold start of one host, each part of one segment at
-    least.
-    """
+    """Return the cuts nearest to equal shares of the cold start of one host, each part of at least
+    one segment."""
     count = len(pricing.profile)
     row = pricing.start_table(pricing.network.pulls(1)[0].mbit)[0]
     cuts: list[int] = []
@@ -161,16 +165,14 @@ def equal_cuts(pricing: Pricing, parts: int) -> tuple[int, ...]:
 
 
 def unpipelined_latency_s(plan: PartitionPlan, turns: Turns) -> float:
-    """As ``PartitionPlan.latency_s``, where a request begins when the one before has ended
-    (Fig. 4.3): whoever waits, waits for whole requests.
-    """
+    """Return ``PartitionPlan.latency_s`` if a request begins when the one before has ended (Fig.
+    4.3): requests wait for whole requests."""
     return plan.cost.first_answer_s + plan.cost.request_s * turns(plan.groups)
 
 
 def worked_example() -> Pricing:
-    """That of section 4.1.3 (Figs. 4.2 to 4.4), wholly given by its text: on 2 devices, a request
-    of 4 s, a cold start of 24 s, two equal parts, a hop of 1 s.
-    """
+    """Return the example of section 4.1.3 (Figs. 4.2 to 4.4), wholly given by its text: on 2
+    devices, a request of 4 s, a cold start of 24 s, two equal parts, a hop of 1 s."""
     half = SegmentProfile(weight_bytes=0, run_s=2.0, live_bytes=125_000_000, load_s=12.0)
     last = SegmentProfile(weight_bytes=0, run_s=2.0, live_bytes=0, load_s=12.0)
     links = HostNetwork.alike(2, link_mbit=1000, registry_mbit=math.inf)
@@ -179,15 +181,17 @@ def worked_example() -> Pricing:
 
 
 class TradeOff(NamedTuple):
-    """A point of Fig. 4.5: ``speed_up``: C(1) / C(p); ``inference_cost``: IN / I(1)."""
+    """A point of Fig. 4.5."""
 
     parts: int
     speed_up: float
+    """C(1) / C(p)"""
     inference_cost: float
+    """IN / I(1)"""
 
 
 def trade_offs(plans: Sequence[PartitionPlan]) -> list[TradeOff]:
-    """Of plans by number of parts, the first of which is whole."""
+    """Return the trade-offs of plans by number of parts, the first of which is whole."""
     whole_s = plans[0].cost.cold_start_s
     return [
         TradeOff(
@@ -200,6 +204,6 @@ def trade_offs(plans: Sequence[PartitionPlan]) -> list[TradeOff]:
 
 
 def _hops_s(pricing: Pricing) -> tuple[float, ...]:
-    """By border, between the first two hosts."""
+    """Return the hop times by border, between the first two hosts."""
     mbit = pricing.network.hop_mbit(0, 1)
     return (0.0, *(pricing.hop_s(border, mbit) for border in range(1, len(pricing.profile) + 1)))

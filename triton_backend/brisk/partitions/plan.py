@@ -29,69 +29,73 @@ from typing import NamedTuple
 from brisk.partitions.cost import GroupPrices, PartitionPlan, Pricing, StartTable, Turns
 
 _BEAM = 2
-"""States that a border keeps in the quick search for a plan to measure others by."""
+"""The states that a border keeps in the quick search for a plan to measure others by."""
 
 
 def best_plans(pricing: Pricing, turns: Turns) -> tuple[PartitionPlan, ...]:
-    """By number of parts, from 1 to as many as there are hosts and segments."""
+    """Return the best plan for each number of parts, from 1 to as many as there are hosts and
+    segments."""
     return tuple(_best_of(pricing, parts, turns) for parts in range(1, pricing.most_parts + 1))
 
 
 def best_plan(pricing: Pricing, turns: Turns) -> PartitionPlan:
-    """Of any number of parts; of equal ones the fewest: one host where parts do not pay."""
+    """Return the best plan of any number of parts; of equal ones the fewest: one host if parts do
+    not pay."""
     return min(best_plans(pricing, turns), key=lambda plan: (plan.latency_s(turns), plan.parts))
 
 
 def useful_groups(pricing: Pricing, parts: int, turns: Turns) -> list[int]:
-    """Numbers of groups worth looking at: those that leave fewer turns than any smaller one, but
-    for those beside which larger ones cost no more, as nothing is shared.
-    """
-    found: list[int] = []
+    """Return the numbers of groups that leave fewer turns than any smaller one, except those
+    beside which larger ones cost no more, as nothing is shared."""
+    useful: list[int] = []
     for groups in range(1, pricing.most_groups(parts) + 1):
-        if not found or turns(groups) < turns(found[-1]):
-            if found and pricing.rates(parts, groups) == pricing.rates(parts, found[-1]):
-                found.pop()
-            found.append(groups)
-    return found
+        if not useful or turns(groups) < turns(useful[-1]):
+            if useful and pricing.rates(parts, groups) == pricing.rates(parts, useful[-1]):
+                useful.pop()
+            useful.append(groups)
+    return useful
 
 
 def _best_of(pricing: Pricing, parts: int, turns: Turns) -> PartitionPlan:
-    found: PartitionPlan | None = None
+    best: PartitionPlan | None = None
     for groups in useful_groups(pricing, parts, turns):
         search = _Search(pricing, parts, groups, turns(groups))
         plan = pricing.plan(search.shortest_start(), groups)
-        known_s = math.inf if found is None else found.latency_s(turns)
+        known_s = math.inf if best is None else best.latency_s(turns)
         for width in (_BEAM, None):
             known_s = min(known_s, plan.latency_s(turns))
             cuts = search.cheaper_than(known_s, width)
             if cuts is not None:
                 plan = pricing.plan(cuts, groups)
-        if found is None or plan.latency_s(turns) < found.latency_s(turns):
-            found = plan
-    assert found is not None  # one group is always looked at
-    return found
+        if best is None or plan.latency_s(turns) < best.latency_s(turns):
+            best = plan
+    assert best is not None  # one group is always looked at
+    return best
 
 
 class _State(NamedTuple):
-    """Of a beginning of the model, in parts: C, max(E, N), IN; ``least_s``: what any plan with
-    this beginning costs at least. ``before``: without the last part, which begins at ``first``.
-    """
+    """A beginning of the model, in parts."""
 
     start_s: float
+    """C"""
     step_s: float
+    """max(E, N)"""
     hops_s: float
+    """IN"""
     least_s: float
+    """A lower bound of the cost of any plan with this beginning."""
     first: int
+    """The first segment of the last part."""
     before: _State | None
+    """The state without the last part."""
 
 
 _STATE = itemgetter(0, 1, 2)
 
 
 class _Search:
-    """Plans of ``parts`` parts in ``groups`` groups whose slowest step is waited for ``turns``
-    times.
-    """
+    """The search of plans of ``parts`` parts in ``groups`` groups whose slowest step is waited for
+    ``turns`` times."""
 
     def __init__(self, pricing: Pricing, parts: int, groups: int, turns: float) -> None:
         self._parts = parts
@@ -104,7 +108,8 @@ class _Search:
         self._hops_s = _least_hops(self._prices, parts, self._count)
 
     def shortest_start(self) -> tuple[int, ...]:
-        """Cuts with which the longest part starts soonest, were all rates the fastest one."""
+        """Return the cuts with which the longest part starts soonest, were all rates the fastest
+        one."""
         cuts, first = [], 0
         for rest in range(self._parts - 1, 0, -1):
             row, behind = self._prices.fastest[first], self._starts_s[rest]
@@ -114,7 +119,7 @@ class _Search:
         return tuple(cuts)
 
     def cheaper_than(self, known_s: float, width: int | None) -> tuple[int, ...] | None:
-        """Cuts of the cheapest plan that costs less than ``known_s``; None where there is none.
+        """Return the cuts of the cheapest plan that costs less than ``known_s``, if there is one.
 
         ``width``: how many states a border keeps, those that promise most; None for all.
         """
@@ -142,7 +147,7 @@ class _Search:
         known_s: float,
         reached: dict[int, list[_State]],
     ) -> None:
-        """Give ``reached`` the states with part number ``part`` from segment ``first`` on."""
+        """Add to ``reached`` the states with part number ``part`` from segment ``first`` on."""
         rest = self._parts - part - 1
         starts, hops = self._prices.starts[part][first], self._prices.hops_s[part]
         rest_starts, rest_steps = self._starts_s[rest], self._steps_s[rest]
@@ -175,18 +180,20 @@ class _Search:
                     step_s = max(state.step_s, runs[end] - runs[first], hop_s, rest_steps[end])
                     least_s += turns * step_s
                 if least_s < known_s:
-                    found = _State(start_s, step_s, hops_s, least_s, first, state)
-                    reached.setdefault(end, []).append(found)
+                    extended = _State(start_s, step_s, hops_s, least_s, first, state)
+                    reached.setdefault(end, []).append(extended)
 
 
 def _place_of_most(costs: list[float], ends: range, most: float) -> int:
-    """Of the first of ``ends`` by which ``costs``, which never grow, are no more than ``most``."""
+    """Return the place of the first of ``ends`` by which ``costs``, which never grow, are no more
+    than ``most``."""
     return bisect_left(ends, True, key=lambda end: costs[end] <= most)
 
 
 def _front(states: list[_State], width: int | None) -> list[_State]:
-    """Those that no other one is as good as in start, step and hops; of equal ones the first."""
-    kept: list[_State] = []
+    """Return the states that no other one is as good as in start, step and hops; of equal ones the
+    first."""
+    front: list[_State] = []
     steps: list[float] = []
     hops: list[float] = []
     for state in sorted(states, key=_STATE):
@@ -194,28 +201,28 @@ def _front(states: list[_State], width: int | None) -> list[_State]:
         place = bisect_right(steps, state.step_s)
         if place and hops[place - 1] <= state.hops_s:
             continue
-        kept.append(state)
+        front.append(state)
         place = bisect_left(steps, state.step_s)
         until = place
         while until < len(steps) and hops[until] >= state.hops_s:
             until += 1
         steps[place:until] = [state.step_s]
         hops[place:until] = [state.hops_s]
-    if width is not None and len(kept) > width:
-        kept = sorted(kept, key=lambda each: each.least_s)[:width]
-    return kept
+    if width is not None and len(front) > width:
+        front = sorted(front, key=lambda each: each.least_s)[:width]
+    return front
 
 
 def _least_longest(table: StartTable, parts: int, count: int) -> list[list[float]]:
-    """By number of parts and first segment: the least that the longest of them can cost.
+    """Return the least that the longest of some parts can cost, by their number and first segment.
 
-    ``table``: by first segment and border behind the last; grows with the part. Infinite where
-    there are fewer segments than parts, 0 for no part of no segment.
+    ``table``: by first segment and border behind the last; grows with the part. Infinite: there
+    are fewer segments than parts; 0: no part of no segment.
     """
-    found = [[math.inf] * count + [0.0]]
-    found.append([table[first][count] for first in range(count)] + [math.inf])
+    rows = [[math.inf] * count + [0.0]]
+    rows.append([table[first][count] for first in range(count)] + [math.inf])
     for number in range(2, parts + 1):
-        before, row = found[-1], [math.inf] * (count + 1)
+        before, row = rows[-1], [math.inf] * (count + 1)
         for first in range(count - number + 1):
             lowest, highest = first + 1, count - number + 1
             while lowest < highest:  # the first border from which this part is the longest one
@@ -227,19 +234,19 @@ def _least_longest(table: StartTable, parts: int, count: int) -> list[list[float
             row[first] = max(table[first][lowest], before[lowest])
             if lowest > first + 1:
                 row[first] = min(row[first], max(table[first][lowest - 1], before[lowest - 1]))
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _least_hops(prices: GroupPrices, parts: int, count: int) -> list[list[float]]:
-    """By number of parts and first segment: the least that all their hops can cost."""
+    """Return the least that all hops of some parts can cost, by their number and first segment."""
     cheapest = [min(each) for each in zip(*prices.hops_s[:-1], strict=True)] or [0.0] * (count + 1)
     back_s = prices.hops_s[-1][count]
-    found = [[math.inf] * count + [0.0], [back_s] * count + [math.inf]]
+    rows = [[math.inf] * count + [0.0], [back_s] * count + [math.inf]]
     for number in range(2, parts + 1):
         row, least = [math.inf] * (count + 1), math.inf
         for first in range(count - number, -1, -1):
-            least = min(least, cheapest[first + 1] + found[-1][first + 1])
+            least = min(least, cheapest[first + 1] + rows[-1][first + 1])
             row[first] = least
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows

@@ -1,4 +1,4 @@
-"""What a model's segments cost, as the planner sees them."""
+"""The costs of a model's segments, for the planner."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from brisk.errors import InvalidModelError
 
 @dataclass(frozen=True, slots=True)
 class SegmentProfile:
-    """``weight_bytes``: what a host must have to run it. ``run_s``: of one request, warm.
-
-    ``live_bytes``: of the values that cross its end, which the next host is sent where the model
-    is cut there; of the last segment the answers. ``load_s``: from bytes to a session.
-    """
+    """The costs of a segment."""
 
     weight_bytes: int
+    """The bytes that a host must have to run it."""
     run_s: float
+    """The time of one warm request."""
     live_bytes: int
+    """The size of the values that cross its end, which the next host is sent if the model is cut
+    there; of the last segment the answers."""
     load_s: float
+    """The time from bytes to a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class ModelProfile:
     segments: tuple[SegmentProfile, ...]
 
     def __post_init__(self) -> None:
-        """Raises InvalidModelError where there is no segment, or one with no such cost."""
+        """Raises InvalidModelError if there is no segment, or one with no such cost."""
         if not self.segments:
             raise InvalidModelError("a profile of no segments; expected one at least")
         for index, each in enumerate(self.segments):
@@ -51,15 +52,16 @@ class ModelProfile:
 
     @property
     def run_s(self) -> float:
-        """I(1) of the paper: of one request on one host."""
+        """I(1) of the paper: the time of one request on one host."""
         return sum(each.run_s for each in self.segments)
 
     def bytes_before(self) -> list[int]:
-        """By border, from 0 to the number of segments: of all weights in front of it."""
+        """Return the size of all weights in front of each border, from 0 to the number of
+        segments."""
         return _sums(each.weight_bytes for each in self.segments)
 
     def run_before_s(self) -> list[float]:
-        """By border: of running all that is in front of it."""
+        """Return the time of running all in front of each border."""
         return _sums(each.run_s for each in self.segments)
 
 

@@ -1,4 +1,4 @@
-"""Pipeline entries: what a ``pipeline.json`` says, read strictly and checked against its networks.
+"""Pipeline entries: their ``pipeline.json``, read strictly and checked against their networks.
 
 Standard library only: Triton's stub reads it as well as the runtime.
 """

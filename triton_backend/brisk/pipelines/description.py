@@ -20,7 +20,7 @@ MAX_OBJECTIVE_MS = 3_600_000.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 REQUEST = "request"
-"""Stands where a node's name does, for the inputs of the pipeline itself."""
+"""The name that stands for a node's in sources that are the pipeline's own inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class NodeSource:
 
 @dataclass(frozen=True, slots=True)
 class VariantDescription:
-    """One network for a node. ``accuracy``: share of right answers, 0 to 1."""
+    """One network for a node, whose ``accuracy`` is the share of right answers, 0 to 1."""
 
     name: str
     path: Path
@@ -47,8 +47,8 @@ class VariantDescription:
 class EarlyAnswer:
     """A network tried before the node's variant, with the node's own inputs and outputs.
 
-    Its answer is taken where every row of its output ``confidence``, class probabilities along
-    the last axis, has one of ``at_least``.
+    Its answer is taken if every row of its output ``confidence``, class probabilities along the
+    last axis, has one of ``at_least``.
     """
 
     path: Path
@@ -58,10 +58,11 @@ class EarlyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """``inputs``: where each input tensor of the node's networks comes from."""
+    """A node of a pipeline."""
 
     name: str
     inputs: Mapping[str, NodeSource]
+    """The source of each input tensor of the node's networks."""
     variants: tuple[VariantDescription, ...]
     early_answer: EarlyAnswer | None
 
@@ -73,9 +74,8 @@ class NodeDescription:
 
     @property
     def networks(self) -> tuple[tuple[str, Path], ...]:
-        """Every network of the node, its early answer first, with the words that errors name it
-        by.
-        """
+        """Every network of the node, its early answer first, with the name by which errors call
+        it."""
         named = [(f"node '{self.name}', variant '{v.name}'", v.path) for v in self.variants]
         if self.early_answer is not None:
             named.insert(0, (f"node '{self.name}', its early answer", self.early_answer.path))
@@ -84,29 +84,29 @@ class NodeDescription:
 
 @dataclass(frozen=True, slots=True)
 class PipelineDescription:
-    """``nodes`` are in an order in which they can run.
-
-    ``policy`` and ``replanning`` are names that ``query`` knows. ``trial_shapes``: of
-    inputs of the pipeline for the trial run, whole shapes with the batch.
-    """
+    """A pipeline."""
 
     path: Path
     objective_ns: int
     policy: str
+    """A name in ``query.POLICIES``."""
     replanning: str
+    """A value of ``query.Replanning``."""
     nodes: tuple[NodeDescription, ...]
+    """The nodes, in an order in which they can run."""
     outputs: Mapping[str, NodeSource]
     trial_shapes: Mapping[str, tuple[int, ...]]
+    """Shapes of inputs of the pipeline for the trial run, with the batch."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the tensors that a request brings, in the order in which they are named."""
+        """The names of the tensors that a request brings, in the order in which they are named."""
         sources = (source for node in self.nodes for source in node.inputs.values())
         return tuple(dict.fromkeys(s.tensor for s in sources if s.node is None))
 
     @property
     def networks(self) -> tuple[tuple[str, Path], ...]:
-        """Of all nodes; a file may be there more than once."""
+        """The networks of all nodes; a file may be there more than once."""
         return tuple(network for node in self.nodes for network in node.networks)
 
 
@@ -127,7 +127,8 @@ def read_pipeline(path: Path) -> PipelineDescription:
 
 
 class _PipelineReader:
-    """``problems``: all that is wrong with the file, told when it has been read."""
+    """The reader of a pipeline; all that is wrong with the file is reported when it has been
+    read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -160,8 +161,8 @@ class _PipelineReader:
             trial_shapes=shapes,
         )
         for name in set(shapes) - set(description.inputs):
-            known = hint(name, description.inputs)
-            problems.note("trial_shapes", f"the pipeline has no input '{name:.60}'{known}")
+            suggestion = hint(name, description.inputs)
+            problems.note("trial_shapes", f"the pipeline has no input '{name:.60}'{suggestion}")
         problems.report()
         return description
 
@@ -173,16 +174,19 @@ class _PipelineReader:
         inputs = self._sources(fields.objects("inputs"), f"{place}, inputs")
         variants = tuple(
             self._variant(
-                variant, Fields(given, f"{place}, variant '{variant:.60}'", self._problems)
+                variant, Fields(content, f"{place}, variant '{variant:.60}'", self._problems)
             )
-            for variant, given in fields.objects("variants").items()
+            for variant, content in fields.objects("variants").items()
         )
         early, answer = fields.take("early_answer"), None
         if early is not None:
-            given = Fields(early, f"{place}, early_answer", self._problems)
-            found, confidence = self._locate(given), given.text("confidence")
-            answer = EarlyAnswer(found, confidence, given.number("at_least", 1))
-            given.finish()
+            its = Fields(early, f"{place}, early_answer", self._problems)
+            answer = EarlyAnswer(
+                path=self._locate(its),
+                confidence=its.text("confidence"),
+                at_least=its.number("at_least", 1),
+            )
+            its.finish()
         fields.finish()
         return NodeDescription(name, inputs, variants, answer)
 
@@ -193,16 +197,16 @@ class _PipelineReader:
         fields.finish()
         return variant
 
-    def _sources(self, given: Mapping[str, Any], place: str) -> dict[str, NodeSource]:
+    def _sources(self, texts: Mapping[str, Any], place: str) -> dict[str, NodeSource]:
         sources = {}
-        for tensor, text in given.items():
+        for tensor, text in texts.items():
             node, dot, name = text.partition(".") if isinstance(text, str) else ("", "", "")
             if not (node and dot and name):
-                wanted = f"must come from '{REQUEST}.TENSOR' or 'NODE.TENSOR'"
-                self._problems.note(place, f"'{tensor:.60}' {wanted}, not {shown(text)}")
+                expected = f"must come from '{REQUEST}.TENSOR' or 'NODE.TENSOR'"
+                self._problems.note(place, f"'{tensor:.60}' {expected}, not {shown(text)}")
             elif node != REQUEST and node not in self._nodes:
-                known = hint(node, [*self._nodes, REQUEST])
-                text = f"'{tensor:.60}' comes from unknown node '{node:.60}'{known}"
+                suggestion = hint(node, [*self._nodes, REQUEST])
+                text = f"'{tensor:.60}' comes from unknown node '{node:.60}'{suggestion}"
                 self._problems.note(place, text)
             else:
                 sources[tensor] = NodeSource(None if node == REQUEST else node, name)
@@ -225,7 +229,8 @@ class _PipelineReader:
         return shapes
 
     def _in_order(self, nodes: Mapping[str, NodeDescription]) -> tuple[NodeDescription, ...]:
-        """In an order in which they can run: of those that can, the one that is named first."""
+        """Return the nodes in an order in which they can run: of those that can, the one that is
+        named first."""
         sorter = graphlib.TopologicalSorter({name: node.after for name, node in nodes.items()})
         try:
             return tuple(nodes[name] for name in sorter.static_order())
@@ -235,12 +240,13 @@ class _PipelineReader:
             return tuple(nodes.values())
 
     def _locate(self, fields: Fields) -> Path:
-        """The ONNX file that ``file``, or ``entry`` and ``version``, name; its absolute path.
+        """Return the absolute path of the ONNX file that ``file``, or ``entry`` and ``version``,
+        name.
 
         ``file`` is relative to the pipeline's version directory; ``entry`` is a sibling of the
-        pipeline's own, whose ``model.onnx`` is used, of its newest version where none is said.
-        Notes a problem, and gives any path, where there is no such file in that version's
-        directory.
+        pipeline's own, whose ``model.onnx`` is used, of its newest version unless one is named. If
+        there is no such file in that version's directory, a problem is noted, and any path
+        returned.
         """
         version_folder = self._path.absolute().parent
         folder: Path | None = version_folder
@@ -259,18 +265,19 @@ class _PipelineReader:
 
 
 def _find(fields: Fields, folder: Path, name: str, what: str) -> Path | None:
-    """A file, or the model in a directory of that name. Notes a problem where it is none."""
+    """Return a file, or the model in a directory of that name. Notes a problem if there is
+    none."""
     try:
-        found = find_inside(folder, name, what)
-        if found is not None and found.is_dir():
-            found = find_inside(folder, f"{name}/{MODEL_FILE}", what)
+        path = find_inside(folder, name, what)
+        if path is not None and path.is_dir():
+            path = find_inside(folder, f"{name}/{MODEL_FILE}", what)
     except InvalidModelError as error:
         fields.note(str(error))
         return None
-    if found is None:
+    if path is None:
         siblings = [other.name for other in folder.glob("*.onnx")]
         fields.note(f"there is no file {folder / name}{hint(Path(name).name, siblings)}")
-    return found
+    return path
 
 
 def _entry_folder(fields: Fields, repository: Path, name: str, version: object) -> Path | None:

@@ -20,21 +20,21 @@ class Problems:
         self._found.append(f"{place}: {text}" if place else text)
 
     def report(self) -> None:
-        """Raise InvalidModelError with all of them, where there are any."""
+        """Raises InvalidModelError with all problems, if there are any."""
         if self._found:
-            left = len(self._found) - MAX_PROBLEMS
-            more = f"; and {left} more" if left > 0 else ""
+            remaining = len(self._found) - MAX_PROBLEMS
+            more = f"; and {remaining} more" if remaining > 0 else ""
             raise InvalidModelError(f"{self._file}: {'; '.join(self._found[:MAX_PROBLEMS])}{more}")
 
 
-def hint(name: str, known: Iterable[str]) -> str:
-    """``, did you mean 'x'?`` where something similar is known; else what is known."""
+def hint(name: str, names: Iterable[str]) -> str:
+    """Return ``, did you mean 'x'?`` if a name is similar; else all names."""
     import difflib
 
-    known = sorted(known)
-    if nearest := difflib.get_close_matches(name, known, n=1, cutoff=0.5):
+    names = sorted(names)
+    if nearest := difflib.get_close_matches(name, names, n=1, cutoff=0.5):
         return f", did you mean '{nearest[0]}'?"
-    return f"; there are {', '.join(known)}" if known else "; there is none"
+    return f"; there are {', '.join(names)}" if names else "; there is none"
 
 
 class Fields:
@@ -57,7 +57,7 @@ class Fields:
         return self._values.get(name, default)
 
     def objects(self, name: str) -> dict[str, Any]:
-        """An object with at least one field; empty, with a problem, where there is none."""
+        """Return an object with at least one field; empty, with a problem, if there is none."""
         value = self.take(name)
         if isinstance(value, dict) and value:
             return value
@@ -74,7 +74,7 @@ class Fields:
         return value
 
     def number(self, name: str, most: float) -> float:
-        """Above 0, up to ``most``."""
+        """Return a number above 0, up to ``most``."""
         value = self.take(name)
         if is_number(value) and 0 < value <= most:
             return float(value)
@@ -89,8 +89,8 @@ class Fields:
 
     def _wrong(self, name: str, expected: str, value: Any) -> None:
         if self._is_object:
-            found = f"not {shown(value)}" if name in self._values else "but it is missing"
-            self.note(f"{name} must be {expected}, {found}")
+            actual = f"not {shown(value)}" if name in self._values else "but it is missing"
+            self.note(f"{name} must be {expected}, {actual}")
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -102,7 +102,8 @@ def shown(value: Any) -> str:
 
 
 def parse_object(text: str, problems: Problems) -> Any:
-    """The JSON of ``text``. Raises InvalidModelError where it is none, notes doubled fields."""
+    """Return the JSON of ``text``. Raises InvalidModelError if it is none, notes doubled
+    fields."""
 
     def unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
         names = [name for name, _ in pairs]

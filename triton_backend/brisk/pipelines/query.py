@@ -1,5 +1,5 @@
-"""Which variant of each network a query runs (GATI, 5.1 and 5.2): policies, and a plan made anew
-on its way. Nothing here reads a clock.
+"""The choice of which variant of each network a query runs (GATI, 5.1 and 5.2): policies, and a
+plan renewed on its way. Nothing here reads a clock.
 
 A policy is a pure function of the nodes that are left, which run one after the other, and of the
 time that is left for them.
@@ -10,28 +10,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkVariant:
-    """One network for a node's task. ``accuracy``: share of right answers, 0 to 1.
-
-    ``full_ns``: what it takes without an early answer. ``usual_ns``: within which most of its
-    runs answer, early ones included; None where that is the same.
-    """
+    """One network for a node's task."""
 
     name: str
     accuracy: float
+    """The share of right answers, 0 to 1."""
     full_ns: int
+    """The time without an early answer."""
     usual_ns: int | None = None
+    """The time in which most of its runs answer, early ones included; None: the same."""
 
     @property
     def may_be_early(self) -> bool:
         return self.usual_ns is not None and self.usual_ns < self.full_ns
 
     def as_usual(self) -> NetworkVariant:
-        """The same, taking what it usually does."""
+        """Return the same variant, taking the time that it usually takes."""
         if self.usual_ns is None or not self.may_be_early:
             return self
         return replace(self, full_ns=self.usual_ns, usual_ns=None)
@@ -39,7 +38,7 @@ class NetworkVariant:
 
 @dataclass(frozen=True, slots=True)
 class QueryNode:
-    """``variants``: at least one."""
+    """A node, with at least one variant."""
 
     name: str
     variants: tuple[NetworkVariant, ...]
@@ -56,24 +55,26 @@ class QueryNode:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """``budget_ns``: what the node may take by the plan; less than its variant takes where no
-    variant is fast enough. It is negative where the time is over already."""
+    """The variant of a node that was chosen."""
 
     variant: NetworkVariant
     budget_ns: int
+    """The node's time by the plan; less than its variant takes if no variant is fast enough, and
+    negative if the time is over already."""
 
 
 Policy: TypeAlias = Callable[[Sequence[QueryNode], int], Mapping[str, Choice]]
-"""A choice for every node by name, within the time in ns that is left for all of them."""
+"""Makes a choice for every node by name, within the time in ns that is left for all of them."""
 
 
 def split_equally(nodes: Sequence[QueryNode], left_ns: int) -> dict[str, Choice]:
-    """GATI 5.2.1, equal split: each of N nodes gets L / N."""
+    """Split the time as GATI 5.2.1, equal split: each of N nodes gets L / N."""
     return _split(nodes, left_ns, [1] * len(nodes))
 
 
 def split_in_proportion(nodes: Sequence[QueryNode], left_ns: int) -> dict[str, Choice]:
-    """GATI's equation 4: a node's share of L is its slowest variant's share of all slowest."""
+    """Split the time by GATI's equation 4: a node's share of L is its slowest variant's share of
+    all slowest."""
     return _split(nodes, left_ns, [max(1, node.slowest_ns) for node in nodes])
 
 
@@ -86,7 +87,8 @@ def _split(nodes: Sequence[QueryNode], left_ns: int, weights: Sequence[int]) -> 
 
 
 def most_accurate_within(node: QueryNode, budget_ns: int) -> NetworkVariant:
-    """GATI's PickBestModel: the most accurate variant whose full run fits, else the fastest.
+    """Return GATI's PickBestModel: the most accurate variant whose full run fits, else the
+    fastest.
 
     Of equally accurate ones the faster.
     """
@@ -95,32 +97,42 @@ def most_accurate_within(node: QueryNode, budget_ns: int) -> NetworkVariant:
 
 
 def exact(nodes: Sequence[QueryNode], left_ns: int) -> dict[str, Choice]:
-    """The variants with the greatest product of accuracies whose full runs fit together.
+    """Choose the variants with the greatest product of accuracies whose full runs fit together.
 
-    Beyond GATI: a split leaves every node's remainder unused, this does not. Where nothing fits:
+    Beyond GATI: a split leaves every node's remainder unused, this does not. If nothing fits:
     every node's fastest. What is left over is added to the last node's budget.
     """
     if not nodes:
         return {}
-    parts: list[tuple[int, float, tuple[NetworkVariant, ...]]] = [(0, 1.0, ())]
+    front = [_Combination(0, 1.0, ())]
     for node in nodes:
-        grown = [
-            (taken_ns + each.full_ns, accuracy * each.accuracy, (*chosen, each))
-            for taken_ns, accuracy, chosen in parts
+        extended = [
+            _Combination(
+                one.run_ns + each.full_ns, one.accuracy * each.accuracy, (*one.variants, each)
+            )
+            for one in front
             for each in node.variants
         ]
-        grown.sort(key=lambda part: (part[0], -part[1]))
-        parts = []
-        for part in grown:  # without those that another one beats in time and accuracy
-            if not parts or part[1] > parts[-1][1]:
-                parts.append(part)
-    fitting = [part for part in parts if part[0] <= left_ns]
-    taken_ns, _, variants = fitting[-1] if fitting else parts[0]
-    over_ns = [0] * (len(nodes) - 1) + [left_ns - taken_ns]
+        extended.sort(key=lambda one: (one.run_ns, -one.accuracy))
+        front = []
+        for one in extended:  # without those that another one beats in time and accuracy
+            if not front or one.accuracy > front[-1].accuracy:
+                front.append(one)
+    fitting = [one for one in front if one.run_ns <= left_ns]
+    best = fitting[-1] if fitting else front[0]
+    over_ns = [0] * (len(nodes) - 1) + [left_ns - best.run_ns]
     return {
         node.name: Choice(variant, variant.full_ns + more_ns)
-        for node, variant, more_ns in zip(nodes, variants, over_ns, strict=True)
+        for node, variant, more_ns in zip(nodes, best.variants, over_ns, strict=True)
     }
+
+
+class _Combination(NamedTuple):
+    """Variants of the first nodes, the time of their full runs, and their accuracies' product."""
+
+    run_ns: int
+    accuracy: float
+    variants: tuple[NetworkVariant, ...]
 
 
 POLICIES: Mapping[str, Policy] = {
@@ -131,9 +143,12 @@ POLICIES: Mapping[str, Policy] = {
 
 
 class Replanning(Enum):
-    """STATIC: the plan made at the start is kept. INCREMENTAL: it is made anew for what is left
-    whenever a node begins, with the time that earlier nodes left over or took too much, which has
-    not yet paid in any setting of `brisk bench pipeline`."""
+    """When a plan is made.
+
+    STATIC: the plan of the start is kept. INCREMENTAL: a new one for what is left is made whenever
+    a node begins, with the time that earlier nodes left over or exceeded, which has not yet paid
+    in any setting of `brisk bench pipeline`.
+    """
 
     STATIC = "static"
     INCREMENTAL = "incremental"
@@ -145,14 +160,14 @@ class Query:
     Times are of one clock, in ns; ``due_ns`` is the end of the objective.
 
     Pseudocode 1 adds what a finished node saved to the budgets of the nodes behind it, by the
-    policy's own shares. For both splits that equals splitting the time that is left over the
-    nodes that are left, which is what is done here; it holds for other policies too, and where
-    time was lost instead of saved.
+    policy's own shares. For both splits that equals splitting the time that is left over the nodes
+    that are left, which is what is done here; it holds for other policies too, and if time was
+    lost instead of saved.
 
-    Beyond GATI, an incremental plan reckons with what variants usually take, early answers
-    included, as long as a whole run of the one that begins leaves the others time enough for
-    their fastest: what an early answer spares is then known before, not only behind it. A static
-    plan, which cannot be mended, reckons with whole runs.
+    Beyond GATI, an incremental plan uses the times that variants usually take, early answers
+    included, as long as a whole run of the one that begins leaves the others time enough for their
+    fastest: what an early answer saves is then known before, not only behind it. A static plan,
+    which cannot be mended, uses the times of whole runs.
     """
 
     def __init__(
@@ -172,14 +187,14 @@ class Query:
         """The latest choice for every node that has not begun."""
 
     def begin(self, now_ns: int) -> Choice:
-        """The choice for the next node, which runs now. Precondition: there is one."""
+        """Return the choice for the next node, which runs now. Precondition: there is one."""
         if self._replanning is Replanning.INCREMENTAL:
             self.plan = self._plan_anew(self.due_ns - now_ns)
         node, self.left = self.left[0], self.left[1:]
         return self.plan[node.name]
 
     def _plan_anew(self, left_ns: int) -> Mapping[str, Choice]:
-        """For all that is left, of which the first is about to begin."""
+        """Return a plan for all that is left, of which the first is about to begin."""
         node, *behind = self.left
         usual = [
             replace(each, variants=tuple(variant.as_usual() for variant in each.variants))

@@ -1,4 +1,5 @@
-"""A pipeline against its networks: whether the tensors fit, and what it takes and gives."""
+"""The check of a pipeline against its networks: whether the tensors fit, and its own inputs and
+outputs."""
 
 from __future__ import annotations
 
@@ -21,95 +22,91 @@ _PROBABILITIES = ("float32", "float16", "float64")
 def check_networks(
     description: PipelineDescription, networks: Mapping[Path, NetworkSignature]
 ) -> NetworkSignature:
-    """What the pipeline takes and gives; ``networks`` by the paths in ``description``.
+    """Return the pipeline's inputs and outputs; ``networks`` by the paths in ``description``.
 
     Raises InvalidModelError with every tensor that is not there or does not fit.
     """
-    check = _NetworkCheck(description, networks)
+    checks = _NetworkCheck(description, networks)
     for node in description.nodes:
-        check.node(node)
+        checks.check_node(node)
     for source in description.outputs.values():
-        check.made("outputs", source)
-    check.problems.report()
+        checks.check_made("outputs", source)
+    checks.problems.report()
     results = {
-        name: reduce(_either, check.types_of(source))
+        name: reduce(_either, checks.types_of(source))
         for name, source in description.outputs.items()
     }
-    return NetworkSignature(check.taken, results)
+    return NetworkSignature(checks.inputs, results)
 
 
 class _NetworkCheck:
-    """``problems``: all that does not fit. ``taken``: what the pipeline takes, by name, as far as
-    its nodes have been checked."""
+    """The check of the nodes' tensors, and the pipeline's inputs as far as they are checked."""
 
     def __init__(
         self, description: PipelineDescription, networks: Mapping[Path, NetworkSignature]
     ) -> None:
         self.problems = Problems(str(description.path))
-        self.taken: dict[str, TensorType] = {}
+        self.inputs: dict[str, TensorType] = {}
         self._networks = networks
-        self._variants = {
+        self._of_nodes = {
             node.name: [networks[path] for _, path in node.networks] for node in description.nodes
         }
 
     def types_of(self, source: NodeSource) -> list[TensorType]:
-        """The types in which the variants of a node make the tensor; none of a request's."""
-        variants = self._variants.get(source.node or "", ())
-        kinds = [network.outputs.get(source.tensor) for network in variants]
-        return [kind for kind in kinds if kind is not None]
+        """Return the type of a tensor of each variant that makes it."""
+        networks = self._of_nodes.get(source.node or "", ())
+        outputs = [network.outputs.get(source.tensor) for network in networks]
+        return [each for each in outputs if each is not None]
 
-    def made(self, words: str, source: NodeSource) -> None:
-        """Note where a variant does not make the tensor."""
-        for network in self._variants.get(source.node or "", ()):
+    def check_made(self, label: str, source: NodeSource) -> None:
+        """Note a problem if some variant does not make a tensor."""
+        for network in self._of_nodes.get(source.node or "", ()):
             if source.tensor not in network.outputs:
-                known = hint(source.tensor, network.outputs)
-                self.problems.note(words, f"not every variant makes {source}{known}")
+                suggestion = hint(source.tensor, network.outputs)
+                self.problems.note(label, f"not every variant makes {source}{suggestion}")
                 return
 
-    def node(self, node: NodeDescription) -> None:
-        for words, path in node.networks:
+    def check_node(self, node: NodeDescription) -> None:
+        """Note the problems of a node."""
+        for label, path in node.networks:
             inputs = self._networks[path].inputs
             for tensor in inputs:
                 if tensor not in node.inputs and not inputs[tensor].is_optional:
-                    self.problems.note(words, f"nothing is said of its input '{tensor}'")
+                    self.problems.note(label, f"nothing is said of its input '{tensor}'")
             for tensor, source in node.inputs.items():
                 if tensor in inputs:
-                    self._input(words, tensor, source, inputs[tensor])
+                    self._input(label, tensor, source, inputs[tensor])
                 else:
-                    text = f"it has no input '{tensor}'{hint(tensor, inputs)}"
-                    self.problems.note(words, text)
+                    self.problems.note(label, f"it has no input '{tensor}'{hint(tensor, inputs)}")
         for source in node.inputs.values():
-            self.made(f"node '{node.name}'", source)
+            self.check_made(f"node '{node.name}'", source)
         if node.early_answer is not None:
             self._early_answer(f"node '{node.name}', early_answer", node.early_answer)
 
-    def _input(self, words: str, tensor: str, source: NodeSource, wanted: TensorType) -> None:
-        """Note where the network takes another type than the request or a variant gives."""
+    def _input(self, label: str, tensor: str, source: NodeSource, expected: TensorType) -> None:
         if source.node is None:
-            before = self.taken.get(source.tensor, TensorType(None, None))
-            both = _both(before, wanted)
+            before = self.inputs.get(source.tensor, TensorType(None, None))
+            both = _both(before, expected)
             if both is None:
-                text = f"it takes '{source}' as {wanted}, another one as {before}"
-                self.problems.note(words, text)
+                text = f"it takes '{source}' as {expected}, another one as {before}"
+                self.problems.note(label, text)
             else:
-                self.taken[source.tensor] = both
-        for kind in self.types_of(source):
-            if _both(kind, wanted) is None:
-                text = f"its input '{tensor}' is {wanted}, but {source} is {kind}"
-                self.problems.note(words, text)
+                self.inputs[source.tensor] = both
+        for each in self.types_of(source):
+            if _both(each, expected) is None:
+                text = f"its input '{tensor}' is {expected}, but {source} is {each}"
+                self.problems.note(label, text)
 
-    def _early_answer(self, words: str, early: EarlyAnswer) -> None:
+    def _early_answer(self, label: str, early: EarlyAnswer) -> None:
         outputs, name = self._networks[early.path].outputs, f"'{early.confidence:.60}'"
         if early.confidence not in outputs:
-            text = f"it has no output {name}{hint(early.confidence, outputs)}"
-            self.problems.note(words, text)
+            self.problems.note(label, f"it has no output {name}{hint(early.confidence, outputs)}")
         elif outputs[early.confidence].element not in (None, *_PROBABILITIES):
-            text = f"{name} is {outputs[early.confidence]}, no probabilities"
-            self.problems.note(words, text)
+            self.problems.note(label, f"{name} is {outputs[early.confidence]}, no probabilities")
 
 
 def _both(one: TensorType, other: TensorType) -> TensorType | None:
-    """What is of both types; None where nothing is."""
+    """Return the type of values of both types; None: there are none."""
     if one.element and other.element and one.element != other.element:
         return None
     element, shape = one.element or other.element, one.shape or other.shape
@@ -124,7 +121,7 @@ def _both(one: TensorType, other: TensorType) -> TensorType | None:
 
 
 def _either(one: TensorType, other: TensorType) -> TensorType:
-    """What a value of one of the types is in any case."""
+    """Return the type that a value of one of the types has in any case."""
     element = one.element if one.element == other.element else None
     if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
         return TensorType(element, None)

@@ -1,6 +1,5 @@
-"""What is published of a model: its files as they are, what a start reads first, in which order
-it reads the rest, and its prepared form for machines like this one.
-"""
+"""The description of a published model: its files, what a start reads first, the order in which it
+reads the rest, and its prepared form for machines like this one."""
 
 from __future__ import annotations
 
@@ -42,88 +41,104 @@ _WEIGHTS = frozenset(
     for name, number in TensorProto.DataType.items()
     if name.startswith(("FLOAT", "BFLOAT", "DOUBLE", "INT8", "UINT8", "INT4", "UINT4"))
 )
-"""Types of what is computed with only; all others may decide shapes when a model is read."""
+"""The types of values that are only computed with; all others may decide shapes when a model is
+read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """``contents``: by the name that a file has beside the manifest, where its bytes are: in a
-    file of this machine, or here."""
+    """A model to be published."""
 
     manifest: Manifest
     contents: Mapping[str, Path | bytes]
+    """The bytes of each file, in memory or in a file of this machine, by its name beside the
+    manifest."""
 
 
 def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
-    """``threads``: of the runs that say how long each segment takes. ``with_form``: whether the
-    prepared form is published, if there is one for this machine.
+    """Describe the model.
 
-    Raises InvalidModelError where the model cannot be read, and OSError.
+    ``threads``: of the runs that say how long each segment takes. ``with_form``: whether the
+    prepared form is published, if there is one for this machine. Raises InvalidModelError if the
+    model cannot be read, and OSError.
     """
-    read = read_model_file(model)
-    names = [model.name, *(name for name in read.files if name != model.name)]
+    model_file = read_model_file(model)
+    names = [model.name, *(name for name in model_file.files if name != model.name)]
     if HEAD_NAME in names:
         raise InvalidModelError(f"{model}: its data lies in '{HEAD_NAME}'; rename that")
     cuts = cuts_of(model)
     source = BareModel(model, threads, cuts)
     paths = {name: model.parent / name for name in names}
     numbers = {path: number for number, path in enumerate(paths.values())}
-    weights = list(_in_order(read, source))
+    weights = list(_in_order(model_file, source))
     sizes = [path.stat().st_size for path in paths.values()]
     order = [Range(numbers[path], offset, size) for path, offset, size in weights]
     head = list(_rest(sizes, order))
     gathered = b"".join(_bytes_of(paths[names[part.file]], part) for part in head)
-    found = content.content_of(model, [content.ITSELF, *names[1:]]).digests
+    digests = content.content_of(model, [content.ITSELF, *names[1:]]).digests
     files = []
     for name, size in zip(names, sizes, strict=True):
-        digest = found[content.ITSELF if name == model.name else name]
+        digest = digests[content.ITSELF if name == model.name else name]
         with _opened(model, name) as file:
             sketch = content.sketch_of(file)
         files.append(ListedFile(name, size, "", digest, sketch, _chunks_of(paths[name])))
     files.append(ListedFile(HEAD_NAME, len(gathered), "", "", "", _digests([gathered])))
     contents: dict[str, Path | bytes] = {**paths, HEAD_NAME: gathered}
     form = find_prepared(model, cuts) if with_form else None
-    if form is not None and not (kept := PreparedModel(form, model, threads, cuts)).plan.defaults:
+    if (
+        form is not None
+        and not (prepared := PreparedModel(form, model, threads, cuts)).plan.defaults
+    ):
         data = unsealed(form)
         name = f"{FORMS_FOLDER}/{form.name}"
         files.append(ListedFile(name, len(data), form.name, "", "", _digests([data])))
         contents[name] = data
-        source_of_runs: Source = kept
+        source_of_runs: Source = prepared
     else:
         source_of_runs = source
     segments = _measured(source_of_runs)
     manifest = Manifest(
-        tuple(files), 0, len(names), CHUNK_BYTES, tuple(head), tuple(order), cuts, segments
+        files=tuple(files),
+        model=0,
+        gathered=len(names),
+        chunk_bytes=CHUNK_BYTES,
+        head=tuple(head),
+        order=tuple(order),
+        cuts=cuts,
+        segments=segments,
     )
     return Published(manifest, contents)
 
 
 def cuts_of(model: Path) -> tuple[str, ...]:
-    """Values behind which the model is cut where it arrives. Raises InvalidModelError."""
-    read = read_model_file(model)
-    normalise(read.proto)
-    found = late_cut(read)
-    return (found,) if found else ()
+    """Return the values behind which the model is cut when it arrives. Raises
+    InvalidModelError."""
+    model_file = read_model_file(model)
+    normalise(model_file.proto)
+    cut = late_cut(model_file)
+    return (cut,) if cut else ()
 
 
 def unsealed(form: Path) -> bytes:
-    """A prepared form without this machine's seal: who fetches it seals it anew, when it has been
-    compared with the manifest."""
+    """Return a prepared form without this machine's seal: a host that fetches it compares it with
+    the manifest and seals it anew."""
     data = bytearray(form.read_bytes())
     data[HEADER_BYTES - SEAL_BYTES : HEADER_BYTES] = bytes(SEAL_BYTES)
     return bytes(data)
 
 
-def _in_order(read: ModelFile, source: BareModel) -> Iterator[FileBytes]:
-    """Weights in the order of the segments that compute with them, each byte once; last those of
-    which a run reads a few rows."""
-    given = {info.name for info in read.proto.graph.input} & constants_of(read.proto.graph)
+def _in_order(model_file: ModelFile, source: BareModel) -> Iterator[FileBytes]:
+    """Yield weights in the order of the segments that compute with them, each byte once; last
+    those of which a run reads a few rows."""
+    defaults = {info.name for info in model_file.proto.graph.input} & constants_of(
+        model_file.proto.graph
+    )
     streamed = {
         name
-        for name, weight in read.weights.items()
-        if weight.kind in _WEIGHTS and name not in given
+        for name, weight in model_file.weights.items()
+        if weight.kind in _WEIGHTS and name not in defaults
     }
-    seen: set[FileBytes] = set()
+    yielded: set[FileBytes] = set()
     inputs = {variable.name for variable in source.plan.inputs}
     tables = {
         table.name
@@ -136,9 +151,9 @@ def _in_order(read: ModelFile, source: BareModel) -> Iterator[FileBytes]:
         for segment in source.segments
     ]
     every = (*names, sorted(first), sorted(streamed & tables))
-    for part in (part for each in every for part in read.bytes_of(each)):
-        if part not in seen and not any(_overlap(part, other) for other in seen):
-            seen.add(part)
+    for part in (part for each in every for part in model_file.bytes_of(each)):
+        if part not in yielded and not any(_overlap(part, other) for other in yielded):
+            yielded.add(part)
             yield part
 
 
@@ -148,7 +163,8 @@ def _overlap(one: FileBytes, other: FileBytes) -> bool:
 
 
 def _rest(sizes: Sequence[int], parts: Sequence[Range]) -> Iterator[Range]:
-    """What of files of these sizes lies in none of ``parts``, which do not overlap."""
+    """Yield the bytes of files of these sizes that are in none of ``parts``, which do not
+    overlap."""
     for number, size in enumerate(sizes):
         position = 0
         for part in sorted(part for part in parts if part.file == number):
@@ -160,7 +176,7 @@ def _rest(sizes: Sequence[int], parts: Sequence[Range]) -> Iterator[Range]:
 
 
 def _measured(source: Source) -> tuple[ListedSegment, ...]:
-    """Nothing where the model takes no inputs that can be made up."""
+    """Return the measured segments; none if the model takes inputs that cannot be made up."""
     try:
         profile = measured_profile(source)
     except InvalidModelError:
@@ -184,7 +200,7 @@ def _chunks_of(path: Path) -> bytes:
 
 
 def _digests(parts: Iterable[bytes]) -> bytes:
-    """SHA-256 of each chunk of ``parts``, each of which ends with one."""
+    """Return the SHA-256 of each chunk of ``parts``, each of which ends with one."""
     return b"".join(
         hashlib.sha256(part[start : start + CHUNK_BYTES]).digest()
         for part in parts

@@ -1,6 +1,5 @@
-"""What a model's segments take on this machine: for whoever runs them behind bytes that arrive, or
-plans parts of the model on several hosts (Flashpoint, section 4.1: the layer profile).
-"""
+"""The measurement of a model's segments on this machine, for hosts that run them behind bytes that
+arrive, and for planners of parts on several hosts (Flashpoint, section 4.1: the layer profile)."""
 
 from __future__ import annotations
 
@@ -15,21 +14,22 @@ from brisk.segments.prepared.trial import SegmentTrial
 from brisk.segments.source import SegmentSpec, Source
 
 RUNS = 5
-"""Of a segment, after one that warms it; the fastest counts: what else the machine did meanwhile
-is not the model's."""
+"""The runs of a segment, after one that warms it; the fastest counts: other load on the machine is
+not the model's."""
 
 
 def measured_profile(source: Source) -> ModelProfile:
-    """Each segment opened, warmed and run with what the one before made of made-up inputs.
+    """Return the model's profile: each segment is opened, warmed and run with what the one before
+    made of made-up inputs.
 
-    Bytes are those that opening it reads. Raises InvalidModelError where the model takes no inputs
-    that can be made up, or something else than tensors of numbers crosses a border.
+    Bytes are those that opening it reads. Raises InvalidModelError if the model takes inputs that
+    cannot be made up, or something else than tensors of numbers crosses a border.
     """
     plan, trial = source.plan, SegmentTrial(source.plan)
-    found = []
+    profiles = []
     for spec in plan.segments:
         if isinstance(source, BareModel):
-            source.open(spec.index)  # what ``check`` has made, if it has
+            source.open(spec.index)  # made by ``check``, perhaps
         started_s = time.perf_counter()
         first = source.open(spec.index)
         load_s = time.perf_counter() - started_s
@@ -49,10 +49,14 @@ def measured_profile(source: Source) -> ModelProfile:
             live = {each.name: live[each.name] for each in plan.outputs}
         weight_bytes = sum(each.size for each in source.reads(spec.index))
         live_bytes = sum(_bytes_of(name, value) for name, value in live.items())
-        found.append(SegmentProfile(weight_bytes, run_s, live_bytes, load_s))
-    if not any(each.weight_bytes for each in found):
-        found[0] = replace(found[0], weight_bytes=source.weight_bytes)
-    return ModelProfile(tuple(found))
+        profiles.append(
+            SegmentProfile(
+                weight_bytes=weight_bytes, run_s=run_s, live_bytes=live_bytes, load_s=load_s
+            )
+        )
+    if not any(each.weight_bytes for each in profiles):
+        profiles[0] = replace(profiles[0], weight_bytes=source.weight_bytes)
+    return ModelProfile(tuple(profiles))
 
 
 def _run_s(trial: SegmentTrial, spec: SegmentSpec, session: Any) -> float:

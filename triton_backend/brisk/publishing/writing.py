@@ -1,4 +1,5 @@
-"""Where a model is published to: a folder, an HTTP server that takes PUT, an S3 bucket."""
+"""The places to which a model is published: a folder, an HTTP server that takes PUT, an S3
+bucket."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.publishing.describing import Published
 
 TIMEOUT_S = 60.0
-"""For an HTTP server to take anything of a file."""
+"""The time for an HTTP server to take anything of a file."""
 
 _SCHEMES = ("file", "http", "https", "s3")
 
@@ -29,10 +30,10 @@ _SCHEMES = ("file", "http", "https", "s3")
 def publish(
     published: Published, url: str, tell: Callable[[str], None] = lambda line: None
 ) -> str:
-    """Write everything below ``url``, the manifest last; the text of ``model.remote``.
+    """Write everything below ``url``, the manifest last. Return the text of ``model.remote``.
 
-    Raises InvalidConfigurationError for a place that cannot be written to, UnavailableError where
-    it does not take a file.
+    Raises InvalidConfigurationError for a place that cannot be written to, UnavailableError if it
+    does not take a file.
     """
     put = _writer(url)
     for name, content in published.contents.items():
@@ -45,7 +46,7 @@ def publish(
 
 
 def remote_text(url: str, manifest: bytes) -> str:
-    """What an entry's ``model.remote`` says of a manifest that lies below ``url``."""
+    """Return what an entry's ``model.remote`` says of a manifest below ``url``."""
     sha256 = hashlib.sha256(manifest).hexdigest()
     return json.dumps({"url": f"{_place(url)}/{MANIFEST}", "sha256": sha256}, indent=1) + "\n"
 
@@ -60,7 +61,7 @@ def _place(url: str) -> str:
 
 @contextlib.contextmanager
 def _opened(content: Path | bytes) -> Iterator[tuple[BinaryIO, int]]:
-    """A file and its size."""
+    """Yield a file and its size."""
     if isinstance(content, bytes):
         yield io.BytesIO(content), len(content)
         return
@@ -86,7 +87,7 @@ def _writer(url: str) -> _Put:
 
 
 def _put_file(target: Path, file: BinaryIO) -> None:
-    """Whole or not at all, readable by all: a web server may be another user."""
+    """Write the file whole or not at all, readable by all: a web server may be another user."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)

@@ -1,1 +1,1 @@
-"""Which job runs next. Standard library only: testable in virtual time."""
+"""The choice of which job runs next. Standard library only: testable in virtual time."""

@@ -1,4 +1,4 @@
-"""A job, one request on its way through the runtime, and in which order waiting ones run."""
+"""A job, which is one request on its way through the runtime, and the order of waiting jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from brisk.scheduling.job_class import JobClass
 
 
 class JobState(Enum):
-    """A job that was joined to one that failed waits again; else it goes only down."""
+    """The state of a job. It only advances, except that a job that was joined to one that failed
+    waits again."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -18,15 +19,16 @@ class JobState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """``number``: order of arrival, unique in a queue. ``model``: whose bound it counts
-    against. ``arrival_ns`` and ``deadline_ns``: times of the queue's clock; no deadline: None.
-    """
+    """A request; times are of the queue's clock."""
 
     number: int
+    """The order of arrival, unique in a queue."""
     model: str
+    """The model against whose bound it counts."""
     job_class: JobClass
     arrival_ns: int
     deadline_ns: int | None
+    """None: there is no deadline."""
     state: JobState = field(default=JobState.WAITING, init=False)
 
     def is_late(self, now_ns: int) -> bool:
@@ -36,11 +38,11 @@ class Job:
 NO_DEADLINE_NS = 2**63
 
 RANKS = {job_class: rank for rank, job_class in enumerate(JobClass)}
-"""0: the most urgent."""
+"""The ranks of classes; 0 is the most urgent."""
 
 
 def most_urgent_first(job: Job) -> tuple[int, int, int]:
-    """The ordering key of one model's jobs, smaller runs first: class, deadline, arrival.
+    """Return the ordering key of one model's jobs, smaller runs first: class, deadline, arrival.
 
     No deadline is the latest. No two keys of a queue are equal.
     """
@@ -49,27 +51,29 @@ def most_urgent_first(job: Job) -> tuple[int, int, int]:
 
 
 def in_turn(job: Job, served_ns: int) -> tuple[int, int, int, int]:
-    """The ordering key over all models, smaller runs first, whatever policy shares the device
-    between classes: class, then earliest deadline, then the service that the job's model has had
-    in its class, then arrival.
+    """Return the ordering key over all models, smaller runs first, whatever policy shares the
+    device between classes: class, then earliest deadline, then the service that the job's model
+    has had in its class, then arrival.
 
     ``served_ns``: start-time fair queueing (Goyal, Vin, Cheng, 1996): the time that the device has
-    computed for the model, weighed by how many wait (``weight_of``); of one of which
-    nothing waited, at least what the model that ran last had when it began. So models without
-    deadlines share a class, and one that was idle has no claim to the time.
+    computed for the model, weighed by how many wait (``weight_of``); for a model of which nothing
+    waited, at least what the model that ran last had when it began. So models without deadlines
+    share a class, and one that was idle has no claim to the time.
     """
     rank, deadline_ns, number = most_urgent_first(job)
     return (rank, deadline_ns, served_ns if job.deadline_ns is None else 0, number)
 
 
 FLOODED = 64
-"""From so many on, of one model, its queue is full of somebody's requests."""
+"""The number of waiting requests from which on a model's queue counts as flooded."""
 
 
 def weight_of(waiting: int) -> int:
-    """How often the time that was computed for a model counts, of which so many wait: once below
-    16, three times at 63, 16 times at 64, 128 times at 512. So who fills ten queues gets a part of
-    the time, and not ten parts beside the one of a model that is asked by some clients.
+    """Return how often the time that was computed for a model counts, of which so many wait.
+
+    Once below 16, three times at 63, 16 times at 64, 128 times at 512. So a client that fills ten
+    queues gets a part of the time, and not ten parts beside the one of a model that is asked by
+    some clients.
     """
     if waiting >= FLOODED:
         return 16 * (waiting // FLOODED)

@@ -1,4 +1,4 @@
-"""Policies: how a device is shared between classes, chosen by name.
+"""The policies by which a device is shared between classes, chosen by name.
 
 Pure functions of a snapshot: no thread, device or clock.
 """
@@ -15,60 +15,53 @@ from brisk.scheduling.job_class import JobClass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The user's bounds.
-
-    ``share``: part of the time, 0 to 1, that best-effort work gets whatever happens;
-    ``normal_share``: that normal work gets of its worker's.
-    """
+    """The user's bounds, 0 to 1."""
 
     share: float
+    """The part of the time that best-effort work gets whatever happens."""
     normal_share: float = 0.0
+    """The part of its worker's time that normal work gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Realtime:
-    """The real-time work in flight; ``count`` 0: there is none.
-
-    ``end_ns``: when it is expected to be done; ``deadline_ns``: the earliest of its deadlines.
-    None: not known, or none.
-    """
+    """The real-time work in flight."""
 
     count: int
+    """The number of its requests."""
     end_ns: int | None
+    """When it is expected to be done; None: unknown."""
     deadline_ns: int | None
+    """The earliest of its deadlines; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known when a best-effort layer is about to begin.
-
-    ``share``: the part of the recent time in which best-effort work ran.
-    """
+    """The state when a best-effort layer is about to begin."""
 
     now_ns: int
     realtime: Realtime
     share: float
+    """The part of the recent time in which best-effort work ran."""
     limits: Limits
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One way to share a device between classes.
-
-    ``interrupts(waiting, running)``: whether a job takes a running one's place in its worker.
-    ``lets_beside(snapshot)``: whether a best-effort layer may begin beside real-time work.
-    ``separates``: best-effort work has a worker of its own. ``stands_back``: which runs only on
-    what processors others leave.
-    """
+    """One way to share a device between classes."""
 
     name: str
     interrupts: Callable[[Job, Job], bool]
+    """Whether a waiting job takes a running one's place in its worker."""
     lets_beside: Callable[[Snapshot], bool]
+    """Whether a best-effort layer may begin beside real-time work."""
     separates: bool
+    """Whether best-effort work has a worker of its own."""
     stands_back: bool
+    """Whether that runs only on what processors others leave."""
 
     def takes_place(self, waiting: Job, running: Job, *, normal_is_owed: bool) -> bool:
-        """``interrupts``, but of normal work that is owed its minimum share."""
+        """Whether a job ``interrupts`` a running one, which may be owed its minimum share."""
         is_protected = normal_is_owed and running.job_class is JobClass.NORMAL
         return not is_protected and self.interrupts(waiting, running)
 
@@ -76,7 +69,8 @@ class Policy:
         return snapshot.realtime.count == 0 or self.lets_beside(snapshot)
 
     def admits(self, snapshot: Snapshot) -> bool:
-        """``lets_run``, unless best-effort work has had less than its minimum share."""
+        """Whether a best-effort layer may begin: ``lets_run``, or best-effort work has had less
+        than its minimum share."""
         return snapshot.share < snapshot.limits.share or self.lets_run(snapshot)
 
 
@@ -91,17 +85,19 @@ def always(*_: object) -> bool:
 # Earliest deadline first; best-effort work runs beside real-time work that has time to spare.
 
 SAFETY = 2.0
-"""Times the expected remainder that must fit before the deadline: beside best-effort work a run
-may take longer than alone."""
+"""The multiple of the expected remainder that must fit before the deadline: beside best-effort
+work a run may take longer than alone."""
 
 
 def is_due_sooner(waiting: Job, running: Job) -> bool:
-    """By class, then by deadline; of two without a deadline the one that runs goes on."""
+    """Whether the waiting job is more urgent by class, then by deadline; of two without a deadline
+    the running one goes on."""
     return most_urgent_first(waiting)[:2] < most_urgent_first(running)[:2]
 
 
 def has_time_to_spare(snapshot: Snapshot) -> bool:
-    """Without a deadline, or where the remainder is not known, real-time work runs alone."""
+    """Whether real-time work ends well before its deadline; without a deadline, or if the
+    remainder is unknown, it runs alone."""
     realtime = snapshot.realtime
     if realtime.deadline_ns is None or realtime.end_ns is None:
         return False
@@ -125,7 +121,8 @@ DEFAULT_POLICY = "preemptive"
 
 
 def find_policy(name: str) -> Policy:
-    """The policy of that name; InvalidConfigurationError names the nearest where there is none."""
+    """Return the policy of that name; InvalidConfigurationError names the nearest if there is
+    none."""
     policy = POLICIES.get(name)
     if policy is None:
         import difflib

@@ -16,17 +16,17 @@ from brisk.scheduling.job import Job, JobState, in_turn, more_urgent, weight_of
 from brisk.scheduling.job_class import JobClass
 
 DEFAULT_BOUND = 4096
-"""Jobs of all models that may wait."""
+"""The number of jobs of all models that may wait."""
 
 MOST_SERVED = 1024
-"""Models of a class whose service is remembered: beyond, that of idle ones is forgotten, the least
-first."""
+"""The number of models of a class whose service is remembered: beyond, that of idle ones is
+forgotten, the least first."""
 
 ALIKE = 32
-"""So many begin in a row of one model where no other of its class is asked for."""
+"""The number of jobs that begin in a row of one model if no other of its class is asked for."""
 
 DEFAULT_RETRY_NS = 100_000_000
-"""Hint where nothing is known of how long the requests that wait will take."""
+"""The hint if nothing is known of how long the requests that wait will take."""
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -35,28 +35,28 @@ _WAITING = JobState.WAITING
 
 
 _DUE = ""
-"""Names the line of jobs that have a deadline, of whatever model."""
+"""The name of the line of jobs that have a deadline, of any model."""
 
 
 class _ClassTurns(Generic[AnyJob]):
-    """Jobs of one class that wait, and whose turn is next (``in_turn``).
-
-    ``lines``: of what has a deadline, and of each model of what has not, heaps of deadline, number
-    and job; some jobs may have left. ``due``: of each model the first kind again. ``served_ns``:
-    by model. ``begun_ns``: what the model that began last had been served then, never less than
-    before. ``alike``: how many have begun in a row of one model, behind the first.
-    """
+    """Jobs of one class that wait, and the one that is next (``in_turn``)."""
 
     __slots__ = ("_first", "_latest", "alike", "begun_ns", "due", "lines", "served_ns")
 
     def __init__(self) -> None:
         self.lines: dict[str, list[tuple[int, int, AnyJob]]] = {}
+        """Heaps of deadline, number and job: one of all jobs with a deadline, and for each model
+        one of those without. Some jobs may have left."""
         self.due: dict[str, list[tuple[int, int, AnyJob]]] = {}
+        """The jobs with a deadline once more, by model."""
         self.served_ns: dict[str, int] = {}
+        """The service of each model."""
         self.begun_ns = 0
-        self._first: AnyJob | None = None  # as it was found; it may have left
+        """The service, when it began, of the model that began last; it never decreases."""
+        self._first: AnyJob | None = None  # when it was looked up; it may have left
         self._latest = ""
         self.alike = ALIKE
+        """How many have begun in a row of one model, behind the first."""
 
     def join(self, job: AnyJob) -> None:
         deadline_ns, name = job.deadline_ns, job.model
@@ -130,9 +130,8 @@ class _ClassTurns(Generic[AnyJob]):
         return head if head is not None and head.is_late(now_ns) else None
 
     def of_model(self, model: str) -> Iterator[AnyJob]:
-        """Those of a model, in order, while whoever asks takes each out; ends behind one that
-        stays.
-        """
+        """Yield jobs of a model, in order, while the caller takes each out; ends behind one that
+        stays."""
         for lines in (self.due, self.lines):
             line = lines.get(model)
             while line and (head := self._head(line)) is not None:
@@ -147,7 +146,7 @@ class _ClassTurns(Generic[AnyJob]):
             yield from (job for _, _, job in line if job.state is _WAITING)
 
     def last(self, model: str | None) -> AnyJob | None:
-        """That whose turn comes last, of a model or of all."""
+        """Return the job whose turn is last, of a model or of all."""
         for lines in self._last_lines(model):
             entries = [each for line in lines for each in line if each[2].state is _WAITING]
             if entries:
@@ -155,7 +154,7 @@ class _ClassTurns(Generic[AnyJob]):
         return None
 
     def _last_lines(self, model: str | None) -> Iterator[list[list[tuple[int, int, AnyJob]]]]:
-        """Where to look for it: in one list of lines after the other."""
+        """Yield lists of lines in which to look for the last job, one after the other."""
         if model is None:
             served_ns = {name: self.served_ns.get(name, 0) for name in self._without_deadlines()}
             most = max(served_ns.values(), default=0)
@@ -166,7 +165,7 @@ class _ClassTurns(Generic[AnyJob]):
             yield [self.due.get(model, [])]
 
     def _without_deadlines(self) -> list[str]:
-        """Models of which a job without a deadline waits."""
+        """Return the models of which a job without a deadline waits."""
         return [name for name, line in self.lines.items() if name != _DUE and self._head(line)]
 
     def key(self, job: AnyJob) -> tuple[int, int, int, int]:
@@ -204,17 +203,18 @@ class ReadyQueue(Generic[AnyJob]):
         return self._of_class[job_class]
 
     def charge(self, job_class: JobClass, model: str, taken_ns: int) -> None:
-        """The device has computed for a model; it counts against its later turns, and the more the
-        more of it wait (``weight_of``).
+        """Charge a model for the time that the device has computed for it.
+
+        It counts against its later turns, and the more the more of it wait (``weight_of``).
         """
         self._turns[job_class].charge(model, taken_ns, self._waiting)
 
     def add(self, job: AnyJob, limit: int | None, name: str) -> AnyJob | None:
-        """Take a job in; the job that had to make room for it, or None.
+        """Take a job in. Return the job that had to make room for it, if any.
 
-        Room is short where ``limit`` jobs of its model or ``bound`` in all wait already. Then the
-        last of those leaves, if it is of a less urgent class; where ``bound`` is reached, else the
-        last one of the model that most wait of, if that is of the same class and would still be
+        Room is short if ``limit`` jobs of its model or ``bound`` in all wait already. Then the
+        last of those leaves, if it is of a less urgent class; if ``bound`` is reached, else the
+        last one of the model of which most wait, if that is of the same class and would still be
         one of more than wait of the job's own model; else UnavailableError. ``limit`` None: there
         is room whatever waits. ``name`` is the model's, for the message.
         """
@@ -247,7 +247,7 @@ class ReadyQueue(Generic[AnyJob]):
         return shed
 
     def _last(self, model: str | None = None) -> AnyJob | None:
-        """The least urgent job that waits, of a model or of all."""
+        """Return the least urgent job that waits, of a model or of all."""
         for turns in reversed(self._in_order):
             if (last := turns.last(model)) is not None:
                 return last
@@ -261,7 +261,7 @@ class ReadyQueue(Generic[AnyJob]):
         return last if last is not None and last.job_class is newcomer.job_class else None
 
     def put_back(self, job: AnyJob) -> None:
-        """A running job waits again, whatever waits."""
+        """Let a running job wait again, whatever waits."""
         self._forget_left()  # a companion's entry is there yet, and has the same key
         job.state = JobState.WAITING
         self.add(job, None, "")
@@ -271,7 +271,7 @@ class ReadyQueue(Generic[AnyJob]):
             turns.forget_left()
 
     def peek(self, only: JobClass | None = None) -> AnyJob | None:
-        """The next job, of a class or of all, left where it is; None where nothing waits."""
+        """Return the next job, of a class or of all, left where it is; None: nothing waits."""
         if not self._total:
             return None
         for turns in self._in_order if only is None else (self._turns[only],):
@@ -280,7 +280,7 @@ class ReadyQueue(Generic[AnyJob]):
         return None
 
     def pop(self, only: JobClass | None = None) -> AnyJob | None:
-        """The next job, of a class or of all, now running; None where nothing waits."""
+        """Return the next job, of a class or of all, now running; None: nothing waits."""
         job = self.peek(only)
         if job is not None:
             self._leave(job, JobState.RUNNING)
@@ -292,8 +292,8 @@ class ReadyQueue(Generic[AnyJob]):
         return self._turns[job_class].alike < ALIKE
 
     def pop_companions(self, first: AnyJob, accept: Callable[[AnyJob], bool]) -> list[AnyJob]:
-        """Further jobs of ``first``'s model and class, in order, while ``accept`` says yes; they
-        run now.
+        """Return further jobs of ``first``'s model and class, in order, while ``accept`` is true;
+        they run now.
 
         Stops at the first one refused, so that no job of a model overtakes another.
         """
@@ -308,7 +308,7 @@ class ReadyQueue(Generic[AnyJob]):
         return companions
 
     def withdraw(self, job: AnyJob) -> bool:
-        """Take a waiting job out; False where it does not wait any more."""
+        """Take a waiting job out; return False if it does not wait any more."""
         if job.state is not JobState.WAITING:
             return False
         self._leave(job, JobState.ENDED)
@@ -327,16 +327,16 @@ class ReadyQueue(Generic[AnyJob]):
 
     @property
     def entries(self) -> int:
-        """What its lines hold, jobs that have left included."""
+        """The number of entries of its lines, jobs that have left included."""
         return sum([len(line) for turns in self._in_order for line in turns.lines.values()])
 
     @property
     def remembered(self) -> int:
-        """Models whose service counts, in the class that has most of them."""
+        """The number of models whose service counts, in the class that has most of them."""
         return max(len(turns.served_ns) for turns in self._in_order)
 
     def check_integrity(self) -> None:
-        """AssertionError where the counts and the lines disagree."""
+        """Raises AssertionError if the counts and the lines disagree."""
         counted = Counter(job.model for job in self._waiting_jobs())
         assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
@@ -354,14 +354,14 @@ class ReadyQueue(Generic[AnyJob]):
         job.state = state
         self._of_class[job.job_class] -= 1
         self._total -= 1
-        left = self._waiting[job.model] - 1
-        if left:
-            self._waiting[job.model] = left
+        remaining = self._waiting[job.model] - 1
+        if remaining:
+            self._waiting[job.model] = remaining
         else:
             del self._waiting[job.model]
 
 
-# Whom it refuses, and when to try again: layer times are predictable (REEF, 2.1).
+# Refusals, with a hint when to try again: layer times are predictable (REEF, 2.1).
 
 
 def refuse_if_late(
@@ -371,11 +371,11 @@ def refuse_if_late(
     ahead_ns: Iterable[float | None],
     run_ns: float | None,
 ) -> None:
-    """UnavailableError, with a hint when to try again, where the deadline cannot be met.
+    """Raises UnavailableError, with a hint when to try again, if the deadline cannot be met.
 
     ``running_end_ns``: expected end of the run under way that it will not interrupt. ``ahead_ns``:
-    the times of the jobs that go first, ``run_ns``: its own; what is not known counts nothing, so
-    that no request is refused on a guess.
+    the times of the jobs that go first, ``run_ns``: its own; an unknown time counts as 0, so that
+    no request is refused on a guess.
     """
     if run_ns is None:
         return
@@ -391,6 +391,6 @@ def refuse_if_late(
 
 
 def retry_hint(wait_ns: float | None) -> str:
-    """The end of a refusal: ``retry in N ms``, N a whole number of at least 1."""
+    """Return the end of a refusal: ``retry in N ms``, N a whole number of at least 1."""
     wait_ms = math.ceil((DEFAULT_RETRY_NS if wait_ns is None else wait_ns) / 1e6)
     return f"retry in {max(1, wait_ms)} ms"

@@ -66,13 +66,13 @@ class ProfileTable:
 # How much of the time some work ran, and whether it is owed more.
 
 HALF_LIFE_NS = 500_000_000
-"""What happened this long ago counts half."""
+"""The age at which an interval counts half."""
 
 
 class ShareMeter:
-    """Told of every change between running and being held; times with nothing to do do not count.
+    """The share of the time in which work ran of that in which it ran or was held.
 
-    Not thread-safe.
+    It is told of every change; times without work do not count. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -82,16 +82,16 @@ class ShareMeter:
         self._since_ns: int | None = None
 
     def change(self, now_ns: int, *, is_held: bool) -> None:
-        """Work is held from now on, or else it runs."""
+        """Take note that work is held from now on, or runs."""
         self._advance(now_ns)
         self._is_held = is_held
 
     def rest(self) -> None:
-        """There is no work, until the next ``change``."""
+        """Take note that there is no work, until the next ``change``."""
         self._since_ns = None
 
     def share(self, now_ns: int) -> float:
-        """The part of the time in which it ran; 1 before anything was held."""
+        """Return the part of the time in which it ran; 1 before anything was held."""
         self._advance(now_ns)
         total_ns = self._ran_ns + self._held_ns
         return self._ran_ns / total_ns if total_ns else 1.0
@@ -110,19 +110,19 @@ class ShareMeter:
 
 
 PATIENCE_NS = 2_000_000_000
-"""Work that has not run at all is owed its share after this long. Real-time requests that come at
-random have busy times that long only where they fill the worker: in a simulation of runs of 20 ms
-beside normal work without end, a share of 0.05 lengthens what they wait for each other by nothing
-at a load of 0.7 (mean 1.001, p99 1.001), and at 0.8 by 2 % (p99 11 %); with a patience of 1 s by 1
-and 7 % (p99 3 and 24 %)."""
+"""The time after which work that has not run at all is owed its share. Real-time requests that
+come at random have busy times that long only if they fill the worker: in a simulation of runs of
+20 ms beside normal work without end, a share of 0.05 lengthens what they wait for each other by
+nothing at a load of 0.7 (mean 1.001, p99 1.001), and at 0.8 by 2 % (p99 11 %); with a patience of
+1 s by 1 and 7 % (p99 3 and 24 %)."""
 
 MOST_SAVED = 2.0
-"""Times the share of PATIENCE_NS that work can be behind when it is held anew: one that has been
-offered turns and had nothing to do in them does not take them all at once later."""
+"""The multiple of the share of PATIENCE_NS that work can be behind when it is held anew: work that
+has been offered turns and had nothing to do in them does not take them all at once later."""
 
 
 class Demand(Enum):
-    """What becomes of the work at the moment."""
+    """The state of the work at the moment."""
 
     NONE = "there is none"
     HELD = "held"
@@ -131,13 +131,13 @@ class Demand(Enum):
 
 
 class MinimumShare:
-    """Whether work that gives way to other work has had less than ``share`` of the time.
+    """Whether work that yields to other work has had less than ``share`` of the time.
 
-    Told of every change of what computes while there is such work. What it is behind grows by
-    ``share`` of the time in which it is held, and falls by the rest where it runs. It is owed a
-    turn from ``share`` of PATIENCE_NS on, until it is behind by less: so held without end, it
-    gets exactly its share from then on, and where it has had that anyway, which is the case
-    wherever the other work does not fill the device, it is never owed anything.
+    It is told of every change of what computes while there is such work. What the work is behind
+    grows by ``share`` of the time in which it is held, and falls by the rest when it runs. It is
+    owed a turn from ``share`` of PATIENCE_NS on, until it is behind by less: so held without end,
+    it gets exactly its share from then on, and if it has had that anyway, as whenever the other
+    work does not fill the device, it is never owed anything.
 
     Not thread-safe. Times with no such work halve what it is behind every PATIENCE_NS.
     """
@@ -150,7 +150,7 @@ class MinimumShare:
         self._since_ns = 0
 
     def change(self, state: Demand, now_ns: int) -> None:
-        """What becomes of it from now on."""
+        """Take note of the state from now on."""
         passed_ns = now_ns - self._since_ns
         if self._state is Demand.HELD:
             self._behind_ns += self.share * passed_ns
@@ -167,7 +167,7 @@ class MinimumShare:
         self._state, self._since_ns = state, now_ns
 
     def is_owed(self, now_ns: int) -> bool:
-        """Whether it should run, although other work goes first, if there is any."""
+        """Whether the work should run, although other work goes first, if there is any."""
         if not self.share:
             return False
         self.change(self._state, now_ns)

@@ -20,7 +20,8 @@ _TRUST = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 
 def main() -> int:
-    """Exit status: 0 ended idle or another courier is there, 1 cannot run."""
+    """Run the courier. Return the exit status: 0 ended idle or another courier is there, 1 cannot
+    run."""
     start_logging()
     _leave_process_group()
     try:
@@ -43,9 +44,12 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _without_certificates() -> Iterator[None]:
-    """When it is imported aiohttp reads all certificates that the machine trusts, for contexts of
-    its own, which takes a third of the courier's start; the courier makes its own where it needs
-    one (``sources.downloads``)."""
+    """Hide the machine's certificates while aiohttp is imported.
+
+    aiohttp then reads all certificates that the machine trusts, for contexts of its own, which
+    takes a third of the courier's start; the courier makes its own context when it needs one
+    (``sources.downloads``).
+    """
     before = {name: os.environ.get(name) for name in _TRUST}
     os.environ.update(_TRUST)
     try:
@@ -59,7 +63,7 @@ def _without_certificates() -> Iterator[None]:
 
 
 def _leave_process_group() -> None:
-    """Outlive who started it, and signals that are meant for its group or its terminal; in its
+    """Outlive the process that started this one, and signals to its group or terminal; stay in its
     session, though (``brisk.runtime``'s ``leave_process_group`` says why)."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with contextlib.suppress(PermissionError):  # it leads a session that its starter made

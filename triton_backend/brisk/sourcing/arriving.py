@@ -1,9 +1,9 @@
-"""A copy as the courier writes it: what it has verified, and nothing else.
+"""A copy as the courier writes it: verified chunks, and nothing else.
 
 Layout and meaning of the files: ``brisk.copies.local``. A copy is made with its full size on the
-disk, so that no chunk fails for want of room later; its ``manifest.json`` comes last, by renaming:
-what is half made is no copy. A published prepared form has no seal (``artefacts.container``); here
-it has this machine's, and is read as it was published for others.
+disk, so that no chunk fails later for lack of space; its ``manifest.json`` comes last, by
+renaming: without it there is no copy. A published prepared form has no seal
+(``artefacts.container``); here it has this machine's, and is read as it was published for others.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from brisk.sourcing.policies.stretches import Layout
 
 _DRAFT = ".manifest.json"
 _FORM_START = struct.Struct("<8sQQQ")
-"""Of a prepared form: magic, format, bytes of its manifest, bytes of the file."""
+"""The start of a prepared form: magic, format, bytes of its manifest, bytes of the file."""
 
 SEAL = slice(64, 96)
-"""Of a prepared form's header: zeros where it is published."""
+"""The bytes of a prepared form's header that are zeros in what is published."""
 
 
 def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
-    """Files of the model's full size, nothing in them yet. Raises OSError, and leaves nothing.
+    """Make files of the model's full size, with nothing in them yet.
 
-    ``text``: of the manifest. Precondition: nobody else makes one in the folder.
+    ``text``: the manifest's. Raises OSError, and leaves nothing. Precondition: no other process
+    makes a copy in the folder.
     """
     make_private(folder.parent)
     with contextlib.suppress(FileNotFoundError):
@@ -68,15 +69,18 @@ def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
 
 
 class ArrivingCopy:
-    """A copy in its folder, to be written. ``put`` and ``read`` may be called by any threads."""
+    """A copy that is being written into its folder. Any thread may call ``put`` and ``read``."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OSError, PermissionError where another user could have written it, ArtefactError
-        where it cannot be used, BlockingIOError where it is being removed."""
+        """Open the copy.
+
+        Raises OSError, PermissionError if another user could have written it, ArtefactError if it
+        cannot be used, BlockingIOError if it is being removed.
+        """
         self.folder = folder
         self._files: dict[int, int] = {}
         self._lock = open_own(folder / MANIFEST)
-        """Held shared: nobody removes what is written to or served."""
+        """Held shared: nobody removes a copy that is written to or served."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             with open(os.dup(self._lock), "rb") as file:
@@ -111,13 +115,14 @@ class ArrivingCopy:
         return (self.folder / WHOLE).exists()
 
     def here(self) -> int:
-        """The set of chunks that are here."""
+        """Return the set of chunks that are here."""
         text = self._progress[HEADER_BYTES:].translate(_DIGITS)[::-1]
         return int(text, 2) if text else 0
 
     def verify(self) -> Iterator[int]:
-        """After a boot: compare what is on the disk with its digests, and note it. Yields each
-        chunk that is looked at, so that others come to their turn; raises OSError.
+        """Compare what is on the disk with its digests after a boot, and note what is right.
+
+        Yields each chunk that is compared, so that others get their turn; raises OSError.
         """
         own = set(self.manifest.own) if self.is_whole else set()
         for number in range(len(self.manifest.files)):
@@ -138,14 +143,15 @@ class ArrivingCopy:
         self.is_trusted = True
 
     def put(self, index: int, pieces: Sequence[bytes | memoryview]) -> bool:
-        """Write a chunk, given in ``pieces``, unless its digest is another: then False.
+        """Write a chunk, given in ``pieces``. Return False, and write nothing, if it has another
+        digest.
 
         Raises OSError.
         """
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for piece in pieces:
-            found.update(piece)
-        if found.digest() != self._digest(index):
+            digest.update(piece)
+        if digest.digest() != self._digest(index):
             return False
         part = self.layout.range_of(index)
         if self.manifest.files[part.file].form and part.offset < SEAL.stop:
@@ -157,20 +163,23 @@ class ArrivingCopy:
         return True
 
     def note_covered(self) -> int:
-        """Chunks that are here since the head is, which nobody need send again: their set. They
-        are compared with their digests. Raises OSError."""
-        found = 0
+        """Note the chunks that are complete with the head that is here, and return their set:
+        nobody need send them again.
+
+        They are compared with their digests. Raises OSError.
+        """
+        complete = 0
         gathered = self.manifest.gathered
         while self._covered and self._is_here(Range(gathered, 0, self._covered[-1][1])):
             index, _ = self._covered.pop()
             data = self.read(*self.layout.range_of(index))
             if hashlib.sha256(data).digest() == self._digest(index):
                 self._note(index, index + 1)
-                found |= 1 << index
-        return found
+                complete |= 1 << index
+        return complete
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Bytes of a file as they were published. Raises OSError."""
+        """Return bytes of a file as they were published. Raises OSError."""
         data = os.pread(self._open(number), size, offset)
         if self.manifest.files[number].form and offset < SEAL.stop:
             zeros = bytearray(data)
@@ -180,26 +189,29 @@ class ArrivingCopy:
         return data
 
     def read_now(self, number: int, offset: int, size: int) -> bytearray | None:
-        """As ``read``, where that need not wait for the disk; else None."""
+        """Return what ``read`` does, or None if that would wait for the disk."""
         if self.manifest.files[number].form and offset < SEAL.stop:
             return None
-        found = bytearray(size)
+        buffer = bytearray(size)
         try:
-            count = os.preadv(self._open(number), [found], offset, os.RWF_NOWAIT)
+            count = os.preadv(self._open(number), [buffer], offset, os.RWF_NOWAIT)
         except OSError:  # it is not in memory, or the file system cannot tell
             return None
-        return found if count == size else None
+        return buffer if count == size else None
 
     def reserve_form(self, number: int) -> None:
-        """Room for a prepared form. Raises OSError, and leaves nothing."""
+        """Reserve space for a prepared form. Raises OSError, and leaves nothing."""
         file = self.manifest.files[number]
         path = path_in(self.folder, self.manifest, number)
         if not path.exists():
             _reserve(path, file.size)
 
     def outline(self, number: int) -> tuple[Range, ...]:
-        """What of a prepared form says where its parts lie: its header, and, once that is here,
-        its own manifest, at its end. Raises ArtefactError where it is none."""
+        """Return the bytes of a prepared form that say where its parts lie.
+
+        These are its header, and, once that is here, its own manifest, at its end. Raises
+        ArtefactError if it is no prepared form.
+        """
         size = self.manifest.files[number].size
         front = Range(number, 0, min(SEAL.stop, size))
         if not self._is_here(front):
@@ -213,9 +225,11 @@ class ArrivingCopy:
         return front, Range(number, size - length, length)
 
     def publish_form(self, number: int) -> None:
-        """A prepared form that is here as a whole, among the artefacts of the model: the same
-        file by another name, of their mode, so that its stamp has times from now on. Whoever has
-        mapped it goes on, and what was noted of it with its stamp is forgotten. Raises OSError.
+        """Publish a prepared form that is here as a whole among the artefacts of the model.
+
+        It is the same file by another name, with the mode of artefacts, so that its stamp has
+        times from now on. Processes that have mapped it go on, and what was noted of it with its
+        stamp is forgotten. Raises OSError.
         """
         model = self.manifest.files[self.manifest.model]
         folder = artefacts_directory() / model.sketch / model.digest
@@ -234,7 +248,8 @@ class ArrivingCopy:
             os.link(path, folder / self.manifest.files[number].form)
 
     def finish(self) -> None:
-        """All own files are here: bring them to the disk, and note that. Raises OSError."""
+        """Write all own files, which are here, through to the disk, and note that. Raises
+        OSError."""
         for number in (*self.manifest.own, self.manifest.gathered):
             os.fsync(self._open(number))
         note = whole_note(self.model.relative_to(self.folder), self.text)
@@ -247,7 +262,8 @@ class ArrivingCopy:
                 os.close(descriptor)
 
     def _scatter(self, part: Range, data: bytes) -> None:
-        """Bytes of the file ``gathered``: where they belong, unless a whole chunk is there."""
+        """Write bytes of the file ``gathered`` to where they belong in the model's files, unless a
+        whole chunk is there."""
         if part.file != self.manifest.gathered:
             return
         end = part.offset + part.size
@@ -273,30 +289,32 @@ class ArrivingCopy:
         return here == bytes([HERE]) * chunks.chunks
 
     def _is_hole(self, part: Range) -> bool:
-        """Whether nothing was ever written there."""
+        """Whether nothing was ever written to ``part``."""
         try:
-            found = os.lseek(self._open(part.file), part.offset, os.SEEK_DATA)
+            data_start = os.lseek(self._open(part.file), part.offset, os.SEEK_DATA)
         except OSError:  # there is none behind it
             return True
-        return found >= part.offset + part.size
+        return data_start >= part.offset + part.size
 
     def _note(self, start: int, end: int) -> None:
         self._progress[HEADER_BYTES + start : HEADER_BYTES + end] = bytes([HERE]) * (end - start)
 
     def _open(self, number: int) -> int:
-        found = self._files.get(number)
-        if found is None:
+        descriptor = self._files.get(number)
+        if descriptor is None:
             path = path_in(self.folder, self.manifest, number)
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
             opened = os.open(path, flags)
-            found = self._files.setdefault(number, opened)
-            if found != opened:  # another thread was first
+            descriptor = self._files.setdefault(number, opened)
+            if descriptor != opened:  # another thread was first
                 os.close(opened)
-        return found
+        return descriptor
 
     def _map(self) -> tuple[mmap.mmap, bool]:
-        """The progress, and whether it says what is in this boot's page cache; else nothing is
-        in it any more. Precondition: a copy is opened under the lock of all (``locked``)."""
+        """Return the progress, and whether it is of this boot's page cache; else it is emptied.
+
+        Precondition: the copy is opened under the lock of all (``locked``).
+        """
         check_directory(self.folder)
         count = HEADER_BYTES + self.layout.count
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -313,13 +331,13 @@ class ArrivingCopy:
 
 
 def _sealed(data: bytes) -> bytes:
-    """The first chunk of a prepared form with this machine's seal."""
+    """Return the first chunk of a prepared form with this machine's seal."""
     start = data[: SEAL.start]
     return start + seal(start, make_key()) + data[SEAL.stop :]
 
 
 def _starts_of_head(manifest: Manifest) -> list[int]:
-    """Where each range of the head begins in the file ``gathered``."""
+    """Return where each range of the head begins in the file ``gathered``."""
     starts, start = [], 0
     for part in manifest.head:
         starts.append(start)
@@ -328,12 +346,12 @@ def _starts_of_head(manifest: Manifest) -> list[int]:
 
 
 _DIGITS = bytes([ord("0"), ord("1")]) + b"0" * 254
-"""Of the bytes of a progress, as binary digits."""
+"""The translation of a progress's bytes to binary digits."""
 
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Alone among all that make, open or remove copies in ``directory``. Raises OSError."""
+    """Exclude all others that make, open or remove copies in ``directory``. Raises OSError."""
     make_private(directory)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -344,7 +362,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """A new file with room for all of its bytes. Raises OSError."""
+    """Make a new file with space for all of its bytes. Raises OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
@@ -359,7 +377,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def write_small(path: Path, data: bytes, *, is_synced: bool = False) -> None:
-    """A file with these bytes, of mode 0600. Raises OSError."""
+    """Write a file of mode 0600. Raises OSError."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
         file.flush()
@@ -368,11 +386,11 @@ def write_small(path: Path, data: bytes, *, is_synced: bool = False) -> None:
 
 
 def _write_at(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
-    left = [memoryview(piece) for piece in pieces]
-    while left:
-        written = os.pwritev(descriptor, left[:1024], offset)
+    remaining = [memoryview(piece) for piece in pieces]
+    while remaining:
+        written = os.pwritev(descriptor, remaining[:1024], offset)
         offset += written
-        while left and written >= len(left[0]):
-            written -= len(left.pop(0))
+        while remaining and written >= len(remaining[0]):
+            written -= len(remaining.pop(0))
         if written:
-            left[0] = left[0][written:]
+            remaining[0] = remaining[0][written:]

@@ -1,7 +1,7 @@
-"""Hosts that know each other: a certificate each, of one authority of their own.
+"""Certificates by which hosts know each other, of one authority of their own.
 
-Whoever has no such certificate is answered nothing. A host asks for the name or address that it
-was told, which stands in the other's certificate.
+A host without such a certificate gets no answer. A host expects in another's certificate the name
+or address by which it asks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ _EARLIER = datetime.timedelta(hours=1)
 
 
 class Security(NamedTuple):
-    """Both are TLS 1.3, and both ends are checked."""
+    """The TLS contexts; both are TLS 1.3, and both ends are checked."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 def read_keys(folder: Path) -> Security:
-    """Raises InvalidConfigurationError where they are missing, or others could read the key."""
+    """Read this host's keys.
+
+    Raises InvalidConfigurationError if they are missing, or others could read the key.
+    """
     try:
         check_directory(folder)
         for name in (AUTHORITY, CERTIFICATE):
@@ -55,13 +58,13 @@ def read_keys(folder: Path) -> Security:
 
 
 def make_keys(folder: Path, names: Sequence[str]) -> list[Path]:
-    """A folder for each of these hosts (a name or an address), below ``folder``, with what it
-    needs, and an authority, unless that is there. Nothing that is there is changed.
+    """Make a folder below ``folder`` for each host (a name or an address) with its keys, and an
+    authority unless there is one. Nothing that is there is changed.
 
-    The authority's own key stays in ``folder``: whoever has it can make more hosts. Raises
-    InvalidConfigurationError where a host's folder is there already.
+    The authority's own key stays in ``folder``: with it more hosts can be made. Raises
+    InvalidConfigurationError if a host's folder is there already.
     """
-    made = []
+    places = []
     for name in names:
         if not _NAME.fullmatch(name) or name in (AUTHORITY, AUTHORITY_KEY):
             raise InvalidConfigurationError(f"{name!r:.80} is no name or address of a host")
@@ -79,12 +82,12 @@ def make_keys(folder: Path, names: Sequence[str]) -> list[Path]:
         _write(place / AUTHORITY, _as_text(certificate), 0o644)
         _write(place / CERTIFICATE, _as_text(signed), 0o644)
         _write(place / KEY, _secret(host_key), 0o600)
-        made.append(place)
-    return made
+        places.append(place)
+    return places
 
 
 def _authority(folder: Path) -> tuple[Any, Any]:
-    """Its key and certificate, made unless they are there."""
+    """Return the authority's key and certificate, making them unless they are there."""
     x509, serialization = _library()
     if not (folder / AUTHORITY_KEY).exists():
         key = _new_key()
@@ -98,7 +101,7 @@ def _authority(folder: Path) -> tuple[Any, Any]:
 
 
 def _certificate(name: str, key: Any, issuer: Any, issuer_key: Any) -> Any:
-    """Of a host; of the authority itself where ``issuer`` is None."""
+    """Return the certificate of a host, or of the authority itself if ``issuer`` is None."""
     x509, _ = _library()
     from cryptography.hazmat.primitives import hashes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -174,14 +177,14 @@ def _secret(key: Any) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """A new file: what is there is never overwritten. Raises FileExistsError, OSError."""
+    """Write a new file, never over one that is there. Raises FileExistsError, OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(path, flags, mode), "wb") as file:
         file.write(data)
 
 
 def _library() -> tuple[Any, Any]:
-    """Raises InvalidConfigurationError where it is not installed."""
+    """Return the library. Raises InvalidConfigurationError if it is not installed."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization

@@ -1,7 +1,7 @@
-"""One copy as it arrives: what is wanted of it, until all of that is here.
+"""One copy as it arrives: the chunks that are wanted of it, until all of them are here.
 
-Everything here runs in one event loop, but for verifying and writing chunks, which threads do.
-Who is asked for what is ``supply``'s.
+Everything here runs in one event loop, except verifying and writing chunks, which threads do.
+``supply`` decides which source is asked for which chunk.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from brisk.sourcing.policies.patience import RateMeter
 from brisk.sourcing.policies.stretches import Stretch, bits_of, bits_of_all
 from brisk.sourcing.policies.worth import expected_bytes_per_s, is_form_sooner
 
-TOLD_S = 0.2
-"""Between two times that somebody who waits is told how far it is."""
+PROGRESS_S = 0.2
+"""The interval at which waiters get the progress."""
 
 _AT_ONCE_BYTES = 1 << 20
-"""Of a chunk that is verified and written by the loop itself, as long as the disk takes what it
-is given: 0.3 ms for 256 KiB, a third of what a thread's help costs beside that."""
+"""The largest chunk that the loop itself verifies and writes, as long as the disk takes what it is
+given: 0.3 ms for 256 KiB, a third of what a thread's help costs beside that."""
 
 _SLOW_WRITE_S = 0.1
 _SLOW_FOR_S = 1.0
-"""A disk that took longer has threads wait for it meanwhile."""
+"""The time for which threads write to a disk that took longer."""
 
 _BEGUN_S = 1.0
-"""In which what says where a form's parts lie has come, or is not waited for."""
+"""The time in which the outline of a form has to come for a start that does not wait longer."""
 
 _QUIET_S = 1.0
-"""Without a byte: then what is wrong is told."""
+"""The time without a byte after which problems are reported."""
 
 
 class Awaited(NamedTuple):
-    """What somebody waits for, and the set of its chunks."""
+    """Bytes that somebody waits for, and the set of their chunks."""
 
     parts: tuple[Range, ...]
     bits: int
     come: Bell
-    """Rung when they are all here, or never come."""
+    """Rung when all are here, or never come."""
 
 
 class Fetch:
-    """A copy that is being fetched. ``close`` before the copy is closed."""
+    """A copy that is being fetched. Precondition of closing the copy: ``close``."""
 
     def __init__(
         self,
@@ -66,18 +66,18 @@ class Fetch:
         self.layout = copy.layout
         self.here = copy.here()
         self.arrived = Bell()
-        """Rung whenever a chunk has come."""
+        """Rung whenever a chunk has arrived."""
         self.wanted_anew = Bell()
-        """Rung whenever something else is wanted than before."""
+        """Rung whenever other chunks are wanted than before."""
         self.forms: tuple[int, ...] = ()
-        """Prepared forms that were taken, by their numbers."""
+        """The numbers of the prepared forms that were taken."""
         self.wanted: tuple[Stretch, ...] = ()
         self.wanted_bits = 0
         self.failure: BriskError | None = None
-        """Why nothing more can come."""
+        """Why nothing more can arrive."""
         self.meter = RateMeter()
         self.heard_s = clock()
-        """When the last chunk came."""
+        """When the last chunk arrived."""
         self._executor = executor
         self._clock = clock
         self._awaited: list[Awaited] = []
@@ -87,15 +87,15 @@ class Fetch:
         self._is_finished = copy.is_whole
         self._published: set[int] = set()
         self._guessed: int | None = None
-        """A prepared form that is fetched although nobody has taken it yet."""
-        self._is_told = False
-        """Whether somebody has said what of the model is wanted."""
+        """The number of a prepared form that is fetched although no start has taken it yet."""
+        self._is_decided = False
+        """Whether some start has decided what of the model is wanted."""
         self._taking = asyncio.Lock()
         self._writes: set[asyncio.Future[Any]] = set()
         self._order()
 
     async def close(self) -> None:
-        """What is being written is written to its end. Precondition: nothing is put any more."""
+        """Write to its end what is being written. Precondition: nothing is put any more."""
         while self._writes:
             await asyncio.wait(self._writes)
 
@@ -106,19 +106,22 @@ class Fetch:
 
     @property
     def urgent(self) -> int:
-        """The set of those of them that somebody waits for, or that say what the model is."""
-        found = bits_of_all([self.layout.file(self.copy.manifest.gathered)])
+        """The set of the missing chunks that somebody waits for, or that say what the model is."""
+        urgent = bits_of_all([self.layout.file(self.copy.manifest.gathered)])
         for awaited in self._awaited:
-            found |= awaited.bits
-        return found & ~self.here
+            urgent |= awaited.bits
+        return urgent & ~self.here
 
     @property
-    def has_several_askers(self) -> bool:
+    def has_several_waiters(self) -> bool:
         return len(self._awaited) > 1
 
     def begin_with(self, head: bytes) -> None:
-        """What came before it was known what it should be: bytes from the beginning of the file
-        ``gathered``, of which those chunks are kept that are as the manifest says."""
+        """Keep bytes that came before it was known what they should be.
+
+        ``head``: bytes from the beginning of the file ``gathered``, of which those chunks are kept
+        that are as the manifest says.
+        """
         for index in range(*self.layout.file(self.copy.manifest.gathered)):
             part = self.layout.range_of(index)
             piece = head[part.offset : part.offset + part.size]
@@ -132,46 +135,46 @@ class Fetch:
             self._note(index, 0)
 
     async def wait_for(
-        self, parts: Sequence[Range], problem: Callable[[], str], every_s: float = TOLD_S
+        self, parts: Sequence[Range], problem: Callable[[], str], every_s: float = PROGRESS_S
     ) -> AsyncIterator[FetchProgress]:
-        """Until all of these bytes are here: how far it is, each ``every_s``.
+        """Wait until all of these bytes are here, yielding the progress each ``every_s``.
 
-        ``problem``: tells why nothing comes. Raises InvalidRequestError where there are no such
-        bytes, and what ``failure`` is.
+        ``problem``: reports why nothing comes. Raises InvalidRequestError if there are no such
+        bytes, and ``failure``.
         """
         bits = bits_of_all(map(self._stretch, parts))
         awaited = Awaited(tuple(parts), bits, Bell())
         if not bits & ~self.here:
             return
         if any(part.file in self.copy.manifest.own for part in parts):
-            self._be_told(None)
+            self._decide(None)
         self._awaited.append(awaited)
         self._behind = self._stretch(parts[-1]).end
         self._order()
-        told_s = self._clock()
+        reported_s = self._clock()
         try:
             while bits & ~self.here:
                 if self.failure is not None:
                     raise self.failure
-                left_s = told_s + every_s - self._clock()
+                left_s = reported_s + every_s - self._clock()
                 if left_s > 0:
                     await awaited.come.wait(left_s)
                     continue
-                told_s = self._clock()
+                reported_s = self._clock()
                 yield self.progress(bits, problem)
         finally:
             self._awaited.remove(awaited)
             self._order()
 
     def progress(self, bits: int, problem: Callable[[], str]) -> FetchProgress:
-        """How far the chunks of a set have come."""
+        """Return the progress of a set of chunks."""
         now_s = self._clock()
         is_quiet = now_s - self.heard_s > _QUIET_S
         missing_bytes = self.layout.size_of(bits & ~self.here)
         return FetchProgress(missing_bytes, self.meter.rate(now_s), problem() if is_quiet else "")
 
     def fail(self, error: BriskError) -> None:
-        """Nothing can be kept any more: whoever waits is told."""
+        """Report to all waiters that nothing can be kept any more."""
         if self.failure is None:
             LOGGER.warning(f"{self.copy.folder.name[:16]}: {error}")
         self.failure = error
@@ -179,8 +182,8 @@ class Fetch:
             awaited.come.ring()
 
     async def take_begun(self, name: str) -> Path | None:
-        """As ``take``, for one that can do without: None, too, where the form is not on its way,
-        and where it is not heard of soon."""
+        """Return what ``take`` does, for a caller that can do without: also None if the form is
+        not on its way, or its outline does not come soon."""
         if self.copy.manifest.form_named(name) not in self.forms:
             return None
         try:
@@ -189,12 +192,15 @@ class Fetch:
             return None
 
     async def take(self, name: str, best_rate: float) -> Path | None:
-        """The prepared form of this name, once what says where its parts lie is here; None where
-        there is none, or weights come sooner. ``best_rate``: ever, from the sources; 0: unknown.
+        """Return the prepared form of this name, once the bytes that say where its parts lie are
+        here.
+
+        None: there is none, or weights come sooner. ``best_rate``: the best ever from the sources,
+        in bytes/s; 0: unknown.
         """
         number = self.copy.manifest.form_named(name)
         async with self._taking:
-            self._be_told(number)
+            self._decide(number)
             if number is None:
                 return None
             if number not in self.forms and not await self._begin(number, best_rate):
@@ -215,17 +221,17 @@ class Fetch:
     async def guess(
         self, name: str, best_rate: float, decided: Callable[[], None] = lambda: None
     ) -> None:
-        """Fetch the prepared form of this name, if it comes sooner than weights, until somebody
+        """Fetch the prepared form of this name, if it comes sooner than weights, until a start
         takes another one or waits for weights: the link is not idle while a start decides.
 
-        ``decided``: called when it is known whether that is so.
+        ``decided``: called when it is known whether the form is fetched.
         """
         number = self.copy.manifest.form_named(name)
         try:
             async with self._taking:
-                if number is None or self._is_told or not await self._begin(number, best_rate):
+                if number is None or self._is_decided or not await self._begin(number, best_rate):
                     return
-                if self._is_told:  # meanwhile
+                if self._is_decided:  # meanwhile
                     self._leave_form(number)
                     return
                 self._guessed = number
@@ -241,11 +247,12 @@ class Fetch:
                     await asyncio.shield(self.arrived.rung())
         except ArtefactError as error:
             LOGGER.warning(f"a prepared form is not fetched: {error}")
-            self._be_told(None)
+            self._decide(None)
 
-    def _be_told(self, form: int | None) -> None:
-        """What is wanted is this form, or weights: what was guessed otherwise is left."""
-        guessed, self._guessed, self._is_told = self._guessed, None, True
+    def _decide(self, form: int | None) -> None:
+        """Take note that this form is wanted, or weights: another form that was guessed is
+        left."""
+        guessed, self._guessed, self._is_decided = self._guessed, None, True
         if guessed is not None and guessed != form:
             self._leave_form(guessed)
 
@@ -272,9 +279,9 @@ class Fetch:
         return True
 
     async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
-        """Keep a chunk, given in ``pieces``; False where it has another digest.
+        """Write a chunk, given in ``pieces``. Return False if it has another digest.
 
-        Raises UnavailableError where it cannot be written.
+        Raises UnavailableError if it cannot be written.
         """
         if self.here >> index & 1:
             return True
@@ -307,7 +314,7 @@ class Fetch:
             self._note(index, size)
 
     def _note(self, index: int, size: int) -> None:
-        """A chunk was written."""
+        """Take note of a chunk that was written."""
         self.here |= 1 << index
         if self.layout.place(index)[0] == self.copy.manifest.gathered:
             with contextlib.suppress(OSError):  # they are sent, then
@@ -326,8 +333,11 @@ class Fetch:
         self._publish(self.layout.place(index)[0])
 
     def _publish(self, number: int) -> None:
-        """A prepared form that is whole, for who looks for it among artefacts. One that nobody has
-        taken only with all of the model: who finds it there asks for nothing any more."""
+        """Publish a prepared form that is whole among the artefacts.
+
+        A guessed one that no start has taken is published only with all of the model: who finds it
+        there asks for nothing any more.
+        """
         is_awaited = number == self._guessed and not self._is_finished
         if number not in self.forms or is_awaited or number in self._published:
             return
@@ -336,7 +346,7 @@ class Fetch:
             self._later(self.copy.publish_form, number)
 
     def _later(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Something that need not succeed."""
+        """Run something in a thread that need not succeed."""
 
         def done(future: asyncio.Future[Any]) -> None:
             if not future.cancelled() and isinstance(error := future.exception(), OSError):
@@ -345,14 +355,15 @@ class Fetch:
         self._in_thread(function, *arguments).add_done_callback(done)
 
     def _stretch(self, part: Range) -> Stretch:
-        """Raises InvalidRequestError where there are no such bytes."""
+        """Return the chunks of these bytes. Raises InvalidRequestError if there are no such
+        bytes."""
         files = self.copy.manifest.files
         if not part.file < len(files) or part.offset + part.size > files[part.file].size:
             raise InvalidRequestError(f"the manifest has no bytes {part}")
         return self.layout.stretch(part)
 
     def _order(self) -> None:
-        """What is wanted, anew."""
+        """Decide anew which chunks are wanted, in which order."""
         fewest_first = sorted(self._awaited, key=lambda awaited: awaited.bits.bit_count())
         parts = [part for awaited in fewest_first for part in awaited.parts]
         self.wanted = wants.order(self.layout, parts, self.forms, self._outline, self._behind)

@@ -1,8 +1,8 @@
-"""Requests to one source: made one behind the other, so that it never pauses between two, and
-everything that comes is verified before it is written.
+"""Requests to one source, one after the other without a pause; what arrives is verified before it
+is written.
 
-A source has two lanes that take turns. The second sends its request when what is left of the
-first's answer takes about as long as it takes a request to be answered.
+A source has two lanes that alternate. The second sends its request when what is left of the
+first's answer takes about as long as a request takes to be answered.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ _USUAL_ANSWER_S = 0.01
 
 MOST_GATHERED_BYTES = 1 << 17
 GATHER_S = 0.004
-"""What comes in so long, but for these bytes at most and no more than a chunk misses, is worth to
-wake up for. To wake up for each packet took three times the processor's time, of which several
+"""Bytes that arrive in so long, but at most ``MOST_GATHERED_BYTES`` and what a chunk misses, are
+worth a wake-up. To wake up for each packet took three times the processor's time, of which several
 couriers have too little."""
 _SLOWER = 1.5
-"""Times the usual time of an answer: what takes longer is an accident, at first."""
+"""The multiple of the usual time of an answer that is counted at most: a longer answer is an
+accident, at first."""
 
 
 class Bell:
-    """Wakes all who wait when it is rung."""
+    """An event that wakes all who wait when it is rung."""
 
     def __init__(self) -> None:
         self._rung: asyncio.Future[None] | None = None
@@ -44,7 +45,7 @@ class Bell:
         self._rung = None
 
     def rung(self) -> asyncio.Future[None]:
-        """Done when it is rung for the next time. Never cancel it."""
+        """Return what is done when the bell is rung for the next time. Never cancel it."""
         if self._rung is None:
             self._rung = asyncio.get_running_loop().create_future()
         return self._rung
@@ -54,7 +55,7 @@ class Bell:
 
 
 class Portion:
-    """Chunks of one file that one request asks for, in order; ``next`` is the one that comes."""
+    """Chunks of one file that one request asks for, in order; ``next`` is the one that arrives."""
 
     def __init__(self, chunks: Stretch, asked_s: float) -> None:
         self.next, self.end = chunks
@@ -62,44 +63,45 @@ class Portion:
         self.heard_s: float | None = None
         self.task: asyncio.Task[None] | None = None
         self.expect: Callable[[int], None] = expect_any
-        """``Pieces.expect`` of the answer."""
+        """The ``Pieces.expect`` of the answer."""
 
     @property
     def bits(self) -> int:
         return bits_of(Stretch(self.next, self.end))
 
     def cut(self) -> None:
-        """Nothing more behind the chunk that comes now."""
+        """Ask for nothing behind the chunk that arrives now."""
         self.end = min(self.end, self.next + 1)
 
 
 class Customer(Protocol):
-    """Who wants chunks."""
+    """The interface of what wants chunks."""
 
     @property
     def layout(self) -> Layout: ...
 
     def next_portion(self, supplier: Supplier) -> Stretch | None:
-        """Which chunks to ask for now; None: nothing, until ``wait_for_news`` has returned."""
+        """Return which chunks to ask for now; None: nothing, until ``wait_for_news`` has
+        returned."""
 
     async def wait_for_news(self) -> None: ...
 
     async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
-        """A chunk; False where it has another digest. Raises BriskError where it cannot be
+        """Keep a chunk; return False if it has another digest. Raises BriskError if it cannot be
         kept."""
 
     def is_stuck(self, supplier: Supplier, portion: Portion) -> bool:
-        """Whether nothing has come to a peer since it was asked, by its own word."""
+        """Whether nothing has come to a peer since it was asked, by its own report."""
 
     def note(self, supplier: Supplier) -> None:
-        """Something about a source has changed: chunks are free again, perhaps."""
+        """Take note that a source has changed: chunks may be free again."""
 
     def fail(self, error: BriskError) -> None:
-        """Nothing can be kept any more."""
+        """Take note that nothing can be kept any more."""
 
 
 class Record(NamedTuple):
-    """What is told of a source."""
+    """The report of a source."""
 
     name: str
     bytes_total: int
@@ -123,14 +125,14 @@ class Supplier:
         self.is_ranged = True
         self.is_blamed = False
         self.is_dry = False
-        """It had nothing new when it was asked last, and comes to nothing."""
+        """It had nothing new when it was asked last, and nothing comes to it."""
         self.is_starved = False
         """It did not have the next chunk when it was asked last."""
         self.problem = ""
         self.rejected = 0
         self.slow_bytes_per_s = 0.0
         self.slow_until_s = -math.inf
-        """Until then it is expected to give no more than that."""
+        """Until then it is expected to give at most ``slow_bytes_per_s``."""
         self.portions: list[Portion] = []
         self.meter = RateMeter()
         self._long_meter = RateMeter(SLOW_S)
@@ -160,7 +162,7 @@ class Supplier:
 
     @property
     def rests_s(self) -> float:
-        """Until it is asked again; 0: it may be."""
+        """The time until it is asked again; 0: it may be asked."""
         return max(self._rests_until_s - self._clock(), 0.0)
 
     @property
@@ -169,30 +171,33 @@ class Supplier:
 
     @property
     def answer_s(self) -> float:
-        """From a request to the first byte of its answer, usually."""
+        """The usual time from a request to the first byte of its answer."""
         return self._answer_s
 
     def measured(self, least_s: float) -> float:
-        """Bytes/s that it gives; 0 where it has not been asked for ``least_s`` on end."""
+        """Return the bytes/s that it gives; 0: it has not been asked for ``least_s`` on end."""
         now_s = self._clock()
         if self._busy_s is None or now_s - self._busy_s < least_s:
             return 0.0
         return self._long_meter.rate(now_s)
 
     def waited(self, portion: Portion, expected: float) -> Waited:
-        """``expected``: bytes/s."""
+        """Return how a request has been answered.
+
+        ``expected``: the bytes/s expected of the source.
+        """
         now_s = self._clock()
         return Waited(
-            self.is_peer,
-            portion.asked_s,
-            portion.heard_s,
-            self._long_meter.rate(now_s),
-            now_s - (now_s if self._busy_s is None else self._busy_s),
-            expected,
+            is_peer=self.is_peer,
+            asked_s=portion.asked_s,
+            heard_s=portion.heard_s,
+            bytes_per_s=self._long_meter.rate(now_s),
+            busy_s=now_s - (now_s if self._busy_s is None else self._busy_s),
+            expected=expected,
         )
 
     def is_sending(self, within_s: float) -> bool:
-        """Whether something has come just now, and nothing is overdue that it was asked for."""
+        """Whether something has arrived within ``within_s``, and no answer is overdue."""
         now_s = self._clock()
         return now_s - self._heard_s < within_s and not any(
             portion.heard_s is None and now_s - portion.asked_s > within_s / 2
@@ -200,18 +205,19 @@ class Supplier:
         )
 
     def leave(self, portion: Portion, problem: str) -> None:
-        """Give a request up, as if it had failed; what has come stays."""
+        """Give up a request as failed; what has arrived stays."""
         self._fail(problem, has_come=False)
         if portion.task is not None:
             portion.task.cancel()
 
     def drop(self, portion: Portion) -> None:
-        """Give a request up that nobody wants an answer to any more."""
+        """Give up a request whose answer nobody wants any more."""
         if portion.task is not None:
             portion.task.cancel()
 
     def hurry(self) -> None:
-        """Something is wanted sooner than what comes now: the other lane asks for it at once."""
+        """Let the other lane send its request at once: something is wanted sooner than what
+        arrives now."""
         self._hurries = len(self.portions) == 1
 
     def _ended(self, lane: asyncio.Task[None]) -> None:
@@ -281,10 +287,10 @@ class Supplier:
 
     async def _stream(self, portion: Portion, turn: contextlib.ExitStack) -> None:
         layout = self._customer.layout
-        wanted = layout.bytes_of(Stretch(portion.next, portion.end))
-        file = layout.manifest.files[wanted.file]
-        offset, size = wanted.offset, wanted.size
-        async with self.source.read(wanted.file, file, offset, size) as pieces:
+        part = layout.bytes_of(Stretch(portion.next, portion.end))
+        file = layout.manifest.files[part.file]
+        offset, size = part.offset, part.size
+        async with self.source.read(part.file, file, offset, size) as pieces:
             self.is_ranged = pieces.is_ranged
             portion.expect = pieces.expect
             answer_s = self._clock() - portion.asked_s
@@ -297,7 +303,7 @@ class Supplier:
         layout = self._customer.layout
         collected: list[bytes | memoryview] = []
         have, need = 0, layout.range_of(portion.next).size
-        left = layout.bytes_of(Stretch(portion.next, portion.end)).size
+        remaining = layout.bytes_of(Stretch(portion.next, portion.end)).size
         portion.expect(self._worth(need))
         async for piece in pieces.content:
             now_s = portion.heard_s = self._heard_s = self._clock()
@@ -314,7 +320,7 @@ class Supplier:
                 self.meter.add(have, now_s)
                 self._long_meter.add(have, now_s)
                 await self._put(portion, collected)
-                left -= have
+                remaining -= have
                 if portion.next >= portion.end:
                     return
                 collected, have = [], 0
@@ -322,12 +328,12 @@ class Supplier:
                 if not view:
                     portion.expect(self._worth(need))
                 lead = max(need, self.meter.rate(now_s) * self._answer_s)
-                if self.is_ranged and (left <= lead or self._hurries):
+                if self.is_ranged and (remaining <= lead or self._hurries):
                     self._hurries = False
                     turn.close()
 
     def _worth(self, missing_bytes: int) -> int:
-        """Bytes that are worth to wake up for, of those that a chunk misses."""
+        """Return how many bytes are worth a wake-up, of those that a chunk misses."""
         rate = self.meter.rate(self._clock())
         return min(missing_bytes, MOST_GATHERED_BYTES, int(rate * GATHER_S))
 

@@ -1,6 +1,6 @@
 """The courier's log: lines on the standard error of the server that started it.
 
-URLs stand in it as ``sources.addresses.shown_url`` shows them.
+URLs in it are as ``sources.addresses.shown_url`` shows them.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ def start_logging() -> None:
 
 class _CourierLines(logging.StreamHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # logging's name
-        """Nothing is done: that server, and the other end of the pipe, is gone."""
+        """Do nothing: the server at the other end of the pipe is gone."""

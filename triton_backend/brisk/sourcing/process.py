@@ -1,4 +1,4 @@
-"""The courier's process: what it is made of, and when it ends."""
+"""The courier's process: its parts, and when it ends."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from brisk.sourcing.sources.peers import PeerHost
 from brisk.sourcing.table import CopyTable
 
 IDLE_S = 30.0
-"""Without a connection: then it ends, where it serves no peers."""
+"""The time without a connection after which a courier that serves no peers ends."""
 
 SERVING_IDLE_S = 600.0
-"""Since a peer asked, somebody held a connection, or a runtime was here: then it ends, where it
-serves peers."""
+"""The time after which one that serves peers ends: since a peer asked, a connection was open, or a
+runtime was here."""
 
 WRITERS = 2
-"""Threads that verify and write chunks."""
+"""The threads that verify and write chunks."""
 
 _LOOK_S = 0.5
 
 
 class CourierSettings(NamedTuple):
-    """What the environment says."""
+    """The courier's settings, from the environment."""
 
     peers: tuple[HostAddress, ...]
     listen: HostAddress | None
@@ -56,14 +56,14 @@ class CourierSettings(NamedTuple):
 
 
 def read_settings(environment: Mapping[str, str] = os.environ) -> CourierSettings:
-    """Raises InvalidConfigurationError."""
+    """Read the settings. Raises InvalidConfigurationError."""
     keys = peer_keys(environment)
     return CourierSettings(
-        peers(environment),
-        peer_listen(environment),
-        None if keys is None else read_keys(keys),
-        remote_urls(environment),
-        cache_limit_bytes(environment),
+        peers=peers(environment),
+        listen=peer_listen(environment),
+        security=None if keys is None else read_keys(keys),
+        urls=remote_urls(environment),
+        limit_bytes=cache_limit_bytes(environment),
     )
 
 
@@ -88,13 +88,13 @@ async def run(place: Path, settings: CourierSettings) -> None:
     ]
     with ThreadPoolExecutor(WRITERS, thread_name_prefix="brisk-courier") as executor:
         table = CopyTable(
-            remote_directory(),
-            identity,
-            web,
-            executor,
-            others,
-            settings.urls,
-            settings.limit_bytes,
+            base=remote_directory(),
+            identity=identity,
+            web=web,
+            executor=executor,
+            peers=others,
+            allowed_urls=settings.urls,
+            limit_bytes=settings.limit_bytes,
         )
         service = CourierService(table, os.geteuid())
         local = await listening(service, listener)
@@ -147,7 +147,10 @@ async def _until_idle(
 
 def is_runtime_there(locks: Path = Path("/proc/locks")) -> bool:
     """Whether a runtime lives that finds this courier: it holds a lock in its directory
-    (``brisk.protocol.runtime_paths``). ``locks``: the kernel's list."""
+    (``brisk.protocol.runtime_paths``).
+
+    ``locks``: the kernel's list.
+    """
     files = runtime_directory().glob("*/lock")
     inodes = {str(file.stat().st_ino) for file in files if file.is_file()}
     try:
@@ -159,5 +162,5 @@ def is_runtime_there(locks: Path = Path("/proc/locks")) -> bool:
 
 
 def _identity(listen: HostAddress | None) -> str:
-    """Of this courier, for others: unlike any other's, and in the order of hosts' names."""
+    """Return this courier's identity for others: unique, and in the order of hosts' names."""
     return f"{socket.gethostname()}:{listen.port if listen else 0}/{secrets.token_hex(8)}"

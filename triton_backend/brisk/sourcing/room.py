@@ -1,6 +1,6 @@
-"""What copies may take on disk: those that were used least recently make room for a new one.
+"""The disk space of copies: those that were used least recently are removed for a new one.
 
-Who uses a copy holds a shared lock on its manifest (``copies.local.LocalCopy``): what is locked
+A user of a copy holds a shared lock on its manifest (``copies.local.LocalCopy``): what is locked
 stays.
 """
 
@@ -31,24 +31,28 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class KeptCopy(NamedTuple):
-    """``size_bytes``: on disk. ``used_s``: since the epoch, when it was opened last."""
+    """A copy in a cache directory."""
 
     folder: Path
     size_bytes: int
+    """Its size on disk."""
     used_s: float
+    """When it was opened last, since the epoch."""
     is_held: bool
 
 
 def to_remove(
-    kept: Sequence[KeptCopy], needed_bytes: int, limit_bytes: int | None
+    copies: Sequence[KeptCopy], needed_bytes: int, limit_bytes: int | None
 ) -> list[KeptCopy] | None:
-    """Which copies make room for so many bytes, the one that was used least recently first; None
-    where all that nobody holds would not be enough. Pure."""
+    """Return which copies to remove for so many bytes, the one that was used least recently first.
+
+    None: all that nobody holds would not be enough. Pure.
+    """
     if limit_bytes is None:
         return []
-    over_bytes = sum(each.size_bytes for each in kept) + needed_bytes - limit_bytes
+    over_bytes = sum(each.size_bytes for each in copies) + needed_bytes - limit_bytes
     chosen = []
-    for each in sorted(kept, key=lambda each: (each.used_s, each.folder)):
+    for each in sorted(copies, key=lambda each: (each.used_s, each.folder)):
         if over_bytes <= 0:
             break
         if not each.is_held:
@@ -58,10 +62,10 @@ def to_remove(
 
 
 def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: int | None) -> None:
-    """``make_copy``, for which others make room. Precondition: ``arriving.locked``.
+    """Do ``make_copy`` after removing others for it. Precondition: ``arriving.locked``.
 
-    Raises UnavailableError that names how many bytes are needed, and leaves nothing, where that
-    is not enough; OSError.
+    Raises UnavailableError, which names how many bytes are needed, if that is not enough, and
+    leaves nothing; OSError.
     """
     needed_bytes = sum(manifest.files[number].size for number in manifest.own)
     text_needed = f"the model needs {needed_bytes} bytes ({needed_bytes / 1e6:.0f} MB)"
@@ -77,7 +81,7 @@ def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: i
 
 
 def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
-    """``make``, after one copy more was removed each time that the disk is full."""
+    """Call ``make``, again after removing one more copy each time that the disk is full."""
     while True:
         try:
             make()
@@ -97,8 +101,8 @@ def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
 
 
 def kept_copies(base: Path) -> list[KeptCopy]:
-    """All of a cache directory. What is half made, and was left, is removed."""
-    found = []
+    """Return all copies of a cache directory; half made ones that were left are removed."""
+    copies = []
     with contextlib.suppress(OSError):
         for folder in sorted(base.iterdir()):
             with contextlib.suppress(OSError):
@@ -109,18 +113,18 @@ def kept_copies(base: Path) -> list[KeptCopy]:
                     continue
                 status = (folder / MANIFEST).stat()
                 used_s = max(status.st_mtime, status.st_atime)
-                found.append(KeptCopy(folder, _size(folder), used_s, _is_held(folder)))
-    return found
+                copies.append(KeptCopy(folder, _size(folder), used_s, _is_held(folder)))
+    return copies
 
 
 def note_use(folder: Path) -> None:
-    """The copy is used now."""
+    """Take note that the copy is used now."""
     with contextlib.suppress(OSError):
         os.utime(folder / MANIFEST)
 
 
 def remove(folder: Path) -> bool:
-    """Remove a copy; False where somebody holds it."""
+    """Remove a copy; return False if somebody holds it."""
     try:
         descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -149,7 +153,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def _size(folder: Path) -> int:
-    """Bytes on disk; a form that lies among artefacts, too, is theirs."""
+    """Return the bytes on disk; a form that is among artefacts, too, is theirs."""
     total = 0
     for above, _, names in os.walk(folder):
         for name in names:
@@ -159,7 +163,7 @@ def _size(folder: Path) -> int:
 
 
 def open_present(folder: Path) -> ArrivingCopy | None:
-    """The copy in a folder; None where there is none that can be used. Raises OSError."""
+    """Open the copy in a folder; return None if there is none that can be used. Raises OSError."""
     with locked(folder.parent):
         return _opened(folder)
 
@@ -177,9 +181,10 @@ def _opened(folder: Path) -> ArrivingCopy | None:
 
 
 def open_or_make(folder: Path, text: bytes, limit_bytes: int | None) -> ArrivingCopy:
-    """The copy in a folder, made unless it is there. ``text``: of its manifest.
+    """Open the copy in a folder, making it unless it is there.
 
-    Raises as ``make_with_room``."""
+    ``text``: its manifest's. Raises what ``make_with_room`` raises.
+    """
     with locked(folder.parent):
         present = _opened(folder)
         if present is None:
@@ -190,7 +195,7 @@ def open_or_make(folder: Path, text: bytes, limit_bytes: int | None) -> Arriving
 
 
 def read_origin(folder: Path) -> str:
-    """The URL that the copy was opened by last; empty where nobody knows."""
+    """Return the URL by which the copy was opened last; empty: unknown."""
     try:
         return (folder / ORIGIN).read_text()
     except OSError:
@@ -207,7 +212,7 @@ def note_origin(folder: Path, url: str) -> None:
 
 
 def read_rates(base: Path) -> dict[str, float]:
-    """What sources gave at best, as it was noted; nothing where that cannot be read."""
+    """Return the best rates of sources that were noted; none if they cannot be read."""
     noted = read_note(base / _RATES)
     if not isinstance(noted, dict):
         return {}

@@ -1,4 +1,4 @@
-"""What the courier answers to processes of its host, over a Unix socket.
+"""The courier's answers to processes of its host, over a Unix socket.
 
 The protocol is ``brisk.copies.connection``'s.
 """
@@ -26,7 +26,7 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 class CourierService:
-    """Connections, and what each has opened."""
+    """Connections, and the copies that each has opened."""
 
     def __init__(self, table: CopyTable, own_user: int) -> None:
         self._table = table
@@ -38,7 +38,7 @@ class CourierService:
         return bool(self._connections)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until it ends. Its lines are read with a limit of their size."""
+        """Serve one connection until it ends. Lines are read with a limit of their size."""
         if len(self._connections) >= MOST_CONNECTIONS or not self._is_own(writer):
             writer.close()
             return
@@ -69,7 +69,7 @@ class CourierService:
     async def _answer(
         self, line: bytes, writer: asyncio.StreamWriter, opened: dict[str, OpenedCopy]
     ) -> None:
-        async def tell(answer: Mapping[str, Any]) -> None:
+        async def reply(answer: Mapping[str, Any]) -> None:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
 
@@ -89,17 +89,17 @@ class CourierService:
                 path = await copy.take(_text(content["form"]), is_begun=is_begun)
                 answer = {"path": None if path is None else str(path)}
             elif name == "await":
-                await self._wait(content, tell)
+                await self._wait(content, reply)
                 answer = {}
             elif name == "status":
                 answer = {"copies": self._table.statuses()}
             else:
                 raise InvalidRequestError(f"there is no request {name!r:.40}")
-            await tell({"ok": answer})
+            await reply({"ok": answer})
         except BriskError as error:
-            await tell({"error": {"code": error.code, "message": str(error)}})
+            await reply({"error": {"code": error.code, "message": str(error)}})
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            await tell({"error": {"code": InvalidRequestError.code, "message": repr(error)}})
+            await reply({"error": {"code": InvalidRequestError.code, "message": repr(error)}})
 
     async def _open(self, remote: Remote, writer: asyncio.StreamWriter) -> OpenedCopy:
         copy = self._table.take(remote)
@@ -111,16 +111,16 @@ class CourierService:
         return copy
 
     async def _wait(
-        self, content: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], Awaitable[None]]
+        self, content: Mapping[str, Any], reply: Callable[[Mapping[str, Any]], Awaitable[None]]
     ) -> None:
         parts = [Range(*map(_whole, part)) for part in content["ranges"]]
         copy = self._table.find(_digest(content["sha256"]))
         async for progress in copy.wait_for(parts):
-            await tell({"waiting": progress._asdict()})
+            await reply({"waiting": progress._asdict()})
 
 
 async def _or_gone(awaitable: Awaitable[None], writer: asyncio.StreamWriter) -> None:
-    """As the awaitable, unless the other end of the connection goes first.
+    """Wait for ``awaitable``, unless the other end of the connection goes first.
 
     Raises ConnectionResetError then.
     """
@@ -136,7 +136,7 @@ async def _or_gone(awaitable: Awaitable[None], writer: asyncio.StreamWriter) -> 
 
 
 def _has_ended(writer: asyncio.StreamWriter) -> bool:
-    """Whether the other end is closed, by the kernel's word: nobody reads from it meanwhile."""
+    """Whether the other end is closed, as the kernel reports: nobody reads from it meanwhile."""
     peer: socket.socket = writer.get_extra_info("socket")
     state = peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if state:
@@ -149,7 +149,7 @@ def _has_ended(writer: asyncio.StreamWriter) -> bool:
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """A line; nothing where the connection has ended, or the line has no end in reach."""
+    """Return a line; nothing if the connection has ended, or the line is too long."""
     try:
         return await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError:
@@ -189,5 +189,5 @@ def _whole(value: object) -> int:
 
 
 async def listening(service: CourierService, listener: socket.socket) -> asyncio.Server:
-    """Answer who connects to the socket."""
+    """Return the server that answers who connects to the socket."""
     return await asyncio.start_unix_server(service.serve, sock=listener, limit=MOST_LINE_BYTES)

@@ -1,8 +1,9 @@
-"""Copies served to other hosts: what is here of them, and their bytes, also while they arrive.
+"""The server of copies to other hosts: what is here of them, and their bytes, also while they
+arrive.
 
 | request | answer |
 | --- | --- |
-| ``GET /v1/copies/<SHA-256>`` | what is here, as JSON (``peers.write_told``); with |
+| ``GET /v1/copies/<SHA-256>`` | what is here, as JSON (``peers.write_report``); with |
 | | ``?since=<count>`` when something has come since, or after 0.25 s |
 | ``GET /v1/copies/<SHA-256>/manifest`` | the manifest |
 | ``GET /v1/copies/<SHA-256>/files/<number>`` | with ``Range``: bytes that are here, in order; |
@@ -29,21 +30,21 @@ from brisk.settings import HostAddress
 from brisk.sourcing.arriving import ArrivingCopy, locked
 from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.log import LOGGER
-from brisk.sourcing.policies.choosing import Told
-from brisk.sourcing.sources.peers import HELD_S, IDENTITY_HEADER, write_told
+from brisk.sourcing.policies.choosing import PeerReport
+from brisk.sourcing.sources.peers import HELD_S, IDENTITY_HEADER, write_report
 from brisk.sourcing.table import CopyTable
 
 MOST_CONNECTIONS = 64
 PULLS_S = 0.4
-"""Since its last byte a host counts as one that pulls."""
+"""The time since its last byte for which a host counts as one that pulls."""
 
 HANDSHAKE_S = 5.0
 
 SHELF_S = 30.0
-"""A copy that nobody uses here stays open so long for those that ask for it."""
+"""The time for which a copy that nobody uses here stays open for hosts that ask for it."""
 
 STUCK_S = 30.0
-"""A connection that takes nothing for so long is ended."""
+"""The time after which a connection that takes nothing is ended."""
 
 _READ_BYTES = 1 << 20
 _BUFFERED_BYTES = 1 << 20
@@ -52,10 +53,11 @@ _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
 
 
 class CopyServer:
-    """One event loop uses it."""
+    """The server for other hosts. One event loop uses it."""
 
     def __init__(self, table: CopyTable, own_user: int, *, is_secure: bool) -> None:
-        """``is_secure``: by certificates; else it is for processes of ``own_user`` and root."""
+        """``is_secure``: certificates decide who is served; else processes of ``own_user`` and
+        root are."""
         self.asked_s = time.monotonic()
         """When a host asked last."""
         self._table = table
@@ -63,7 +65,7 @@ class CopyServer:
         self._is_secure = is_secure
         self._shelf: dict[str, tuple[ArrivingCopy, float]] = {}
         self._pulls: dict[str, dict[str, float]] = {}
-        """By copy, then by host: until when it counts as one that pulls."""
+        """For each copy and host, until when the host counts as one that pulls."""
         self._allowed: WeakKeyDictionary[asyncio.BaseTransport, bool] = WeakKeyDictionary()
         self._web = _Counted(
             self._answer,
@@ -76,7 +78,7 @@ class CopyServer:
         table.receivers_of = self.receivers
 
     async def listen(self, address: HostAddress, security: ssl.SSLContext | None) -> None:
-        """Raises OSError."""
+        """Listen at ``address``. Raises OSError."""
         self._server = await asyncio.get_running_loop().create_server(
             self._connected,
             address.host,
@@ -94,7 +96,7 @@ class CopyServer:
         self._shelf.clear()
 
     def receivers(self, sha256: str) -> int:
-        """Hosts that pull the copy now."""
+        """Return how many hosts pull the copy now."""
         now_s = time.monotonic()
         pulls = self._pulls.get(sha256, {})
         for identity in [each for each, until_s in pulls.items() if until_s < now_s]:
@@ -102,7 +104,7 @@ class CopyServer:
         return len(pulls)
 
     def tidy(self) -> None:
-        """Let go of copies that nobody has asked for."""
+        """Close copies that nobody has asked for lately."""
         now_s = time.monotonic()
         for sha256, (copy, used_s) in list(self._shelf.items()):
             if now_s - used_s > SHELF_S and not self.receivers(sha256):
@@ -127,24 +129,26 @@ class CopyServer:
             return web.Response(status=404) if copy is None else web.Response(body=copy.text)
         if number is not None:
             return await self._send(request, sha256, int(number))
-        return await self._tell(request, sha256)
+        return await self._report(request, sha256)
 
     def _is_allowed(self, request: web.BaseRequest) -> bool:
-        """Without certificates: whether a process of this user or of root asks. It is looked up
-        once for each connection."""
+        """Whether the connection is secure, or a process of this user or of root asks.
+
+        That is looked up once for each connection.
+        """
         transport = request.transport
         if self._is_secure or transport is None:
             return transport is not None
-        found = self._allowed.get(transport)
-        if found is None:
+        is_own = self._allowed.get(transport)
+        if is_own is None:
             name, peer = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
             user = _user_of(peer[1], name[1])
-            found = self._allowed[transport] = user in (self._own_user, 0)
-            if not found:
+            is_own = self._allowed[transport] = user in (self._own_user, 0)
+            if not is_own:
                 LOGGER.warning(f"a process of user {user} was refused a copy")
-        return found
+        return is_own
 
-    async def _tell(self, request: web.BaseRequest, sha256: str) -> web.Response:
+    async def _report(self, request: web.BaseRequest, sha256: str) -> web.Response:
         since = request.query.get("since", "")
         is_coming = sha256 in self._table.opening
         deadline_s = time.monotonic() + (HELD_S if since or is_coming else 0.0)
@@ -165,10 +169,18 @@ class CopyServer:
         receivers = self.receivers(sha256)
         supply = self._table.supply_of(sha256)
         if supply is not None:
-            told = supply.told(receivers)
+            report = supply.report(receivers)
         else:
-            told = Told(self._table.identity, here, False, (), 0.0, receivers, ())
-        return web.json_response(write_told(told, copy.layout, count))
+            report = PeerReport(
+                identity=self._table.identity,
+                here=here,
+                is_fetching=False,
+                next=(),
+                bytes_per_s=0.0,
+                receivers=receivers,
+                path=(),
+            )
+        return web.json_response(write_report(report, copy.layout, count))
 
     async def _send(
         self, request: web.BaseRequest, sha256: str, number: int
@@ -201,7 +213,8 @@ class CopyServer:
         begin: int,
         end: int,
     ) -> None:
-        """The bytes from ``begin`` to ``end``, as far as they come. Raises ConnectionError."""
+        """Send the bytes from ``begin`` to ``end``, as far as they come. Raises
+        ConnectionError."""
         if request.transport is not None:
             request.transport.set_write_buffer_limits(_BUFFERED_BYTES)
         identity = request.headers.get(IDENTITY_HEADER, "")[:256] or str(request.remote)
@@ -215,7 +228,7 @@ class CopyServer:
         await response.write_eof()
 
     async def _copy(self, sha256: str) -> ArrivingCopy | None:
-        """The one that is open; else it is opened, if there is one."""
+        """Return the open copy, opening it if there is one; else None."""
         fetch = self._table.fetches.get(sha256)
         if fetch is not None:
             return fetch.copy
@@ -239,9 +252,9 @@ def _has_gone(request: web.BaseRequest) -> bool:
 async def arriving_bytes(
     copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, begin: int, end: int
 ) -> AsyncIterator[bytes | bytearray]:
-    """Bytes of a file, in order, until nothing more has come for ``HELD_S``.
+    """Yield bytes of a file, in order, until nothing more has come for ``HELD_S``.
 
-    ``fetch``: by which the copy grows at the time; None: it does not.
+    ``fetch``: returns what the copy grows by at the time; None: it does not grow.
     """
     offset = begin
     while offset < end:
@@ -259,15 +272,15 @@ async def arriving_bytes(
 async def _here_to(
     copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, offset: int
 ) -> int:
-    """The end of what is here from ``offset`` on; waits somewhat for the first byte."""
+    """Return the end of what is here from ``offset`` on, after some wait for the first byte."""
     chunk_bytes, file = copy.manifest.chunk_bytes, copy.layout.file(number)
     first, clock = offset // chunk_bytes, asyncio.get_running_loop().time
     deadline_s = clock() + HELD_S
     while True:
         present = fetch()
         here = present.here if present is not None else copy.here()
-        found = (here >> (file.start + first)) & ((1 << (file.chunks - first)) - 1)
-        chunks = ((found + 1) & ~found).bit_length() - 1
+        bits = (here >> (file.start + first)) & ((1 << (file.chunks - first)) - 1)
+        chunks = ((bits + 1) & ~bits).bit_length() - 1
         left_s = deadline_s - clock()
         if chunks or left_s <= 0 or present is None:
             return min((first + chunks) * chunk_bytes, copy.manifest.files[number].size)
@@ -275,30 +288,30 @@ async def _here_to(
 
 
 class _Counted(web.Server):
-    """Knows of connections that have been taken, whether or not they have come as far as HTTP."""
+    """A server that counts connections from when they are accepted, before they speak HTTP."""
 
     def __init__(self, handler: Any, **settings: Any) -> None:
         super().__init__(handler, **settings)
-        self._taken_s: dict[object, float] = {}
+        self._accepted_s: dict[object, float] = {}
 
     def __call__(self) -> Any:
         handler = super().__call__()
-        self._taken_s[handler] = time.monotonic()
+        self._accepted_s[handler] = time.monotonic()
         return handler
 
     def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
-        self._taken_s.pop(handler, None)
+        self._accepted_s.pop(handler, None)
         super().connection_made(handler, transport)
 
     def count(self) -> int:
         oldest_s = time.monotonic() - HANDSHAKE_S - 1.0  # of those no handshake is going on
-        taken_s = self._taken_s
-        self._taken_s = {each: at_s for each, at_s in taken_s.items() if at_s > oldest_s}
-        return len(self._taken_s) + len(self.connections)
+        accepted = self._accepted_s.items()
+        self._accepted_s = {each: at_s for each, at_s in accepted if at_s > oldest_s}
+        return len(self._accepted_s) + len(self.connections)
 
 
 class _Refusal(asyncio.Protocol):
-    """Of one connection too many."""
+    """The protocol of one connection too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -319,8 +332,8 @@ def _shelved(folder: Path) -> ArrivingCopy | None:
 
 
 def _user_of(port: int, own_port: int) -> int | None:
-    """Whose connection of this machine it is that comes from ``port`` to ``own_port``; None
-    where the kernel names nobody."""
+    """Return the user whose connection of this machine goes from ``port`` to ``own_port``; None:
+    the kernel names nobody."""
     for name in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]

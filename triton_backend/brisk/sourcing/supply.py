@@ -1,6 +1,6 @@
-"""Who is asked for the chunks of one copy: sources watched, chosen, left and asked again.
+"""The supply of one copy: its sources are watched, chosen, left and asked again.
 
-One event loop uses it. What is decided is decided by ``brisk.sourcing.policies``.
+One event loop uses it. ``brisk.sourcing.policies`` decides.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from brisk.sourcing.fetching import Fetch
 from brisk.sourcing.lanes import Bell, Portion, Record, Supplier
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies import choosing
-from brisk.sourcing.policies.choosing import LONGEST_CHAIN, KnownSource, ReceiverState, Roles, Told
+from brisk.sourcing.policies.choosing import (
+    LONGEST_CHAIN,
+    KnownSource,
+    PeerReport,
+    ReceiverState,
+    Roles,
+)
 from brisk.sourcing.policies.patience import is_silent, is_slow
 from brisk.sourcing.policies.stretches import Layout, Stretch
 from brisk.sourcing.policies.wants import merged
@@ -23,29 +29,30 @@ from brisk.sourcing.policies.worth import expected_bytes_per_s
 from brisk.sourcing.sources.registry import ByteSource
 
 LOOK_S = 0.1
-"""Between two looks at sources and at what they are asked for."""
+"""The interval at which sources and their requests are checked."""
 
 SLOW_FOR_S = 10.0
-"""A source that was slow is expected to stay so."""
+"""The time for which a source that was slow is expected to stay so."""
 
 SENDING_S = 0.3
-"""Since its last byte a source counts as one that sends."""
+"""The time since its last byte for which a source counts as sending."""
 
 MOST_NEXT = 32
-"""Stretches that others are told of what is fetched next."""
+"""The most stretches of what is fetched next that are reported to others."""
 
 FIRST_CHUNKS = 4
-"""Of a source that nobody has measured; then as many as it has given, until it is."""
+"""The chunks of a first request to a source that was never measured; then as many as it has given,
+until it is measured."""
 
 _MEASURED_S = 0.5
-"""Of a source that is busy: then it is measured."""
+"""The time for which a source has to be busy to be measured."""
 
 
 class KnownPeer(NamedTuple):
-    """What a peer has told of the copy last, when, and since when it has what it has."""
+    """A peer's last report of the copy, when it came, and when what it has changed last."""
 
-    told: Told
-    told_s: float
+    report: PeerReport
+    reported_s: float
     changed_s: float
 
 
@@ -59,8 +66,8 @@ class Supply:
         best_rates: MutableMapping[str, float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``identity``: of this host, for others. ``best_rates``: bytes/s ever seen, by sources'
-        names."""
+        """``identity``: of this host, for others. ``best_rates``: the best bytes/s ever seen, by
+        sources' names."""
         self.fetch = fetch
         self.identity = identity
         self.suppliers: list[Supplier] = []
@@ -83,8 +90,10 @@ class Supply:
         hold_s: float = 0.0,
         gone: Collection[str] = (),
     ) -> None:
-        """Ask these, when all peers have answered but those that are ``gone`` (their names), or
-        after ``hold_s``: who starts before it knows the others takes from them what it asks for.
+        """Ask ``sources`` once all peers have answered except those that are ``gone`` (their
+        names), or after ``hold_s``.
+
+        A host that starts before it knows the others takes from them what it asks for.
         """
         self._hold_s = hold_s
         self._unanswered = {each.name for each in sources if each.is_peer} - set(gone)
@@ -105,7 +114,7 @@ class Supply:
 
     @property
     def best_rate(self) -> float:
-        """Ever, from one of the sources; 0: unknown."""
+        """The best bytes/s ever from one of the sources; 0: unknown."""
         return max((self._best.get(each.name, 0.0) for each in self.suppliers), default=0.0)
 
     @property
@@ -115,12 +124,12 @@ class Supply:
         missing = self.fetch.missing
         return not any(
             not each.is_peer
-            or (each.name in self._known and self._known[each.name].told.here & missing)
+            or (each.name in self._known and self._known[each.name].report.here & missing)
             for each in usable
         )
 
     def problem(self) -> str:
-        """What is wrong with each source, by name."""
+        """Return what is wrong with each source, by name."""
         return "; ".join(
             each.problem or f"{each.name}: nothing has come yet" for each in self.suppliers
         )
@@ -128,32 +137,32 @@ class Supply:
     def records(self) -> list[Record]:
         return [each.record for each in self.suppliers]
 
-    def told(self, receivers: int) -> Told:
-        """What others are told of this host's copy."""
+    def report(self, receivers: int) -> PeerReport:
+        """Return the report of this host's copy to others."""
         fetch = self.fetch
-        return Told(
-            self.identity,
-            fetch.here,
-            bool(fetch.missing),
-            merged(fetch.wanted, fetch.missing, MOST_NEXT),
-            fetch.meter.rate(self._clock()),
-            receivers,
-            self._path,
+        return PeerReport(
+            identity=self.identity,
+            here=fetch.here,
+            is_fetching=bool(fetch.missing),
+            next=merged(fetch.wanted, fetch.missing, MOST_NEXT),
+            bytes_per_s=fetch.meter.rate(self._clock()),
+            receivers=receivers,
+            path=self._path,
         )
 
     @property
     def _path(self) -> tuple[str, ...]:
-        """Whom it pulls from, whom that one does, and so on."""
-        known = self._known.get(self.upstream)
-        if known is None:
+        """The identities of the upstream, of that one's upstream, and so on."""
+        peer = self._known.get(self.upstream)
+        if peer is None:
             return ()
-        return (known.told.identity, *known.told.path)[:LONGEST_CHAIN]
+        return (peer.report.identity, *peer.report.path)[:LONGEST_CHAIN]
 
-    def hear(self, name: str, told: Told | None, problem: str = "") -> None:
-        """What a peer tells; None: it has no copy, or does not answer (``problem``)."""
+    def hear(self, name: str, report: PeerReport | None, problem: str = "") -> None:
+        """Take in a peer's report; None: it has no copy, or does not answer (``problem``)."""
         self._unanswered.discard(name)
         supplier = next(each for each in self.suppliers if each.name == name)
-        if told is None:
+        if report is None:
             self._known.pop(name, None)
             if not supplier.is_blamed:
                 supplier.problem = problem
@@ -162,11 +171,11 @@ class Supply:
             changed_s = now_s
             if before is None:
                 supplier.problem = ""
-            elif before.told.here == told.here:
+            elif before.report.here == report.here:
                 changed_s = before.changed_s
             if changed_s == now_s:
                 supplier.is_dry = False
-            self._known[name] = KnownPeer(told, now_s, changed_s)
+            self._known[name] = KnownPeer(report, now_s, changed_s)
         self._choose()
         self._news.ring()
 
@@ -195,11 +204,11 @@ class Supply:
         if self._best.get(supplier.name):
             most = choosing.run_chunks(self._speed(supplier), chunk_bytes)
         least = choosing.USUAL_LEAST_CHUNKS
-        if fetch.has_several_askers:  # rows of a table, beside all else
+        if fetch.has_several_waiters:  # rows of a table, beside all else
             least = choosing.least_chunks(self._speed(supplier), chunk_bytes, supplier.answer_s)
         run = None
-        if supplier.is_starved and (known := self._known.get(supplier.name)) is not None:
-            run = choosing.next_run(fetch.wanted, allowed & known.told.here, most, least)
+        if supplier.is_starved and (peer := self._known.get(supplier.name)) is not None:
+            run = choosing.next_run(fetch.wanted, allowed & peer.report.here, most, least)
         if run is None:
             run = choosing.next_run(fetch.wanted, allowed, most, least)
         if run is None:
@@ -216,8 +225,8 @@ class Supply:
         return await self.fetch.put(supplier, index, pieces)
 
     def is_stuck(self, supplier: Supplier, portion: Portion) -> bool:
-        known = self._known.get(supplier.name)
-        return known is None or known.changed_s < portion.asked_s
+        peer = self._known.get(supplier.name)
+        return peer is None or peer.changed_s < portion.asked_s
 
     def note(self, supplier: Supplier) -> None:
         if supplier.is_blamed and supplier.name not in self._blamed:
@@ -232,16 +241,19 @@ class Supply:
     # Choosing.
 
     def _claimed(self) -> int:
-        """The set of chunks that some source was asked for."""
-        found = 0
+        """Return the set of chunks that some source was asked for."""
+        claimed = 0
         for each in self.suppliers:
             for portion in each.portions:
-                found |= portion.bits
-        return found
+                claimed |= portion.bits
+        return claimed
 
     def _speed(self, supplier: Supplier) -> float:
-        """Bytes/s that a source is expected to give: what it did at best, unless it was slow
-        lately; of a peer that nobody has measured, what others of them did."""
+        """Return the bytes/s that a source is expected to give.
+
+        It is the best that it gave, unless it was slow lately; for a peer that was never measured,
+        the best of other peers.
+        """
         if self._clock() < supplier.slow_until_s:
             return supplier.slow_bytes_per_s
         alike = (
@@ -252,10 +264,10 @@ class Supply:
         return expected_bytes_per_s(self._best.get(supplier.name, 0.0), max(alike, default=0.0))
 
     def _due(self, supplier: Supplier) -> float:
-        """Bytes/s that a source must give now; 0: nobody can say."""
+        """Return the bytes/s that a source must give now; 0: unknown."""
         best = self._best.get(supplier.name, 0.0)
-        known = self._known.get(supplier.name)
-        comes = known.told.bytes_per_s if known is not None and known.told.is_fetching else best
+        peer = self._known.get(supplier.name)
+        comes = peer.report.bytes_per_s if peer is not None and peer.report.is_fetching else best
         return min(best, comes, self._speed(supplier))
 
     def _choose(self) -> None:
@@ -263,32 +275,32 @@ class Supply:
         fetch = self.fetch
         is_held = bool(self._unanswered) and now_s - self._started_s < self._hold_s
         candidates = []
-        for each in self.suppliers:
-            if is_held:
-                break
-            known = self._known.get(each.name)
-            speeds = self._speed(each), self._best.get(each.name, 0.0)
-            is_sending = each.is_sending(SENDING_S)
-            if not each.is_usable:
+        for each in () if is_held else self.suppliers:
+            peer = self._known.get(each.name)
+            if not each.is_usable or (peer is None and each.is_peer):
                 continue
-            if known is not None:
-                age_s = now_s - known.told_s
-                candidates.append(
-                    KnownSource(each.name, known.told, age_s, *speeds, each.is_dry, is_sending)
+            candidates.append(
+                KnownSource(
+                    name=each.name,
+                    report=None if peer is None else peer.report,
+                    age_s=0.0 if peer is None else now_s - peer.reported_s,
+                    bytes_per_s=self._speed(each),
+                    known_bytes_per_s=self._best.get(each.name, 0.0),
+                    is_dry=peer is not None and each.is_dry,
+                    is_sending=each.is_sending(SENDING_S),
                 )
-            elif not each.is_peer:
-                candidates.append(KnownSource(each.name, None, 0.0, *speeds, False, is_sending))
+            )
         standing = ReceiverState(
-            self.identity,
-            fetch.here,
-            fetch.missing,
-            fetch.wanted,
-            fetch.urgent,
-            fetch.copy.manifest.chunk_bytes,
-            fetch.meter.rate(now_s),
-            self._best.get("", 0.0),
-            self.upstream,
-            self._path,
+            identity=self.identity,
+            here=fetch.here,
+            missing=fetch.missing,
+            wanted=fetch.wanted,
+            urgent=fetch.urgent,
+            chunk_bytes=fetch.copy.manifest.chunk_bytes,
+            bytes_per_s=fetch.meter.rate(now_s),
+            best_bytes_per_s=self._best.get("", 0.0),
+            upstream=self.upstream,
+            path=self._path,
         )
         self._roles = choosing.choose(candidates, standing)
         self.upstream = self._roles.upstream
@@ -309,7 +321,7 @@ class Supply:
             self._news.ring()
 
     async def _hurry_often(self) -> None:
-        """Something else is wanted: who sends only what can wait is asked for it beside that."""
+        """Ask a source that sends only what can wait for what is newly wanted beside that."""
         while True:
             await asyncio.shield(self.fetch.wanted_anew.rung())
             self._choose()

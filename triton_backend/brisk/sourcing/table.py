@@ -33,11 +33,12 @@ from brisk.sourcing.sources.registry import ByteSource, Registry
 from brisk.sourcing.supply import Supply
 
 HOLD_S = 0.2
-"""Peers are given to answer before the registry is asked, unless they did not the last time."""
+"""The time for peers to answer before the registry is asked; peers that did not answer the last
+time are not waited for."""
 
 LINGER_S = 1.0
-"""A copy that nobody holds any more is fetched for so long: who has opened it to see what the
-model is, and who then decides what a start takes, are two processes."""
+"""The time for which a copy that nobody holds any more is still fetched: the process that opens it
+to see what the model is, and the one that decides what a start takes, are two."""
 
 
 class OpenedCopy:
@@ -46,7 +47,7 @@ class OpenedCopy:
     def __init__(
         self, table: CopyTable, remote: Remote, before: asyncio.Task[None] | None
     ) -> None:
-        """``before``: what was open of it before, and is being closed."""
+        """``before``: the closing of what was open of it before."""
         self.folder = table.base / remote.sha256
         self.users = 0
         self.leaving: asyncio.TimerHandle | None = None
@@ -67,7 +68,7 @@ class OpenedCopy:
         self._ready.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def has_head(self) -> None:
-        """Wait for what says what the model is. Raises BriskError where that does not come."""
+        """Wait for the bytes that say what the model is. Raises BriskError if they do not come."""
         fetch = await self._fetch()
         head = [] if fetch.copy.is_whole else [fetch.copy.manifest.gathered_range]
         heard_s = time.monotonic()
@@ -80,7 +81,7 @@ class OpenedCopy:
 
     @property
     def model(self) -> str:
-        """Where its model's file is. Precondition: its head is here."""
+        """The path of its model's file. Precondition: its head is here."""
         assert self.arriving is not None
         return str(self.arriving.model)
 
@@ -94,7 +95,7 @@ class OpenedCopy:
         return await fetch.take(form, supply.best_rate)
 
     async def wait_for(self, parts: Sequence[Range]) -> AsyncIterator[FetchProgress]:
-        """As ``Fetch`` does; raises InvalidModelError where every source lies, too."""
+        """Wait like ``Fetch.wait_for``; raises InvalidModelError if every source lies, too."""
         fetch = await self._fetch()
         supply = self._supplied(fetch)
         async for progress in fetch.wait_for(parts, supply.problem):
@@ -111,12 +112,12 @@ class OpenedCopy:
         return bool(self.fetch.missing) and not is_given_up
 
     def close(self) -> asyncio.Task[None]:
-        """Nothing is fetched any more."""
+        """Fetch nothing any more, and close it."""
         self._is_closing = True
         return asyncio.create_task(self._close())
 
     def status(self) -> dict[str, Any]:
-        """For who looks from outside."""
+        """Return the status for observers."""
         shown = {"sha256": self.remote.sha256, "url": shown_url(self.remote.url)}
         if self.fetch is None:
             return {**shown, "state": "opening"}
@@ -175,7 +176,8 @@ class OpenedCopy:
             self._supplied(self.fetch)
 
     async def _guess(self, fetch: Fetch) -> None:
-        """Before anything is asked for: what turns out unwanted costs a connection."""
+        """Begin to fetch the likely form before anything is asked for: what turns out unwanted
+        costs a connection."""
         names = [file.form for file in fetch.copy.manifest.files if file.form]
         if likely := likely_form(names, self._table.form_key):
             rates = (self._table.best_rates.get(each.name, 0.0) for each in self._sources)
@@ -185,8 +187,11 @@ class OpenedCopy:
             await is_decided.wait()
 
     async def _make(self, text: bytes) -> ArrivingCopy:
-        """Where there is no room, those that nobody holds any more make some. Raises
-        UnavailableError."""
+        """Make the copy; if there is no space, after letting go of those that nobody holds any
+        more.
+
+        Raises UnavailableError.
+        """
         table = self._table
         while True:
             await table.closed()
@@ -218,7 +223,7 @@ class OpenedCopy:
         return self.supply
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        """A step that is waited for even where nobody wants its result any more."""
+        """Run a step in a thread; it is waited for even if nobody wants its result any more."""
         future = asyncio.get_running_loop().run_in_executor(
             self._table.executor, function, *arguments
         )
@@ -251,7 +256,7 @@ class OpenedCopy:
 
 
 class CopyTable:
-    """One event loop uses it."""
+    """The open copies. One event loop uses it."""
 
     def __init__(
         self,
@@ -263,7 +268,7 @@ class CopyTable:
         allowed_urls: Sequence[str] | None = None,
         limit_bytes: int | None = None,
     ) -> None:
-        """``base``: where copies lie. ``identity``: of this host, for others."""
+        """``base``: the directory of copies. ``identity``: of this host, for others."""
         self.base = base
         self.identity = identity
         self.web = web
@@ -272,36 +277,37 @@ class CopyTable:
         self.allowed_urls = allowed_urls
         self.limit_bytes = limit_bytes
         self.best_rates = room.read_rates(base)
-        """Bytes/s, by the names of sources: what they gave at best, ever."""
+        """The best bytes/s ever, by the names of sources."""
         self.form_key = ""
-        """Of the prepared forms that fit this machine, as far as one was taken."""
+        """The key of the prepared forms that fit this machine, once one was taken."""
         self.opened = Bell()
         """Rung whenever a copy can be served that could not be before."""
         self.receivers_of: Callable[[str], int] = lambda sha256: 0
-        """How many hosts pull a copy from this one."""
+        """Returns how many hosts pull a copy from this one."""
         self.fetches: dict[str, Fetch] = {}
-        """Of copies that are being fetched or used here."""
+        """The copies that are being fetched or used here."""
         self._opened: dict[str, OpenedCopy] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
 
     def take(self, remote: Remote) -> OpenedCopy:
-        """The copy, opened where it is not yet; ``give_back`` when it is not needed any more."""
-        found = self._opened.get(remote.sha256)
-        if found is None:
-            found = OpenedCopy(self, remote, self._closing.get(remote.sha256))
-            self._opened[remote.sha256] = found
-        if found.leaving is not None:
-            found.leaving.cancel()
-            found.leaving = None
-        found.users += 1
-        return found
+        """Return the copy, opening it unless it is open; ``give_back`` it when it is not needed
+        any more."""
+        copy = self._opened.get(remote.sha256)
+        if copy is None:
+            copy = OpenedCopy(self, remote, self._closing.get(remote.sha256))
+            self._opened[remote.sha256] = copy
+        if copy.leaving is not None:
+            copy.leaving.cancel()
+            copy.leaving = None
+        copy.users += 1
+        return copy
 
     def find(self, sha256: str) -> OpenedCopy:
-        """Raises InvalidRequestError where nobody has opened it."""
-        found = self._opened.get(sha256)
-        if found is None:
+        """Return the open copy. Raises InvalidRequestError if nobody has opened it."""
+        copy = self._opened.get(sha256)
+        if copy is None:
             raise InvalidRequestError(f"nobody has opened the copy {sha256}")
-        return found
+        return copy
 
     def give_back(self, copy: OpenedCopy) -> None:
         copy.users -= 1
@@ -329,12 +335,12 @@ class CopyTable:
 
     @property
     def opening(self) -> set[str]:
-        """Copies of which something will be here in a moment."""
+        """The copies of which something will be here in a moment."""
         return self._opened.keys() - self.fetches.keys()
 
     def supply_of(self, sha256: str) -> Supply | None:
-        found = self._opened.get(sha256)
-        return None if found is None else found.supply
+        copy = self._opened.get(sha256)
+        return None if copy is None else copy.supply
 
     def note_open(self, sha256: str, fetch: Fetch | None) -> None:
         if fetch is None:
@@ -344,14 +350,14 @@ class CopyTable:
             self.opened.ring()
 
     def let_go(self) -> bool:
-        """Close those that nobody holds any more; False where there is none."""
+        """Close those that nobody holds any more; return False if there are none."""
         leaving = [each for each in self._opened.values() if each.leaving is not None]
         for copy in leaving:
             self._let_go(copy)
         return bool(leaving)
 
     async def closed(self) -> None:
-        """When every copy that nobody has opened any more is let go of."""
+        """Wait until every copy that nobody has opened any more is let go of."""
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
 
     def statuses(self) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""What Brisk counts: every metric declared once, values per process, differences per reader.
+"""Statistics: every metric declared once, values per process, differences per reader.
 
-Standard library only: the stub, the workers and whatever else counts use the same declarations.
+Standard library only: the stub, the workers and all else that counts use the same declarations.
 ``count``, ``observe`` and ``hold`` write to this process's own statistics.
 """
 

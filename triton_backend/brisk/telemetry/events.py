@@ -1,4 +1,4 @@
-"""What happened in this process: spans, while somebody asks for them, and what last went wrong."""
+"""The events of this process: spans, while somebody asks for them, and the last incidents."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections import deque
 from brisk.protocol.records import Span
 
 MAX_SPANS = 50_000
-"""Some 10 MB; what comes after is counted and left out."""
+"""The most spans, some 10 MB; further ones are counted and left out."""
 
 
 class SpanRecorder:
-    """Any thread may add. ``is_on`` is read without the lock: a span more or less is no harm."""
+    """A recorder of spans; any thread may add. ``is_on`` is read without the lock: a span more or
+    less is no harm."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -46,7 +47,7 @@ class SpanRecorder:
                 self._left_out += 1
 
     def end(self) -> tuple[list[Span], int]:
-        """Record no more; what was recorded, and how many more spans there would have been."""
+        """Record no more. Return the recorded spans, and how many more there would have been."""
         with self._lock:
             self.is_on = False
             spans, self._spans = self._spans, []
@@ -54,7 +55,7 @@ class SpanRecorder:
 
 
 SPANS = SpanRecorder()
-"""This process's own."""
+"""This process's own spans."""
 
 
 KEPT = 100
@@ -62,23 +63,24 @@ MAX_CHARACTERS = 300
 
 
 class Incidents:
-    """The newest ``KEPT``; any thread may use it."""
+    """The newest ``KEPT`` incidents; any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: deque[tuple[int, str]] = deque(maxlen=KEPT)
 
     def note(self, what: str) -> None:
-        """Keep the first ``MAX_CHARACTERS`` of it."""
+        """Keep the first ``MAX_CHARACTERS`` of an incident."""
         with self._lock:
             self._kept.append((time.monotonic_ns(), what[:MAX_CHARACTERS]))
 
     def newest(self, count: int) -> list[tuple[int, str]]:
-        """At most ``count`` as time (CLOCK_MONOTONIC, ns) and text, the newest first."""
+        """Return at most ``count`` incidents as time (CLOCK_MONOTONIC, ns) and text, the newest
+        first."""
         with self._lock:
-            kept = list(self._kept)
-        return kept[: -count - 1 : -1] if count > 0 else []
+            incidents = list(self._kept)
+        return incidents[: -count - 1 : -1] if count > 0 else []
 
 
 INCIDENTS = Incidents()
-"""This process's own."""
+"""This process's own incidents."""

@@ -1,4 +1,4 @@
-"""The metrics, each declared once: what is counted, published, documented and shown.
+"""The metrics, each declared once: counted, published, documented and shown by its declaration.
 
 To add one: declare it here, call ``telemetry.count``, ``observe`` or ``hold`` where it happens,
 run ``tools/make-metrics-pages``. Durations are kept in ns and published in seconds.
@@ -25,11 +25,11 @@ _KINDS = {
     "_run_requests": Kind.HISTOGRAM,
     "": Kind.GAUGE,
 }
-"""By the end of a metric's name, as Prometheus' conventions have it; the first that fits."""
+"""The kinds by the end of a metric's name, after Prometheus' conventions; the first that fits."""
 
 _BOUNDS_MS = (0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 BOUNDS_NS = tuple(int(bound * 1e6) for bound in _BOUNDS_MS)
-"""Upper bounds, inclusive, of the classes of durations; one more class has no bound."""
+"""The upper bounds, inclusive, of the classes of durations; one more class has no bound."""
 
 _BOUNDS_REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -38,27 +38,26 @@ MODEL_LABELS = ("model", "version")
 
 
 class Metric:
-    """``name`` without Prometheus' suffixes of histograms. Compared by identity: there is one.
-
-    ``bounds``: of a histogram's classes, as values are kept. ``per_unit``: of them, in one that is
-    published.
-    """
+    """The declaration of a metric. Compared by identity: there is one."""
 
     __slots__ = ("bounds", "help", "kind", "labels", "name", "per_unit")
 
     def __init__(self, name: str, help: str, labels: tuple[str, ...] = ()) -> None:
+        """``name``: without Prometheus' suffixes of histograms."""
         self.name = name
         self.kind = next(kind for end, kind in _KINDS.items() if name.endswith(end))
         is_time = name.endswith(("_seconds", "_seconds_total"))
         self.bounds = BOUNDS_NS if is_time else _BOUNDS_REQUESTS
+        """The bounds of a histogram's classes, in the unit in which values are kept."""
         self.per_unit = 1e9 if is_time else 1
+        """The units in which values are kept per published one."""
         self.help = help
         self.labels = labels
         METRICS[name] = self
 
 
 METRICS: dict[str, Metric] = {}
-"""Every metric by its name."""
+"""All metrics by their names."""
 
 REQUESTS = Metric(
     "brisk_requests_total", "Requests taken from Triton, answered well or not", REQUEST_LABELS

@@ -1,4 +1,4 @@
-"""Values of metrics, what of them a reader has not been told yet, and how they are published."""
+"""Values of metrics, the part of them that is new to a reader, and their publication."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Statistics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._series: dict[Series, list[int]] = {}
-        self._told: dict[int, dict[Series, tuple[int, ...]]] = {}
+        self._reported: dict[int, dict[Series, tuple[int, ...]]] = {}
         self._behind: list[Callable[[], None]] = []
 
     def before_reading(self, settle: Callable[[], None]) -> None:
-        """``settle`` is called before values are read, to count what has waited for that."""
+        """Have ``settle`` called before values are read, to count what has waited for that."""
         self._behind.append(settle)
 
     def _settle(self) -> None:
@@ -44,7 +44,7 @@ class Statistics:
             self._values(metric, labels)[0] += amount
 
     def hold(self, metric: Metric, labels: tuple[str, ...], value: int) -> None:
-        """Say what a gauge is now."""
+        """Set a gauge."""
         with self._lock:
             self._values(metric, labels)[0] = value
 
@@ -57,7 +57,7 @@ class Statistics:
             values[-1] += value
 
     def cells(self, metric: Metric, labels: tuple[str, ...]) -> list[int]:
-        """Where a series is counted, for ``add``: it stays the same."""
+        """Return the cells in which a series is counted, for ``add``: they stay the same."""
         with self._lock:
             return self._values(metric, labels)
 
@@ -68,9 +68,9 @@ class Statistics:
         histograms: tuple[list[int], ...] = (),
         durations_ns: tuple[int, ...] = (),
     ) -> None:
-        """As ``count`` and ``observe`` of each duration as that of ``amount``, all at once.
+        """Do ``count``, and ``observe`` of each duration as that of ``amount``, all at once.
 
-        The lists are what ``cells`` has given.
+        The lists are what ``cells`` has returned.
         """
         with self._lock:
             counter[0] += amount
@@ -79,7 +79,7 @@ class Statistics:
                 values[-1] += duration_ns * amount
 
     def samples(self) -> list[Sample]:
-        """What holds now, since the process began."""
+        """Return the values since the process began."""
         self._settle()
         with self._lock:
             return [
@@ -88,27 +88,28 @@ class Statistics:
             ]
 
     def take_news(self, reader: int) -> list[Sample]:
-        """What has been counted since ``reader`` took it last; gauges as they are, if changed."""
+        """Return what has been counted since ``reader`` took it last; gauges as they are, if
+        changed."""
         news = []
         self._settle()
         with self._lock:
-            told = self._told.setdefault(reader, {})
+            reported = self._reported.setdefault(reader, {})
             for series, values in self._series.items():
                 metric, labels = series
                 now = added = tuple(values)
-                before = told.get(series)
+                before = reported.get(series)
                 if now == before:
                     continue
-                told[series] = now
+                reported[series] = now
                 if before is not None and metric.kind is not Kind.GAUGE:
                     added = tuple(new - old for new, old in zip(now, before, strict=True))
                 news.append(Sample(metric.name, labels, added))
         return news
 
     def forget_reader(self, reader: int) -> None:
-        """The reader has gone; should it come again, it is told everything."""
+        """Forget a reader that has gone; should it come again, it gets everything."""
         with self._lock:
-            self._told.pop(reader, None)
+            self._reported.pop(reader, None)
 
     def _values(self, metric: Metric, labels: tuple[str, ...]) -> list[int]:
         values = self._series.get((metric, labels))
@@ -124,7 +125,8 @@ class Statistics:
 
 
 STATISTICS = Statistics()
-"""This process's own. A forked worker starts with what its supervisor counted: nothing."""
+"""This process's own statistics. A forked worker starts with what its supervisor counted:
+nothing."""
 
 
 _OF_AN_ANSWER = (
@@ -142,20 +144,21 @@ class RequestAccount:
         self._statistics = statistics
         self._model = (model, str(version))
         self._cells: dict[str, tuple[list[int], ...]] = {}
-        """By class, where its requests and their durations are counted."""
+        """The cells of requests and their durations, by class."""
         self.uncounted: deque[tuple[str, int, int]] = deque()
-        """Of requests that this process has computed itself, without a queue: class, duration in
-        ns and how many. They are counted when somebody reads, and by whoever appends, now and
-        then: to count each costs more than all else that is done beside its run."""
+        """Requests that this process has computed itself, without a queue: class, duration in ns
+        and how many. They are counted when somebody reads, and now and then by who appends: to
+        count each costs more than all else that is done beside its run."""
         self._durations = [0] * (len(BOUNDS_NS) + 1)
-        """Of those that were counted, how many in each class, since somebody took them."""
+        """The counted ones among them in each class, since they were taken."""
         statistics.before_reading(self.count)
 
     def succeeded(
         self, job_class: str, took_ns: int, queue_ns: int, execution_ns: int, requests: int = 1
     ) -> None:
-        """So many requests, all alike. ``took_ns``: from arrival in the stub to the answer; the
-        others as a Result says.
+        """Count so many requests, all alike.
+
+        ``took_ns``: from arrival in the stub to the answer; the others are a Result's.
         """
         cells = self._cells.get(job_class)
         if cells is None:
@@ -167,7 +170,7 @@ class RequestAccount:
         self._statistics.add(cells[0], requests, cells[1:], durations_ns)
 
     def count(self) -> None:
-        """Count those of ``uncounted``."""
+        """Count the requests in ``uncounted``."""
         waiting = self.uncounted
         while waiting:
             try:
@@ -180,11 +183,10 @@ class RequestAccount:
             self._statistics.observe(metrics.RUN_REQUESTS, self._model, requests)
 
     def take_durations(self) -> tuple[int, ...]:
-        """Of the requests that this process has computed itself and counted since the last call,
-        how many took as long as each class of a histogram says.
-        """
-        taken, self._durations = self._durations, [0] * (len(BOUNDS_NS) + 1)
-        return tuple(taken)
+        """Return how many requests took as long as each class of a histogram says, of those that
+        this process has computed itself and counted since the last call."""
+        durations, self._durations = self._durations, [0] * (len(BOUNDS_NS) + 1)
+        return tuple(durations)
 
     def failed(self, job_class: str, error: Exception) -> None:
         kind = error.code if isinstance(error, BriskError) else InternalError.code
@@ -193,11 +195,12 @@ class RequestAccount:
         self._statistics.count(metrics.ERRORS, (*labels, kind))
 
 
-# What ends up on Triton's metrics endpoint.
+# The publication on Triton's metrics endpoint.
 
 
 class PublishedSeries(NamedTuple):
-    """``is_gauge``: ``value`` is what holds now; else it is to be added."""
+    """A series on the endpoint. ``is_gauge``: ``value`` is the present one; else it is to be
+    added."""
 
     name: str
     help: str
@@ -207,7 +210,7 @@ class PublishedSeries(NamedTuple):
 
 
 def published_names(metric: Metric) -> tuple[str, ...]:
-    """The names on the endpoint: a histogram has three, as Prometheus' own have.
+    """Return the names on the endpoint: a histogram has three, like Prometheus' own.
 
     A histogram of Triton's own takes one duration a call, which is a round trip, so a histogram's
     series are published as counters; ``histogram_quantile`` reads names and labels, not types.
@@ -218,9 +221,9 @@ def published_names(metric: Metric) -> tuple[str, ...]:
 
 
 def published(sample: Sample) -> Iterator[PublishedSeries]:
-    """The series of a sample; classes of a histogram that have nothing to add are left out.
+    """Yield the series of a sample; classes of a histogram that have nothing to add are left out.
 
-    None of a metric of another version, which is not declared here.
+    A metric of another version, which is not declared here, has none.
     """
     metric = METRICS.get(sample.metric)
     if metric is None:

@@ -27,18 +27,18 @@ DEFAULT_NAMES = ("brisk", "onnxruntime")
 REPLACED_SUFFIX = ".replaced-by-brisk"
 
 STUB_FILES = ("model.py", "triton_python_backend_utils.py")
-"""What Triton's stub imports by these names, which lies beside the package."""
+"""The files beside the package that Triton's stub imports by these names."""
 
 
 def package_folder() -> Path:
-    """Of the running Brisk."""
+    """Return the folder of the running Brisk."""
     return Path(brisk.__file__).resolve().parent
 
 
 def backend_source() -> tuple[Path, ...]:
-    """The running Brisk's own STUB_FILES and package: of a checkout, or a pip installation.
+    """Return the running Brisk's own STUB_FILES and package: of a checkout, or a pip installation.
 
-    Raises InvalidConfigurationError where STUB_FILES were not installed with the package.
+    Raises InvalidConfigurationError if STUB_FILES were not installed with the package.
     """
     package = package_folder()
     for place in (package.parent, Path(sys.prefix) / "share" / "brisk"):
@@ -52,7 +52,7 @@ def backend_source() -> tuple[Path, ...]:
 
 
 def default_directory(installation: ServerInstallation, names: Sequence[str]) -> Path:
-    """A lasting place for ``assemble``, one for each server, Brisk and set of names."""
+    """Return a lasting place for ``assemble``, one for each server, Brisk and set of names."""
     parts = [*map(str, installation.python_backend), str(backend_source()[-1]), *names]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return cache_directory() / "backends" / key
@@ -67,11 +67,11 @@ def assemble(
 ) -> Path:
     """Make ``directory`` a complete backend directory for ``installation``; idempotent.
 
-    ``compiles``: the package, too, which takes 25 ms where it is compiled already.
+    ``compiles``: the package, too, which takes 25 ms if it is compiled already.
 
     Brisk is linked, so a change of its code is served at the next start. The Python backend's
-    files are copied: Triton refuses a backend library whose real path is elsewhere. Safe to
-    call by several processes at once for the same installation.
+    files are copied: Triton refuses a backend library whose real path is elsewhere. Safe to call
+    by several processes at once for the same installation.
     """
     python = directory / "python"
     python.mkdir(parents=True, exist_ok=True)
@@ -93,9 +93,9 @@ def install(
 ) -> Path:
     """Put Brisk into an existing deployment's backend directory as ``<directory>/<name>``.
 
-    A backend that stands there already is replaced only with ``force``, and kept beside it
-    under ``<name>.replaced-by-brisk``. Raises InvalidConfigurationError otherwise, and where
-    ``directory`` is no backend directory.
+    Another backend of that name is replaced only with ``force``, and kept beside it under
+    ``<name>.replaced-by-brisk``. Raises InvalidConfigurationError otherwise, and if ``directory``
+    is no backend directory.
     """
     if not directory.is_dir():
         raise InvalidConfigurationError(f"'{directory}' is no directory")
@@ -112,10 +112,10 @@ def install(
             raise InvalidConfigurationError(
                 f"'{target}' is another backend; --force moves it to '{name}{REPLACED_SUFFIX}'"
             )
-        kept = directory / (name + REPLACED_SUFFIX)
-        if kept.exists():
-            raise InvalidConfigurationError(f"'{kept}' is in the way; move it first")
-        target.rename(kept)
+        replaced = directory / (name + REPLACED_SUFFIX)
+        if replaced.exists():
+            raise InvalidConfigurationError(f"'{replaced}' is in the way; move it first")
+        target.rename(replaced)
     _place([target], copy=copy)
     if not copy:
         compile_files(package_folder())
@@ -123,7 +123,7 @@ def install(
 
 
 def names_of_ours(directory: Path) -> tuple[str, ...]:
-    """The backends in a backend directory that are Brisk."""
+    """Return the names of the backends in a backend directory that are Brisk."""
     try:
         return tuple(sorted(path.name for path in directory.iterdir() if _is_ours(path)))
     except OSError:  # the server will say so
@@ -163,10 +163,10 @@ def _bring(sources: Sequence[Path], target: Path, *, copy: bool) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy unless size and time say that it was copied before; no gap when replacing."""
-    wanted = source.stat()
+    original = source.stat()
     if target.is_file() and not target.is_symlink():
         present = target.stat()
-        if (present.st_size, present.st_mtime_ns) == (wanted.st_size, wanted.st_mtime_ns):
+        if (present.st_size, present.st_mtime_ns) == (original.st_size, original.st_mtime_ns):
             return
     temporary = _temporary(target)
     shutil.copy2(source, temporary)
@@ -188,17 +188,17 @@ def _link(source: Path, target: Path) -> None:
     temporary.replace(target)
 
 
-# Compiling the backend's Python files once, ahead of the processes that import them.
+# The compilation of the backend's Python files once, ahead of the processes that import them.
 #
-# Where Python may not write what it compiles (``PYTHONDONTWRITEBYTECODE``, which many containers
+# If Python may not write what it compiles (``PYTHONDONTWRITEBYTECODE``, which many containers
 # set), each stub and each runtime would compile all of it anew: 0.15 s of every load.
 
 
 def compile_files(*places: Path) -> None:
-    """Compile Python files, and those of directories, that are not compiled as they stand.
+    """Compile Python files, and those of directories, that are not compiled as they are.
 
-    For this interpreter's version: a stub of another one does as it would without. Nothing happens
-    where the directories cannot be written. Safe to call by several processes at once.
+    For this interpreter's version: a stub of another version does without. Nothing happens if the
+    directories cannot be written. Safe to call by several processes at once.
     """
     import compileall
 

@@ -1,4 +1,5 @@
-"""Starts a real ``tritonserver``, waits until it is ready, and leaves nothing behind."""
+"""The start of a real ``tritonserver``, the wait until it is ready, and its end, which leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ _LINE_CHARACTERS = 400
 _TETHER = Path(__file__).with_name("parent_bound.py")
 
 MALLOC_ARENAS = 2
-"""Of glibc's allocator, which else makes one for nearly every thread and gives little back: with
-64 clients the server's memory went on growing after a minute."""
+"""The arenas of glibc's allocator, which else makes one for nearly every thread and gives little
+back: with 64 clients the server's memory went on growing after a minute."""
 
 
 class ServerFailedError(BriskError):
@@ -45,7 +46,7 @@ class ServerFailedError(BriskError):
 
 
 def command_line(installation: ServerInstallation, options: Sequence[str]) -> tuple[str, ...]:
-    """The whole command; what ``options`` say wins over the defaults added here."""
+    """Return the whole command; ``options`` win over the defaults added here."""
     options = on_loopback(options)
     if installation.caches is not None:
         options = with_default(options, "cache-directory", str(installation.caches))
@@ -55,11 +56,11 @@ def command_line(installation: ServerInstallation, options: Sequence[str]) -> tu
 def server_environment(
     installation: ServerInstallation, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """``base`` (default: this process's) with what the server and its stubs need.
+    """Return ``base`` (default: this process's) with what the server and its stubs need.
 
-    The wheel's stub runs the ``python3`` that is first in PATH: this interpreter's. The
-    runtime gets this interpreter too (``$BRISK_PYTHON``) unless the caller chose one, and the
-    server's allocator at most MALLOC_ARENAS arenas.
+    The wheel's stub runs the ``python3`` that is first in PATH: this interpreter's. The runtime
+    gets this interpreter too (``$BRISK_PYTHON``) unless the caller chose one, and the server's
+    allocator at most MALLOC_ARENAS arenas.
     """
     environment = dict(os.environ if base is None else base)
     environment.setdefault("BRISK_PYTHON", sys.executable)
@@ -122,7 +123,7 @@ class TritonServer:
 
     @property
     def returncode(self) -> int | None:
-        """Exit status; None while running."""
+        """The exit status; None while running."""
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
@@ -158,7 +159,7 @@ class TritonServer:
             )
 
     def is_ready(self) -> bool:
-        """True when the process runs, its models are loaded and every service listens.
+        """Whether the process runs, its models are loaded and every service listens.
 
         Triton starts HTTP before metrics, so HTTP's word alone is not enough.
         """
@@ -194,13 +195,13 @@ class TritonServer:
         return process.returncode
 
     def log_text(self) -> str:
-        """What this start of the server has written so far."""
+        """Return what this start of the server has written so far."""
         with self.log.open("rb") as file:
             file.seek(self._log_start_bytes)
             return file.read().decode(errors="replace")
 
     def log_tail(self) -> str:
-        """The last lines of the log, after the errors among the earlier ones; no tables."""
+        """Return the last lines of the log, after the errors among the earlier ones; no tables."""
         lines = [
             line[:_LINE_CHARACTERS]
             for line in self.log_text().splitlines()
@@ -226,9 +227,9 @@ class TritonServer:
 def _end_group(group: int) -> None:
     """Kill what is left of a process group and wait until it is gone.
 
-    A killed process lives on until the kernel has taken it down, which takes a while where it
-    has much memory or the machine is busy. Zombies of other parents (init reaps them) do not
-    count: they hold nothing.
+    A killed process lives on until the kernel has taken it down, which takes a while if it has
+    much memory or the machine is busy. Zombies of other parents (init reaps them) do not count:
+    they hold nothing.
     """
     deadline_s = time.monotonic() + _GROUP_TIMEOUT_S
     while _group_lives(group) and time.monotonic() < deadline_s:

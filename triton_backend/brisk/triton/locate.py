@@ -1,7 +1,7 @@
-"""Where the real Triton is: the wheel's own server, or one installed on the system.
+"""The search for the real Triton: the wheel's own server, or one installed on the system.
 
-The wheel ``nvidia-pytriton`` carries a complete ``tritonserver``; nothing of it is imported
-(it would pull in packages that Brisk does not need), only its files are used.
+The wheel ``nvidia-pytriton`` carries a complete ``tritonserver``; nothing of it is imported (it
+would pull in packages that Brisk does not need), only its files are used.
 """
 
 from __future__ import annotations
@@ -27,25 +27,21 @@ _LINKER_DIRECTORIES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/l
 
 @dataclass(frozen=True, slots=True)
 class ServerInstallation:
-    """The files of one Triton; every path exists.
-
-    ``python_backend``: the three files of Triton's Python backend, in the order library,
-        module, stub.
-    ``backends``: the server's own backend directory, None for the wheel's, which has only the
-        Python backend.
-    ``caches``: for ``--cache-directory``; None where the server finds its caches by itself.
-    ``library_path``: directories the server and the stub need in ``LD_LIBRARY_PATH``.
-    """
+    """The files of one Triton; every path exists."""
 
     executable: Path
     python_backend: tuple[Path, ...]
+    """The files of Triton's Python backend, in the order library, module, stub."""
     backends: Path | None
+    """The server's own backend directory; None: the wheel's, which has only the Python backend."""
     caches: Path | None
+    """The value of ``--cache-directory``; None: the server finds its caches by itself."""
     library_path: tuple[Path, ...]
+    """Directories the server and the stub need in ``LD_LIBRARY_PATH``."""
 
     @property
     def embedded(self) -> bool:
-        """True for the wheel's server, whose stub runs the same Python as this process."""
+        """Whether it is the wheel's server, whose stub runs the same Python as this process."""
         return self.backends is None
 
 
@@ -74,7 +70,7 @@ def _executable(path: Path) -> Path:
 
 
 def _wheel_executable() -> Path | None:
-    """The server inside the installed wheel, found without importing the package."""
+    """Return the server inside the installed wheel, found without importing the package."""
     specification = importlib.util.find_spec("pytriton")
     if specification is None or specification.origin is None:
         return None
@@ -88,10 +84,10 @@ def _installation(executable: Path) -> ServerInstallation:
     if stubs.is_dir():
         stub = stubs / _VERSION / STUB
         if not stub.is_file():
-            known = ", ".join(sorted(path.name for path in stubs.iterdir()))
+            versions = ", ".join(sorted(path.name for path in stubs.iterdir()))
             raise InvalidConfigurationError(
                 f"the server at '{executable}' has no stub for Python {_VERSION}, only for "
-                f"{known}; run Brisk with one of these"
+                f"{versions}; run Brisk with one of these"
             )
         return ServerInstallation(
             executable=executable,
@@ -123,10 +119,10 @@ def _required(*paths: Path) -> tuple[Path, ...]:
 
 
 def libpython_directories() -> tuple[Path, ...]:
-    """Directories to add for the shared libpython of this interpreter.
+    """Return the directories to add for the shared libpython of this interpreter.
 
-    Empty where the system's linker finds it by itself. Raises InvalidConfigurationError where
-    there is none: Triton's stub links to it.
+    Empty if the system's linker finds it by itself. Raises InvalidConfigurationError if there is
+    none: Triton's stub links to it.
     """
     name = f"libpython{_VERSION}.so.1.0"
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""

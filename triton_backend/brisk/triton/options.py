@@ -1,4 +1,4 @@
-"""Reading and completing ``tritonserver``'s command line."""
+"""The reading and completion of ``tritonserver``'s command line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
@@ -22,13 +23,13 @@ class Endpoints:
 
 
 def option(options: Sequence[str], name: str) -> str | None:
-    """The last value given for ``--name``, as ``--name=value`` or ``--name value``."""
-    given = options_named(options, name)
-    return given[-1] if given else None
+    """Return the last value given for ``--name``, as ``--name=value`` or ``--name value``."""
+    values = options_named(options, name)
+    return values[-1] if values else None
 
 
 def with_default(options: Sequence[str], name: str, value: str) -> tuple[str, ...]:
-    """``options`` with ``--name=value`` added unless it is there."""
+    """Return ``options`` with ``--name=value`` added unless it is there."""
     if option(options, name) is not None:
         return tuple(options)
     return (*options, f"--{name}={value}")
@@ -50,11 +51,11 @@ def holding_free_ports(
 ) -> Iterator[tuple[str, ...]]:
     """Give every service without a port a free one, which nobody else gets meanwhile.
 
-    ``prefer_default`` keeps Triton's 8000, 8001 and 8002 where they are free. The ports are
-    bound here and not listened at: tritonserver, which sets SO_REUSEADDR as well, binds them
-    too, but the kernel gives them neither to a process that asks for any port nor to a
-    connection. (A client that polls a port before its server listens may otherwise be given
-    that same port, and be connected to itself.)
+    ``prefer_default`` keeps Triton's 8000, 8001 and 8002 if they are free. The ports are bound
+    here and not listened at: tritonserver, which sets SO_REUSEADDR as well, binds them too, but
+    the kernel gives them neither to a process that asks for any port nor to a connection. (A
+    client that polls a port before its server listens may otherwise be given that same port, and
+    be connected to itself.)
     """
     with contextlib.ExitStack() as held:
         for service, default in DEFAULT_PORTS.items():
@@ -65,7 +66,8 @@ def holding_free_ports(
 
 
 def _bind(port: int) -> socket.socket:
-    """Not hindered by connections of an earlier server that linger: SO_REUSEADDR is set."""
+    """Bind a port, not hindered by lingering connections of an earlier server: SO_REUSEADDR is
+    set."""
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -79,7 +81,7 @@ def _bind(port: int) -> socket.socket:
 
 
 def endpoints(options: Sequence[str]) -> Endpoints:
-    """Where a client on this machine reaches each service of these options."""
+    """Return where a client on this machine reaches each service of these options."""
     http_host = option(options, "http-address")
     return Endpoints(
         http=_endpoint(options, "http", http_host),
@@ -98,25 +100,32 @@ def _endpoint(options: Sequence[str], service: str, host: str | None) -> str | N
 
 
 def options_named(options: Sequence[str], name: str) -> list[str]:
-    """Every value given for ``--name``, in order."""
-    return [value for found, value, _ in _given(options) if found == name]
+    """Return every value given for ``--name``, in order."""
+    return [each.value for each in _parsed(options) if each.name == name]
 
 
 def without_options(options: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """``options`` less those of ``names`` and their values."""
-    left_out = {place for name, _, places in _given(options) if name in names for place in places}
+    """Return ``options`` without those of ``names`` and their values."""
+    left_out = {place for each in _parsed(options) if each.name in names for place in each.places}
     return tuple(word for place, word in enumerate(options) if place not in left_out)
 
 
-def _given(options: Sequence[str]) -> Iterator[tuple[str, str, range]]:
-    """Name, value and place of each option. One without a value has an empty one; so has one
-    before a word that is an option itself."""
+class _Option(NamedTuple):
+    """An option, and the places of its words."""
+
+    name: str
+    value: str
+    """Empty if it has none, or an option follows."""
+    places: range
+
+
+def _parsed(options: Sequence[str]) -> Iterator[_Option]:
     for place, word in enumerate(options):
         if not word.startswith("--"):
             continue
         name, equals, value = word[2:].partition("=")
         following = options[place + 1 : place + 2]
         if equals or not following or following[0].startswith("--"):
-            yield name, value, range(place, place + 1)
+            yield _Option(name, value, range(place, place + 1))
         else:
-            yield name, following[0], range(place, place + 2)
+            yield _Option(name, following[0], range(place, place + 2))

@@ -1,4 +1,4 @@
-"""Run as a script: becomes the given command, tied to the life of the process that started it.
+"""A script that becomes the given command, tied to the life of the process that started it.
 
     python parent_bound.py PARENT COMMAND …
 

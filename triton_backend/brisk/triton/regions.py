@@ -1,10 +1,10 @@
-"""Shared-memory regions of Triton's stubs in /dev/shm: whose they are, and which nobody uses.
+"""Shared-memory regions of Triton's stubs in /dev/shm: their owners, and which nobody uses.
 
-Triton makes one per model instance, named by a prefix and a random number, and removes it when
-the model goes. If it is killed, its stubs notice that and remove theirs; if these are killed, too
-(a container that is out of memory, a killed process group), the regions stay until the machine
-starts anew. So a server of ours has a prefix that names the process that answers for it, and the
-next start removes what such processes have left.
+Triton makes one per model instance, named by a prefix and a random number, and removes it when the
+model goes. If it is killed, its stubs notice that and remove theirs; if these are killed, too (a
+container that is out of memory, a killed process group), the regions stay until the machine is
+rebooted. So a server of ours has a prefix that names the process that answers for it, and the next
+start removes what such processes have left.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ PREFIX_OPTION = "shm-region-prefix-name"
 
 _OWNED = re.compile(r"brisk_server_(\d+)_(\d+)_(\d+)_")
 _ANY = re.compile(r"brisk_server_\d+_|triton_\w+_backend_shm_region_")
-"""Of all that Python backends make unless told otherwise: ``triton_<backend>_backend_…``."""
+"""The names that Python backends give unless told otherwise: ``triton_<backend>_backend_…``."""
 
 
 class StubRegion(NamedTuple):
-    """``size_bytes``: what it takes of the file system."""
+    """A region; it takes ``size_bytes`` of the file system."""
 
     path: Path
     size_bytes: int
 
 
 def own_prefix() -> str:
-    """Of the regions that this process answers for, whatever program it becomes.
+    """Return the prefix of the regions that this process answers for, whatever program it becomes.
 
-    It names the process by its number, its start and its number's namespace: numbers are given
-    again, and containers may share /dev/shm.
+    It names the process by its number, its start and its number's namespace: numbers are reused,
+    and containers may share /dev/shm.
     """
     return f"brisk_server_{os.getpid()}_{birth_of(os.getpid())}_{_namespace()}_"
 
 
 def with_prefix(options: Sequence[str], prefix: str) -> tuple[str, ...]:
-    """``tritonserver``'s options with the prefix of its regions, unless they give one."""
+    """Return ``tritonserver``'s options with the prefix of its regions, unless they give one."""
     if any(f"{PREFIX_OPTION}=" in word for word in options):
         return tuple(options)
     return (*options, f"--backend-config=python,{PREFIX_OPTION}={prefix}")
 
 
 def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
-    """Remove the regions of servers of ours that are gone, and tell which these were.
+    """Remove the regions of servers of ours that are gone. Return which these were.
 
     Only what is proved to be so: this user's files, whose name says that a process of our
     namespace answers for them which has ended, and which no process uses (a stub may outlive its
@@ -71,31 +71,33 @@ def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
 
 
 def left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
-    """Regions, of any server, that no process uses: this user's, or all if it is root."""
+    """Return the regions, of any server, that no process uses: this user's, or all if root
+    asks."""
     user = os.geteuid()
     return _unused(_regions(shared_memory, user or None))
 
 
 def _unused(regions: Iterable[StubRegion]) -> list[StubRegion]:
-    """Those that no process of this machine, as far as it is seen from here, has in its memory,
-    nor in its command line: a stub's names its region, and a server's the prefix of its regions.
+    """Return the regions that no process of this machine, as far as it can be seen, has in its
+    memory, nor in its command line: a stub's names its region, and a server's the prefix of its
+    regions.
 
-    The command line tells it of a process whose memory may not be looked at. A region's number is
-    random, so that its name alone is looked for, under whatever path a process sees it.
+    The command line is evidence of a process whose memory may not be read. A region's number is
+    random, so that its name alone is searched for, under whatever path a process sees it.
     """
-    wanted = {region: os.fsencode(region.path.name) for region in regions}
-    for process in Path("/proc").glob("[0-9]*") if wanted else ():
+    names = {region: os.fsencode(region.path.name) for region in regions}
+    for process in Path("/proc").glob("[0-9]*") if names else ():
         memory, command = _read(process / "maps"), _read(process / "cmdline")
-        for region, name in list(wanted.items()):
+        for region, name in list(names.items()):
             prefix = _OWNED.match(region.path.name)
             in_command = os.fsencode(prefix.group()) if prefix else name
             if name in memory or in_command in command:
-                del wanted[region]
-    return list(wanted)
+                del names[region]
+    return list(names)
 
 
 def _read(file: Path) -> bytes:
-    """Nothing where the process has ended, or does not let itself be looked at."""
+    """Return the content; empty if the process has ended, or may not be read."""
     try:
         return file.read_bytes()
     except OSError:
@@ -103,7 +105,7 @@ def _read(file: Path) -> bytes:
 
 
 def _regions(shared_memory: Path, user: int | None) -> Iterator[StubRegion]:
-    """All that look like Triton's, of a user or of all."""
+    """Yield all regions that look like Triton's, of a user or of all."""
     for path in sorted(shared_memory.iterdir()):
         if not _ANY.match(path.name):
             continue
@@ -114,12 +116,13 @@ def _regions(shared_memory: Path, user: int | None) -> Iterator[StubRegion]:
 
 
 def _has_ended(process: int, birth: int, namespace: int) -> bool:
-    """False where it cannot be known: that is another namespace's process."""
+    """Whether the process has ended; False if that is unknown, as of another namespace's
+    process."""
     return namespace == _namespace() != 0 and birth_of(process) != birth
 
 
 def _namespace() -> int:
-    """Of process numbers; 0 where the system does not tell it."""
+    """Return the namespace of process numbers; 0: the system does not tell it."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:

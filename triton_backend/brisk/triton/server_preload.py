@@ -1,4 +1,4 @@
-"""What ``brisk serve`` loads into ``tritonserver``: ``fork_server/source/server.cpp``.
+"""The library that ``brisk serve`` loads into ``tritonserver``: ``fork_server/source/server.cpp``.
 
 With it, Triton's completion of an entry of Brisk's takes what its stub takes, not a second more,
 and names that a shell would not take as they are can be served. A server that was started without
@@ -17,15 +17,17 @@ from brisk.settings import FORK_STUBS
 
 PRELOADS = "LD_PRELOAD"
 _OTHERS = "_BRISK_SERVER_LD_PRELOAD"
-"""What PRELOADS is without the file, which sets it again in the server."""
+"""The value of PRELOADS without the file, which sets it again in the server."""
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "/._-+=:,@%")
-"""What a shell leaves as it is. ``server.cpp`` has the same, and the blank between words."""
+"""The characters that a shell leaves as they are. ``server.cpp`` has the same, and the blank
+between words."""
 
 
 def preloading(environment: Mapping[str, str], backend: Path) -> dict[str, str]:
-    """``environment`` of a server that loads the file that lies in ``backend``, a folder of
-    Brisk's; the same where it is not there, is not as it was compiled, or is not wanted.
+    """Return ``environment`` for a server that loads the file in ``backend``, a folder of Brisk's.
+
+    It is the same if the file is not there, is not as it was compiled, or is not wanted.
     """
     file = backend / SERVER_PRELOAD
     if environment.get(FORK_STUBS) == "0":
@@ -53,7 +55,7 @@ def is_plain(path: Path) -> bool:
 
 
 def unstartable(repositories: Sequence[Path]) -> Iterator[Path]:
-    """Entries whose stubs a server without the file cannot start, by their paths."""
+    """Yield the entries whose stubs a server without the file cannot start, by their paths."""
     for repository in repositories:
         for entry in sorted(repository.iterdir()) if repository.is_dir() else ():
             if entry.is_dir() and not is_plain(entry):

@@ -1,4 +1,4 @@
-"""``config.pbtxt`` of an entry: read, and completed behind the user's own text."""
+"""The ``config.pbtxt`` of an entry: read, and completed behind the user's own text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ _BRISK = "brisk"
 
 
 def _load_schema() -> Any:
-    """tritonclient's ``model_config_pb2``, without the package around it, which imports gRPC."""
+    """Return tritonclient's ``model_config_pb2``, without the package around it, which imports
+    gRPC."""
     package = importlib.util.find_spec("tritonclient.grpc")
     assert package is not None
     assert package.origin is not None
@@ -47,28 +48,26 @@ def _load_schema() -> Any:
 
 
 SCHEMA = _load_schema()
-"""Of configurations: ``SCHEMA.ModelConfig`` and its parts."""
+"""The schema of configurations: ``SCHEMA.ModelConfig`` and its parts."""
 
 
 class EntryText(NamedTuple):
-    """What Triton is to read of an entry.
-
-    ``text``: None where it reads the entry as it is. ``lost``: what Triton's own completion would
-    do for the entry beyond that; None where it would do nothing.
-    """
+    """The configuration of an entry for Triton."""
 
     text: str | None
+    """None: Triton reads the entry as it is."""
     lost: str | None
+    """What Triton's own completion would do for the entry beyond that; None: nothing."""
 
 
 AS_IT_IS = EntryText(None, None)
 
 
 def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
-    """Of the entry in ``directory``; ``served``: the backends that are Brisk.
+    """Return the text of the entry in ``directory``; ``served``: the backends that are Brisk.
 
-    An entry that Triton refuses with and without its completion stays as it is. Where Brisk's
-    own completion fails, the text has the reason for the stub to give (REFUSED).
+    An entry that Triton refuses with and without its completion stays as it is. If Brisk's own
+    completion fails, the text has the reason for the stub to give (REFUSED).
     """
     try:
         written, config = read_config(directory)
@@ -99,10 +98,10 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
 
 
 def read_config(directory: Path) -> tuple[str | None, Any]:
-    """An entry's ``config.pbtxt``, None where there is none, and the ModelConfig that it says.
+    """Return an entry's ``config.pbtxt``, None: there is none, and the ModelConfig that it says.
 
     Fields that the installed tritonclient does not know are left out. Raises
-    InvalidConfigurationError where it is no file, or no such text.
+    InvalidConfigurationError if it is no file, or no such text.
     """
     try:
         written = _config_text(directory)
@@ -114,7 +113,7 @@ def read_config(directory: Path) -> tuple[str | None, Any]:
 
 
 def _config_text(directory: Path) -> str | None:
-    """None where there is none. Raises OSError where it cannot be read as a file."""
+    """Return the text; None: there is none. Raises OSError if it cannot be read as a file."""
     file = directory / CONFIG_FILE
     try:
         # A FIFO would be waited for without O_NONBLOCK.
@@ -131,7 +130,7 @@ def _config_text(directory: Path) -> str | None:
 
 
 def _backend(config: Any, files: set[str]) -> str:
-    """As Triton fills in what an entry leaves out; empty where nothing says it."""
+    """Return the backend, filled in like Triton does; empty: nothing says it."""
     if config.backend:
         return config.backend
     if config.platform == _ONNX_PLATFORM or (
@@ -144,7 +143,7 @@ def _backend(config: Any, files: set[str]) -> str:
 
 
 def _lost_of_others(directory: Path, config: Any, backend: str) -> str | None:
-    """Whether another backend's entry may rely on Triton's completion: on the safe side."""
+    """Return what another backend's entry may rely on of Triton's completion: on the safe side."""
     if backend == "ensemble":
         return None
     if not (config.input and config.output):
@@ -175,37 +174,38 @@ def _asks_python(directory: Path) -> bool:
 
 
 def _has_library(directory: Path, files: set[str]) -> bool:
-    """Triton takes a backend's library from the entry, if its path says that it lies there."""
+    """Whether Triton takes the backend's library from the entry, since a file there has its
+    name."""
     names = files | {path.name for path in listed(directory)}
     return any(name.startswith("libtriton_") and name.endswith(".so") for name in names)
 
 
 def loaded_versions(directory: Path, config: Any) -> Sequence[int]:
-    """Those of the entry in ``directory`` that its ``version_policy`` loads; none where it has
-    none."""
+    """Return the versions that the ``version_policy`` of the entry in ``directory`` loads; none if
+    it has none."""
     versions = versions_in(directory)
     return _loaded(config, versions) if versions else versions
 
 
 def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
-    """The versions that ``version_policy`` loads; the newest where that is none."""
+    """Return the versions that ``version_policy`` loads; the newest if that is none."""
     policy = config.version_policy
     match policy.WhichOneof("policy_choice"):
         case "all":
             return versions
         case "specific":
-            wanted = policy.specific.versions
-            return [version for version in versions if version in wanted] or versions[-1:]
+            specific = policy.specific.versions
+            return [version for version in versions if version in specific] or versions[-1:]
         case _:
             return versions[-(policy.latest.num_versions or 1) :]
 
 
 def _completion(directory: Path, version: int, config: Any, backend: str) -> str:
-    """The lines that the configuration lacks: what its model says, and one instance where Triton
-    makes two, of an entry of the ONNX Runtime backend that says nothing of them.
+    """Return the lines that the configuration lacks: what its model says, and one instance instead
+    of Triton's two, of an entry of the ONNX Runtime backend that does not state them.
 
-    They stand behind the user's, so that Triton's words about a line stay true. A
-    ``max_batch_size`` of 0 may be said before the completed one: proto3 holds it for unset.
+    They are behind the user's, so that Triton's words about a line stay true. A ``max_batch_size``
+    of 0 may be said before the completed one: proto3 takes it for unset.
     """
     fields = as_handed_over(config)
     try:
@@ -227,7 +227,7 @@ def completed_fields(
     fields: Mapping[str, Any],
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
 ) -> Any:
-    """A ModelConfig of what a configuration of ``fields`` lacks (``complete``)."""
+    """Return a ModelConfig of what a configuration of ``fields`` lacks (``complete``)."""
     added = SCHEMA.ModelConfig()
     completion = complete(signature, fields, default_max_batch_size)
     if completion.max_batch_size != int(fields.get("max_batch_size", 0)):
@@ -240,13 +240,15 @@ def completed_fields(
 
 
 def as_handed_over(config: Any) -> dict[str, Any]:
-    """In the form in which Triton hands a configuration to a stub."""
+    """Return the configuration in the form in which Triton hands it to a stub."""
     return json_format.MessageToDict(config, preserving_proto_field_name=True)
 
 
 def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Any]:
-    """The configurations of the entries that look like Brisk's own. Nothing of theirs but these
-    and the names of their files is read."""
+    """Yield the configurations of the entries that look like Brisk's own.
+
+    Nothing of theirs but these and the names of their files is read.
+    """
     for directory in listed(repository):
         try:
             _, config = read_config(directory)
@@ -259,8 +261,9 @@ def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Any]:
 
 
 def written_config(directory: Path) -> dict[str, Any]:
-    """What the ``config.pbtxt`` in ``directory`` says, as Triton hands it over.
+    """Return what the ``config.pbtxt`` in ``directory`` says, in the form in which Triton hands it
+    over.
 
-    Empty where there is none. Raises InvalidConfigurationError where it cannot be read.
+    Empty: there is none. Raises InvalidConfigurationError if it cannot be read.
     """
     return as_handed_over(read_config(directory)[1])

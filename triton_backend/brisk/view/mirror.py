@@ -26,36 +26,36 @@ from brisk.view.entry_text import AS_IT_IS, entry_text
 
 
 class Shown(NamedTuple):
-    """What a view shows.
-
-    ``place``: its directory of repositories. ``lost``: entries for which Triton's own completion
-    would do more, and what. ``left_out``: entries that are not shown.
-    """
+    """The content of a view."""
 
     place: Path
+    """Its directory of repositories."""
     lost: dict[Path, str]
+    """Entries for which Triton's own completion would do more, and what."""
     left_out: tuple[Path, ...]
+    """Entries that are not shown."""
 
 
 def make_root(base: Path) -> tuple[Path, int]:
-    """A view's directory under ``base``, where those of dead servers are removed first.
+    """Make a view's directory under ``base``, after removing those of dead servers.
 
-    The descriptor is its lock's: whoever holds it keeps the view from being removed as left.
-    Raises OSError, PermissionError where others could change what lies in ``base``.
+    Return it with the descriptor of its lock: a process that holds it keeps the view from being
+    removed. Raises OSError, PermissionError if others could change what is in ``base``.
     """
     make_private(base)
     with open(base / "lock", "a") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        for left in base.iterdir():
+        for old in base.iterdir():
             with contextlib.suppress(OSError):  # its server lives, or it is no view
-                os.close(_lock(left))
-                shutil.rmtree(left, ignore_errors=True)
+                os.close(_lock(old))
+                shutil.rmtree(old, ignore_errors=True)
         directory = Path(tempfile.mkdtemp(dir=base))
         return directory, _lock(directory)
 
 
 def _lock(directory: Path) -> int:
-    """Raises BlockingIOError where another process has the lock."""
+    """Return the descriptor of the directory's lock. Raises BlockingIOError if another process has
+    it."""
     descriptor = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +66,7 @@ def _lock(directory: Path) -> int:
 
 
 def place_of(user: Path, shown: Path) -> Path:
-    """Where the view has what the user has at ``user``."""
+    """Return the path in the view of what the user has at ``user``."""
     return shown / user.relative_to("/")
 
 
@@ -94,7 +94,7 @@ def show(
 
 
 def _show_entry(user: Path, place: Path, served: Sequence[str]) -> str | None:
-    """What Triton's completion would do beyond Brisk's; None where it would do nothing."""
+    """Write an entry. Return what Triton's completion would do beyond Brisk's, if anything."""
     text, lost = entry_text(user, served) if user.is_dir() else AS_IT_IS
     if text is None:
         place.symlink_to(user)

@@ -1,4 +1,4 @@
-"""Whether a server can do without Triton's auto-completion, and its command line if so."""
+"""The decision whether a server can do without Triton's auto-completion, and its command line."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ _USERS_CHOICE = (OFF, "strict-model-config", "model-config-name", "model-namespa
 
 
 class View(NamedTuple):
-    """A view that lasts until the program that this process becomes has ended.
-
-    ``options``: the server's, with it. ``environment``: what the server's needs beside its own.
-    ``left_out``: entries that it does not show.
-    """
+    """A view that lasts until the program that this process becomes has ended."""
 
     options: tuple[str, ...]
+    """The server's options, with the view."""
     environment: Mapping[str, str]
+    """The variables that the server needs beside its own."""
     left_out: tuple[Path, ...]
+    """Entries that it does not show."""
 
 
 def local_repositories(options: Sequence[str]) -> list[Path] | None:
-    """Those that the options name; None where one is not on this machine."""
+    """Return the repositories that the options name; None: one is not on this machine."""
     named = [value for name in REPOSITORY_OPTIONS for value in options_named(options, name)]
     if any("://" in value for value in named):
         return None
@@ -52,12 +51,14 @@ def reads_once(options: Sequence[str]) -> bool:
 def make_view(
     options: Sequence[str], served: Sequence[str], leaves_out: Callable[[Path], bool]
 ) -> View | None:
-    """Of the repositories in ``options``. ``served``: the backends that are Brisk.
-    ``leaves_out``: whether an entry, by its directory, is not to be shown.
+    """Make a view of the repositories in ``options``.
 
-    None where the options leave completion to Triton, the server reads its repositories more than
-    once, or repositories are none or lie in each other. Raises InvalidConfigurationError that says
-    why there can be none although every load would gain, OSError where it cannot be made.
+    ``served``: the backends that are Brisk. ``leaves_out``: whether an entry, by its directory, is
+    not to be shown.
+
+    None: the options leave completion to Triton, the server reads its repositories more than once,
+    or repositories are none or lie in each other. Raises InvalidConfigurationError that says why
+    there can be none although every load would gain, OSError if it cannot be made.
     """
     if not reads_once(options) or any(option(options, name) is not None for name in _USERS_CHOICE):
         return None
@@ -80,9 +81,9 @@ def make_view(
         unless_shown.pop_all()
     places = [f"--model-repository={place_of(path, shown.place)}" for path in repositories]
     return View(
-        (*without_options(options, REPOSITORY_OPTIONS), *places, f"--{OFF}"),
-        {VIEW_VARIABLE: str(shown.place)},
-        shown.left_out,
+        options=(*without_options(options, REPOSITORY_OPTIONS), *places, f"--{OFF}"),
+        environment={VIEW_VARIABLE: str(shown.place)},
+        left_out=shown.left_out,
     )
 
 
@@ -92,10 +93,10 @@ A_GPU = Path("/dev/nvidia0")
 
 
 def expected_devices(repositories: Sequence[Path], served: Sequence[str]) -> list[str]:
-    """``cpu``, ``cuda:0``, …, each once. ``served``: the backends that are Brisk.
+    """Return ``cpu``, ``cuda:0``, …, each once. ``served``: the backends that are Brisk.
 
-    An entry that does not say where it runs is on the processor where there is no GPU; else
-    Triton decides, and its stub starts the runtime.
+    An entry that does not say where it runs is on the processor if there is no GPU; else Triton
+    decides, and its stub starts the runtime.
     """
     groups = [
         config.instance_group

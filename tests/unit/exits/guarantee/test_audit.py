@@ -37,13 +37,14 @@ def expected_audits(promised: float, actual: float) -> float:
 def test_ten_points_less_are_noticed_within_the_stated_number(promise: float) -> None:
     counts = [audits_until_off(promise - 0.1, promise, seed, STATED_AUDITS) for seed in range(300)]
     assert None not in counts
-    found = [count for count in counts if count is not None]
-    assert np.mean(found) == pytest.approx(expected_audits(promise, promise - 0.1), rel=0.35)
+    noticed = [count for count in counts if count is not None]
+    assert np.mean(noticed) == pytest.approx(expected_audits(promise, promise - 0.1), rel=0.35)
 
 
 @pytest.mark.parametrize("promise", [0.95, 0.97, 0.99])
 def test_an_exit_that_just_keeps_its_promise_stays_on_for_long(promise: float) -> None:
-    """On average 1,000 audited answers at the soonest; here, within 250, rarely at all."""
+    """The audit ends one after 1,000 audited answers on average at the soonest; within 250,
+    rarely."""
     off = sum(audits_until_off(promise, promise, seed, 250) is not None for seed in range(200))
     assert off <= 200 * 250 / 1000
 

@@ -11,14 +11,12 @@ from brisk.exits.guarantee.calibration import (
     ExitCount,
     Promise,
     Scored,
-    calibrate,
     count_cascade,
     fewest_to_prove,
     lower_bound,
-    propose,
-    threshold_for,
     upper_bound,
 )
+from brisk.exits.guarantee.proposals import calibrate, propose, threshold_for
 from support.exits.scored import scored_near
 
 DIFFICULTIES = 2_000_000
@@ -67,11 +65,11 @@ def test_the_promise_is_kept_in_as_many_calibrations_as_is_stated() -> None:
     tuning = drawn(random, 1500)
     broken = proved = 0
     for _ in range(100):
-        found = calibrate(tuning, drawn(random, 800), promise, answered)
-        if found is None:
+        proof = calibrate(tuning, drawn(random, 800), promise, answered)
+        if proof is None:
             continue
         proved += 1
-        real = count_cascade(truth, found.thresholds)
+        real = count_cascade(truth, proof.thresholds)
         agreement = [e.right / e.answered for e in real.exits if e.answered]
         whole = 1 - real.wrong_anywhere / real.inputs
         broken += min([whole, *agreement]) < promise.accuracy
@@ -128,10 +126,10 @@ def test_an_exit_that_cannot_prove_itself_does_not_take_the_others_down() -> Non
     right = np.ones((2, 1000), bool)
     right[0, 20:] = False
     scored = scored_near(scores, right)
-    found = calibrate(scored, scored, Promise(0.99, 0.95), answered)
-    assert found is not None
-    assert found.thresholds[0] == float("inf")
-    assert found.count.exits[1] == ExitCount(1000, 1000)
+    proof = calibrate(scored, scored, Promise(0.99, 0.95), answered)
+    assert proof is not None
+    assert proof.thresholds[0] == float("inf")
+    assert proof.count.exits[1] == ExitCount(1000, 1000)
 
 
 def test_an_input_that_an_exit_finds_far_is_answered_by_no_later_one() -> None:

@@ -18,16 +18,16 @@ def trial(
     present: float, candidate: float, rows: int, seed: int = 0, repairs: bool = False
 ) -> VersionTrial:
     """Each row spares half of the model with the probability given."""
-    random, made = np.random.default_rng(seed), VersionTrial(repairs)
-    for saving, chance in ((made.present, present), (made.candidate, candidate)):
+    random, trial = np.random.default_rng(seed), VersionTrial(repairs)
+    for saving, chance in ((trial.present, present), (trial.candidate, candidate)):
         for hit in random.random(rows) < chance:
             saving.add(1, 0.5 * float(hit))
-    return made
+    return trial
 
 
 def test_runs_get_the_two_versions_in_turns() -> None:
-    made = VersionTrial()
-    assert [made.takes_candidate() for _ in range(6)] == [False, True] * 3
+    trial = VersionTrial()
+    assert [trial.takes_candidate() for _ in range(6)] == [False, True] * 3
 
 
 def test_nothing_is_said_before_both_have_had_enough_rows() -> None:
@@ -50,16 +50,16 @@ def test_a_version_that_spares_clearly_less_does_not_stay(
     present: float, candidate: float, verdict: TrialResult
 ) -> None:
     trials = [trial(present, candidate, FEWEST_ROWS, seed) for seed in range(50)]
-    found = [made.verdict(FEWEST_AUDITED) for made in trials]
-    assert found.count(verdict) >= 45
+    verdicts = [each.verdict(FEWEST_AUDITED) for each in trials]
+    assert verdicts.count(verdict) >= 45
 
 
 def test_late_exits_spare_less_than_early_ones_however_often_they_answer() -> None:
-    made = VersionTrial()
-    made.present.add(100, 0.8)
-    made.present.add(100, 0.0)
-    made.candidate.add(200, 0.1)
-    assert made.verdict(FEWEST_AUDITED) is TrialResult.WORSE
+    trial = VersionTrial()
+    trial.present.add(100, 0.8)
+    trial.present.add(100, 0.0)
+    trial.candidate.add(200, 0.1)
+    assert trial.verdict(FEWEST_AUDITED) is TrialResult.WORSE
 
 
 def test_a_version_that_spares_more_is_audited_before_it_stays() -> None:

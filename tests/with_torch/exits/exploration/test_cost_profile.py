@@ -60,7 +60,7 @@ def test_what_stopping_costs_is_what_runs_behind_each_other_differ_by(
     monkeypatch.setattr(measuring, "_steps", steps)
     monkeypatch.setattr(BaseModel, "run", lambda *_: machine.run())
     points = [exit_.point for exit_ in model.cascade.exits]
-    found = profile_base(model.whole, model.cut, points, {})
-    assert found.cut_s - found.total_s == pytest.approx(0.01 * found.total_s, rel=0.2)
-    first, last = (found.reach_s[point.position] for point in points)
-    assert 0 < first < last < found.cut_s * 1.05
+    profile = profile_base(model.whole, model.cut, points, {})
+    assert profile.cut_s - profile.total_s == pytest.approx(0.01 * profile.total_s, rel=0.2)
+    first, last = (profile.reach_s[point.position] for point in points)
+    assert 0 < first < last < profile.cut_s * 1.05

@@ -1,4 +1,4 @@
-"""Where caches may sit, and what counts as a classification."""
+"""The places of caches in a model, and what counts as a classification."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def branching() -> GraphWriter:
         return graph.add("Relu", graph.add("Conv", value, weight, **kernel))
 
     stem = convolution(x)
-    left = convolution(convolution(stem))
-    joined = graph.add("Concat", left, stem, axis=1)
+    first = convolution(convolution(stem))
+    joined = graph.add("Concat", first, stem, axis=1)
     value = graph.add("Flatten", graph.add("GlobalAveragePool", joined))
     value = graph.add("Gemm", value, graph.weight(random.normal(0, 1, (8, 5))))
     graph.output(value, "y", "float32", ("batch", 5))
@@ -38,17 +38,17 @@ def branching() -> GraphWriter:
 
 def test_points_are_boundaries_with_one_live_value() -> None:
     graph = graph_of(branching().model())
-    found = exit_points(graph, find_scores(graph).position)
+    points = exit_points(graph, find_scores(graph).position)
     alive = live_values(graph.graph)
-    assert found
-    for point in found:
+    assert points
+    for point in points:
         assert alive[point.position] == (point.value,)
-    shares = [point.share for point in found]
+    shares = [point.share for point in points]
     assert shares == sorted(shares)
     assert 0 < shares[0] < shares[-1] < 1
     stem_is_shared = [index for index, live in enumerate(alive) if len(live) == 2]
     assert stem_is_shared
-    assert not {point.position for point in found} & set(stem_is_shared)
+    assert not {point.position for point in points} & set(stem_is_shared)
 
 
 def test_what_follows_from_shapes_alone_may_be_live_beside_a_value() -> None:
@@ -56,15 +56,15 @@ def test_what_follows_from_shapes_alone_may_be_live_beside_a_value() -> None:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "unk__7"  # as exporters write
     graph = graph_of(model)
     plain = graph_of(network(tail="softmax"))
-    found = exit_points(graph, find_scores(graph).position)
+    points = exit_points(graph, find_scores(graph).position)
     expected = exit_points(plain, find_scores(plain).position)
     images_only = [each for each in expected if plain.types[each.value].rank == 4]
     assert len(images_only) > 3
-    assert [graph.types[each.value].shape for each in found[: len(images_only)]] == [
+    assert [graph.types[each.value].shape for each in points[: len(images_only)]] == [
         (graph.batch, *(plain.types[each.value].shape or ())[1:]) for each in images_only
     ]
     alive = live_values(graph.graph)
-    assert all(len(alive[point.position]) == 2 for point in found[:3]), "the value and the shape"
+    assert all(len(alive[point.position]) == 2 for point in points[:3]), "the value and the shape"
 
 
 def test_a_softmax_that_is_written_out_is_found_by_what_it_makes() -> None:
@@ -105,9 +105,9 @@ def test_a_value_of_unknown_first_size_is_an_exit_where_a_run_shows_its_rows() -
         for values in [values_at(base, points, rows.inputs)[each.value]]
     }
     assert {shape[0] for shape in shapes.values()} == {8, 5}
-    kept = with_rows(base, points, rows)
-    assert kept
-    assert {each.value for each in kept} == {
+    usable = with_rows(base, points, rows)
+    assert usable
+    assert {each.value for each in usable} == {
         name for name, shape in shapes.items() if shape[0] == 5
     }
 
@@ -130,9 +130,9 @@ def test_scores_are_what_all_outputs_follow_from() -> None:
 def test_the_rest_of_an_answer_is_computed_from_the_scores() -> None:
     model = served()
     expected = model.whole.run({"image": images(3)})
-    made = Tail(model.whole.graph, model.cascade.scores).finish(expected["scores"])
-    assert list(made) == list(expected)
-    np.testing.assert_array_equal(made["label"], expected["label"])
+    outputs = Tail(model.whole.graph, model.cascade.scores).finish(expected["scores"])
+    assert list(outputs) == list(expected)
+    np.testing.assert_array_equal(outputs["label"], expected["label"])
 
 
 def test_a_softmax_is_known_behind_what_only_moves_its_numbers() -> None:

@@ -11,7 +11,7 @@ from brisk.errors import InvalidRequestError
 from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.replay_buffer import SampleWindow, Use
 from brisk.exits.adaptation.retraining import AdaptationSettings
-from brisk.exits.data.outliers import KEPT, LEARNED, make_outliers
+from brisk.exits.data.outliers import FOR_FLOOR, FOR_SELECTOR, make_outliers
 from brisk.exits.data.samples import Samples, divide
 from brisk.exits.sources import Sources, marks
 from brisk_bench.samples.digits import digits_split
@@ -29,24 +29,24 @@ def copies(images: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """``COPIES`` of each, moved and dimmed, all mixed; and the number of each one's picture."""
     random = np.random.default_rng(seed)
     pictured = random.permutation(np.repeat(np.arange(len(images)), COPIES))
-    made = [
+    moved = [
         np.roll(images[one], random.integers(-3, 4, 2), (1, 2))
         * np.float32(random.uniform(0.5, 1))
         for one in pictured
     ]
-    return np.stack(made), pictured
+    return np.stack(moved), pictured
 
 
 def sides(numbers: np.ndarray, of: np.ndarray) -> list[set[int]]:
-    """For each number in ``of`` what ``numbers`` stand beside it."""
+    """Return, for each number in ``of``, the ``numbers`` that stand beside it."""
     return [set(numbers[of == one].tolist()) for one in np.unique(of)]
 
 
 def test_moved_and_dimmed_copies_are_of_one_source_and_other_pictures_of_others() -> None:
-    made, pictured = copies(pictures(150))
-    found = Sources().of({"image": made})
-    assert all(len(side) == 1 for side in sides(found, pictured))
-    assert all(len(side) == 1 for side in sides(pictured, found))
+    images, pictured = copies(pictures(150))
+    numbers = Sources().of({"image": images})
+    assert all(len(side) == 1 for side in sides(numbers, pictured))
+    assert all(len(side) == 1 for side in sides(pictured, numbers))
 
 
 def test_rows_that_are_no_images_are_of_one_source_where_they_are_equal() -> None:
@@ -57,22 +57,22 @@ def test_rows_that_are_no_images_are_of_one_source_where_they_are_equal() -> Non
 
 
 def test_sources_are_bounded_and_new_numbers_are_never_old_ones() -> None:
-    known = Sources(most=20)
+    sources = Sources(most=20)
     images = pictures(60)
-    first = known.of({"image": images})
-    assert known.of({"image": images[-5:]}).tolist() == first[-5:].tolist()
-    assert known.of({"image": images[:1]})[0] not in first
+    first = sources.of({"image": images})
+    assert sources.of({"image": images[-5:]}).tolist() == first[-5:].tolist()
+    assert sources.of({"image": images[:1]})[0] not in first
 
 
 def test_no_part_of_a_division_shares_a_picture_with_another() -> None:
     """Divided by rows, as it was, nearly every picture lay on both sides."""
-    made, pictured = copies(pictures(300))
-    division = divide(Samples({"image": made}), 0)
+    images, pictured = copies(pictures(300))
+    division = divide(Samples({"image": images}), 0)
     parts = (division.fit, division.select, division.tune, division.calibrate)
-    seen = [set(pictured[part].tolist()) for part in parts]
-    assert sum(map(len, seen)) == len(set().union(*seen)) == 300
-    assert len(division.fit) == COPIES * len(seen[0]), "copies may fit"
-    assert all(len(part) == len(one) for part, one in zip(parts[1:], seen[1:], strict=True))
+    pictures_of = [set(pictured[part].tolist()) for part in parts]
+    assert sum(map(len, pictures_of)) == len(set().union(*pictures_of)) == 300
+    assert len(division.fit) == COPIES * len(pictures_of[0]), "copies may fit"
+    assert all(len(part) == len(one) for part, one in zip(parts[1:], pictures_of[1:], strict=True))
 
 
 def test_other_data_fits_nothing_that_proves_or_tunes() -> None:
@@ -86,35 +86,36 @@ def test_other_data_fits_nothing_that_proves_or_tunes() -> None:
 
 
 def test_copies_are_not_counted_as_samples() -> None:
-    made, _ = copies(pictures(100))
+    images, _ = copies(pictures(100))
     with pytest.raises(InvalidRequestError, match="500 of them copies"):
-        divide(Samples({"image": made}), 0)
+        divide(Samples({"image": images}), 0)
 
 
 def test_outliers_of_one_source_are_meant_for_one_thing() -> None:
-    """Of few samples each is used many times in a kind; its copies lay on both sides."""
+    """If few samples are there, each is used many times in a kind; its copies lay on both
+    sides."""
     images = pictures(30)
     outliers = make_outliers(Samples({"image": images}), 0)
     negative = outliers.samples.inputs["image"][outliers.kinds == 4]
     pictured = np.abs(images.max() + images.min() - negative[:, None] - images).max((2, 3, 4))
-    meant = outliers.meant[outliers.kinds == 4]
-    assert all(len(side) == 1 for side in sides(meant, pictured.argmin(1)))
-    assert set(outliers.meant[outliers.kinds == outliers.kinds.max()].tolist()) == {LEARNED}
-    assert (outliers.meant == KEPT).sum() > 100
+    uses = outliers.uses[outliers.kinds == 4]
+    assert all(len(side) == 1 for side in sides(uses, pictured.argmin(1)))
+    assert set(outliers.uses[outliers.kinds == outliers.kinds.max()].tolist()) == {FOR_SELECTOR}
+    assert (outliers.uses == FOR_FLOOR).sum() > 100
 
 
 def test_a_window_holds_no_copy_out_of_what_it_trains_with() -> None:
-    made, pictured = copies(pictures(80))
+    images, pictured = copies(pictures(80))
     window = SampleWindow(10_000, 1 << 30)
-    for start in range(0, len(made), 50):
-        window.offer({"image": made[start : start + 50]}, float(start))
+    for start in range(0, len(images), 50):
+        window.offer({"image": images[start : start + 50]}, float(start))
     uses = np.array([list(Use).index(sample.use) for sample in window.samples()])
     assert all(len(side) == 1 for side in sides(uses, pictured))
     assert len(set(uses.tolist())) == 3
 
 
 def test_traffic_that_repeats_the_data_of_training_proves_nothing(adapted: Adapted) -> None:
-    """Also where the reference has not kept those rows."""
+    """This holds also where the reference has not kept those rows."""
     reference = adapted.reference
     assert reference.learned is not None
     few = slice(20)

@@ -32,12 +32,12 @@ def file(tmp_path: Path) -> Path:
 def test_what_is_read_looks_up_as_what_was_written(tmp_path: Path) -> None:
     written, path = cascade(), tmp_path / "model.caches"
     write_cascade(path, written)
-    found = read_cascade(path, "digest")
-    assert found.levels == written.levels
+    again = read_cascade(path, "digest")
+    assert again.levels == written.levels
     assert (
-        dataclasses.replace(found.scores, is_certain=written.scores.is_certain) == written.scores
+        dataclasses.replace(again.scores, is_certain=written.scores.is_certain) == written.scores
     )
-    for ours, theirs in zip(found.exits, written.exits, strict=True):
+    for ours, theirs in zip(again.exits, written.exits, strict=True):
         assert (ours.point, ours.variant, ours.shape) == (
             theirs.point,
             theirs.variant,
@@ -99,14 +99,14 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "words"),
     [(99, "format 99, expected"), (3, "trained for another engine; train again with")],
 )
-def test_another_format_is_refused(file: Path, number: int, told: str) -> None:
+def test_another_format_is_refused(file: Path, number: int, words: str) -> None:
     data = bytearray(file.read_bytes())
     data[8] = number
     file.write_bytes(data)
-    with pytest.raises(DamagedFileError, match=told):
+    with pytest.raises(DamagedFileError, match=words):
         read_cascade(file, "digest")
 
 

@@ -28,11 +28,11 @@ def test_a_changed_field_is_refused_or_makes_no_look_up_leave_its_memory(tmp_pat
     assert ended.returncode == 0, f"{lines[-1:]}: {ended.stderr[-2000:]}"
     assert lines[0] == "() None : read"
     assert lines[-1] == "end"
-    told = dict(line.rsplit(" : ", 1) for line in lines[:-1])
-    assert len(told) > 250
+    outcomes = dict(line.rsplit(" : ", 1) for line in lines[:-1])
+    assert len(outcomes) > 250
     laid_out = [
         name
-        for name, outcome in told.items()
+        for name, outcome in outcomes.items()
         if outcome != "refused" and ("'shape'" in name or "'dtype'" in name)
     ]
     assert laid_out == [], "what has another shape is no tensor of the variant"

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from brisk.exits.cascade import Level
-from brisk.exits.exploration.composition import Candidate, CompositionProblem, Outcomes
+from brisk.exits.exploration.composition import CandidateExit, CompositionProblem, Outcomes
 from brisk.exits.exploration.selection import (
     MOST_IN_RESERVE,
     in_reserve,
@@ -25,7 +25,7 @@ def problem(budget_bytes: int | None = None) -> CompositionProblem:
     candidates, right = [], []
     for point in range(5):
         for variant, agreeing in (("good", 9), ("bad", 5)):
-            candidates.append(Candidate(point, variant, 0.5, 1.0, 0.01, 100, burden_s=0.01))
+            candidates.append(CandidateExit(point, variant, 0.5, 1.0, 0.01, 100, overhead_s=0.01))
             right.append([row < agreeing for row in range(INPUTS)])
     hits = np.zeros((10, INPUTS), bool)
     return CompositionProblem(
@@ -48,8 +48,8 @@ def test_points_far_from_those_in_use_have_one_each_the_better_variant() -> None
 
 def test_a_point_late_in_the_model_has_none() -> None:
     one = dataclasses.replace(problem(), total_s=0.5)
-    found = in_reserve(one, (0,))
-    assert found == [1, 2]  # at 0.1 and 0.2; 0.3 and its look-up end behind 60 %
+    reserve = in_reserve(one, (0,))
+    assert reserve == [1, 2]  # at 0.1 and 0.2; 0.3 and its look-up end behind 60 %
 
 
 def test_the_memory_budget_counts_reserves_too() -> None:

@@ -66,7 +66,7 @@ def print_exploration(console: Console, found: Exploration) -> None:
             way(one.variant, one.judge),
             f"{one.hit_rate:.1%}",
             f"{one.accuracy:.2%}",
-            f"{(one.lookup_s or one.burden_s) * 1e6:.0f} µs",
+            f"{(one.lookup_s or one.overhead_s) * 1e6:.0f} µs",
             f"{one.memory_bytes / 1e6:.2f} MB",
         )
     console.print(table)

@@ -19,12 +19,12 @@ from brisk.exits.adaptation.replay_buffer import (
     newest_of_sources,
     recent_choice,
 )
-from brisk.exits.adaptation.retraining import AdaptationSettings, Strange, retrain
+from brisk.exits.adaptation.retraining import AdaptationSettings, OutOfDistribution, retrain
 from brisk.exits.adaptation.validation import is_better, judge, standing_of
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
 from brisk.exits.cascade import Cascade, Exit
 from brisk.exits.cascade_file import digest_of, read_cascade
-from brisk.exits.data.outliers import KEPT, make_outliers
+from brisk.exits.data.outliers import FOR_FLOOR, make_outliers
 from brisk.exits.files.versions import reference_file, trained_file
 from brisk.exits.guarantee.calibration import in_order
 from brisk.exits.heads.lookup import LookUp
@@ -38,22 +38,21 @@ JUDGED_HALF_LIVES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AdaptationOutcome:
-    """``cascade`` is the next version; None, with the ``reason``, where the old one stays.
-    With a next version ``reason`` is what recent traffic says against the old one, if anything.
-
-    ``retraining_s``: of each cache, processor time. ``saved_s``: what an input of recent traffic
-    saves on average, before and after.
-    """
+    """The result of an adaptation."""
 
     cascade: Cascade | None
+    """The next version; None: the old one stays."""
     reason: str
+    """Why the old version stays; with a next one, what recent traffic says against the old one."""
     samples: int
     retraining_s: tuple[float, ...] = ()
+    """The processor time of each cache's retraining."""
     saved_s: tuple[float, float] = (0.0, 0.0)
+    """What an input of recent traffic saves on average, before and after."""
 
 
 class Adapter:
-    """Of one model; belongs to one thread. Samples lie in memory and are bounded."""
+    """Adapts the caches of one model; belongs to one thread. Samples in memory are bounded."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Adapter:
             gather(base, cascade, part.inputs)
             for part in (reference.fit, reference.select, reference.held_out)
         )
-        self._strange = self._make_strange(reference)
+        self._outliers = self._make_outliers(reference)
         self._kinds = {
             name: (array.dtype, array.shape[1:]) for name, array in reference.fit.inputs.items()
         }
@@ -81,15 +80,15 @@ class Adapter:
 
     @classmethod
     def open(cls, model_file: Path, settings: AdaptationSettings) -> Adapter | None:
-        """Of the model's caches and reference; None where either is not there.
+        """Open the model's caches and reference; return None if either is missing.
 
-        Raises DamagedFileError where they are not whole or not of this model.
+        Raises DamagedFileError if they are not whole or not of this model.
         """
-        caches, kept = trained_file(model_file), reference_file(model_file)
-        if not (caches.exists() and kept.exists()):
+        caches, original = trained_file(model_file), reference_file(model_file)
+        if not (caches.exists() and original.exists()):
             return None
         digest = digest_of(model_file)
-        reference = read_reference(kept, digest)
+        reference = read_reference(original, digest)
         cascade = read_cascade(caches, digest)
         graph = read_graph(model_file)
         taps = taps_of(read_points(cascade), cascade.scores, graph)
@@ -97,7 +96,7 @@ class Adapter:
         return cls(base, cascade, reference, settings)
 
     def take(self, inputs: Mapping[str, np.ndarray], now_s: float) -> None:
-        """Keep the rows of a sampled request; those unlike the reference's in kind are left."""
+        """Keep the rows of a sampled request if they are of the reference's types and shapes."""
         kinds = {name: (array.dtype, array.shape[1:]) for name, array in inputs.items()}
         if kinds == self._kinds:
             self.window.offer(inputs, now_s)
@@ -105,8 +104,8 @@ class Adapter:
     def adapt(self, now_s: float) -> AdaptationOutcome:
         """Train all caches again; the next version, if it is better, is this one's from now on.
 
-        Where traffic turns back, the caches as they were trained first may be the next version:
-        their promise is proved on data of their own, and recent traffic must not speak against it.
+        If traffic turns back, the caches as they were trained first may be the next version: their
+        promise is proved on data of their own, and recent traffic must not speak against it.
         """
         settings = self._settings
         parts = self._recent(now_s)
@@ -119,13 +118,14 @@ class Adapter:
             return AdaptationOutcome(None, text, samples)
         fit = self._mixed(parts[Use.FIT], self._fit)
         select = self._mixed(parts[Use.SELECT], self._select)
-        made, taken_s = [], []
+        retrained, retraining_s = [], []
         for index, exit_ in enumerate(self.cascade.exits):
             started_s = time.process_time()
-            made.append(retrain(network_of(exit_), index, fit, select, self._strange, settings))
-            taken_s.append(time.process_time() - started_s)
-        networks = [network for network, _ in made]
-        tune = in_order([unseen.take(slice(len(parts[Use.SELECT]))) for _, unseen in made])
+            network = network_of(exit_)
+            retrained.append(retrain(network, index, fit, select, self._outliers, settings))
+            retraining_s.append(time.process_time() - started_s)
+        networks = [network for network, _ in retrained]
+        tune = in_order([unseen.take(slice(len(parts[Use.SELECT]))) for _, unseen in retrained])
         recent = parts[Use.HELD_OUT]
         served, trained = (standing_of(each, recent) for each in (self.cascade, self._trained))
         verdict = judge(self.cascade, networks, tune, recent, self._held_out, served)
@@ -136,7 +136,7 @@ class Adapter:
             exits, levels, after_s = self._with(networks), verdict.levels, verdict.saved_s
         else:
             saved = served.saved_s, verdict.saved_s
-            return AdaptationOutcome(None, verdict.reason, samples, tuple(taken_s), saved)
+            return AdaptationOutcome(None, verdict.reason, samples, tuple(retraining_s), saved)
         self.cascade = dataclasses.replace(
             self.cascade,
             exits=exits,
@@ -145,10 +145,10 @@ class Adapter:
             repairs=bool(served.doubt),
         )
         saved = served.saved_s, after_s
-        return AdaptationOutcome(self.cascade, served.doubt, samples, tuple(taken_s), saved)
+        return AdaptationOutcome(self.cascade, served.doubt, samples, tuple(retraining_s), saved)
 
     def _with(self, networks: Sequence[LookUp]) -> tuple[Exit, ...]:
-        """The cascade's exits with other networks."""
+        """Return the cascade's exits with other networks."""
         return tuple(
             exit_
             if exit_.reads_input
@@ -159,17 +159,17 @@ class Adapter:
         )
 
     def _recent(self, now_s: float) -> dict[Use, Material]:
-        """By use: the window's samples, those to fit drawn by recency, others if recent."""
+        """Return the window's samples by use: those to fit drawn by recency, others if recent."""
         fresh = [sample for sample in self.window.samples() if sample.seen is None]
         if fresh:
             inputs = {
                 name: np.stack([sample.inputs[name] for sample in fresh])
                 for name in fresh[0].inputs
             }
-            made = gather(self._base, self.cascade, inputs)
-            for row, is_finite in enumerate(made.finite_rows()):
+            material = gather(self._base, self.cascade, inputs)
+            for row, is_finite in enumerate(material.finite_rows()):
                 if is_finite:
-                    fresh[row].seen = made.take([row])
+                    fresh[row].seen = material.take([row])
                 else:  # nothing is learned where there are no numbers
                     self.window.drop(fresh[row])
         samples = self.window.samples()
@@ -179,37 +179,43 @@ class Adapter:
             chosen = [sample for sample in samples if sample.use is use]
             if use is Use.FIT:
                 arrived_s = [sample.arrived_s for sample in chosen]
-                recency = settings.half_life_s, settings.fit_rows, settings.seed
-                chosen = [chosen[row] for row in recent_choice(arrived_s, now_s, *recency)]
+                rows = recent_choice(
+                    arrived_s,
+                    now_s,
+                    half_life_s=settings.half_life_s,
+                    count=settings.fit_rows,
+                    seed=settings.seed,
+                )
+                chosen = [chosen[row] for row in rows]
             else:  # what is proved is proved of the traffic as it is now, each source once
                 chosen = [one for one in newest_of_sources(chosen) if one.arrived_s >= oldest_s]
-            found = [sample.seen for sample in chosen if sample.seen is not None]
-            parts[use] = joined(found) if found else self._fit.take([])
+            materials = [sample.seen for sample in chosen if sample.seen is not None]
+            parts[use] = joined(materials) if materials else self._fit.take([])
         return parts
 
     def _mixed(self, recent: Material, original: Material) -> Material:
-        """Recent rows and the settings' share of original ones."""
+        """Return recent rows and the settings' share of original ones."""
         share = self._settings.original_share
-        wanted = round(len(recent) * share / (1 - share))
+        count = round(len(recent) * share / (1 - share))
         random = np.random.default_rng(self._settings.seed + self.cascade.revision)
-        rows = random.permutation(len(original))[: max(wanted, 1)]
+        rows = random.permutation(len(original))[: max(count, 1)]
         return joined([recent, original.take(rows)])
 
-    def _make_strange(self, reference: ReferenceData) -> Strange:
+    def _make_outliers(self, reference: ReferenceData) -> OutOfDistribution:
         outliers = make_outliers(reference.select, self._settings.seed)
         if not len(outliers):
             nothing = self._fit.take([])
-            return Strange(nothing, nothing, torch.empty(0, dtype=torch.int64))
-        made = gather(self._base, self.cascade, outliers.samples.inputs)
-        is_kept = outliers.meant == KEPT
-        return Strange(
-            made.take(np.flatnonzero(~is_kept)),
-            made.take(np.flatnonzero(is_kept)),
-            torch.from_numpy(outliers.kinds[is_kept]),
+            return OutOfDistribution(nothing, nothing, torch.empty(0, dtype=torch.int64))
+        material = gather(self._base, self.cascade, outliers.samples.inputs)
+        is_for_floor = outliers.uses == FOR_FLOOR
+        return OutOfDistribution(
+            material.take(np.flatnonzero(~is_for_floor)),
+            material.take(np.flatnonzero(is_for_floor)),
+            torch.from_numpy(outliers.kinds[is_for_floor]),
         )
 
     def _reserve(self, reference: ReferenceData) -> None:
-        """Traffic that repeats the data of training is for what that was for."""
+        """Reserve traffic that repeats the data of training for what that was for."""
         parts = (reference.held_out, reference.select, reference.fit)
         for part, use in zip(parts, (Use.HELD_OUT, Use.SELECT, Use.FIT), strict=True):
             self.window.reserve(marks(part.inputs), use)

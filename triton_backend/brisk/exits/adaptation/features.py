@@ -1,7 +1,7 @@
-"""What retraining reads of an input: the base model's answer and each exit's own features.
+"""The material of retraining: for each input the base model's answer and each exit's features.
 
-Hidden outputs are large; a predictor is fine-tuned in its last layer, so what goes into that, and
-the gate's summary, is all that is kept of them.
+Hidden outputs are large; a predictor is fine-tuned in its last layer, so only the input of that
+layer and the gate's summary are kept of them.
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ from brisk.exits.model_graph import ExitPoint
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Material:
-    """Rows of inputs as each exit sees them.
-
-    ``features[i]`` float32 [rows, what goes into exit i's last layer], ``summaries[i]`` float32
-    [rows, gate's features], ``teacher`` float32 [rows, classes].
-    """
+    """Rows of inputs as each exit sees them; float32."""
 
     features: tuple[torch.Tensor, ...]
+    """For each exit [rows, inputs of its last layer]."""
     summaries: tuple[torch.Tensor, ...]
+    """For each exit [rows, features of its gate]."""
     teacher: torch.Tensor
+    """The base model's distribution, [rows, classes]."""
 
     def __len__(self) -> int:
         return len(self.teacher)
 
     def finite_rows(self) -> list[bool]:
-        """Of each row, whether all of it is numbers: a NaN among them would spread to all."""
+        """Return for each row whether all of it is finite: a NaN would spread to all weights."""
         parts = (*self.features, *self.summaries, self.teacher)
         sums = [part.flatten(1).double().sum(1).isfinite() for part in parts]
-        found: list[bool] = torch.stack(sums).all(0).tolist()
-        return found
+        is_finite: list[bool] = torch.stack(sums).all(0).tolist()
+        return is_finite
 
     def take(self, rows: np.ndarray | Sequence[int]) -> Material:
-        """The material of ``rows``."""
+        """Return the material of ``rows``."""
         chosen = torch.as_tensor(np.asarray(rows, np.int64))
         return Material(
             tuple(part[chosen] for part in self.features),
@@ -55,7 +54,7 @@ class Material:
 
 
 def joined(parts: Sequence[Material]) -> Material:
-    """All rows, one part after the other. Precondition: at least one part."""
+    """Return all rows, one part after the other. Precondition: at least one part."""
     exits = range(len(parts[0].features))
     return Material(
         tuple(torch.cat([part.features[index] for part in parts]) for index in exits),
@@ -69,14 +68,14 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
     the cascade's points."""
     points = read_points(cascade)
     parts, start = [], 0
-    for found, distribution in run_in_batches(base, points, cascade.scores, inputs):
+    for outputs, distribution in run_in_batches(base, points, cascade.scores, inputs):
         rows = slice(start, start := start + len(distribution))
-        hidden = iter(found)
+        hidden = iter(outputs)
         features, summaries = [], []
         for exit_ in cascade.exits:
             if exit_.reads_input:
-                (given,) = (np.ascontiguousarray(array[rows]) for array in inputs.values())
-                features.append(torch.tensor(exit_.look_up(given).logits))
+                (batch,) = (np.ascontiguousarray(array[rows]) for array in inputs.values())
+                features.append(torch.tensor(exit_.look_up(batch).logits))
                 summaries.append(torch.zeros(len(distribution), 1))
                 continue
             value = torch.tensor(next(hidden))
@@ -88,15 +87,16 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
 
 
 def read_points(cascade: Cascade) -> list[ExitPoint]:
-    """Where the model has to stop for its exits to be looked at."""
+    """Return the points at which the model has to stop for its exits."""
     return [exit_.point for exit_ in cascade.exits if not exit_.reads_input]
 
 
 def predicted(network: LookUp, index: int, material: Material) -> Predicted:
-    """The rows as predictor and gate of exit ``index`` see them; the gate may lack its limit."""
+    """Return the rows as predictor and gate of exit ``index`` see them; the gate may lack its
+    limit."""
     with torch.no_grad():
-        given = material.features[index]
-        logits = given if network.is_whole else last_layer(network.predictor)(given)
+        features = material.features[index]
+        logits = features if network.is_whole else last_layer(network.predictor)(features)
         distances = torch.zeros(len(logits))
         if isinstance(network, GatedLookUp):
             distances = network.gate.distance(material.summaries[index], logits.argmax(1))
@@ -104,7 +104,7 @@ def predicted(network: LookUp, index: int, material: Material) -> Predicted:
 
 
 def look_at(networks: Sequence[LookUp], material: Material) -> Scored:
-    """The rows through all exits in order."""
+    """Return the rows through all exits in order."""
     return in_order(
         [
             decided(network, predicted(network, index, material))

@@ -16,7 +16,7 @@ from brisk.exits.sources import marks
 
 MODE = 0o600
 MOST_ROWS = 600
-"""Of each part; a proof of 97 % takes 99 answers at least, one of 99 % takes 299."""
+"""The most rows of each part; a proof of 97 % takes 99 answers at least, one of 99 % takes 299."""
 
 MOST_BYTES = 32 << 20
 LEARNED = "learned"
@@ -24,17 +24,18 @@ LEARNED = "learned"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReferenceData:
-    """``fit`` has trained the caches, ``select`` has tuned them, ``held_out`` has proved them.
-
-    ``learned``: marks (``brisk.exits.sources``) of every row that has trained or tuned them, kept
-    or not.
-    """
+    """Some of the data that caches were made with."""
 
     model_digest: str
     fit: Samples
+    """Rows that have trained them."""
     select: Samples
+    """Rows that have tuned them."""
     held_out: Samples
+    """Rows that have proved them."""
     learned: np.ndarray
+    """Marks (``brisk.exits.sources``) of every row that has trained or tuned them, also of those
+    that are not stored."""
 
 
 def write_reference(
@@ -44,16 +45,17 @@ def write_reference(
     division: Division,
     more: Samples | None = None,
 ) -> ReferenceData:
-    """Keep some of what caches were trained with, at most ``MOST_ROWS`` and ``MOST_BYTES``, and of
-    all of it what tells copies. ``more``: data that only fitted predictors."""
+    """Write some of the data of training, at most ``MOST_ROWS`` and ``MOST_BYTES``, and of all of
+    it the marks by which copies are recognised. ``more``: data that only fitted predictors."""
     row_bytes = sum(array[:1].nbytes for array in samples.inputs.values())
     most = min(MOST_ROWS, MOST_BYTES // max(3 * row_bytes, 1))
-    parts = {"fit": division.fit, "select": division.tune, "held_out": division.calibrate}
-    kept = {name: samples.take(rows[:most]) for name, rows in parts.items()}
+    fit, select, held_out = (
+        samples.take(rows[:most]) for rows in (division.fit, division.tune, division.calibrate)
+    )
     tensors = {
         f"{part}.{name}": array
-        for part, taken in kept.items()
-        for name, array in taken.inputs.items()
+        for part, rows in (("fit", fit), ("select", select), ("held_out", held_out))
+        for name, array in rows.inputs.items()
     }
     trained = np.concatenate([division.fit, division.select, division.tune])
     learned = marks(samples.take(trained).inputs)
@@ -61,11 +63,14 @@ def write_reference(
         learned = np.concatenate([learned, marks(more.take(division.more).inputs)])
     tensors[LEARNED] = learned
     write_container(path, {"model_digest": model_digest}, tensors, MODE)
-    return ReferenceData(model_digest, kept["fit"], kept["select"], kept["held_out"], learned)
+    return ReferenceData(model_digest, fit, select, held_out, learned)
 
 
 def read_reference(path: Path, model_digest: str) -> ReferenceData:
-    """Raises DamagedFileError in words, OSError where there is no file."""
+    """Read what ``write_reference`` has written for the model.
+
+    Raises DamagedFileError that says what is wrong, OSError if there is no file.
+    """
     container = read_container(path)
     if container.header.get("model_digest") != model_digest:
         raise DamagedFileError("it is of another model; train again")

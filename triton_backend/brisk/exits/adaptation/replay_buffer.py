@@ -1,7 +1,7 @@
 """A window of recent inputs: bounded, without duplicates, recent ones counting more.
 
-What a sample is for is decided by its source (``brisk.exits.sources``): a picture that comes again
-moved or dimmed is for what it was for before, and a copy of what has trained the caches only
+The use of a sample is decided by its source (``brisk.exits.sources``): a picture that comes again
+moved or dimmed has the use that it had before, and a copy of what has trained the caches only
 trains.
 """
 
@@ -19,7 +19,7 @@ from brisk.exits.sources import Sources, digests
 
 
 class Use(Enum):
-    """What a source is for: nothing is proved on what has trained."""
+    """The use of a source: nothing is proved on what has trained."""
 
     FIT = "fit"
     SELECT = "select"
@@ -27,25 +27,27 @@ class Use(Enum):
 
 
 _FIT_OF_256, _SELECT_OF_256 = 115, 39
-"""By the digest of a source's first sample: 45 % fit predictors, 15 % selectors, 40 % are held
-out."""
+"""The shares by the digest of a source's first sample: 45 % fit predictors, 15 % selectors, 40 %
+are held out."""
 
 REMEMBERED_SOURCES = 16_384
-"""Of traffic. One that comes back behind half as many others or more may change sides."""
+"""The sources of traffic whose use is remembered. One that comes back after half as many others
+or more may change its use."""
 
 
 @dataclass(slots=True, eq=False)
 class BufferedSample:
-    """One row of a request. ``inputs``: arrays without the batch dimension, of this process.
-    ``seen``: what the base model has made of it, once it has run."""
+    """One row of a request."""
 
     digest: bytes
     inputs: Mapping[str, np.ndarray]
+    """Arrays without the batch dimension, in this process's own memory."""
     arrived_s: float
     size_bytes: int
     source: int
     use: Use
     seen: Material | None = None
+    """What the base model has made of it, once it has run."""
 
 
 class SampleWindow:
@@ -67,17 +69,17 @@ class SampleWindow:
 
     @property
     def size_bytes(self) -> int:
-        """Of all samples together."""
+        """The size of all samples together."""
         return self._bytes
 
     def samples(self) -> tuple[BufferedSample, ...]:
-        """Oldest first."""
+        """Return all samples, the oldest first."""
         return tuple(self._samples.values())
 
     def reserve(self, rows: np.ndarray, use: Use) -> None:
-        """Traffic of one source with ``rows``, given by their marks, is for ``use``.
+        """Reserve traffic of one source with ``rows``, given by their marks, for ``use``.
 
-        What is said first of a source holds.
+        The first reservation of a source holds.
         """
         for source in self._original.of_marks(rows).tolist():
             self._original_uses.setdefault(source, use)
@@ -100,7 +102,7 @@ class SampleWindow:
         self._bytes -= sample.size_bytes
 
     def _use_of(self, source: int, digest: bytes) -> Use:
-        """As before, else by the digest of this first sample of it."""
+        """Return the source's use so far, else one by ``digest``, its first sample's."""
         if source not in self._recent_uses:
             first = digest[0]
             held_out = Use.SELECT if first < _FIT_OF_256 + _SELECT_OF_256 else Use.HELD_OUT
@@ -123,15 +125,16 @@ class SampleWindow:
 
 
 def newest_of_sources(samples: Sequence[BufferedSample]) -> list[BufferedSample]:
-    """The last sample of each source, in their order: copies are no more evidence."""
-    found = {sample.source: sample for sample in samples}
-    return [sample for sample in samples if found[sample.source] is sample]
+    """Return the last sample of each source, in their order: copies are no more evidence."""
+    newest = {sample.source: sample for sample in samples}
+    return [sample for sample in samples if newest[sample.source] is sample]
 
 
 def recent_choice(
     arrived_s: Sequence[float], now_s: float, half_life_s: float, count: int, seed: int
 ) -> np.ndarray:
-    """Numbers of at most ``count`` samples, drawn without replacement by recency (GATI, 5.3)."""
+    """Return indices of at most ``count`` samples, drawn without replacement by recency (GATI,
+    section 5.3)."""
     ages = np.maximum(now_s - np.asarray(arrived_s, np.float64), 0.0)
     weights = np.exp2(-(ages - ages.min(initial=np.inf)) / half_life_s) + 1e-9
     random = np.random.default_rng(seed)

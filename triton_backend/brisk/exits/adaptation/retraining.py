@@ -1,4 +1,4 @@
-"""One cache trained again: last layer of the predictor, gate and selector (GATI, 5.3).
+"""Retraining of one cache: last layer of the predictor, gate and selector (GATI, section 5.3).
 
 The paper retrains whole networks on GPUs. Here the convolution or hidden layer in front stays as
 it was first trained, and the last layer, which for the pooling variants is the whole predictor, is
@@ -34,18 +34,20 @@ from brisk.exits.learning.selection import SelectorSettings, fit_selection
 
 @dataclass(frozen=True, slots=True)
 class AdaptationSettings:
-    """``window_rows`` and ``window_bytes``: what is kept of the traffic, at most. ``half_life_s``:
-    a sample of that age counts half as much as a new one. ``original_share``: of the rows that a
-    retraining sees, so many are of the data that the caches were first trained with (GATI, 5.3).
-    ``fewest_distinct``: without so many different samples nothing is learned.
-    """
+    """The window of samples, and how caches are trained on it."""
 
     window_rows: int = 4000
+    """The most rows of the traffic that are kept."""
     window_bytes: int = 64 << 20
+    """The most memory of these rows."""
     half_life_s: float = 120.0
+    """The age at which a sample counts half as much as a new one."""
     fit_rows: int = 1800
+    """The most recent rows that fit."""
     original_share: float = 0.25
+    """The share of the rows of a retraining that are of the original data (GATI, section 5.3)."""
     fewest_distinct: int = 100
+    """The different samples without which nothing is learned."""
     predictor: PredictorSettings = field(
         default_factory=lambda: PredictorSettings(epochs=14, learning_rate=6e-3, exposure=0.2)
     )
@@ -54,12 +56,15 @@ class AdaptationSettings:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Strange:
-    """Outliers: for the predictor and selector, and, of ``kinds``, for the floor."""
+class OutOfDistribution:
+    """The material of outliers."""
 
-    learned: Material
-    kept: Material
-    kinds: torch.Tensor
+    for_learning: Material
+    """Outliers for the predictor and the selector."""
+    for_floor: Material
+    """Outliers for the floor."""
+    floor_kinds: torch.Tensor
+    """The kinds of the latter, int64 [rows]."""
 
 
 def retrain(
@@ -67,15 +72,15 @@ def retrain(
     index: int,
     fit: Material,
     select: Material,
-    strange: Strange,
+    outliers: OutOfDistribution,
     settings: AdaptationSettings,
 ) -> tuple[LookUp, Scored]:
-    """A copy of exit ``index``'s network, fitted anew, or itself where it is a whole model; the
-    original is left as it is. And the rows
-    of ``select``, each as judged by a selector that never saw it.
+    """Return exit ``index``'s network fitted anew, and the rows of ``select``, each as judged by a
+    selector that never saw it.
 
-    A selector is sure of the rows that trained it: thresholds tuned on those promised what fresh
-    rows then refuted. So each half of ``select`` is looked at with what the other half trained.
+    The network is a copy, or itself if it is a whole model. A selector is sure of the rows that
+    trained it: thresholds tuned on those promised what fresh rows then refuted. So each half of
+    ``select`` is judged by what the other half trained.
     """
     if network.is_whole:
         return network, decided(network, predicted(network, index, select))
@@ -90,28 +95,20 @@ def retrain(
             last_layer(changed.predictor),
             fit.features[index],
             fit.teacher,
-            strange.learned.features[index],
+            outliers.for_learning.features[index],
             settings.predictor,
             settings.seed,
         )
         if isinstance(changed, GatedLookUp):
             changed.gate.fit(fit.summaries[index], fit.teacher.argmax(1))
-        rows, learned, kept = (
-            predicted(changed, index, part) for part in (select, strange.learned, strange.kept)
+        rows, for_learning, for_floor = (
+            predicted(changed, index, part)
+            for part in (select, outliers.for_learning, outliers.for_floor)
         )
-        kept = dataclasses.replace(kept, classes=strange.kinds)
+        for_floor = dataclasses.replace(for_floor, classes=outliers.floor_kinds)
 
         def selected(chosen: Predicted) -> LookUp:
-            if not isinstance(changed, SelectedLookUp):
-                own = copy.deepcopy(changed)
-                if isinstance(own, GatedLookUp):
-                    own.gate.set_limit(chosen.distances)
-                if len(kept.classes):
-                    own.set_floor(chosen, kept)
-                return own.eval().requires_grad_(False)
-            selector, gate = copy.deepcopy(changed.selector), copy.deepcopy(changed.gate)
-            made = SelectedLookUp(changed.predictor, selector, gate)
-            return fit_selection(made, chosen, learned, kept, settings.selector, settings.seed)
+            return _with_selection(changed, chosen, for_learning, for_floor, settings)
 
         odd, even = (np.arange(first, len(select), 2) for first in (1, 0))
         unseen = [
@@ -120,3 +117,26 @@ def retrain(
         ]
         final = selected(rows)
     return final, joined(unseen).take(np.argsort(np.concatenate([even, odd])))
+
+
+def _with_selection(
+    network: LookUp,
+    rows: Predicted,
+    for_selector: Predicted,
+    for_floor: Predicted,
+    settings: AdaptationSettings,
+) -> LookUp:
+    """Return a copy of ``network`` whose gate's limit, selector and floor are fitted to ``rows``;
+    it shares a selected network's predictor."""
+    if isinstance(network, SelectedLookUp):
+        selector, gate = copy.deepcopy(network.selector), copy.deepcopy(network.gate)
+        selected = SelectedLookUp(network.predictor, selector, gate)
+        return fit_selection(
+            selected, rows, for_selector, for_floor, settings.selector, settings.seed
+        )
+    other = copy.deepcopy(network)
+    if isinstance(other, GatedLookUp):
+        other.gate.set_limit(rows.distances)
+    if len(for_floor.classes):
+        other.set_floor(rows, for_floor)
+    return other.eval().requires_grad_(False)

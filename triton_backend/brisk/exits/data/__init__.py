@@ -1,1 +1,1 @@
-"""Inputs to learn from, and how they are divided."""
+"""Inputs to learn from, and their division."""

@@ -19,17 +19,16 @@ from brisk.exits.scores import ScoreForm, Scores, checked_scores
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Collected:
-    """``hidden[i]``: float32 [rows, ...] at the i-th point, mapped from a file.
-
-    ``teacher``: the base model's distribution, float32 [rows, classes].
-    """
+    """The outputs of the base model for all rows."""
 
     hidden: tuple[np.ndarray, ...]
+    """For each point float32 [rows, ...], mapped from a file."""
     teacher: np.ndarray
+    """The distribution over the classes, float32 [rows, classes]."""
 
 
 def bind_rows(samples: Samples) -> dict[str, np.ndarray]:
-    """The samples as inputs of a frame."""
+    """Return the samples as inputs of a frame."""
     return {name: np.ascontiguousarray(array) for name, array in samples.inputs.items()}
 
 
@@ -41,9 +40,9 @@ def collect(
     folder: Path,
     advance: Callable[[int], None] = lambda rows: None,
 ) -> Collected:
-    """Run all samples, writing what is at ``points`` into ``folder``.
+    """Run all samples, writing the values at ``points`` into ``folder``.
 
-    What a complete earlier call has written is read again. ``advance`` is told of rows done.
+    Files of a complete earlier call are read again. ``advance`` is called with the rows done.
     """
     files = [folder / f"hidden-{point.position}.npy" for point in points]
     teacher_file = folder / "teacher.npy"
@@ -80,34 +79,34 @@ def collect(
 def with_rows(
     base: BaseModel, points: Sequence[ExitPoint], samples: Samples
 ) -> tuple[ExitPoint, ...]:
-    """Those of ``points`` where a run shows rows: of some no type says so.
+    """Return those of ``points`` whose values have rows in a run: some types do not say so.
 
-    Precondition: ``base`` stops behind them. Raises InvalidModelError where none does.
+    Precondition: ``base`` stops behind them. Raises InvalidModelError if none has.
     """
     rows = min(COMPARED_ROWS, len(samples))
-    found = values_at(base, points, bind_rows(samples.take(slice(rows))))
-    kept = tuple(each for each in points if found[each.value].shape[:1] == (rows,))
-    if not kept:
+    values = values_at(base, points, bind_rows(samples.take(slice(rows))))
+    fitting = tuple(each for each in points if values[each.value].shape[:1] == (rows,))
+    if not fitting:
         raise InvalidModelError(f"model '{base.graph.name}' has no value that keeps its rows")
-    return kept
+    return fitting
 
 
 SETTLED_ROWS, CLOSE = 32, 1e-3
 
 
 def settled_scores(base: BaseModel, scores: Scores, samples: Samples) -> Scores:
-    """``scores`` with the form that they have on samples: a softmax that is written out in
-    elementary operators makes probabilities, too, and a cache has to answer in the same form.
+    """Return ``scores`` with the form that they have on samples.
 
-    Precondition: ``base`` stops behind them.
+    A softmax that is written out in elementary operators makes probabilities, too, and a cache has
+    to answer in the same form. Precondition: ``base`` stops behind the scores.
     """
     if scores.form is not ScoreForm.LOGITS:
         return scores
     rows = bind_rows(samples.take(slice(0, SETTLED_ROWS)))
-    found = checked_scores(values_at(base, (), rows, scores)[scores.value], scores)
+    values = checked_scores(values_at(base, (), rows, scores)[scores.value], scores)
     for form, shares in (
-        (ScoreForm.PROBABILITIES, found),
-        (ScoreForm.LOG_PROBABILITIES, np.exp(np.minimum(found, 1.0))),
+        (ScoreForm.PROBABILITIES, values),
+        (ScoreForm.LOG_PROBABILITIES, np.exp(np.minimum(values, 1.0))),
     ):
         if (shares >= 0).all() and np.allclose(shares.sum(1), 1.0, atol=CLOSE):
             return dataclasses.replace(scores, form=form, is_certain=True)
@@ -115,16 +114,16 @@ def settled_scores(base: BaseModel, scores: Scores, samples: Samples) -> Scores:
 
 
 MOST_UNCERTAIN = 0.6
-"""Mean entropy of the answers, of that of a uniform distribution: class scores are peaked."""
+"""The greatest mean entropy of class scores, which are peaked, over the uniform distribution's."""
 
 COMPARED_ROWS = 3
 
 
 def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
-    """Raises InvalidModelError where the answers do not look like scores of classes.
+    """Raises InvalidModelError if the answers do not look like scores of classes.
 
-    ``teacher``: softmax of the scores, [rows, classes]. Nothing is asked of scores which the model
-    itself or the user calls such.
+    ``teacher``: softmax of the scores, [rows, classes]. Scores which the model itself or the user
+    calls such are not checked.
     """
     if scores.is_certain:
         return
@@ -142,7 +141,7 @@ def check_classes(teacher: np.ndarray, scores: Scores, model: str) -> None:
 def check_rows(
     base: BaseModel, points: tuple[ExitPoint, ...], scores: Scores, samples: Samples
 ) -> None:
-    """Raises InvalidModelError where a row's values depend on the other rows of its batch."""
+    """Raises InvalidModelError if a row's values depend on the other rows of its batch."""
     rows = min(COMPARED_ROWS, len(samples))
     together, _ = run_base(base, points, scores, bind_rows(samples.take(slice(rows))))
     for row in range(rows):

@@ -1,4 +1,5 @@
-"""Inputs that no model was made for: selectors learn to leave them to the base model."""
+"""Inputs that are out of distribution for any model: selectors learn to leave them to the base
+model."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 from brisk.exits.data.samples import Samples
 
 Maker = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-"""Real rows to as many outliers of the same shape."""
+"""Makes of real rows as many outliers of the same shape."""
 
 
 def _uniform(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -22,7 +23,7 @@ def _gaussian(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _shuffled(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Each row's own values in any order: right statistics, no structure."""
+    """Permute each row's own values: right statistics, no structure."""
     flat = rows.reshape(len(rows), -1)
     return random.permuted(flat, axis=1).reshape(rows.shape)
 
@@ -33,16 +34,16 @@ def _constant(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _clouds(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Smooth noise: a few random values along each axis, interpolated, of the data's range."""
-    made = random.uniform(0, 1, (*rows.shape[:2], *(min(side, 3) for side in rows.shape[2:])))
+    """Make smooth noise of the data's range: a few random values on each axis, interpolated."""
+    noise = random.uniform(0, 1, (*rows.shape[:2], *(min(side, 3) for side in rows.shape[2:])))
     for axis, side in enumerate(rows.shape[2:], start=2):
-        made = _stretched(made, axis, side)
+        noise = _stretched(noise, axis, side)
     least, most = rows.min(), rows.max()
-    return least + made * (most - least)
+    return least + noise * (most - least)
 
 
 def _stretched(values: np.ndarray, axis: int, side: int) -> np.ndarray:
-    """Linearly interpolated along ``axis`` to ``side`` values."""
+    """Interpolate linearly along ``axis`` to ``side`` values."""
     places = np.linspace(0, values.shape[axis] - 1, side)
     low = np.minimum(places.astype(int), max(values.shape[axis] - 2, 0))
     high = np.minimum(low + 1, values.shape[axis] - 1)
@@ -54,21 +55,21 @@ MOST_SHAPES = 6
 
 
 def _shapes(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """A few blocks, each of one level, on a ground of another: edges without any texture."""
-    made = np.array(_constant(rows, random))
+    """Draw a few blocks, each of one level, on a ground of another: edges without any texture."""
+    drawings = np.array(_constant(rows, random))
     sides = rows.shape[2:] or rows.shape[1:]
-    for row in made:
+    for row in drawings:
         for _ in range(random.integers(1, MOST_SHAPES + 1)):
             ends = [np.sort(random.integers(0, side + 1, 2)) for side in sides]
             every = [slice(None)] * (row.ndim - len(sides))
             block = (*every, *(slice(start, stop) for start, stop in ends))
             level = random.uniform(rows.min(), rows.max())
             row[block] = level
-    return made
+    return drawings
 
 
 def _blended(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Halfway between two samples; the rows come in random order."""
+    """Return points halfway between two samples; the rows come in random order."""
     return (rows + np.roll(rows, 1, axis=0)) / 2
 
 
@@ -88,35 +89,36 @@ MAKERS: tuple[Maker, ...] = (
 )
 
 CLEAR = len(MAKERS) - 1
-"""Kinds that are clearly none of the data; blends, which come last, may be."""
+"""The number of kinds that are clearly out of distribution; blends, which come last, may be in."""
 
 ROWS_OF_A_KIND, MOST_OF_A_KIND = 90, 1000
-"""A third of them says where a kind's scores lie, a third teaches predictors. Negatives of
-photographs take hundreds: floors that they reach cost hits."""
+"""Rows of a kind. A third of them says where a kind's scores lie, a third teaches predictors.
+Negatives of photographs take hundreds: floors that they reach cost hits."""
 
-EXPOSED, LEARNED, KEPT = range(3)
-"""What outliers are for: the predictor, the selector, the floor."""
+FOR_PREDICTOR, FOR_SELECTOR, FOR_FLOOR = range(3)
+"""The uses of outliers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outliers:
-    """``samples`` with the number of each row's kind and what each is ``meant`` for, int64 [rows]
-    both. What is made of one source is meant for one thing."""
+    """Outliers of several kinds."""
 
     samples: Samples
     kinds: np.ndarray
-    meant: np.ndarray
+    """The number of each row's kind, int64 [rows]."""
+    uses: np.ndarray
+    """The use of each row, int64 [rows]; all rows made of one source have the same."""
 
     def __len__(self) -> int:
         return len(self.kinds)
 
 
 def make_outliers(samples: Samples, seed: int, sources: np.ndarray | None = None) -> Outliers:
-    """Outliers of every kind in equal parts.
+    """Return outliers of every kind in equal parts.
 
-    ``sources``: of each sample, int64 [rows]; every row is one of its own unless given. Only
-    floating-point inputs are changed; a model without any has no outliers. Blends of samples are
-    the selector's: they are strange, not meaningless.
+    ``sources``: each sample's, int64 [rows]; None: every row is its own. Only floating-point
+    inputs are changed; a model without any has no outliers. Blends of samples are the selector's:
+    they are out of distribution, not meaningless.
     """
     random = np.random.default_rng(seed)
     if not any(array.dtype.kind == "f" for array in samples.inputs.values()):
@@ -124,20 +126,20 @@ def make_outliers(samples: Samples, seed: int, sources: np.ndarray | None = None
         return Outliers(samples.take(slice(0, 0)), nothing, nothing)
     uses = (np.arange(len(samples)) if sources is None else sources) % 3
     each = min(MOST_OF_A_KIND, max(ROWS_OF_A_KIND, len(samples) // len(MAKERS)))
-    made: dict[str, list[np.ndarray]] = {name: [] for name in samples.inputs}
-    meant: list[np.ndarray] = []
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in samples.inputs}
+    chosen_uses: list[np.ndarray] = []
     kinds: list[int] = []
     for kind, maker in enumerate(MAKERS):
         order = random.permutation(len(samples))
         if kind >= CLEAR:
-            order = order[uses[order] == LEARNED]
+            order = order[uses[order] == FOR_SELECTOR]
         rows = np.resize(order, each if len(order) else 0)
-        meant.append(uses[rows])
+        chosen_uses.append(uses[rows])
         kinds += [kind] * len(rows)
         for name, array in samples.inputs.items():
             part = array[rows]
             if part.dtype.kind == "f":
                 part = maker(part, random).astype(array.dtype)
-            made[name].append(part)
-    inputs = {name: np.concatenate(parts) for name, parts in made.items()}
-    return Outliers(Samples(inputs), np.array(kinds, np.int64), np.concatenate(meant))
+            parts[name].append(part)
+    inputs = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    return Outliers(Samples(inputs), np.array(kinds, np.int64), np.concatenate(chosen_uses))

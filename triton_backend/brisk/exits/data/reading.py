@@ -16,25 +16,25 @@ from brisk.exits.model_graph import ModelGraph
 from brisk.graph.program import Variable
 
 LABELS = "labels"
-"""Name of the optional array of true classes, int64 [rows]."""
+"""The name of the optional array of true classes, int64 [rows]."""
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff"})
 
 
 @dataclass(frozen=True, slots=True)
 class ImageForm:
-    """How pixels 0..255 become inputs: divided by ``scale``, less ``mean``, over ``deviation``.
-
-    ``mean`` and ``deviation``: one number for each channel, or one for all.
-    """
+    """The conversion of pixels 0..255 to inputs: divided by ``scale``, less ``mean``, over
+    ``deviation``."""
 
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
+    """One number for each channel, or one for all."""
     deviation: tuple[float, ...] = (1.0,)
+    """One number for each channel, or one for all."""
 
 
 def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -> Samples:
-    """A ``.npz`` with an array for each input; a folder of such; or a folder of images.
+    """Read a ``.npz`` with an array for each input, a folder of such, or a folder of images.
 
     Images may lie in a folder for each class; its place in sorted order is the label. Raises
     InvalidRequestError naming what is missing, of another shape, or of a name that is none.
@@ -53,36 +53,37 @@ def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -
 
 
 def _read_arrays(files: Sequence[Path], graph: ModelGraph) -> Samples:
-    """All files put together; a single array may have any name where there is one input."""
-    wanted = [variable.name for variable in graph.inputs]
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
+    """Put all files together; a single array may have any name if there is one input."""
+    names = [variable.name for variable in graph.inputs]
+    parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
     labels: list[np.ndarray] = []
     for file in files:
         try:
             with np.load(file, allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files}
+                arrays = {name: archive[name] for name in archive.files}
         except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
             raise InvalidRequestError(f"'{file}' is no readable .npz file: {error}") from error
-        if LABELS in found:
-            labels.append(np.atleast_1d(found.pop(LABELS)))
-        if len(wanted) == 1 and len(found) == 1:
-            found = {wanted[0]: next(iter(found.values()))}
-        missing = sorted(set(wanted) - set(found))
+        if LABELS in arrays:
+            labels.append(np.atleast_1d(arrays.pop(LABELS)))
+        if len(names) == 1 and len(arrays) == 1:
+            arrays = {names[0]: next(iter(arrays.values()))}
+        missing = sorted(set(names) - set(arrays))
         if missing:
             raise InvalidRequestError(
-                f"'{file}' has no array {', '.join(missing)}; it has {', '.join(sorted(found))}"
+                f"'{file}' has no array {', '.join(missing)}; it has {', '.join(sorted(arrays))}"
             )
-        if strange := sorted(set(found) - set(wanted)):
-            known = [*wanted, LABELS]
-            near = get_close_matches(strange[0], known, n=1)
+        if others := sorted(set(arrays) - set(names)):
+            expected = [*names, LABELS]
+            near = get_close_matches(others[0], expected, n=1)
             guess = f"; did you mean '{near[0]}'?" if near else ""
             raise InvalidRequestError(
-                f"'{file}' has an array '{strange[0]}', which is none of {', '.join(known)}{guess}"
+                f"'{file}' has an array '{others[0]}', which is none of "
+                f"{', '.join(expected)}{guess}"
             )
-        for name in wanted:
-            parts[name].append(found[name])
+        for name in names:
+            parts[name].append(arrays[name])
     try:
-        inputs = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+        inputs = {name: np.concatenate(each) for name, each in parts.items()}
     except ValueError as error:
         raise InvalidRequestError(f"the files' arrays do not fit together: {error}") from error
     rows, labelled = len(next(iter(inputs.values()))), sum(map(len, labels))
@@ -124,7 +125,7 @@ def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: Ima
         np.asarray(values, np.float32).reshape(1, -1, 1, 1)
         for values in (form.mean, form.deviation)
     )
-    made = ((stacked / np.float32(form.scale) - mean) / deviation).astype(
+    images = ((stacked / np.float32(form.scale) - mean) / deviation).astype(
         variable.type.dtype or "float32"
     )
     folders = [file.relative_to(root).parts[0] for file in files if file.parent != root]
@@ -132,11 +133,11 @@ def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: Ima
     labels = None
     if len(folders) == len(files):
         labels = np.array([names.index(name) for name in folders])
-    return Samples({variable.name: np.ascontiguousarray(made)}, labels)
+    return Samples({variable.name: np.ascontiguousarray(images)}, labels)
 
 
 def _checked(samples: Samples, path: Path, graph: ModelGraph) -> Samples:
-    """The samples, of the program's dtypes; InvalidRequestError where they do not fit it."""
+    """Return the samples, of the model's dtypes; raises InvalidRequestError if they do not fit."""
     inputs = {}
     for variable in graph.inputs:
         array = samples.inputs[variable.name]

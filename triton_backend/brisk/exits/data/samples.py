@@ -1,4 +1,4 @@
-"""Inputs to train caches on, and how they are divided."""
+"""Inputs to train caches on, and their division."""
 
 from __future__ import annotations
 
@@ -13,44 +13,43 @@ from brisk.exits.sources import Sources
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """``inputs`` by name, the first dimension of all being the same rows.
-
-    ``labels``: int64 [rows] where they are known; they are only reported against, since a cache is
-    judged by the base model's answers.
-    """
+    """Rows of inputs."""
 
     inputs: Mapping[str, np.ndarray]
+    """Arrays by name, whose first dimension is the rows."""
     labels: np.ndarray | None = None
+    """True classes, int64 [rows], if they are known; they are only reported against, since a cache
+    is judged by the base model's answers."""
 
     def __len__(self) -> int:
         return len(next(iter(self.inputs.values())))
 
     def take(self, rows: np.ndarray | slice) -> Samples:
-        """The samples of ``rows``."""
+        """Return the samples of ``rows``."""
         labels = None if self.labels is None else self.labels[rows]
         return Samples({name: array[rows] for name, array in self.inputs.items()}, labels)
 
 
 SHARES = (0.50, 0.12, 0.18)
-"""For predictors, for selectors, and to tune thresholds and compose.
+"""The shares for predictors, for selectors, and to tune thresholds and compose.
 
 The rest, 20 %, calibrates: it is looked at once, when all else is decided.
 """
 
 SHARES_FITTED_ELSEWHERE = (0.10, 0.22, 0.30)
-"""Where as many other rows fit predictors, which leaves more to what proves: with more rows an
-exit has to agree less often beyond what it promises."""
+"""The shares if as many other rows fit predictors. More is left to prove with, and with more rows
+an exit has to agree less often beyond what it promises."""
 
 FEWEST = 200
-"""Rows with which training makes sense at all."""
+"""The rows without which training makes no sense."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Division:
     """Row numbers of each part. No two parts share a source (``brisk.exits.sources``).
 
-    Of a source all rows fit, where it fits, and only the first one does anything else: copies are
-    no more evidence. ``more``: rows of the other data that may fit, and ``more_sources`` of these.
+    All rows of a source may fit; only its first one does anything else: copies are no more
+    evidence.
     """
 
     fit: np.ndarray
@@ -58,23 +57,25 @@ class Division:
     tune: np.ndarray
     calibrate: np.ndarray
     more: np.ndarray
+    """Rows of the other data that may fit."""
     more_sources: np.ndarray
+    """The sources of these."""
 
 
 SHARES_IN_TIME = (0.45, 0.12, 0.18)
-"""Where the newest rows prove: they may be unlike those before them, and then prove less."""
+"""The shares if the newest rows prove: they may be unlike those before, and then prove less."""
 
 
 def divide(
     samples: Samples, seed: int, more: Samples | None = None, *, proves_newest: bool = False
 ) -> Division:
-    """A random division of the sources; InvalidRequestError where there are too few.
+    """Divide the sources at random; raises InvalidRequestError if there are too few.
 
-    ``more`` fits predictors, too, but for its copies of what does anything else.
-    ``proves_newest``: samples are in order of time, and what came last calibrates.
+    ``more`` fits predictors, too, except its copies of rows that do anything else.
+    ``proves_newest``: samples are in order of time, and the newest calibrate.
     """
-    known = Sources()
-    sources = known.of(samples.inputs)
+    numbered = Sources()
+    sources = numbered.of(samples.inputs)
     _, firsts = np.unique(sources, return_index=True)
     firsts.sort()
     rows = len(firsts)
@@ -84,7 +85,7 @@ def divide(
             f"there are {len(samples)} samples to train learned caches on{copies}; "
             f"expected at least {FEWEST} different ones"
         )
-    theirs = np.empty(0, np.int64) if more is None else known.of(more.inputs)
+    theirs = np.empty(0, np.int64) if more is None else numbered.of(more.inputs)
     order = np.random.default_rng(seed).permutation(rows)
     shares = SHARES if len(theirs) < rows else SHARES_FITTED_ELSEWHERE
     if proves_newest:

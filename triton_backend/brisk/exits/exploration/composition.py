@@ -1,5 +1,5 @@
-"""What a chain of caches is chosen from: trained variants as measured, and what they must keep to
-(GATI, section 4, A.1)."""
+"""The composition problem: the trained variants as measured, of which a cascade is chosen, and its
+constraints (GATI, section 4, A.1)."""
 
 from __future__ import annotations
 
@@ -12,93 +12,96 @@ from brisk.exits.cascade import INT8, way
 from brisk.exits.exploration.measuring import BaseProfile, LaneCost
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.files.learning_record import MOST_WAYS, WayTried
-from brisk.exits.guarantee.calibration import Scored, threshold_for
+from brisk.exits.guarantee.calibration import Scored
+from brisk.exits.guarantee.proposals import threshold_for
 from brisk.exits.heads.lookup_model import Judge, Shape
 from brisk.exits.model_graph import ExitPoint
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A trained variant at an exit point, as exploration measured it.
-
-    ``point``: index of the exit point, in the order of execution (the paper's i).
-    ``hit_rate``: share of all inputs that it would answer if it were the only cache (H).
-    ``accuracy``: share of those answers that agree with the base model (A); 1 without hits.
-    ``lookup_s``: from the hidden output to the decision, on the serving hardware (T).
-    ``memory_bytes``: its weights and what a look-up needs besides (M).
-    ``burden_s``: what a look-up that misses adds to the base model's own time.
-    """
+class CandidateExit:
+    """A trained variant at an exit point, as exploration measured it."""
 
     point: int
+    """Index of the exit point, in the order of execution (the paper's i)."""
     variant: str
     hit_rate: float
+    """Share of all inputs that it would answer if it were the only cache (H)."""
     accuracy: float
+    """Share of its answers that agree with the base model (A); 1 without hits."""
     lookup_s: float
+    """From the hidden output to the decision, on the serving hardware (T)."""
     memory_bytes: int
-    burden_s: float = 0.0
+    """Its weights and what a look-up needs besides (M)."""
+    overhead_s: float = 0.0
+    """What a look-up that misses adds to the base model's own time."""
     judge: Judge = Judge.SELECTOR
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is a whole model: then it may follow an exit at the same point."""
+        """Whether it is a whole model, which may follow an exit at the same point."""
         return self.variant == INT8
 
     @property
     def place(self) -> tuple[int, bool]:
-        """In the order of a chain; no two of one have the same."""
+        """The key that orders the exits of a cascade, of which no two have the same."""
         return self.point, self.is_whole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcomes:
-    """Held-out inputs through every candidate; bool [candidates, inputs] both.
-
-    ``hits``: the candidate would answer the input. ``right``: its prediction agrees with the base
-    model's, hit or not.
-    """
+    """Held-out inputs through every candidate; bool [candidates, inputs] both."""
 
     hits: np.ndarray
+    """The candidate would answer the input."""
     right: np.ndarray
+    """Its prediction agrees with the base model's, hit or not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompositionProblem:
-    """``reach_s[i]``: from the start until the value at point i is there; ``total_s``: the end.
-
-    ``accuracy``: the least cumulative agreement (eq. 7). ``memory_budget_bytes``: None for none.
-    """
+    """Candidate exits of a model, for one way of looking up."""
 
     reach_s: tuple[float, ...]
+    """From the start of a run until the value at each point is there."""
     total_s: float
-    candidates: tuple[Candidate, ...]
+    """From the start of a run to its end."""
+    candidates: tuple[CandidateExit, ...]
     accuracy: float
+    """The least cumulative agreement (eq. 7)."""
     outcomes: Outcomes
     memory_budget_bytes: int | None = None
+    """None: no limit (eq. 8)."""
 
-    def burden_s(self, chosen: Sequence[int]) -> float:
-        """What an input that all of ``chosen`` miss takes longer than without them."""
-        return sum(self.candidates[index].burden_s for index in chosen)
+    def overhead_s(self, chosen: Sequence[int]) -> float:
+        """Return what an input that all of ``chosen`` miss takes longer than without them."""
+        return sum(self.candidates[index].overhead_s for index in chosen)
+
+    def saved_s(self, index: int) -> float:
+        """Return what an answer of the candidate saves of the model's time."""
+        one = self.candidates[index]
+        return self.total_s - self.reach_s[one.point] - one.lookup_s
 
     def is_worthwhile(self, index: int) -> bool:
         """Whether the candidate alone would make the mean latency shorter (eq. 10)."""
         one = self.candidates[index]
-        saved_s = self.total_s - self.reach_s[one.point] - one.lookup_s
-        return self.fits([index]) and one.hit_rate * saved_s > one.burden_s
+        return self.fits([index]) and one.hit_rate * self.saved_s(index) > one.overhead_s
 
     def alone_s(self, index: int) -> float:
-        """The mean with the candidate alone, if all goes as with the tuning rows."""
+        """Return the mean latency to expect of tuning rows with the candidate alone."""
         one = self.candidates[index]
-        saved_s = self.total_s - self.reach_s[one.point] - one.lookup_s
-        return self.total_s - one.hit_rate * saved_s + one.burden_s
+        return self.total_s - one.hit_rate * self.saved_s(index) + one.overhead_s
 
     def has_memory(self, chosen: Iterable[int]) -> bool:
-        """Whether ``chosen`` keep to the budget (eq. 8)."""
+        """Whether ``chosen`` keep to the memory budget (eq. 8)."""
         used_bytes = sum(self.candidates[index].memory_bytes for index in chosen)
         return self.memory_budget_bytes is None or used_bytes <= self.memory_budget_bytes
 
     def fits(self, chosen: Sequence[int]) -> bool:
-        """Whether ``chosen``, in the order of their points, keep to eq. 8 and eq. 9: a look-up is
-        over when the value for the next one, or the base model's answer, is there."""
+        """Whether ``chosen``, in the order of their points, keep to eq. 8 and eq. 9.
+
+        Eq. 9: a look-up is over when the value for the next one, or the model's answer, is there.
+        """
         after, until_s = (len(self.reach_s), True), self.total_s
         for index in reversed(chosen):
             one = self.candidates[index]
@@ -114,15 +117,14 @@ COMPOSED_STRICTNESS = 0.6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
-    """A trained variant: its costs, and its scores on the rows to tune and to calibrate with.
-
-    ``lookup_s``: in the thread that runs the model. ``model``: the look-up as ONNX.
-    """
+    """A trained variant: its costs, and its scores on the rows to tune and to calibrate with."""
 
     point: int
     variant: str
     lookup_s: float
+    """The time of a look-up in the thread that runs the model."""
     model: bytes
+    """The look-up as ONNX."""
     memory_bytes: int
     shape: Shape
     tune: Scored
@@ -138,12 +140,12 @@ def composition_problem(
     settings: ExplorationSettings,
     synchronous: bool,
 ) -> CompositionProblem:
-    """What is known of the variants as the composition wants it, for one way of looking up.
+    """Return the variants' composition problem, for one way of looking up.
 
-    In the lane a look-up takes its hand-over too, and burdens the model a little. In the model's
-    own thread all of it is a burden, for hits and misses alike, and look-ups never overlap. Either
-    way the model has to stop at the exit; for the lane it stops once more, to see what that has
-    found.
+    In the lane a look-up takes its hand-over too, and has a small overhead for the model. In the
+    model's own thread all of it is overhead, for hits and misses alike, and look-ups never
+    overlap. Either way the model has to stop at the exit; for the lane it stops once more, to see
+    the lane's result.
     """
     stops = sum(point.position > 0 for point in points)
     stop_s = max(0.0, profile.cut_s - profile.total_s) / max(stops, 1)
@@ -154,11 +156,11 @@ def composition_problem(
         hits.append(hit)
         right.append(ok)
         if synchronous:
-            burden_s = stop_s + cost.wake_s + one.lookup_s
+            overhead_s = stop_s + cost.wake_s + one.lookup_s
         else:
-            burden_s = 2 * stop_s + cost.burden_s
+            overhead_s = 2 * stop_s + cost.overhead_s
         candidates.append(
-            Candidate(
+            CandidateExit(
                 point=one.point,
                 variant=one.variant,
                 judge=one.judge,
@@ -166,7 +168,7 @@ def composition_problem(
                 accuracy=float(ok[hit].mean()) if hit.any() else 1.0,
                 lookup_s=0.0 if synchronous else one.lookup_s + cost.handover_s,
                 memory_bytes=one.memory_bytes,
-                burden_s=burden_s,
+                overhead_s=overhead_s,
             )
         )
     before = len(points) - stops
@@ -187,19 +189,22 @@ def composition_problem(
 def ways_tried(
     problems: Iterable[CompositionProblem], points: Sequence[ExitPoint]
 ) -> tuple[WayTried, ...]:
-    """The best candidate of each kind of predictor and judge, the best first."""
+    """Return the best candidate of each kind of predictor and judge, the best first."""
     best: dict[str, WayTried] = {}
     for problem in problems:
         for index, one in enumerate(problem.candidates):
             kind = way(one.variant, one.judge)
             name = f"{kind}@{points[one.point].position}"
-            found = WayTried(name, one.hit_rate, problem.total_s / problem.alone_s(index))
-            best[kind] = max(found, best.get(kind, found), key=lambda each: each.speed_up)
+            tried = WayTried(name, one.hit_rate, problem.total_s / problem.alone_s(index))
+            best[kind] = max(tried, best.get(kind, tried), key=lambda each: each.speed_up)
     ranked = sorted(best.values(), key=lambda each: -each.speed_up)
     return tuple(ranked[:MOST_WAYS])
 
 
 def composed_threshold(one: Tried, settings: ExplorationSettings) -> float:
-    """At which composition counts what ``one`` answers; of tuning rows, nothing proves it."""
-    wanted = 1 - COMPOSED_STRICTNESS * (1 - settings.accuracy)
-    return threshold_for(one.tune.scores, one.tune.right, wanted)
+    """Return the threshold at which composition counts what ``one`` answers.
+
+    It is taken from tuning rows; nothing proves it.
+    """
+    accuracy = 1 - COMPOSED_STRICTNESS * (1 - settings.accuracy)
+    return threshold_for(one.tune.scores, one.tune.right, accuracy)

@@ -1,5 +1,5 @@
-"""Times on this machine: of the base model to each exit point, of a look-up, and what a look-up
-costs the model, in the lane and in the model's own thread; and cascades raced with the model."""
+"""Measurements on this machine: times of the base model to each exit point, of a look-up, of its
+overhead for the model in either thread; and benchmarks of cascades against the model."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from brisk.exits.serving.lane import LookUpLane, look_up
 WARM_UP, RUNS = 5, 60
 LOOK_UP_WARM_UP, LOOK_UPS = 3, 60
 MOST_SECONDS = 2.0
-"""A measurement ends by then, however few runs it has."""
+"""A measurement ends after so many seconds, however few runs it has."""
 
 Turn = TypeVar("Turn")
 
 
 @dataclass(frozen=True, slots=True)
 class BaseProfile:
-    """``reach_s``: from the start to a point, by its position; medians.
-
-    ``total_s``: of the whole program; ``cut_s``: of one that has to stop at the boundaries.
-    """
+    """Median times of a run of the base model."""
 
     reach_s: Mapping[int, float]
+    """From the start to a point, by its position."""
     total_s: float
+    """The time of the whole program."""
     cut_s: float
+    """The time of a program that has to stop at the boundaries."""
 
 
 def profile_base(
@@ -49,65 +49,66 @@ def profile_base(
     points: Sequence[ExitPoint],
     inputs: Mapping[str, np.ndarray],
 ) -> BaseProfile:
-    """Run the model some times, ``whole`` and, timed at each boundary, ``cut``, in turns.
+    """Run the model some times, ``whole`` interleaved with ``cut``.
 
-    ``cut`` stops behind ``points``.
+    ``cut`` stops behind ``points``, and is timed at each boundary.
 
-    What stopping costs is a hundredth of the model's time, which varies by more from one second to
-    the next: so it is the median of what two runs behind each other differ by.
+    Stopping costs a hundredth of the model's time, which varies by more from one second to the
+    next: so the cost is the median difference of two successive runs.
     """
 
     def once(turn: int) -> tuple[list[tuple[int, float]], float]:
-        total_s = taken_s(lambda: whole.run(inputs)) if turn % 2 else 0.0
-        made = _steps(cut, inputs)
-        return made, total_s or taken_s(lambda: whole.run(inputs))
+        total_s = seconds_of(lambda: whole.run(inputs)) if turn % 2 else 0.0
+        steps = _steps(cut, inputs)
+        return steps, total_s or seconds_of(lambda: whole.run(inputs))
 
     turns = repeat(once, WARM_UP, RUNS)
-    steps: dict[int, list[float]] = {}
-    for made, _ in turns:
-        for done, step_s in made:
-            steps.setdefault(done, []).append(step_s)
+    times_s: dict[int, list[float]] = {}
+    for steps, _ in turns:
+        for done, step_s in steps:
+            times_s.setdefault(done, []).append(step_s)
     totals = [total_s for _, total_s in turns]
-    stopping = [sum(step_s for _, step_s in made) - total_s for made, total_s in turns]
+    stopping = [sum(step_s for _, step_s in steps) - total_s for steps, total_s in turns]
     positions = {point.value: point.position for point in points}
     places = cut.after(positions)
     reach_s, sum_s = {0: 0.0}, 0.0
-    for done in sorted(steps):
-        sum_s += statistics.median(steps[done])
+    for done in sorted(times_s):
+        sum_s += statistics.median(times_s[done])
         reach_s.update((positions[value], sum_s) for value in places.get(done, ()))
     median_s = statistics.median(totals)
     return BaseProfile(reach_s, median_s, median_s + max(0.0, statistics.median(stopping)))
 
 
 def _steps(cut: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[tuple[int, float]]:
-    """Segments done at each stop of a run, and the seconds to there from the one before."""
-    made, finished = [], False
+    """Return the segments done at each stop of a run, and the seconds from the stop before."""
+    steps, finished = [], False
     frame = cut.start(inputs)
     before_s = time.perf_counter()
     while not finished:
         finished = frame.step()
         now_s = time.perf_counter()
-        made.append((frame.position, now_s - before_s))
+        steps.append((frame.position, now_s - before_s))
         before_s = now_s
-    return made
+    return steps
 
 
 def repeat(
     once: Callable[[int], Turn], warm_up: int, count: int, most_s: float = MOST_SECONDS
 ) -> list[Turn]:
-    """What ``count`` turns behind a warm-up give, or as many as end within ``most_s``."""
-    found: list[Turn] = []
+    """Return the results of ``count`` turns after a warm-up; fewer if ``most_s`` are over."""
+    results: list[Turn] = []
     begun_s = time.perf_counter()
     for turn in range(warm_up + count):
         if turn in (1, warm_up):
-            found = []
-        found.append(once(turn))
+            results = []
+        results.append(once(turn))
         if turn > 3 and time.perf_counter() - begun_s > most_s:
             break
-    return found
+    return results
 
 
-def taken_s(run: Callable[[], object]) -> float:
+def seconds_of(run: Callable[[], object]) -> float:
+    """Return how long ``run`` takes."""
     started_s = time.perf_counter()
     run()
     return time.perf_counter() - started_s
@@ -115,29 +116,29 @@ def taken_s(run: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """What a model does between two look-ups: a ``run``, which takes ``run_s`` where it is what
-    look-ups are compared with."""
+    """The run of a model between two look-ups."""
 
     run: Callable[[], object]
     run_s: float
+    """The time that a run takes in the measurement which look-ups are compared with."""
 
 
 def look_up_seconds(ready: ReadyLookUp, hidden: Given, between: Between | None = None) -> float:
-    """Median time of a look-up of one row in this thread, decision included.
+    """Return the median time of a look-up of one row in this thread, decision included.
 
-    A model's weights push a look-up's out of the processor's cache, where one after the other
-    would find them: that is twice the time and more. What else the machine does slows down both,
-    and composition compares them to a hundredth; so it is their ratio here times ``run_s``.
+    A model's weights push a look-up's out of the processor's cache, in which successive look-ups
+    would hit: that is twice the time and more. Other load on the machine slows down both, and
+    composition compares them to a hundredth; so the result is their ratio times ``run_s``.
     """
 
     def once(_: int) -> tuple[float, float]:
-        run_s = 0.0 if between is None else taken_s(between.run)
-        made: Given  # just now, as when it is served
+        run_s = 0.0 if between is None else seconds_of(between.run)
+        row: Given  # made just now, as when it is served
         if isinstance(hidden, np.ndarray):
-            made = hidden[:1].copy()
+            row = hidden[:1].copy()
         else:
-            made = {name: array[:1].copy() for name, array in hidden.items()}
-        return run_s, taken_s(lambda: look_up(ready, made, math.inf))
+            row = {name: array[:1].copy() for name, array in hidden.items()}
+        return run_s, seconds_of(lambda: look_up(ready, row, math.inf))
 
     turns = repeat(once, LOOK_UP_WARM_UP, LOOK_UPS, MOST_SECONDS / 4)
     median_s = statistics.median(look_s for _, look_s in turns)
@@ -147,86 +148,93 @@ def look_up_seconds(ready: ReadyLookUp, hidden: Given, between: Between | None =
 
 
 TURNS = 100
-"""In which the burden of a look-up is measured: a few hundredths of the model's time."""
+"""Turns in which a look-up's overhead is measured: a few hundredths of the model's time."""
 
 MISSING, HITTING = 2.0, -1.0
-"""Thresholds that no score and that every score reaches."""
+"""A threshold that no score reaches, and one that every score reaches."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneCost:
-    """``handover_s``: what a look-up in the lane takes longer than in the same thread, until the
-    frame notices. What one that misses adds to the base model's time: ``burden_s`` in the lane,
-    and, in the model's own thread, ``wake_s`` besides the look-up itself.
-    """
+    """The costs of handing look-ups to the lane, and of missing."""
 
     handover_s: float
-    burden_s: float
+    """What a look-up in the lane takes longer than in the same thread, until the frame notices."""
+    overhead_s: float
+    """What a look-up in the lane that misses adds to the base model's time."""
     wake_s: float = 0.0
+    """What one in the model's own thread adds besides the look-up itself."""
 
 
 def lane_cost(
     base: BaseModel, scores: Scores, exit_: Exit, inputs: Mapping[str, np.ndarray]
 ) -> LaneCost:
-    """Measured by running the model without a look-up, and with one at ``exit_`` in the lane and
-    in this thread, that misses or hits, in turns, which are compared within each.
+    """Measure the costs of a look-up at ``exit_``.
 
-    ``base`` stops at every boundary that a cache may have: there its thread notices soon what the
-    lane has found.
+    In each turn the model runs without a look-up, and with one in the lane and in this thread that
+    misses or hits; runs are compared within a turn. ``base`` stops at every boundary that a cache
+    may have, where its thread soon notices the lane's result.
     """
     lane = LookUpLane()
     runs = [run_of(base, None, lane)]
     for synchronous in (False, True):
         for threshold in (MISSING, HITTING):
             level = Level(1.0, (threshold,), CascadeCount(0, (ExitCount(0, 0),), 0))
-            unproved = (exit_,), (level,), 1.0, Expected(0.0, 0.0), synchronous
-            runs.append(run_of(base, Cascade("", scores, *unproved), lane))
+            unproved = Cascade(
+                model_digest="",
+                scores=scores,
+                exits=(exit_,),
+                levels=(level,),
+                confidence=1.0,
+                expected=Expected(0.0, 0.0),
+                synchronous=synchronous,
+            )
+            runs.append(run_of(base, unproved, lane))
 
     def once(_: int) -> list[float]:
-        taken = [0.0] * len(runs)
+        times_s = [0.0] * len(runs)
         for number in random.sample(range(len(runs)), len(runs)):
-            taken[number] = taken_s(partial(runs[number], inputs))
-        return taken
+            times_s[number] = seconds_of(partial(runs[number], inputs))
+        return times_s
 
     turns = np.array(repeat(once, WARM_UP, TURNS))
     lane.close()
     bare_s, lane_miss_s, lane_hit_s, own_miss_s, own_hit_s = turns.T
-    handover_s, burden_s, own_s = (
-        float(np.median(more_s))
-        for more_s in (lane_hit_s - own_hit_s, lane_miss_s - bare_s, own_miss_s - bare_s)
-    )
-    return LaneCost(max(0.0, handover_s), max(0.0, burden_s), max(0.0, own_s - exit_.lookup_s))
+    handover_s = float(np.median(lane_hit_s - own_hit_s))
+    overhead_s = float(np.median(lane_miss_s - bare_s))
+    own_s = float(np.median(own_miss_s - bare_s))
+    return LaneCost(max(0.0, handover_s), max(0.0, overhead_s), max(0.0, own_s - exit_.lookup_s))
 
 
-RACE_WARM_UP = 6
+BENCHMARK_ROWS = 320
+BENCHMARK_WARM_UP = 6
 
 FEWEST_ROWS = 40
-RACE_SECONDS = 10.0
-"""A race ends by then, however few rows are through, behind the fewest."""
+BENCHMARK_SECONDS = 10.0
+"""A benchmark ends after so many seconds, unless it has less than the fewest rows."""
 
 TAIL = 0.01
-"""Share of inputs that the slowest are: with fewer misses these do not decide how slow."""
+"""The share of inputs that makes up the tail of latency: with fewer misses these do not decide
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Mean latency over the same inputs, the bare model's and a cascade's.
-
-    ``late_s``: by which rows that nothing answered were later than without look-ups, the median.
-    """
+    """Mean latency over the same inputs, the bare model's and a cascade's."""
 
     base_s: float
     cascade_s: float
     hit_rate: float
     late_s: float
+    """Median delay of rows that no exit answered, over a run without look-ups."""
 
     def is_on_time(self, miss_cost: float | None) -> bool:
-        """Whether misses take no more than that share of the model's time longer, or hardly any
-        input is missed."""
+        """Whether misses are late by at most a share ``miss_cost`` of the model's time, or hardly
+        any input is missed."""
         return self.late_s <= (miss_cost or math.inf) * self.base_s or 1 - self.hit_rate < TAIL
 
 
-def race(
+def benchmark(
     whole: BaseModel,
     sides: Sequence[tuple[BaseModel, Cascade]],
     inputs: Sequence[Mapping[str, np.ndarray]],
@@ -234,8 +242,8 @@ def race(
     """Run each of ``inputs`` on every side and on the bare model, their order changing.
 
     ``sides``: the program that stops at the cascade's exits, which answers at its first level.
-    Means are without the slowest tenth. One copy of a model may be faster than another by a tenth,
-    as its weights lie, so a miss is compared with the same copy's run without look-ups.
+    Means are without the slowest tenth. One copy of a model may be a tenth faster than another by
+    where its weights lie, so a miss is compared with the same copy's run without look-ups.
     Precondition: there are inputs.
     """
     lane = LookUpLane()
@@ -244,40 +252,41 @@ def race(
     runs += [run_of(cut, cascade, lane) for cut, cascade in sides]
     times, hits = [], []
     begun_s = time.perf_counter()
-    for turn, values in enumerate([*inputs[:RACE_WARM_UP], *inputs]):
-        taken, is_hit = [0.0] * len(runs), [False] * len(runs)
+    warm_up = inputs[:BENCHMARK_WARM_UP]
+    for turn, values in enumerate([*warm_up, *inputs]):
+        times_s, is_hit = [0.0] * len(runs), [False] * len(runs)
         for place in range(len(runs)):
             number = (turn + place) % len(runs)
             started_s = time.perf_counter()
             is_hit[number] = runs[number](values)
-            taken[number] = time.perf_counter() - started_s
-        times.append(taken)
+            times_s[number] = time.perf_counter() - started_s
+        times.append(times_s)
         hits.append(is_hit)
-        if turn > RACE_WARM_UP + FEWEST_ROWS and time.perf_counter() - begun_s > RACE_SECONDS:
+        has_enough = turn > BENCHMARK_WARM_UP + FEWEST_ROWS
+        if has_enough and time.perf_counter() - begun_s > BENCHMARK_SECONDS:
             break
     lane.close()
-    by_run_s, hit_by_run = (
-        np.array(each)[len(inputs[:RACE_WARM_UP]) :].T for each in (times, hits)
-    )
-    found = []
+    by_run_s, hit_by_run = (np.array(each)[len(warm_up) :].T for each in (times, hits))
+    verifications = []
     for number, (cut, _) in enumerate(sides, start=len(loaded)):
         is_missed = ~hit_by_run[number]
         late_s = (by_run_s[number] - by_run_s[loaded.index(cut)])[is_missed]
-        found.append(
+        verifications.append(
             Verification(
-                _mean(by_run_s[0]),
-                _mean(by_run_s[number]),
-                float(hit_by_run[number].mean()),
-                float(np.median(late_s)) if len(late_s) else 0.0,
+                base_s=_mean(by_run_s[0]),
+                cascade_s=_mean(by_run_s[number]),
+                hit_rate=float(hit_by_run[number].mean()),
+                late_s=float(np.median(late_s)) if len(late_s) else 0.0,
             )
         )
-    return found
+    return verifications
 
 
 def run_of(
     cut: BaseModel, cascade: Cascade | None, lane: LookUpLane
 ) -> Callable[[Mapping[str, np.ndarray]], bool]:
-    """Runs the model with its caches, None: bare; whether any row was answered early."""
+    """Return a function that runs the model with its caches (None: without) and returns whether
+    any row was answered early."""
     places = None if cascade is None else find_places(cut.plan, cut.graph, cascade)
 
     def run(inputs: Mapping[str, np.ndarray]) -> bool:

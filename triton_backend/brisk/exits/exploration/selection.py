@@ -1,4 +1,4 @@
-"""From the chains that were raced to a cascade that keeps its promise."""
+"""From the candidate cascades to one that keeps its promise."""
 
 from __future__ import annotations
 
@@ -10,89 +10,101 @@ from brisk.exits.cascade import Level
 from brisk.exits.exploration.composition import CompositionProblem, Tried
 from brisk.exits.exploration.measuring import Verification
 from brisk.exits.exploration.settings import ExplorationSettings
-from brisk.exits.exploration.shortlist import Composer, Finalist, apart, finalists, in_turn
+from brisk.exits.exploration.shortlist import (
+    CandidateCascade,
+    Composer,
+    candidate_cascades,
+    disjoint,
+    in_turn,
+)
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 
 MOST_IN_RESERVE = 3
 RESERVED_BY = 0.6
-"""Share of the model's time by which a cache in reserve has to end."""
+"""The share of the model's time by which a cache in reserve has to end."""
 
 MOST_CHOSEN = 4
 CLEARLY = 0.1
-"""A stricter promise has caches of its own where they spare it that share of the model's time: all
+"""A stricter promise has caches of its own if they save it that share of the model's time: all
 other requests stop at them, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """``tried``: indices of the cascade's variants, in order, those in reserve among them.
-
-    ``levels``: one at least. ``latency_s``: the mean that is expected of the first one.
-    """
+    """The cascade that was chosen."""
 
     problem: CompositionProblem
     synchronous: bool
     tried: tuple[int, ...]
+    """Indices of its variants, in order, those in reserve among them."""
     latency_s: float
+    """The mean latency that is expected of the first level."""
     levels: tuple[Level, ...]
+    """At least one level."""
 
 
 def decide(
     problems: Mapping[bool, CompositionProblem],
     tried: Sequence[Tried],
     settings: ExplorationSettings,
-    fastest: Callable[[Sequence[Finalist]], Finalist],
+    fastest: Callable[[Sequence[CandidateCascade]], CandidateCascade],
 ) -> Chosen | str:
-    """What the finalist that ``fastest`` names becomes; in words why there is nothing.
+    """Return the cascade that the candidate named by ``fastest`` becomes, or why there is none.
 
     No held-out row is looked at before it is named, and then only it is calibrated with them.
     """
-    entered = finalists(problems, tried, settings)
-    if not entered:
+    candidates = candidate_cascades(problems, tried, settings)
+    if not candidates:
         return why_none(problems, tried, settings)
-    best = fastest(entered) if len(entered) > 1 else entered[0]
+    best = fastest(candidates) if len(candidates) > 1 else candidates[0]
     return choose(problems[best.synchronous], best, tried, settings)
 
 
-def winner(raced: Sequence[tuple[Finalist, Verification]], miss_cost: float | None) -> Finalist:
-    """Of least mean latency: first among those that are on time for inputs that they miss, so that
-    the slowest of a hundred is no slower than the model. Among all, where none is and faster."""
+def winner(
+    results: Sequence[tuple[CandidateCascade, Verification]], miss_cost: float | None
+) -> CandidateCascade:
+    """Return the candidate of least mean latency in a benchmark.
+
+    First among those faster than the model that are on time for inputs that they miss, so that the
+    slowest of a hundred is no slower than the model; if there is none, among all.
+    """
     on_time = [
-        (finalist, one)
-        for finalist, one in raced
+        (candidate, one)
+        for candidate, one in results
         if one.is_on_time(miss_cost) and one.cascade_s < one.base_s
     ]
-    return min(on_time or raced, key=lambda pair: pair[1].cascade_s)[0]
+    return min(on_time or results, key=lambda pair: pair[1].cascade_s)[0]
 
 
 def choose(
     problem: CompositionProblem,
-    found: Finalist,
+    candidate: CandidateCascade,
     tried: Sequence[Tried],
     settings: ExplorationSettings,
 ) -> Chosen | str:
-    """The cascade that ``found`` becomes, or in words why its promise cannot be kept."""
+    """Return the cascade that ``candidate`` becomes, or why its promise cannot be kept."""
     used: tuple[int, ...] = ()
     proved: list[tuple[Level, tuple[int, ...]]] = []
     for promise in (settings.promise, *settings.stricter):
-        composer = Composer(problem, found.synchronous, tried, promise)
-        chains = composer.chains(found.chosen)
+        composer = Composer(problem, candidate.synchronous, tried, promise)
+        cascades = composer.cascades(candidate.chosen)
         if promise == settings.promise:
-            chains = [found, *(one for one in chains if one.chosen != found.chosen)]
+            others = [one for one in cascades if one.chosen != candidate.chosen]
+            cascades = [candidate, *others]
             most_late_s = math.inf
         else:
             most_late_s = (settings.miss_cost or math.inf) * problem.total_s
-            chains = _stricter(problem, used, chains, most_late_s)
-        calibrated = composer.calibrated(apart(chains), most_late_s) if chains else None
+            cascades = _stricter(problem, used, cascades, most_late_s)
+        calibrated = composer.calibrated(disjoint(cascades), most_late_s) if cascades else None
         if calibrated is not None:
-            chain, made = calibrated
-            proved.append((Level(promise.accuracy, made.thresholds, made.count), chain))
-            used = in_turn(problem, {*used, *chain})
+            exits, proof = calibrated
+            proved.append((Level(promise.accuracy, proof.thresholds, proof.count), exits))
+            used = in_turn(problem, {*used, *exits})
         elif promise == settings.promise:
             return why_not_proved(tried, settings)
-    kept = in_turn(problem, {*used, *in_reserve(problem, used)})
-    levels = tuple(with_reserve(level, chain, kept) for level, chain in proved)
-    return Chosen(problem, found.synchronous, kept, found.latency_s, levels)
+    served = in_turn(problem, {*used, *in_reserve(problem, used)})
+    levels = tuple(with_reserve(level, exits, served) for level, exits in proved)
+    return Chosen(problem, candidate.synchronous, served, candidate.latency_s, levels)
 
 
 def why_none(
@@ -100,7 +112,7 @@ def why_none(
     tried: Sequence[Tried],
     settings: ExplorationSettings,
 ) -> str:
-    """In words why there are no finalists. Precondition: something was tried."""
+    """Return why there are no candidate cascades. Precondition: something was tried."""
     if any(
         problem.is_worthwhile(index)
         for problem in problems.values()
@@ -115,6 +127,7 @@ def why_none(
 
 
 def why_not_proved(tried: Sequence[Tried], settings: ExplorationSettings) -> str:
+    """Return that the held-out rows do not prove the promise, and what may help."""
     held_out = tried[0].held_out.scores.shape[0]
     return (
         f"accuracy {settings.accuracy:.2%} cannot be proved with confidence "
@@ -126,76 +139,82 @@ def why_not_proved(tried: Sequence[Tried], settings: ExplorationSettings) -> str
 def _stricter(
     problem: CompositionProblem,
     used: tuple[int, ...],
-    chains: Sequence[Finalist],
+    cascades: Sequence[CandidateCascade],
     most_late_s: float,
-) -> list[Finalist]:
-    """Those for a stricter promise. More inputs miss, so the best one that is no later than that
-    for them comes first; where it is refuted there is the best of all."""
-    on_time = [one for one in chains if problem.burden_s(one.chosen) <= most_late_s]
-    preferred, any_ = _beside(problem, used, on_time), _beside(problem, used, chains)
+) -> list[CandidateCascade]:
+    """Return the candidates for a stricter promise, in the order of preference.
+
+    More inputs miss, so the best one that delays these by at most ``most_late_s`` comes first; if
+    it is refuted there is the best of all.
+    """
+    on_time = [one for one in cascades if problem.overhead_s(one.chosen) <= most_late_s]
+    preferred, any_ = _beside(problem, used, on_time), _beside(problem, used, cascades)
     return list(dict.fromkeys([*preferred[:1], *any_[:1], *preferred, *any_]))
 
 
 def _beside(
-    problem: CompositionProblem, used: tuple[int, ...], chains: Sequence[Finalist]
-) -> list[Finalist]:
-    """Those of the caches ``used`` already, unless with others, which have room beside them, it is
-    clearly faster."""
-    own = [one for one in chains if set(one.chosen) <= set(used)]
-    able = [one for one in chains if _has_room(problem, {*used, *one.chosen})]
+    problem: CompositionProblem, used: tuple[int, ...], cascades: Sequence[CandidateCascade]
+) -> list[CandidateCascade]:
+    """Return the cascades of caches ``used`` already, unless those with others, which have room
+    beside them, are clearly faster."""
+    own = [one for one in cascades if set(one.chosen) <= set(used)]
+    able = [one for one in cascades if _has_room(problem, {*used, *one.chosen})]
     own_s = own[0].latency_s if own else problem.total_s
     is_clear = able and able[0].latency_s < own_s - CLEARLY * problem.total_s
     return able if is_clear else own
 
 
 def _has_room(problem: CompositionProblem, together: Collection[int]) -> bool:
-    """Whether they can be one chain: a boundary has one that is not in reserve."""
+    """Whether ``together`` can be one cascade: a boundary has one exit that is not in reserve."""
     places = {problem.candidates[index].place for index in together}
     few = len(places) == len(together) <= MOST_CHOSEN
     return few and problem.fits(in_turn(problem, together))
 
 
 def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
-    """Caches for traffic unlike the data, where adaptation has learned it; the best first.
+    """Return caches for traffic unlike the data, which adaptation may use; the best first.
 
     What answers nearly all of the data at one exit answers half of traffic that is harder, and the
     other half would go through all of the model. So unused points get a cache, those farthest from
-    any that are used first: earlier ones for what recurs, later ones for what is harder. Before
-    these the first exit's point gets another variant: of the one that is better for the data
-    adaptation may not learn as much.
+    any used point first: earlier ones for what recurs, later ones for what is harder. Before these
+    the first exit's point gets another variant: adaptation may learn less with the one that is
+    better for the data.
     """
     agreement = problem.outcomes.right.mean(1)
-    used = [problem.candidates[index].point for index in chosen]
+    exits = [problem.candidates[index] for index in chosen]
+    points = [one.point for one in exits]
+    first_variants = {one.variant for one in exits if one.point == points[0]}
     best: dict[int, tuple[float, int]] = {}
-    of_chosen = [problem.candidates[index] for index in chosen]
-    there = {one.variant for one in of_chosen if one.point == used[0]}
     for index, one in enumerate(problem.candidates):
-        end_s = problem.reach_s[one.point] + one.burden_s + one.lookup_s
+        end_s = problem.reach_s[one.point] + one.overhead_s + one.lookup_s
         value_s = end_s + (1 - float(agreement[index])) * problem.total_s
         if one.is_whole:
             continue  # it learns nothing
-        is_wanted = one.point not in used or (one.point == used[0] and one.variant not in there)
-        if is_wanted and end_s <= RESERVED_BY * problem.total_s:
+        is_other_variant = one.point == points[0] and one.variant not in first_variants
+        is_eligible = one.point not in points or is_other_variant
+        if is_eligible and end_s <= RESERVED_BY * problem.total_s:
             best[one.point] = min(best.get(one.point, (value_s, index)), (value_s, index))
-    kept: list[int] = []
-    while best and len(kept) < MOST_IN_RESERVE:
-        taken_s = [problem.reach_s[point] for point in used]
-        point = max(best, key=lambda point: min(abs(problem.reach_s[point] - s) for s in taken_s))
-        if used[0] in best:
-            point = used[0]
+    reserve: list[int] = []
+    while best and len(reserve) < MOST_IN_RESERVE:
+        used_s = [problem.reach_s[point] for point in points]
+        point = max(best, key=lambda point: min(abs(problem.reach_s[point] - s) for s in used_s))
+        if points[0] in best:
+            point = points[0]
         _, index = best.pop(point)
-        if problem.has_memory([*chosen, *kept, index]):
-            kept.append(index)
-            used.append(point)
-    return kept
+        if problem.has_memory([*chosen, *reserve, index]):
+            reserve.append(index)
+            points.append(point)
+    return reserve
 
 
-def with_reserve(level: Level, chosen: Sequence[int], kept: Sequence[int]) -> Level:
+def with_reserve(level: Level, chosen: Sequence[int], served: Sequence[int]) -> Level:
+    """Return the level of the exits ``chosen`` for all exits ``served``, of which the others never
+    answer."""
     thresholds = dict(zip(chosen, level.thresholds, strict=True))
     counts = dict(zip(chosen, level.count.exits, strict=True))
-    exits = tuple(counts.get(index, ExitCount(0, 0)) for index in kept)
+    exits = tuple(counts.get(index, ExitCount(0, 0)) for index in served)
     return Level(
         level.accuracy,
-        tuple(thresholds.get(index, math.inf) for index in kept),
+        tuple(thresholds.get(index, math.inf) for index in served),
         CascadeCount(level.count.inputs, exits, level.count.wrong_anywhere),
     )

@@ -1,4 +1,4 @@
-"""What an exploration is asked for, and whom it tells how far it is."""
+"""The settings of an exploration, and the interface to which it reports its progress."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
 
 STRICTER_LEVELS = (0.98, 0.99, 0.995)
-"""Promises calibrated besides the one asked for, so that a request can ask for more."""
+"""Promises calibrated besides the one of the settings, so that a request can ask for more."""
 
 
 class LookUps(str, Enum):
-    """Where look-ups run: in a lane of their own, in the model's thread, or as composition finds.
-
-    ``modes``: whether synchronous, of each that may be chosen.
-    """
+    """The place where look-ups run: a lane of their own, the model's thread, or either, as
+    composition chooses."""
 
     ASYNCHRONOUS = "asynchronous"
     SYNCHRONOUS = "synchronous"
@@ -28,36 +26,41 @@ class LookUps(str, Enum):
 
     @property
     def modes(self) -> tuple[bool, ...]:
+        """The modes that may be chosen: True for synchronous look-ups."""
         return {"asynchronous": (False,), "synchronous": (True,)}.get(self.value, (False, True))
 
 
 @dataclass(frozen=True, slots=True)
 class ExplorationSettings:
-    """``accuracy`` is promised with ``confidence``. ``points``: at most so many exit points.
-
-    ``miss_cost``: share of the model's time by which an input that every cache misses may be late,
-    where caches can keep to it; None: the mean alone counts.
-    ``memory_budget_bytes``: of all caches together; None for none. ``jobs``: variants trained at
-    once, one thread each. ``threads``: of the base model while it is measured. ``trains_all``:
-    variants whose look-up alone outlasts the model, too, to measure them. ``judges``: what may
-    decide about their answers. ``proves_newest``: as ``divide``.
-    """
+    """The promise, the search for caches, and its limits."""
 
     accuracy: float = 0.97
+    """The promised accuracy."""
     confidence: float = 0.95
+    """The confidence with which it is promised."""
     memory_budget_bytes: int | None = None
+    """The most memory of all caches together; None: no limit."""
     miss_cost: float | None = 0.02
+    """Latency overhead allowed for an input that every cache misses, as a share of the model's
+    time, if caches can keep to it; None: the mean alone counts."""
     points: int = 8
+    """The most exit points that are explored."""
     variants: tuple[str, ...] = (*(variant.name for variant in CATALOGUE), INT8)
     jobs: int = 1
+    """Variants trained at once, one thread each."""
     threads: int = 1
+    """Threads of the base model while it is measured."""
     seed: int = 0
     output: str | None = None
+    """The model's output that has the class scores; None: it is found."""
     look_ups: LookUps = LookUps.AUTOMATIC
     predictor: PredictorSettings | None = None
     trains_all: bool = False
+    """Whether variants whose look-up alone outlasts the model are trained to be measured, too."""
     proves_newest: bool = False
+    """Whether samples are in order of time and the newest ones prove (``divide``)."""
     judges: tuple[Judge, ...] = GATED
+    """What may decide about the variants' answers."""
     selector: SelectorSettings = field(default_factory=SelectorSettings)
 
     @property
@@ -66,7 +69,7 @@ class ExplorationSettings:
 
     @property
     def stricter(self) -> tuple[Promise, ...]:
-        """That a request may ask for instead."""
+        """Stricter promises that a request may ask for instead."""
         return tuple(
             Promise(accuracy, self.confidence)
             for accuracy in STRICTER_LEVELS
@@ -75,10 +78,10 @@ class ExplorationSettings:
 
 
 class Progress:
-    """Told of stages one after the other; tells nobody."""
+    """The progress of an exploration, stage after stage; this one reports to nobody."""
 
     def stage(self, name: str, total: int) -> None:
-        """A stage of ``total`` units begins."""
+        """Begin a stage of ``total`` units."""
 
     def advance(self, units: int = 1) -> None:
-        """So many units of the stage are done."""
+        """Report that so many units of the stage are done."""

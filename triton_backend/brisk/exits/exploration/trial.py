@@ -1,4 +1,4 @@
-"""One cell of the exploration: a variant at a point, trained and kept in a file of its own."""
+"""One cell of the exploration: a variant at a point, trained into a file of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from brisk.exits.data.collecting import Collected
-from brisk.exits.data.outliers import EXPOSED, KEPT, LEARNED
+from brisk.exits.data.outliers import FOR_FLOOR, FOR_PREDICTOR, FOR_SELECTOR
 from brisk.exits.data.samples import Division
 from brisk.exits.exploration.composition import Tried
 from brisk.exits.exploration.measuring import Between, look_up_seconds
@@ -54,18 +54,18 @@ from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
 METHOD = 5
-"""Counts what a trial's settings do not tell: 5, shapes are among the outliers. What
-another method has left in a folder is trained again."""
+"""The version of what a trial's settings do not tell (5: shapes are among the outliers). What
+another version has left in a folder is trained again."""
 
 READ_ROWS = 256
 
 GATE_ROWS = 4096
-"""Rows that centre and scale of the gate are taken from."""
+"""Rows from which centre and scale of the gate are taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What to train, from files, so that any process can do it.
+    """A variant to train from files, so that any process can do it.
 
     ``folder`` holds ``hidden-<position>.npy``, ``teacher.npy`` and ``rows.npz`` (see ``explore``).
     """
@@ -120,27 +120,31 @@ def _train(trial: Trial) -> LookUp:
     teacher = np.load(trial.folder / "teacher.npy")
     with np.load(trial.folder / "rows.npz") as rows:
         fit, select = rows["fit"], rows["select"]
-        outliers, kinds, meant = rows["outliers"], rows["kinds"], rows["meant"]
+        outliers, kinds, uses = rows["outliers"], rows["kinds"], rows["meant"]
     classes = teacher.shape[1]
     fit_hidden = tensor_of(hidden, fit)
     distribution = torch.tensor(teacher[fit])
-    exposed, learned, kept = (outliers[meant == use] for use in (EXPOSED, LEARNED, KEPT))
     network = variant(trial.variant).build(tuple(hidden.shape[1:]), classes)
-    _fit(network, fit_hidden, distribution, tensor_of(hidden, exposed), trial)
+    exposed = tensor_of(hidden, outliers[uses == FOR_PREDICTOR])
+    _fit(network, fit_hidden, distribution, exposed, trial)
     gate = DistanceGate(summary(fit_hidden[:1]).shape[1], classes)
     # Both draw random numbers: another order of the two would be another METHOD.
     look_up = SelectedLookUp(settled(network), Selector(classes), gate)
     gate.fit(summary(fit_hidden[:GATE_ROWS]), distribution[:GATE_ROWS].argmax(1))
-    ordinary, strange, floor = (
-        predict(look_up, tensor_of(hidden, chosen), torch.from_numpy(wanted))
-        for chosen, wanted in (
-            (select, teacher[select].argmax(1)),
-            (learned, teacher[learned].argmax(1)),
-            (kept, kinds[meant == KEPT]),
-        )
+
+    def predicted(rows: np.ndarray, labels: np.ndarray) -> Predicted:
+        return predict(look_up, tensor_of(hidden, rows), torch.from_numpy(labels))
+
+    for_selector = outliers[uses == FOR_SELECTOR]
+    return fit_selection(
+        look_up,
+        predicted(select, teacher[select].argmax(1)),
+        predicted(for_selector, teacher[for_selector].argmax(1)),
+        predicted(outliers[uses == FOR_FLOOR], kinds[uses == FOR_FLOOR]),
+        trial.selector,
+        trial.seed,
+        OUTLIERS_WEIGHT,
     )
-    settings = trial.selector
-    return fit_selection(look_up, ordinary, strange, floor, settings, trial.seed, OUTLIERS_WEIGHT)
 
 
 def _fit(
@@ -150,19 +154,20 @@ def _fit(
     outliers: torch.Tensor,
     trial: Trial,
 ) -> None:
-    """What is in front of the last layer is computed once where it learns nothing."""
+    """Fit the predictor; features in front of its last layer are computed once if only that has
+    parameters."""
     last = last_layer(network)
-    learning = sum(parameter.numel() for parameter in network.parameters())
-    if learning > sum(parameter.numel() for parameter in last.parameters()):
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    if parameters > sum(parameter.numel() for parameter in last.parameters()):
         settings, labels = trial.predictor, teacher.argmax(1)
         return train_predictor(network, hidden, teacher, labels, outliers, settings, trial.seed)
     with torch.no_grad():
-        features, strange = features_of(network, hidden), features_of(network, outliers)
-    return fit_last_layer(last, features, teacher, strange, trial.predictor, trial.seed)
+        features, exposed = features_of(network, hidden), features_of(network, outliers)
+    return fit_last_layer(last, features, teacher, exposed, trial.predictor, trial.seed)
 
 
 def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:
-    """Rows of a mapped file as a tensor of its own."""
+    """Return rows of a mapped file as a tensor of its own."""
     order = np.argsort(rows)
     picked = np.empty((len(rows), *hidden.shape[1:]), hidden.dtype)
     for start in range(0, len(rows), READ_ROWS):
@@ -172,21 +177,20 @@ def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:
 
 
 def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Scored:
-    """One exit on rows of which the base model gives ``answers``, classes int64 [rows]."""
+    """Score one exit on rows for which the base model gives ``answers``, classes int64 [rows]."""
     return decided(network, predict(network, hidden, torch.from_numpy(answers)))
 
 
 def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) -> None:
-    """Run all; raises what the first that fails raised.
+    """Run all trials; raises the error of the first that fails.
 
     The order of completion does not matter: each trial has its seed and its file.
     """
     missing = [trial for trial in trials if not is_done(trial)]
     for _ in range(len(trials) - len(missing)):
         advance()
-    trials = missing
-    if jobs <= 1 or len(trials) <= 1:
-        for trial in trials:
+    if jobs <= 1 or len(missing) <= 1:
+        for trial in missing:
             run_trial(trial)
             advance()
         return
@@ -194,7 +198,7 @@ def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) 
     with ProcessPoolExecutor(
         jobs, mp_context=context, initializer=lower_thread, initargs=(TRAINING,)
     ) as pool:
-        for future in as_completed([pool.submit(run_trial, trial) for trial in trials]):
+        for future in as_completed([pool.submit(run_trial, trial) for trial in missing]):
             future.result()
             advance()
 
@@ -204,65 +208,113 @@ def measure_trials(
     points: Sequence[ExitPoint],
     collected: Collected,
     division: Division,
+    *,
     between: Between,
     judges: Sequence[Judge],
     progress: Progress,
 ) -> list[Tried]:
-    """Trained variants, in the same order: their look-ups on this machine, ``between`` runs of the
-    model, and their answers on rows that did not train them."""
+    """Return the trained variants, in the same order, measured on this machine.
+
+    Look-ups are timed ``between`` runs of the model; answers are those to rows that did not train
+    them.
+    """
     tried: list[Tried] = []
     places = {point.position: index for index, point in enumerate(points)}
-    answers = collected.teacher.argmax(1)
-    classes = collected.teacher.shape[1]
     for position, of_point in itertools.groupby(trials, key=lambda trial: trial.position):
-        hidden = collected.hidden[places[position]]
-        shape, one = tuple(hidden.shape[1:]), np.array(hidden[:1])
-        parts: list[tuple[torch.Tensor, torch.Tensor]] = []
+        point = places[position]
+        hidden = collected.hidden[point]
+        rows: _PointRows | None = None
         for trial in of_point:
-            if not parts:
-                parts = [
-                    (tensor_of(hidden, rows), torch.from_numpy(wanted))
-                    for rows, wanted in (
-                        (division.tune, answers[division.tune]),
-                        (division.calibrate, answers[division.calibrate]),
-                        (division.select, answers[division.select]),
-                        _kept_outliers(trial.folder),
-                    )
-                ]
-            selected = empty_look_up(trial.variant, shape, classes)
-            assert isinstance(selected, SelectedLookUp), "as it is trained"
-            load_weights(selected, read_container(trial.file).tensors)
-            tune, held_out, select, kept = (predict(selected, *part) for part in parts)
-            taken_s: dict[bool, float] = {}
-            for network in _judged(selected, judges, select, kept):
-                model = export_look_up(network, shape, trial.variant)
-                is_gated = network.judge.is_gated  # that apart they differ by microseconds
-                if is_gated not in taken_s:
-                    ready = LookUpModel(model, shape, classes)
-                    taken_s[is_gated] = look_up_seconds(ready, one, between)
-                tried.append(
-                    Tried(
-                        point=places[position],
-                        variant=trial.variant,
-                        judge=network.judge,
-                        lookup_s=taken_s[is_gated],
-                        model=model,
-                        memory_bytes=2 * len(model) + one.nbytes,
-                        shape=shape,
-                        tune=decided(network, tune),
-                        held_out=decided(network, held_out),
-                    )
-                )
+            rows = rows or _rows_of(hidden, collected.teacher, division, trial.folder)
+            tried += _measured(trial, point, rows, between, judges)
             progress.advance()
+    return tried
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """Hidden outputs, and the base model's classes of them, or the kinds of outliers."""
+
+    hidden: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PointRows:
+    """Rows at one point that have not trained the predictors there."""
+
+    first: np.ndarray
+    """One row, by which look-ups are timed."""
+    classes: int
+    tune: _Rows
+    held_out: _Rows
+    select: _Rows
+    outliers: _Rows
+
+
+def _rows_of(
+    hidden: np.ndarray, teacher: np.ndarray, division: Division, folder: Path
+) -> _PointRows:
+    answers = teacher.argmax(1)
+
+    def labelled(rows: np.ndarray, labels: np.ndarray) -> _Rows:
+        return _Rows(tensor_of(hidden, rows), torch.from_numpy(labels))
+
+    with np.load(folder / "rows.npz") as rows:
+        is_for_floor = rows["meant"] == FOR_FLOOR
+        outliers = labelled(rows["outliers"][is_for_floor], rows["kinds"][is_for_floor])
+    return _PointRows(
+        first=np.array(hidden[:1]),
+        classes=teacher.shape[1],
+        tune=labelled(division.tune, answers[division.tune]),
+        held_out=labelled(division.calibrate, answers[division.calibrate]),
+        select=labelled(division.select, answers[division.select]),
+        outliers=outliers,
+    )
+
+
+def _measured(
+    trial: Trial, point: int, rows: _PointRows, between: Between, judges: Sequence[Judge]
+) -> list[Tried]:
+    """Return a trained variant with each judge."""
+    shape = tuple(rows.first.shape[1:])
+    selected = empty_look_up(trial.variant, shape, rows.classes)
+    assert isinstance(selected, SelectedLookUp), "as it is trained"
+    load_weights(selected, read_container(trial.file).tensors)
+    tune, held_out, select, outliers = (
+        predict(selected, part.hidden, part.labels)
+        for part in (rows.tune, rows.held_out, rows.select, rows.outliers)
+    )
+    tried = []
+    lookup_s: dict[bool, float] = {}
+    for network in _judged(selected, judges, select, outliers):
+        model = export_look_up(network, shape, trial.variant)
+        is_gated = network.judge.is_gated  # apart from that they differ by microseconds
+        if is_gated not in lookup_s:
+            ready = LookUpModel(model, shape, rows.classes)
+            lookup_s[is_gated] = look_up_seconds(ready, rows.first, between)
+        tried.append(
+            Tried(
+                point=point,
+                variant=trial.variant,
+                judge=network.judge,
+                lookup_s=lookup_s[is_gated],
+                model=model,
+                memory_bytes=2 * len(model) + rows.first.nbytes,
+                shape=shape,
+                tune=decided(network, tune),
+                held_out=decided(network, held_out),
+            )
+        )
     return tried
 
 
 def _judged(
     selected: SelectedLookUp, judges: Sequence[Judge], rows: Predicted, outliers: Predicted
 ) -> list[LookUp]:
-    """The same predictor with each judge. Where there are no outliers to take a floor from, every
-    one is behind the gate."""
-    found: list[LookUp] = [selected] if Judge.SELECTOR in judges else []
+    """Return the same predictor with each judge; with only those behind the gate if there are no
+    outliers to take a floor from."""
+    networks: list[LookUp] = [selected] if Judge.SELECTOR in judges else []
     for judge in judges:
         network: LookUp
         if judge is Judge.SELECTOR or not (len(outliers.classes) or judge.is_gated):
@@ -273,12 +325,5 @@ def _judged(
             network = PlainLookUp(selected.predictor, judge)
         if len(outliers.classes):
             network.set_floor(rows, outliers)
-        found.append(network.eval().requires_grad_(False))
-    return found
-
-
-def _kept_outliers(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of those for floors, and their kinds."""
-    with np.load(folder / "rows.npz") as rows:
-        is_kept = rows["meant"] == KEPT
-        return rows["outliers"][is_kept], rows["kinds"][is_kept]
+        networks.append(network.eval().requires_grad_(False))
+    return networks

@@ -1,9 +1,11 @@
-"""The model itself in int8 as a candidate: in front of it all, or behind an exit that misses."""
+"""The model itself in int8 as a candidate: in front of the exact model, or behind an exit that
+misses."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,21 +14,50 @@ from brisk.exits.cascade import INT8
 from brisk.exits.data.samples import Division, Samples
 from brisk.exits.exploration.composition import Tried
 from brisk.exits.exploration.measuring import Between, look_up_seconds
-from brisk.exits.heads.lookup import Predicted, decided, whole_model
+from brisk.exits.guarantee.calibration import Scored
+from brisk.exits.heads.lookup import REFUSED, Predicted, decided, whole_model
 from brisk.exits.heads.lookup_model import LookUpModel
 from brisk.exits.learning.quantising import memory_of, quantised
 from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
 from brisk.exits.scores import Scores
 
 OUTLIERS = 700
-"""Rows of them that the floor is taken from, at most: each takes a run of the model."""
+"""The most outliers that the floor is taken from: each takes a run of the model."""
 
 ROWS = 32
 
 
 def front(graph: ModelGraph) -> ExitPoint:
-    """In front of the model. It is told by the first of its inputs; a look-up there reads all."""
+    """Return the point in front of the model, named by its first input; a look-up there reads all
+    inputs."""
     return ExitPoint(0, graph.inputs[0].name)
+
+
+def floor_of(outliers: Scored, kinds: np.ndarray) -> float:
+    """Return the least score at which the model in int8 answers.
+
+    At most ``1 - REFUSED`` of each of the ``kinds`` (int64 [rows]) of outliers reach it that are
+    answered otherwise than by the exact model: what is answered the same is no mistake, out of
+    distribution or not.
+    """
+    wrong = np.where(outliers.right | ~outliers.near, np.float32(0), outliers.scores)
+    reached = [
+        float(np.quantile(wrong[kinds == kind], REFUSED, method="higher"))
+        for kind in np.unique(kinds)
+    ]
+    highest = max(reached, default=0.0)
+    return float(np.nextafter(np.float32(highest), np.float32(1))) if highest > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledOutliers:
+    """Outliers that floors are taken from."""
+
+    samples: Samples
+    kinds: np.ndarray
+    """int64 [rows]"""
+    classes: np.ndarray
+    """The exact model's classes, int64 [rows]."""
 
 
 def try_quantised(
@@ -34,64 +65,62 @@ def try_quantised(
     scores: Scores,
     samples: Samples,
     division: Division,
-    outliers: tuple[Samples, np.ndarray, np.ndarray],
+    *,
     answers: np.ndarray,
+    outliers: LabelledOutliers,
     points: int,
     threads: int,
     between: Between,
 ) -> list[Tried] | str:
-    """Of each of so many ``points``, the first being ``front``; in words why there is none.
+    """Return the model in int8 at each of so many ``points``, the first being ``front``, or why
+    there is none.
 
-    ``answers``: the exact model's classes of the samples. ``outliers``: those for floors, their
-    kinds, and the model's classes of them. The floor lets at most a few of each kind be answered
-    otherwise than by the model: what it answers the same is no mistake, strange or not.
+    ``answers``: the exact model's classes of the samples.
     """
     if readable(graph) is None:
         return "it reads something else than one float32 tensor of fixed rows"
     try:
-        made = quantised(graph, scores, samples.take(division.fit).inputs)
+        int8 = quantised(graph, scores, samples.take(division.fit).inputs)
     except ValueError as error:
         return str(error)
-    form = made.shape, scores.classes, threads
-    ask = LookUpModel(made.look_up(0.0), *form, is_whole=True)
 
-    def looked(rows: Samples, classes: np.ndarray) -> Predicted:
-        logits = torch.from_numpy(_logits(ask, rows))
+    def ready(model: bytes) -> LookUpModel:
+        return LookUpModel(model, int8.shape, scores.classes, threads, is_whole=True)
+
+    without_floor = ready(int8.look_up(0.0))
+
+    def predicted(rows: Samples, classes: np.ndarray) -> Predicted:
+        logits = torch.from_numpy(_logits(without_floor, rows))
         return Predicted(logits, torch.zeros(len(logits)), torch.from_numpy(classes))
 
-    tune, held_out, select = (
-        looked(samples.take(rows), answers[rows])
-        for rows in (division.tune, division.calibrate, division.select)
-    )
     network = whole_model(0.0)
-    strange, kinds, classes = outliers
-    if len(strange):
-        seen = looked(strange, classes)
-        is_wrong = seen.logits.argmax(1) != seen.classes
-        even = torch.zeros_like(seen.logits)  # of no margin
-        judged = torch.where(is_wrong[:, None], seen.logits, even)
-        judged_rows = Predicted(judged, seen.distances, torch.from_numpy(kinds))
-        network.set_floor(select, judged_rows, doubted_share=0.0)
-    model = made.look_up(float(network.floor))
+    if len(outliers.samples):
+        scored = decided(network, predicted(outliers.samples, outliers.classes))
+        network = whole_model(floor_of(scored, outliers.kinds))
+    tune, held_out = (
+        decided(network, predicted(samples.take(rows), answers[rows]))
+        for rows in (division.tune, division.calibrate)
+    )
+    model = int8.look_up(float(network.floor))
     one = np.ascontiguousarray(next(iter(samples.inputs.values()))[:1])
     tried = Tried(
         point=0,
         variant=INT8,
-        lookup_s=look_up_seconds(LookUpModel(model, *form, is_whole=True), one, between),
+        lookup_s=look_up_seconds(ready(model), one, between),
         model=model,
-        memory_bytes=memory_of(model, made.shape),
-        shape=made.shape,
-        tune=decided(network, tune),
-        held_out=decided(network, held_out),
+        memory_bytes=memory_of(model, int8.shape),
+        shape=int8.shape,
+        tune=tune,
+        held_out=held_out,
         judge=network.judge,
     )
     return [dataclasses.replace(tried, point=point) for point in range(points)]
 
 
-def _logits(ask: LookUpModel, rows: Samples) -> np.ndarray:
+def _logits(look_up: LookUpModel, rows: Samples) -> np.ndarray:
     (values,) = rows.inputs.values()
     parts: Sequence[np.ndarray] = [
-        ask(np.ascontiguousarray(values[start : start + ROWS])).logits
+        look_up(np.ascontiguousarray(values[start : start + ROWS])).logits
         for start in range(0, len(values), ROWS)
     ]
     return np.concatenate(parts)

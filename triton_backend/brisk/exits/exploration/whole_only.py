@@ -1,7 +1,7 @@
-"""The way to early answers of models that rows cannot leave in the middle: the model in int8.
+"""Early answers of models that rows cannot leave in the middle, by the model in int8.
 
-That is of embeddings and regressions, where an answer counts as the model's own within a
-tolerance, and of classifiers without a boundary at which a cache could stand. The model in int8
+Such models are embeddings and regressions, where an answer counts as the model's own within a
+tolerance, and classifiers without a boundary at which a cache could stand. The model in int8
 answers what it is sure of, the exact one the rest. Its floor keeps out what outliers reach that it
 answers otherwise; thresholds are proved as for caches (``brisk.exits.guarantee.calibration``).
 """
@@ -33,88 +33,101 @@ from brisk.exits.data.collecting import (
 from brisk.exits.data.outliers import make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
 from brisk.exits.exploration.measuring import (
+    BENCHMARK_ROWS,
     RUNS,
     WARM_UP,
     Between,
     Verification,
+    benchmark,
     look_up_seconds,
-    race,
     repeat,
-    taken_s,
+    seconds_of,
 )
 from brisk.exits.exploration.settings import ExplorationSettings, Progress
-from brisk.exits.exploration.whole_models import OUTLIERS, front
+from brisk.exits.exploration.whole_models import OUTLIERS, floor_of, front
 from brisk.exits.files.learning_record import WayTried
-from brisk.exits.guarantee.calibration import CascadeCount, Scored, calibrate
-from brisk.exits.heads.lookup import REFUSED
+from brisk.exits.guarantee.calibration import CascadeCount, Scored, in_order
+from brisk.exits.guarantee.proposals import calibrate
 from brisk.exits.heads.lookup_model import Judge, LookUpModel, given
 from brisk.exits.learning.quantising import Quantised, Typical, memory_of, quantised
 from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.scores import Scores, agreeing, find_scores, find_values
 from brisk.settings import Tolerance
 
-RACED_ROWS = 320
-
 DOUBTED_SHARE = 0.5
-"""Where more of the ordinary rows are under the floor that outliers ask for, nothing is served:
-most of the gain would be gone, and the scores say little about what is strange."""
+"""If more of the ordinary rows are under the floor that outliers ask for, nothing is served: most
+of the gain would be gone, and the scores say little about what is out of distribution."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExploredWhole:
-    """``cascade`` is None where the model is better served without; ``reason`` says why. ``ways``:
-    the one that there is, once it is timed."""
+    """The result of an exploration of the model in int8."""
 
     cascade: Cascade | None
+    """None: the model is better served without."""
     reason: str
+    """Why there is no cascade."""
     verification: Verification | None = None
     ways: tuple[WayTried, ...] = ()
+    """The model in int8, once it is timed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Looked:
-    """Rows through the model in int8: its ``answers`` [rows, classes], their ``marks`` and whether
-    they are ``near`` [rows], and what the exact model says."""
+class _Answers:
+    """Rows through the model in int8, and through the exact one."""
 
-    answers: np.ndarray
-    marks: np.ndarray
+    values: np.ndarray
+    """The answers of the model in int8, [rows, classes]."""
+    certainty: np.ndarray
+    """How sure it is of each, [rows]."""
     near: np.ndarray
-    own: np.ndarray
+    """Whether the row is in distribution, bool [rows]."""
+    exact: np.ndarray
+    """The answers of the exact model, [rows, classes]."""
 
     def scored(self, scores: Scores, floor: float = 0.0) -> Scored:
-        """Below ``floor`` nothing is answered."""
-        kept = np.where(self.marks < floor, np.float32(0), self.marks)
-        return Scored(kept, agreeing(self.answers, self.own, scores), self.near)
+        """Return the rows as the exit scores them, which answers nothing below ``floor``."""
+        certainty = np.where(self.certainty < floor, np.float32(0), self.certainty)
+        return Scored(certainty, agreeing(self.values, self.exact, scores), self.near)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pair:
-    """The exact model and the one in int8. ``bare`` stops nowhere, ``base`` at the scores.
-    ``ask``: the one in int8, without a floor."""
+    """The exact model and the one in int8."""
 
     graph: ModelGraph
     scores: Scores
     bare: BaseModel
+    """The exact model without stops."""
     base: BaseModel
-    made: Quantised
+    """The exact model, which stops at the scores."""
+    int8: Quantised
     typical: Typical | None
-    ask: LookUpModel
     threads: int
 
     @property
     def judge(self) -> Judge:
         return Judge.MARGIN if self.typical is None else Judge.TYPICAL
 
-    def looked(self, rows: Samples) -> _Looked:
+    def look_up(self, floor: float) -> bytes:
+        """Return the model in int8 as a look-up with a ``floor``."""
+        return self.int8.look_up(floor, self.typical)
+
+    def ready(self, model: bytes) -> LookUpModel:
+        """Open such a look-up."""
+        int8 = self.int8
+        return LookUpModel(model, int8.shape, int8.classes, self.threads, is_whole=True)
+
+    def answers(self, look_up: LookUpModel, rows: Samples) -> _Answers:
         parts = []
         for start in range(0, len(rows), BATCH_ROWS):
             some = rows.take(slice(start, start + BATCH_ROWS))
-            parts.append(self.ask(given(self.made.shape, some.inputs)))
-        return _Looked(
-            np.concatenate([part.logits for part in parts]),
-            np.concatenate([part.scores for part in parts]),
-            np.concatenate([part.near for part in parts]),
-            _own(self.base, self.scores, rows),
+            parts.append(look_up(given(self.int8.shape, some.inputs)))
+        return _Answers(
+            values=np.concatenate([part.logits for part in parts]),
+            certainty=np.concatenate([part.scores for part in parts]),
+            near=np.concatenate([part.near for part in parts]),
+            exact=_exact_answers(self.base, self.scores, rows),
         )
 
 
@@ -125,56 +138,70 @@ def explore_whole(
     settings: ExplorationSettings,
     progress: Progress | None = None,
 ) -> ExploredWhole:
-    """Quantise, find a floor and thresholds, prove, and race with the exact model.
+    """Quantise, find a floor and thresholds, prove, and benchmark against the exact model.
 
-    ``tolerance`` None: the answers are classes. Raises InvalidModelError where the model cannot be
-    had so, InvalidRequestError where the samples are too few.
+    ``tolerance`` None: the answers are classes. Raises InvalidModelError if the model cannot be
+    had so, InvalidRequestError if the samples are too few.
     """
     progress = progress or Progress()
-    graph, threads = read_graph(model_file), settings.threads
+    graph = read_graph(model_file)
     scores = (
         find_scores(graph, settings.output) if tolerance is None else find_values(graph, tolerance)
     )
     division = divide(samples, settings.seed, proves_newest=settings.proves_newest)
-    bare = load_graph(graph, threads)
-    base = load_graph(graph, threads, taps_of((), scores, graph))
-    _check_rows(base, scores, samples)
-    fit = samples.take(division.fit)
-    progress.stage("quantising", 1)
-    if tolerance is None:
-        scores = settled_scores(base, scores, samples)
-    own = _own(base, scores, fit)
-    if tolerance is None:
-        check_classes(own, scores, graph.name)
-    try:
-        made = quantised(graph, scores, fit.inputs)
-    except ValueError as error:
-        return ExploredWhole(None, f"the model in int8 is the one way there is, and {error}")
-    typical = None if tolerance is None else Typical.of(own)
-    ask = _ready(made, made.look_up(0.0, typical), threads)
-    pair = _Pair(graph, scores, bare, base, made, typical, ask, threads)
-    progress.advance()
+    pair = _open_pair(graph, scores, samples, division, settings.threads, progress)
+    if isinstance(pair, str):
+        return ExploredWhole(None, f"the model in int8 is the one way there is, and {pair}")
     progress.stage("running both models", 1)
-    found = _proved(pair, samples, division, settings, digest_of(model_file))
+    cascade = _proved(pair, samples, division, settings, digest_of(model_file))
     progress.advance()
-    if isinstance(found, str):
-        return ExploredWhole(None, found)
+    if isinstance(cascade, str):
+        return ExploredWhole(None, cascade)
     progress.stage("racing", 1)
-    rows = division.tune[:RACED_ROWS]
+    rows = division.tune[:BENCHMARK_ROWS]
     inputs = [bind_rows(samples.take(slice(row, row + 1))) for row in rows]
-    [verification] = race(bare, [(bare, found)], inputs)
+    [verification] = benchmark(pair.bare, [(pair.bare, cascade)], inputs)
     progress.advance()
-    (count,) = found.levels[0].count.exits
-    early = count.answered / found.levels[0].count.inputs
-    gain = found.expected.base_s / found.expected.mean_s
-    ways = (WayTried(found.exits[0].name, early, gain),)
+    (count,) = cascade.levels[0].count.exits
+    early = count.answered / cascade.levels[0].count.inputs
+    gain = cascade.expected.base_s / cascade.expected.mean_s
+    ways = (WayTried(cascade.exits[0].name, early, gain),)
     if verification.cascade_s < verification.base_s:
-        return ExploredWhole(found, "", verification, ways)
+        return ExploredWhole(cascade, "", verification, ways)
     reason = (
         f"in int8 the model took {verification.cascade_s * 1e3:.2f} ms on average, exactly "
         f"{verification.base_s * 1e3:.2f} ms: it is better served as it is"
     )
     return ExploredWhole(None, reason, verification, ways)
+
+
+def _open_pair(
+    graph: ModelGraph,
+    scores: Scores,
+    samples: Samples,
+    division: Division,
+    threads: int,
+    progress: Progress,
+) -> _Pair | str:
+    """Open and quantise the model, or return why it cannot be quantised."""
+    is_classifier = scores.tolerance is None
+    bare = load_graph(graph, threads)
+    base = load_graph(graph, threads, taps_of((), scores, graph))
+    _check_rows(base, scores, samples)
+    fit = samples.take(division.fit)
+    progress.stage("quantising", 1)
+    if is_classifier:
+        scores = settled_scores(base, scores, samples)
+    exact = _exact_answers(base, scores, fit)
+    if is_classifier:
+        check_classes(exact, scores, graph.name)
+    try:
+        int8 = quantised(graph, scores, fit.inputs)
+    except ValueError as error:
+        return str(error)
+    typical = None if is_classifier else Typical.of(exact)
+    progress.advance()
+    return _Pair(graph, scores, bare, base, int8, typical, threads)
 
 
 def _proved(
@@ -184,26 +211,27 @@ def _proved(
     settings: ExplorationSettings,
     digest: str,
 ) -> Cascade | str:
-    """What the held-out rows prove of the model in int8; in words why there is nothing."""
+    """Return what the held-out rows prove of the model in int8, or why that is nothing."""
     scores = pair.scores
-    tune = pair.looked(samples.take(division.tune))
+    without_floor = pair.ready(pair.look_up(0.0))
+    tune = pair.answers(without_floor, samples.take(division.tune))
     agrees = float(tune.scored(scores).right.mean())
-    kept = (
+    verb = (
         "gives the model's class" if scores.tolerance is None else f"keeps to {scores.tolerance}"
     )
     unproved = (
-        f"int8 {kept} in {agrees:.1%} of the samples to tune with, which does not prove "
+        f"int8 {verb} in {agrees:.1%} of the samples to tune with, which does not prove "
         f"{settings.accuracy:.1%}"
     )
     if scores.tolerance is not None and agrees < settings.accuracy:
         return unproved
-    floor = _floor(pair, samples, division, settings.seed)
-    passing = float((tune.marks >= floor).mean())
+    floor = _floor(pair, without_floor, samples.take(division.select), settings.seed)
+    passing = float((tune.certainty >= floor).mean())
     if passing < DOUBTED_SHARE:
         return (
             f"strange inputs that int8 answers otherwise look like {1 - passing:.0%} of the data"
         )
-    held_out = pair.looked(samples.take(division.calibrate))
+    held_out = pair.answers(without_floor, samples.take(division.calibrate))
     row = division.tune[0]
     exit_, base_s = _as_exit(pair, floor, samples.take(slice(row, row + 1)))
     saved_s = base_s - exit_.lookup_s
@@ -225,72 +253,70 @@ def _proved(
 def _levels(
     tune: Scored, held_out: Scored, settings: ExplorationSettings, saved_s: float
 ) -> tuple[Level, ...]:
-    """What the held-out rows prove, from the promise that was asked for to stricter ones."""
-    tuning, proving = (
-        Scored(one.scores[None], one.right[None], one.near[None]) for one in (tune, held_out)
-    )
+    """Return what the held-out rows prove, from the settings' promise to stricter ones."""
 
     def value(count: CascadeCount) -> float:
         return count.saving_s([saved_s], [0.0])
 
-    found = []
+    levels = []
     for promise in (settings.promise, *settings.stricter):
-        proved = calibrate(tuning, proving, promise, value)
-        if proved is None:
+        proof = calibrate(in_order([tune]), in_order([held_out]), promise, value)
+        if proof is None:
             break
-        found.append(Level(promise.accuracy, proved.thresholds, proved.count))
-    return tuple(found)
+        levels.append(Level(promise.accuracy, proof.thresholds, proof.count))
+    return tuple(levels)
 
 
 def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
-    """The model in int8 in front of the exact one, and what that takes for a row, seconds."""
+    """Return the model in int8 as an exit in front of the exact one, and the exact one's time for
+    a row, in seconds."""
     inputs = bind_rows(row)
 
     def run() -> object:
         return pair.bare.run(inputs)
 
-    base_s = statistics.median(repeat(lambda _: taken_s(run), WARM_UP, RUNS))
-    model = pair.made.look_up(floor, pair.typical)
-    shape, classes = pair.made.shape, pair.scores.classes
-    ready = _ready(pair.made, model, pair.threads)
-    taken = look_up_seconds(ready, given(shape, inputs), Between(run, base_s))
-    found = Exit(
-        *(front(pair.graph), INT8, shape, classes, model, taken),
-        *(memory_of(model, shape), max(0.0, base_s - taken), taken),
+    base_s = statistics.median(repeat(lambda _: seconds_of(run), WARM_UP, RUNS))
+    model = pair.look_up(floor)
+    shape = pair.int8.shape
+    lookup_s = look_up_seconds(pair.ready(model), given(shape, inputs), Between(run, base_s))
+    exit_ = Exit(
+        point=front(pair.graph),
+        variant=INT8,
+        shape=shape,
+        classes=pair.scores.classes,
+        model=model,
+        lookup_s=lookup_s,
+        memory_bytes=memory_of(model, shape),
+        saved_s=max(0.0, base_s - lookup_s),
+        burden_s=lookup_s,
         judge=pair.judge,
         threads=pair.threads,
     )
-    return found, base_s
+    return exit_, base_s
 
 
-def _ready(made: Quantised, model: bytes, threads: int) -> LookUpModel:
-    return LookUpModel(model, made.shape, made.classes, threads, is_whole=True)
-
-
-def _floor(pair: _Pair, samples: Samples, division: Division, seed: int) -> float:
-    """The mark that at most a few of each kind of outliers reach which int8 answers otherwise."""
-    outliers = make_outliers(samples.take(division.select), seed)
+def _floor(pair: _Pair, without_floor: LookUpModel, rows: Samples, seed: int) -> float:
+    """Return the floor by outliers made of ``rows``."""
+    outliers = make_outliers(rows, seed)
     order = np.random.default_rng(seed).permutation(len(outliers))[:OUTLIERS]
     if not len(order):
         return 0.0
-    seen = pair.looked(outliers.samples.take(order)).scored(pair.scores)
-    wrong = np.where(seen.right | ~seen.near, np.float32(0), seen.scores)
-    kinds = outliers.kinds[order]
-    reached = [np.quantile(wrong[kinds == kind], REFUSED, method="higher") for kind in set(kinds)]
-    highest = float(max(reached))
-    return float(np.nextafter(np.float32(highest), np.float32(1))) if highest > 0 else 0.0
+    scored = pair.answers(without_floor, outliers.samples.take(order)).scored(pair.scores)
+    return floor_of(scored, outliers.kinds[order])
 
 
-def _own(base: BaseModel, scores: Scores, rows: Samples) -> np.ndarray:
-    """What the exact model answers."""
-    return np.concatenate([own for _, own in run_in_batches(base, (), scores, rows.inputs)])
+def _exact_answers(base: BaseModel, scores: Scores, rows: Samples) -> np.ndarray:
+    batches = run_in_batches(base, (), scores, rows.inputs)
+    return np.concatenate([answers for _, answers in batches])
 
 
 def _check_rows(base: BaseModel, scores: Scores, samples: Samples) -> None:
-    """Raises InvalidModelError where a row's answer depends on the other rows of its batch."""
+    """Raises InvalidModelError if a row's answer depends on the other rows of its batch."""
     some = samples.take(slice(COMPARED_ROWS))
-    together = _own(base, scores, some)
-    alone = [_own(base, scores, some.take(slice(row, row + 1))) for row in range(len(some))]
+    together = _exact_answers(base, scores, some)
+    alone = [
+        _exact_answers(base, scores, some.take(slice(row, row + 1))) for row in range(len(some))
+    ]
     most = 1e-3 * max(1.0, float(np.abs(together).max(initial=0.0)))
     if not np.allclose(np.concatenate(alone), together, rtol=1e-2, atol=most):
         raise InvalidModelError(

@@ -1,1 +1,1 @@
-"""What is promised of early answers, proved and watched."""
+"""The guarantee of early answers: ``calibration`` proves it, ``audit`` watches it live."""

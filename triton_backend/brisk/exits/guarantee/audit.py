@@ -1,12 +1,11 @@
-"""What live traffic says: is the promise still kept, and is a new version no worse?
+"""The audit of early answers by live traffic: is the promise kept, is a new version no worse?
 
-Early answers, sampled, are held against the whole model's.
-
-For each exit an e-detector runs (a CUSUM of likelihood ratios; Shin, Ramdas and Rinaldo, 2023):
-each audited answer multiplies its evidence by how much likelier it is if the exit agrees in only
-``BROKEN_SHARE`` of what it promises than if it just keeps its promise, and evidence never falls
-below 1. While the promise holds, the evidence reaches ``LIMIT`` once in ``LIMIT`` audited answers
-at the soonest, on average; it needs no fixed number of samples and may be looked at after each.
+Sampled early answers are compared with the whole model's. For each exit an e-detector runs (a
+CUSUM of likelihood ratios; Shin, Ramdas and Rinaldo, 2023): each audited answer multiplies its
+evidence by how much likelier it is if the exit makes ``EXTRA_MISTAKES`` more mistakes than it
+promises than if it just keeps its promise, and evidence never falls below 1. While the promise
+holds, the evidence reaches ``LIMIT`` once in ``LIMIT`` audited answers at the soonest, on average;
+it needs no fixed number of samples and may be looked at after each.
 
 A plain lower bound on the live share would fall under the promise with the first answers, however
 right they are: a few prove nothing. What is asked here is whether the promise is refuted.
@@ -22,7 +21,7 @@ LIMIT = 1000.0
 """Evidence at which an exit is switched off."""
 
 EXTRA_MISTAKES = 0.05
-"""The broken exit that is tested for makes so many mistakes more than are promised."""
+"""The share of mistakes beyond the promised one that the exit tested for makes."""
 
 STATED_AUDITS = 400
 """An exit that agrees 10 points less than a promise of 95 % or more is off within so many audits
@@ -31,16 +30,17 @@ STATED_AUDITS = 400
 
 @dataclass(slots=True)
 class ExitAudit:
-    """Of one exit. ``is_off`` once its promise was refuted."""
+    """The audited answers of one exit that promises ``accuracy``."""
 
     accuracy: float
     audited: int = 0
     agreed: int = 0
     evidence: float = 1.0
     is_off: bool = False
+    """Whether the promise was refuted."""
 
     def note(self, agrees: bool) -> bool:
-        """Take in one audited answer; True where it switches the exit off."""
+        """Take in one audited answer. Return whether it switches the exit off."""
         broken = self.accuracy - EXTRA_MISTAKES
         mistaken = (1 - broken) / (1 - self.accuracy)
         ratio = broken / self.accuracy if agrees else mistaken
@@ -55,19 +55,19 @@ class ExitAudit:
 
 @dataclass(slots=True)
 class CascadeAudit:
-    """Of all exits of a cascade, by their index."""
+    """The audits of all exits of a cascade, by their index."""
 
     accuracy: float
     exits: dict[int, ExitAudit] = field(default_factory=dict)
 
     def note(self, exit_index: int, agrees: bool) -> bool:
-        """As ``ExitAudit.note``."""
+        """Take in one audited answer of an exit, like ``ExitAudit.note``."""
         audit = self.exits.setdefault(exit_index, ExitAudit(self.accuracy))
         return audit.note(agrees)
 
     @property
     def audited(self) -> int:
-        """Answers so far, of all exits."""
+        """The audited answers of all exits so far."""
         return sum(audit.audited for audit in self.exits.values())
 
     @property
@@ -76,19 +76,21 @@ class CascadeAudit:
 
 
 FEWEST_ROWS = 200
-"""Of each version, before they are compared."""
+"""The rows that each version needs before they are compared."""
 
 FEWEST_AUDITED = 30
-"""Early answers of the new version: if half of them were wrong, the audit would have said so."""
+"""Audited early answers that the new version needs: if half of them were wrong, the audit would
+have said so."""
 
 PATIENT_ROWS = 4000
+"""Rows after which the new version is judged without audits."""
 
 DEVIATIONS = 2.0
-"""The new version is worse where it saves less by more than so many standard errors."""
+"""The new version is worse if it saves less by more than so many standard errors."""
 
 
 class TrialResult(str, Enum):
-    """``OPEN``: go on in turns."""
+    """The result of a trial; ``OPEN``: it goes on, runs interleaved."""
 
     OPEN = "open"
     BETTER = "not worse"
@@ -97,14 +99,14 @@ class TrialResult(str, Enum):
 
 @dataclass(slots=True)
 class Saving:
-    """Shares of the model that rows did not need: how many rows, their sum and that of squares."""
+    """The shares of the model that rows saved: how many rows, their sum and that of squares."""
 
     rows: int = 0
     total: float = 0.0
     squares: float = 0.0
 
     def add(self, rows: int, share: float) -> None:
-        """``rows`` rows saved ``share`` each; 0 for those that the model answered."""
+        """Add ``rows`` rows that saved ``share`` each; 0 for those that the model answered."""
         self.rows += rows
         self.total += rows * share
         self.squares += rows * share * share
@@ -122,26 +124,28 @@ class Saving:
 class VersionTrial:
     """A new version against its predecessor on the same traffic, before it takes over.
 
-    Runs get the one and the other in turns; ``turn`` counts them. What counts is the share of the
-    model that a row did not need: hit rates alone would favour late exits. One that ``repairs``
-    the promise gets all runs and may save less: it only has to pass its audits.
+    Runs of the two are interleaved. What counts is the share of the model that a row saved: hit
+    rates alone would favour late exits.
     """
 
     repairs: bool = False
+    """Whether the new version repairs the promise. Then it gets all runs and may save less: it
+    only has to pass its audits."""
     present: Saving = field(default_factory=Saving)
     candidate: Saving = field(default_factory=Saving)
     turn: int = 0
+    """The number of runs so far."""
 
     def takes_candidate(self) -> bool:
-        """Whether the next run gets the new version: every other one does."""
+        """Count a run. Return whether it gets the new version: every other one does."""
         self.turn += 1
         return self.repairs or self.turn % 2 == 0
 
     def verdict(self, audited: int) -> TrialResult:
-        """``audited``: answers of the candidate that were compared with the whole model's.
+        """Return the result so far.
 
-        Where audits do not come, since nothing is left for them, it is judged without after
-        ``PATIENT_ROWS`` rows.
+        ``audited``: answers of the candidate that were compared with the whole model's. If no time
+        is left for audits, it is judged without them after ``PATIENT_ROWS`` rows.
         """
         if self.candidate.rows < FEWEST_ROWS:
             return TrialResult.OPEN

@@ -1,30 +1,36 @@
-"""Thresholds that keep a promise: fixed-sequence testing on held-out data, no luck involved.
+"""The proof of thresholds on held-out inputs, one procedure for training and for adaptation.
 
-What is promised of a cascade with accuracy A at confidence 1 - d:
+A cascade with accuracy A at confidence 1 - d guarantees two things:
 
 * of the inputs that an exit answers, those before it having missed, a share of at least A gets the
-  base model's class (each exit), and
+  base model's class (one hypothesis for each exit), and
 * the share of all inputs for which *any* exit would answer wrongly is at most 1 - A. This bounds
   the whole cascade's disagreement whatever subset of look-ups happens in time.
 
-Tuning data (not held out) proposes cascades, that is thresholds of all exits, and an order in
-which to try them, most promising first. The calibration data then tests each in that order, all
-its promises at level d, and stops at the first that fails; any that passed may be used.
+Procedure. Tuning inputs, which are not held out, propose thresholds of all exits and put them in
+one or a few sequences (``brisk.exits.guarantee.proposals``). ``shared`` divides d equally among
+the sequences. ``proved`` tests the proposals of a sequence in their order, each hypothesis by an
+exact binomial test on the held-out inputs at the sequence's share of d, and stops at the first
+proposal that fails. Whatever passed in any sequence may be used.
 
-Proof. Take the first proposal of the order, if any, of which some promise is false. Using a false
-proposal requires that this one passed, so that in particular its false promise passed its test,
-an exact binomial one: probability at most d. The order and the proposals are independent of the
-calibration data, so nothing else is drawn. Hence P(a used cascade breaks any promise) <= d, with
-no correction for the number of exits or of proposals. An exit's count is binomial given the
-number of inputs it answers, which is all that its bound needs. (Fixed-sequence testing of
-intersection-union hypotheses; compare Angelopoulos et al., Learn then Test, 2021.)
+Proof. Take the first proposal of a sequence, if any, that breaks the guarantee. Using a proposal
+of the sequence that breaks it requires that this one passed, so that in particular its false
+hypothesis passed its test: probability at most the sequence's share of d. Proposals and their
+order are independent of the held-out inputs, so nothing else is drawn. An exit's count is binomial
+given the number of inputs that it answers, which is all that its bound needs. The sum over the
+sequences: P(a cascade that is used breaks the guarantee) <= d, with no correction for the number
+of exits or of proposals.
+
+Sources: fixed-sequence testing of intersection-union hypotheses (compare Angelopoulos et al.,
+Learn then Test, 2021), Bonferroni's inequality over the sequences, and the exact bounds of Clopper
+and Pearson (Biometrika 26, 1934).
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +38,9 @@ from scipy.special import betaincinv
 
 
 def lower_bound(successes: int, trials: int, confidence: float) -> float:
-    """One-sided: the probability of success is at least that, with ``confidence``.
+    """Return what the probability of success is at least, with ``confidence``.
 
-    Exact (Clopper and Pearson, Biometrika 26, 1934).
+    Exact and one-sided (Clopper and Pearson, 1934).
     """
     if successes == 0:
         return 0.0
@@ -42,55 +48,57 @@ def lower_bound(successes: int, trials: int, confidence: float) -> float:
 
 
 def upper_bound(successes: int, trials: int, confidence: float) -> float:
-    """One-sided: the probability of success is at most that; as ``lower_bound``."""
+    """Return what the probability of success is at most, like ``lower_bound``."""
     return 1 - lower_bound(trials - successes, trials, confidence)
 
 
 def fewest_to_prove(probability: float, confidence: float) -> int:
-    """Trials without a single failure that prove ``probability``; below 1."""
+    """Return how many trials without a failure prove a ``probability`` below 1."""
     return math.ceil(math.log(1 - confidence) / math.log(probability))
 
 
 Thresholds = tuple[float, ...]
-"""Of all exits of a cascade, in its order; infinite: it answers nothing."""
-
-STRICTNESS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
-"""Proposals: the share of the allowed disagreement that each may use up on the tuning data."""
+"""Thresholds of all exits of a cascade, in its order; infinite: the exit never answers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scored:
-    """Inputs through one exit, [inputs], or all of a cascade in its order, [exits, inputs].
-
-    ``scores`` float32; ``right``: the prediction is the base model's class; ``near``: the input is
-    like the exit's training data, bool both. Once an exit that answers finds that it is not, no
-    later one answers either.
-    """
+    """Inputs through one exit, [inputs], or all of a cascade in its order, [exits, inputs]."""
 
     scores: np.ndarray
+    """float32"""
     right: np.ndarray
+    """bool: the prediction is the base model's class."""
     near: np.ndarray
+    """bool: the input is in the distribution of the exit's training data. If an exit that answers
+    finds an input out of distribution, no later exit answers that input either."""
 
     def take(self, rows: np.ndarray | slice) -> Scored:
-        """The inputs of ``rows``."""
+        """Return the inputs of ``rows``."""
         return Scored(self.scores[..., rows], self.right[..., rows], self.near[..., rows])
 
 
 def joined(parts: Sequence[Scored]) -> Scored:
-    """The inputs of all parts, one after the other."""
-    columns = zip(*((part.scores, part.right, part.near) for part in parts), strict=True)
-    return Scored(*(np.concatenate(column, -1) for column in columns))
+    """Return the inputs of all parts, one after the other."""
+    return Scored(
+        np.concatenate([part.scores for part in parts], -1),
+        np.concatenate([part.right for part in parts], -1),
+        np.concatenate([part.near for part in parts], -1),
+    )
 
 
-def in_order(parts: Sequence[Scored]) -> Scored:
-    """Single exits put together as a cascade."""
-    columns = zip(*((part.scores, part.right, part.near) for part in parts), strict=True)
-    return Scored(*map(np.stack, columns))
+def in_order(exits: Sequence[Scored]) -> Scored:
+    """Return single exits put together as a cascade."""
+    return Scored(
+        np.stack([one.scores for one in exits]),
+        np.stack([one.right for one in exits]),
+        np.stack([one.near for one in exits]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ExitCount:
-    """Of inputs: ``answered`` by an exit, of these ``right``."""
+    """How many inputs an exit answered, and how many of these answers were right."""
 
     answered: int
     right: int
@@ -98,64 +106,31 @@ class ExitCount:
 
 @dataclass(frozen=True, slots=True)
 class CascadeCount:
-    """``wrong_anywhere``: inputs that some exit would answer wrongly, looked up or not."""
+    """What the exits of a cascade answered of some inputs."""
 
     inputs: int
     exits: tuple[ExitCount, ...]
     wrong_anywhere: int
+    """Inputs that some exit would answer wrongly, looked up or not."""
 
-    def saving_s(self, saved_s: Sequence[float], burden_s: Sequence[float]) -> float:
-        """Of an input on average, if an answer saves ``saved_s`` and a look-up costs ``burden_s``.
+    def saving_s(self, saved_s: Sequence[float], overhead_s: Sequence[float]) -> float:
+        """Return what an input saves on average, in seconds.
 
-        By exit; one that answers nothing is taken not to be looked up.
+        By exit, an answer saves ``saved_s`` and a look-up costs ``overhead_s``; an exit that
+        answers nothing is taken not to be looked up.
         """
         total_s, waiting = 0.0, self.inputs
-        for one, saved, burden in zip(self.exits, saved_s, burden_s, strict=True):
+        for one, saved, overhead in zip(self.exits, saved_s, overhead_s, strict=True):
             if one.answered:
-                total_s += one.answered * saved - waiting * burden
+                total_s += one.answered * saved - waiting * overhead
             waiting -= one.answered
         return total_s / max(self.inputs, 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
-    """``accuracy`` of every exit and of the cascade, with ``confidence`` for all together."""
-
-    accuracy: float
-    confidence: float
-
-    def keeps(self, count: CascadeCount) -> bool:
-        """Whether ``count`` proves it; an exit that answers nothing has nothing to prove."""
-        return self.margin(count) >= 0
-
-    def margin(self, count: CascadeCount) -> float:
-        """How far the tightest of the bounds is on the right side; negative: not proved."""
-        wrong = upper_bound(count.wrong_anywhere, count.inputs, self.confidence)
-        margins = [1 - self.accuracy - wrong]
-        for exit_count in count.exits:
-            if exit_count.answered:
-                proved = lower_bound(exit_count.right, exit_count.answered, self.confidence)
-                margins.append(proved - self.accuracy)
-        return min(margins)
-
-    @property
-    def fewest_inputs(self) -> int:
-        """Held-out inputs that prove it where all of them are answered, and rightly."""
-        return math.ceil(math.log(1 - self.confidence) / math.log(self.accuracy))
-
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """The thresholds to use, and the held-out counts that prove them."""
-
-    thresholds: Thresholds
-    count: CascadeCount
-
-
 def count_cascade(scored: Scored, thresholds: Sequence[float]) -> CascadeCount:
-    """What the exits answer at ``thresholds``, each seeing what those before it missed.
+    """Count what the exits answer at ``thresholds``, each seeing what those before it missed.
 
-    An exit of infinite threshold is not looked up, so nobody learns what it would find far.
+    An exit of infinite threshold is not looked up, so it finds no input out of its distribution.
     """
     limits = np.asarray(thresholds, np.float64)
     hits = scored.scores >= limits[:, None]
@@ -172,123 +147,8 @@ def count_cascade(scored: Scored, thresholds: Sequence[float]) -> CascadeCount:
     return CascadeCount(hits.shape[1], tuple(exits), int(wrong.sum()))
 
 
-def threshold_for(scores: np.ndarray, right: np.ndarray, accuracy: float) -> float:
-    """The least threshold at which answers are right with ``accuracy``; infinite where none is.
-
-    Equal scores are answered together or not at all; a score of 0 is never answered.
-    """
-    order = np.argsort(-scores, kind="stable")
-    ranked, ok = scores[order], np.cumsum(right[order])
-    accurate = ok / np.arange(1, len(ok) + 1) >= accuracy
-    last_of_equals = np.append(ranked[1:] != ranked[:-1], True)
-    fitting = np.flatnonzero(accurate & last_of_equals & (ranked > 0))
-    return float(ranked[fitting[-1]]) if len(fitting) else math.inf
-
-
-def propose(
-    tuning: Scored, accuracy: float, strictness: Sequence[float] = STRICTNESS
-) -> list[Thresholds]:
-    """Thresholds of the whole cascade: one set for each strictness and each choice of exits."""
-    proposals = [
-        proposal
-        for choice in choices_of_exits(len(tuning.scores))
-        for proposal in propose_for(choice, tuning, accuracy, strictness)
-    ]
-    return list(dict.fromkeys(proposals))
-
-
-def choices_of_exits(count: int) -> list[frozenset[int]]:
-    """All exits, all but one, and each alone: one that answers too little to prove anything must
-    not take the others down."""
-    every = frozenset(range(count))
-    choices = [every, *(every - {left} for left in every), *(frozenset({one}) for one in every)]
-    return [choice for choice in dict.fromkeys(choices) if choice]
-
-
-def propose_for(
-    choice: Collection[int],
-    tuning: Scored,
-    accuracy: float,
-    strictness: Sequence[float] = STRICTNESS,
-) -> list[Thresholds]:
-    """For these exits, the strictest first: each exit's least threshold at which it is accurate
-    enough on what those before it miss."""
-    least = (1 - share * (1 - accuracy) for share in strictness)
-    ways = (functools.partial(threshold_for, accuracy=each) for each in least)
-    return list(dict.fromkeys(thresholds_by(tuning, choice, way) for way in ways))
-
-
-def thresholds_by(
-    tuning: Scored,
-    choice: Collection[int],
-    threshold_of: Callable[[np.ndarray, np.ndarray], float],
-) -> Thresholds:
-    """Of each exit ``threshold_of`` the scores that reach it and whether they are right; an exit
-    that is not of the ``choice`` has an infinite one."""
-    waiting = np.ones(tuning.scores.shape[1], bool)
-    thresholds = []
-    for index, (scores, right) in enumerate(zip(tuning.scores, tuning.right, strict=True)):
-        threshold = math.inf
-        if index in choice:
-            threshold = threshold_of(scores[waiting], right[waiting])
-        thresholds.append(threshold)
-        waiting &= ~(scores >= threshold)
-        if math.isfinite(threshold):
-            waiting &= tuning.near[index]
-    return tuple(thresholds)
-
-
-def calibrate(
-    tuning: Scored,
-    held_out: Scored,
-    promise: Promise,
-    value: Callable[[CascadeCount], float],
-) -> Calibration | None:
-    """The proposal of greatest ``value`` (of its tuning counts) among those that are proved.
-
-    None where not even the most promising one is.
-    """
-    proposals = propose(tuning, promise.accuracy)
-    rows = held_out.scores.shape[1]
-    return tested(in_sequence(proposals, tuning, rows, promise, value), held_out, promise)
-
-
-def in_sequence(
-    proposals: Collection[Thresholds],
-    tuning: Scored,
-    rows: int,
-    promise: Promise,
-    value: Callable[[CascadeCount], float],
-) -> list[Thresholds]:
-    """``proposals`` as ``rows`` held-out inputs are to test them: from safe to bold, each of
-    greater ``value`` than those before it."""
-    share = rows / max(tuning.scores.shape[1], 1)
-    counts = {thresholds: count_cascade(tuning, thresholds) for thresholds in proposals}
-    answering = [p for p in counts if any(e.answered for e in counts[p].exits)]
-    kept: list[Thresholds] = []
-    for p in sorted(answering, key=lambda p: -promise.margin(scaled(counts[p], share))):
-        # No test is spent on what would not be used.
-        if not kept or value(counts[p]) > value(counts[kept[-1]]):
-            kept.append(p)
-    return kept
-
-
-def tested(
-    sequence: Sequence[Thresholds], held_out: Scored, promise: Promise
-) -> Calibration | None:
-    """The last of ``sequence`` before the first that is not proved; None where that is the first
-    one."""
-    found = None
-    for thresholds in sequence:
-        count = count_cascade(held_out, thresholds)
-        if not promise.keeps(count):
-            break
-        found = Calibration(thresholds, count)
-    return found
-
-
 def scaled(count: CascadeCount, share: float) -> CascadeCount:
-    """The counts to expect in data of ``share`` times the size."""
+    """Return the counts to expect in data of ``share`` times the size."""
     exits = []
     for exit_count in count.exits:
         answered = round(exit_count.answered * share)
@@ -296,3 +156,65 @@ def scaled(count: CascadeCount, share: float) -> CascadeCount:
         exits.append(ExitCount(answered, max(0, answered - int(np.ceil(wrong)))))
     wrong_anywhere = int(np.ceil(count.wrong_anywhere * share))
     return CascadeCount(max(1, round(count.inputs * share)), tuple(exits), wrong_anywhere)
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The ``accuracy`` of every exit and of the cascade, with ``confidence`` for all together."""
+
+    accuracy: float
+    confidence: float
+
+    def keeps(self, count: CascadeCount) -> bool:
+        """Whether ``count`` proves it; an exit that answers nothing has nothing to prove."""
+        return self.margin(count) >= 0
+
+    def margin(self, count: CascadeCount) -> float:
+        """Return how far the tightest of the bounds is on the right side; negative: not proved."""
+        wrong = upper_bound(count.wrong_anywhere, count.inputs, self.confidence)
+        margins = [1 - self.accuracy - wrong]
+        for exit_count in count.exits:
+            if exit_count.answered:
+                bound = lower_bound(exit_count.right, exit_count.answered, self.confidence)
+                margins.append(bound - self.accuracy)
+        return min(margins)
+
+    @property
+    def fewest_inputs(self) -> int:
+        """How many held-out inputs prove it if all of them are answered, and rightly."""
+        return fewest_to_prove(self.accuracy, self.confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Thresholds that are proved, and the held-out counts that prove them."""
+
+    thresholds: Thresholds
+    count: CascadeCount
+
+
+def shared(promise: Promise, sequences: int) -> Promise:
+    """Return what each of so many sequences has to prove, so that all hold with the promise's
+    confidence."""
+    error = (1 - promise.confidence) / max(sequences, 1)
+    return dataclasses.replace(promise, confidence=1 - error)
+
+
+def proved(
+    sequence: Sequence[Thresholds], held_out: Scored, promise: Promise
+) -> list[Calibration]:
+    """Return the proposals of ``sequence`` that come before the first that is not proved."""
+    passed = []
+    for thresholds in sequence:
+        count = count_cascade(held_out, thresholds)
+        if not promise.keeps(count):
+            break
+        passed.append(Calibration(thresholds, count))
+    return passed
+
+
+def last_proved(
+    sequence: Sequence[Thresholds], held_out: Scored, promise: Promise
+) -> Calibration | None:
+    """Return the last one that ``proved`` gives, if any."""
+    return next(reversed(proved(sequence, held_out, promise)), None)

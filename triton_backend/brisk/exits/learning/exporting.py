@@ -1,6 +1,6 @@
-"""A trained look-up as an ONNX model, written node by node and held against torch's answers.
+"""The export of a trained look-up as an ONNX model, node by node, compared with torch's answers.
 
-Its weights have the names of the network's own (``state_dict``), so that training goes on from
+The weights have the names of the network's own (``state_dict``), so that training goes on from
 the file alone (``network_of``).
 """
 
@@ -46,7 +46,8 @@ from brisk.exits.heads.predictors import AsImage
 
 CHECKED_ROWS = 8
 CLOSE_LOGITS, CLOSE_SCORES = 1e-5, 1e-4
-"""Of the greatest logit; of a score. Sums in another order differ by less."""
+"""Tolerances: relative to the greatest logit, and of a score. Sums in another order differ by
+less."""
 
 SMALLEST_DISTANCE = 1e-6
 
@@ -54,9 +55,9 @@ SMALLEST_DISTANCE = 1e-6
 def export_look_up(
     network: LookUp, shape: Shape, variant: str = "", *, is_checked: bool = True
 ) -> bytes:
-    """``network`` for hidden outputs of ``shape`` as an ONNX model.
+    """Return ``network`` for hidden outputs of ``shape`` as an ONNX model.
 
-    Raises InternalError where the model answers otherwise than the network does, if that
+    Raises InternalError if the model answers otherwise than the network does, unless that is not
     ``is_checked``.
     """
     if is_checked:
@@ -97,14 +98,14 @@ def _written(network: LookUp, shape: Shape, variant: str) -> bytes:
         ],
         list(writer.initialisers.values()),
     )
-    made = helper.make_model(
+    model = helper.make_model(
         graph,
         opset_imports=[helper.make_opsetid("", OPSET)],
         ir_version=IR_VERSION,
         producer_name="brisk",
     )
-    onnx.checker.check_model(made)
-    data: bytes = made.SerializeToString()
+    onnx.checker.check_model(model)
+    data: bytes = model.SerializeToString()
     return data
 
 
@@ -134,8 +135,8 @@ GATE = """
     is_number = Not (is_none)
     near = And (is_close, is_number)
 """
-"""From the hidden output's summary to its nearness, as the gate in ``LookUp.decide``; what is no
-number is not near. In ONNX's text form, a dot in a weight's name being ``_``."""
+"""The nodes from the hidden output's summary to its nearness, like the gate in ``LookUp.decide``;
+NaN is not near. In ONNX's text form, a dot in a weight's name being ``_``."""
 
 SELECTOR = """
     logarithms = LogSoftmax (logits)
@@ -150,7 +151,7 @@ SELECTOR = """
     logit = Squeeze (hit, column)
     sure = Sigmoid (logit)
 """
-"""Behind ``GATE``: how sure the selector is."""
+"""The nodes after ``GATE`` to how sure the selector is."""
 
 GREATEST_SHARE = """
     shares = Softmax <axis = 1> (logits)
@@ -174,28 +175,28 @@ NUMBERS = """
     is_none = IsNaN (finite)
     near = Not (is_none)
 """
-"""Without a gate: what is no number is not near."""
+"""The nodes to nearness without a gate: NaN is not near."""
 
 COUNTED = """
     reaches = GreaterOrEqual (sure, floor)
     counts = And (near, reaches)
     score = Where (counts, sure, nothing)
 """
-"""Behind what says how sure: the score, as ``LookUp.decide`` gives it."""
+"""The nodes from how sure it is to the score, like ``LookUp.decide``."""
 
 
 class _Writer:
-    """``weights``: of the network by name; those that nodes read become initialisers."""
+    """Writes nodes; those of the network's ``weights`` that nodes read become initialisers."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]) -> None:
         self._weights = weights
         self.nodes: list[NodeProto] = []
         self.initialisers: dict[str, TensorProto] = {}
         self.classes = 0
-        """Of the predictor, once it is written."""
+        """The classes of the predictor, once it is written."""
 
     def node(self, operator: str, *inputs: str, **attributes: object) -> str:
-        """Append a node; the name of its output."""
+        """Append a node. Return the name of its output."""
         name = f"{operator.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, list(inputs), [name], **attributes))
         return name
@@ -203,7 +204,7 @@ class _Writer:
     def add(self, text: str, **constants: float | Sequence[int]) -> None:
         """Append nodes in ONNX's text form."""
         weights = {name.replace(".", "_"): name for name in self._weights}
-        # The parser wants a whole graph; what goes in and comes out of this one is not used.
+        # The parser takes whole graphs only; inputs and outputs of this one are not used.
         for node in onnx.parser.parse_graph(f"part (float a) => (float b) {{{text}}}").node:
             for place, name in enumerate(node.input):
                 if name in weights:
@@ -226,7 +227,7 @@ class _Writer:
         return name
 
     def predictor(self, predictor: nn.Module, shape: Shape) -> None:
-        """The nodes from the hidden output to the logits."""
+        """Append the nodes from the hidden output to the logits."""
         value, example = INPUT, torch.zeros(1, *shape)
         is_chain = isinstance(predictor, nn.Sequential)
         layers = dict(predictor.named_children()) if is_chain else {"": predictor}
@@ -264,21 +265,22 @@ class _Writer:
         return self.weight(f"{prefix}weight"), self.weight(f"{prefix}bias")
 
     def image(self, value: str) -> str:
-        """[rows, positions, features] as [rows, features, positions, 1]."""
+        """Append the reshape of [rows, positions, features] to [rows, features, positions, 1]."""
         turned = self.node("Transpose", value, perm=[0, 2, 1])
         return self.node("Unsqueeze", turned, self.constant("last_axis", [3]))
 
-    def pool(self, value: str, sides: Sequence[int], wanted: Sequence[int], name: str) -> str:
-        """Averages as torch's adaptive ones: by windows where they tile, else by products."""
-        if all(side % size == 0 for side, size in zip(sides, wanted, strict=True)):
-            window = [side // size for side, size in zip(sides, wanted, strict=True)]
+    def pool(self, value: str, sides: Sequence[int], sizes: Sequence[int], name: str) -> str:
+        """Append torch's adaptive average pooling from ``sides`` to ``sizes``: by windows if they
+        tile, else by matrix products."""
+        if all(side % size == 0 for side, size in zip(sides, sizes, strict=True)):
+            window = [side // size for side, size in zip(sides, sizes, strict=True)]
             return self.node("AveragePool", value, kernel_shape=window, strides=window)
-        down, across = (_averaging(*pair) for pair in zip(sides, wanted, strict=True))
+        down, across = (_averaging(*pair) for pair in zip(sides, sizes, strict=True))
         narrow = self.node("MatMul", value, self.constant(f"{name}.across", across.T))
         return self.node("MatMul", self.constant(f"{name}.down", down), narrow)
 
     def summary(self, shape: Shape) -> str:
-        """As ``brisk.exits.heads.distance_gate.summary``."""
+        """Append what ``brisk.exits.heads.distance_gate.summary`` computes."""
         if len(shape) == 1:
             return INPUT
         image, sides = INPUT, shape[1:]
@@ -292,16 +294,19 @@ class _Writer:
 
 
 def _averaging(side: int, size: int) -> np.ndarray:
-    """Float32 [size, side]: torch's adaptive average along one axis as a product."""
-    made = np.zeros((size, side), np.float32)
+    """Return torch's adaptive average along one axis as a matrix, float32 [size, side]."""
+    matrix = np.zeros((size, side), np.float32)
     for place in range(size):
         start, stop = place * side // size, -(-(place + 1) * side // size)
-        made[place, start:stop] = 1 / (stop - start)
-    return made
+        matrix[place, start:stop] = 1 / (stop - start)
+    return matrix
 
 
 def _compare(network: LookUp, shape: Shape) -> None:
-    """On random rows, with a gate that lets all pass and no floor, which would hide the rest."""
+    """Compare the ONNX model's answers with the network's on random rows; raises InternalError.
+
+    The gate lets all pass and there is no floor: these would hide the rest.
+    """
     open_ = copy.deepcopy(network)
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(CHECKED_ROWS, *shape, generator=generator).relu_()
@@ -311,13 +316,13 @@ def _compare(network: LookUp, shape: Shape) -> None:
             distances = open_.distance(hidden, logits.argmax(1))
             open_.gate.limit.copy_(distances.double().mean().clamp_min(1e-3) * 2)
         open_.floor.zero_()
-        wanted, scores, near = (each.numpy() for each in open_(hidden))
-    classes = wanted.shape[1]
-    found = LookUpModel(_written(open_, shape, ""), shape, classes)(hidden.numpy())
-    scale = max(float(np.abs(wanted).max()), 1.0)
-    apart = float(np.abs(found.logits - wanted).max()) / scale
-    steady = found.near == near
-    by = float(np.abs(found.scores - scores)[steady].max(initial=0.0))
+        expected, scores, near = (each.numpy() for each in open_(hidden))
+    classes = expected.shape[1]
+    answer = LookUpModel(_written(open_, shape, ""), shape, classes)(hidden.numpy())
+    scale = max(float(np.abs(expected).max()), 1.0)
+    apart = float(np.abs(answer.logits - expected).max()) / scale
+    steady = answer.near == near
+    by = float(np.abs(answer.scores - scores)[steady].max(initial=0.0))
     if not apart <= CLOSE_LOGITS or not by <= CLOSE_SCORES or steady.sum() < len(near) - 1:
         raise InternalError(
             f"a look-up's ONNX form differs from its network: logits by {apart:.1e} of the "

@@ -1,4 +1,4 @@
-"""Trains a predictor to do what the rest of the base model does (GATI, section 3.1; [34])."""
+"""Training of predictors to do what the rest of the base model does (GATI, section 3.1; [34])."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from torch.optim.adamw import adamw
 
 @dataclass(frozen=True, slots=True)
 class PredictorSettings:
-    """``temperature`` and ``soft_share`` (0: cross-entropy alone) are the distillation's.
-
-    ``exposure``: weight of the outliers' term, which asks for no opinion about them (Hendrycks
-    and others, Deep Anomaly Detection with Outlier Exposure, ICLR 2019).
-    """
+    """The training of a predictor."""
 
     epochs: int = 10
     batch_rows: int = 128
     learning_rate: float = 4e-3
     weight_decay: float = 1e-2
     temperature: float = 2.0
+    """The distillation's temperature."""
     soft_share: float = 0.7
+    """The share of the distillation's divergence; 0: cross-entropy alone."""
     exposure: float = 0.5
+    """The weight of the outliers' term, which asks for no opinion about them (Hendrycks and
+    others, Deep Anomaly Detection with Outlier Exposure, ICLR 2019)."""
 
 
 WARM_UP = 0.3
-"""Share of the steps in which the rate rises, from ``1 / START``; it falls to nothing then."""
+"""The share of the steps in which the rate rises, from ``1 / START``; then it falls to 0."""
 
 START = 25.0
 _BETAS, _TINY = (0.9, 0.999), 1e-8
@@ -59,7 +59,7 @@ class OneCycle:
 
     @property
     def rate(self) -> float:
-        """Of the next step."""
+        """The learning rate of the next step."""
         rising = max(WARM_UP * self._steps, 1.0)
         if self._taken < rising:
             share = (1 - math.cos(math.pi * self._taken / rising)) / 2
@@ -70,11 +70,16 @@ class OneCycle:
         )
 
     def take(self, gradients: Sequence[torch.Tensor]) -> None:
-        """One step. Precondition: no gradient is being recorded."""
+        """Take one step. Precondition: no gradient is being recorded."""
         rate = self.rate
         self._taken += 1
         adamw(
-            *(self._tensors, list(gradients), self._means, self._squares, [], self._counts),
+            params=self._tensors,
+            grads=list(gradients),
+            exp_avgs=self._means,
+            exp_avg_sqs=self._squares,
+            max_exp_avg_sqs=[],
+            state_steps=self._counts,
             fused=True,
             amsgrad=False,
             beta1=_BETAS[0],
@@ -87,13 +92,14 @@ class OneCycle:
 
 
 EXPOSED_SHARE = 0.25
-"""Outliers in a batch, over its samples."""
+"""The outliers in a batch, over its samples."""
 
 
 def distillation_loss(
     logits: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, settings: PredictorSettings
 ) -> torch.Tensor:
-    """Cross-entropy with the labels, and divergence from the teacher's softened distribution.
+    """Return cross-entropy with the labels, and divergence from the teacher's softened
+    distribution.
 
     ``teacher``: the base model's distribution, float32 [rows, classes]. Softening happens on its
     logarithm, so probabilities are enough.
@@ -106,12 +112,12 @@ def distillation_loss(
 
 
 def softened(teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """The distribution of the same logits at that temperature."""
+    """Return the distribution of the same logits at that temperature."""
     return (teacher.clamp_min(1e-7).log() / temperature).softmax(1)
 
 
 def exposure_loss(logits: torch.Tensor) -> torch.Tensor:
-    """Cross-entropy of outliers' predictions with the uniform distribution."""
+    """Return the cross-entropy of outliers' predictions with the uniform distribution."""
     return -logits.log_softmax(1).mean()
 
 
@@ -139,12 +145,12 @@ def train_predictor(
     for _ in range(settings.epochs):
         order = torch.randperm(len(hidden), generator=generator)
         for chosen in order.tensor_split(batches):
-            strange = outliers[_some(len(outliers), len(chosen), generator)]
-            logits = network(torch.cat([hidden[chosen], strange]))
-            known, unknown = logits[: len(chosen)], logits[len(chosen) :]
-            loss = distillation_loss(known, teacher[chosen], labels[chosen], settings)
-            if len(unknown):
-                loss = loss + settings.exposure * exposure_loss(unknown)
+            exposed = outliers[_some(len(outliers), len(chosen), generator)]
+            logits = network(torch.cat([hidden[chosen], exposed]))
+            of_samples, of_outliers = logits[: len(chosen)], logits[len(chosen) :]
+            loss = distillation_loss(of_samples, teacher[chosen], labels[chosen], settings)
+            if len(of_outliers):
+                loss = loss + settings.exposure * exposure_loss(of_outliers)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch
             optimizer.step()
@@ -153,21 +159,21 @@ def train_predictor(
 
 
 def _some(outliers: int, rows: int, generator: torch.Generator) -> torch.Tensor:
-    """Numbers of outliers to go with a batch of ``rows``."""
+    """Return indices of outliers to go with a batch of ``rows``."""
     count = round(rows * EXPOSED_SHARE) if outliers else 0
     return torch.randint(max(outliers, 1), (count,), generator=generator)
 
 
 def last_layer(predictor: nn.Module) -> nn.Linear:
-    """The layer from features to classes, which all variants end with."""
-    found = predictor[-1] if isinstance(predictor, nn.Sequential) else predictor
-    if not isinstance(found, nn.Linear):
-        raise TypeError(f"a predictor ends with {type(found).__name__}, expected Linear")
-    return found
+    """Return the layer from features to classes, with which all variants end."""
+    last = predictor[-1] if isinstance(predictor, nn.Sequential) else predictor
+    if not isinstance(last, nn.Linear):
+        raise TypeError(f"a predictor ends with {type(last).__name__}, expected Linear")
+    return last
 
 
 def features_of(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
-    """What goes into the last layer, float32 [rows, ...]."""
+    """Return the inputs of the last layer, float32 [rows, ...]."""
     if not isinstance(predictor, nn.Sequential):
         return hidden
     result: torch.Tensor = predictor[:-1](hidden)
@@ -175,21 +181,23 @@ def features_of(predictor: nn.Module, hidden: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """What predictions of rows should be, and how much it matters; classes come first.
-
-    ``target`` float32 [classes, rows]. Of a row's distribution at the settings' temperature counts
-    ``heated``, of the plain one ``plain``, float32 [rows] both.
-    """
+class Targets:
+    """The distributions that rows should be predicted to have, weighted; float32."""
 
     target: torch.Tensor
+    """The weighted sum of the targets, [classes, rows]."""
     heated: torch.Tensor
+    """The weight of a row's prediction at the settings' temperature, [rows]."""
     plain: torch.Tensor
+    """The weight of its prediction at temperature 1, [rows]."""
 
     @classmethod
-    def of_samples(cls, teacher: torch.Tensor, settings: PredictorSettings) -> Wanted:
-        """For ``distillation_loss``; ``teacher``: the base model's distribution [rows, classes],
-        whose greatest class is the label."""
+    def of_samples(cls, teacher: torch.Tensor, settings: PredictorSettings) -> Targets:
+        """Return the targets of ``distillation_loss``.
+
+        ``teacher``: the base model's distribution [rows, classes], whose greatest class is the
+        label.
+        """
         rows, heat = len(teacher), settings.temperature
         heated = heat * settings.soft_share / rows
         plain = (1 - settings.soft_share) / rows
@@ -198,23 +206,24 @@ class Wanted:
         return cls(target, torch.full((rows,), heated), torch.full((rows,), plain))
 
     @classmethod
-    def of_outliers(cls, rows: int, classes: int, settings: PredictorSettings) -> Wanted:
-        """For ``exposure_loss``: none of them more than another."""
+    def of_outliers(cls, rows: int, classes: int, settings: PredictorSettings) -> Targets:
+        """Return the targets of ``exposure_loss``: uniform distributions."""
         plain = settings.exposure / max(rows, 1)
         target = torch.full((classes, rows), plain / classes)
         return cls(target, torch.zeros(rows), torch.full((rows,), plain))
 
-    def beside(self, other: Wanted) -> Wanted:
-        return Wanted(
+    def beside(self, other: Targets) -> Targets:
+        """Return the targets of both, the other's rows last."""
+        return Targets(
             torch.cat([self.target, other.target], 1),
             torch.cat([self.heated, other.heated]),
             torch.cat([self.plain, other.plain]),
         )
 
     def gradient(self, logits: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Of the losses' sum by ``logits``, [classes, rows] both."""
-        made = (logits / temperature).softmax(0).mul_(self.heated)
-        return made.addcmul_(logits.softmax(0), self.plain).sub_(self.target)
+        """Return the gradient of the losses' sum by ``logits``, [classes, rows] both."""
+        weighted = (logits / temperature).softmax(0).mul_(self.heated)
+        return weighted.addcmul_(logits.softmax(0), self.plain).sub_(self.target)
 
 
 @torch.no_grad()
@@ -228,8 +237,8 @@ def fit_last_layer(
 ) -> None:
     """Fit ``layer`` in place; deterministic for one thread and one seed.
 
-    What ``train_predictor`` does for any network, at a tenth of the cost for a linear layer:
-    autograd and copies of rows took most of the time.
+    It does what ``train_predictor`` does for any network at a tenth of the cost for a linear
+    layer: autograd and copies of rows took most of the time.
 
     ``features`` float32 [rows, inputs], ``teacher`` float32 [rows, classes]: the base model's
     distribution, whose greatest class is the label; ``outliers`` float32 [any rows, inputs].
@@ -243,29 +252,29 @@ def fit_last_layer(
     order = torch.randperm(len(features), generator=generator)
     count = max(1, len(features) // settings.batch_rows)
     batches = []
-    strangers = _shares(
+    outlier_shares = _shares(
         len(outliers), round(settings.batch_rows * EXPOSED_SHARE), count, generator
     )
-    for known, strange in zip(order.tensor_split(count), strangers, strict=True):
-        wanted = Wanted.of_samples(teacher[known], settings)
-        unknown = Wanted.of_outliers(len(strange), teacher.shape[1], settings)
-        rows = torch.cat([features[known], outliers[strange]]).to(form)
-        batches.append((rows, wanted.beside(unknown)))
+    for samples, exposed in zip(order.tensor_split(count), outlier_shares, strict=True):
+        of_samples = Targets.of_samples(teacher[samples], settings)
+        of_outliers = Targets.of_outliers(len(exposed), teacher.shape[1], settings)
+        rows = torch.cat([features[samples], outliers[exposed]]).to(form)
+        batches.append((rows, of_samples.beside(of_outliers)))
     weight, bias = layer.weight, layer.bias
     total = count * settings.epochs
     steps = OneCycle((weight, bias), settings.learning_rate, total, settings.weight_decay)
     for _ in range(settings.epochs):
         for number in torch.randperm(count, generator=generator).tolist():
-            rows, wanted = batches[number]
+            rows, targets = batches[number]
             logits = (weight.to(form) @ rows.T).float().add_(bias.unsqueeze(1))
-            error = wanted.gradient(logits, settings.temperature)
+            error = targets.gradient(logits, settings.temperature)
             steps.take(((error.to(form) @ rows).float(), error.sum(1)))
 
 
 def _shares(
     rows: int, each: int, count: int, generator: torch.Generator
 ) -> Sequence[torch.Tensor]:
-    """``count`` times ``each`` of ``rows`` shuffled rows, which come again where they are few."""
+    """Return ``count`` times ``each`` of ``rows`` shuffled rows, repeated if they are few."""
     order = torch.randperm(rows, generator=generator)
     if rows:
         order = order.repeat(-(-count * each // rows))[: count * each]

@@ -1,8 +1,8 @@
-"""The whole model in int8 as a look-up, which stands in front of the exact one.
+"""The whole model in int8 as a look-up, in front of the exact model.
 
-It reads the model's own input. Where the two best classes are clearly apart its answer is mostly
-the exact model's; what it is not sure of goes on to that. Of values that are no classes it is as
-sure as they are like those of the data.
+It reads the model's own input. If the two best classes are clearly apart its answer is mostly the
+exact model's; inputs of which it is not sure go on to that. It is as sure of values that are no
+classes as they are like those of the data.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import io
 import logging
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,27 +45,27 @@ from brisk.exits.model_graph import ModelGraph, can_be_fed, readable
 from brisk.exits.scores import ScoreForm, Scores
 
 CALIBRATED_ROWS = 200
-"""Of data that fits predictors: from these the ranges of all values are taken."""
+"""Rows of the data that fits predictors from which the ranges of all values are taken."""
 
 LARGEST_BYTES = 1 << 30
-"""Of a model: what is larger would lie in a file of caches, and in memory, twice."""
+"""The largest model: a larger one would be twice in a file of caches, and in memory."""
 
 AXES_ARE_INPUTS = 13
-"""Operator set from which on ReduceSum reads its axes."""
+"""The first operator set in which ReduceSum reads its axes."""
 
 LEAST_OPERATOR_SET = 11
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Typical:
-    """Where values lie: ``centre`` and ``spread`` of each, float32 [values]."""
+    """The distribution of values: ``centre`` and ``spread`` of each, float32 [values]."""
 
     centre: np.ndarray
     spread: np.ndarray
 
     @classmethod
     def of(cls, values: np.ndarray) -> Typical:
-        """Of the data's, [rows, values]. What hardly changes is as far apart as the others."""
+        """Return the distribution of the data's values, [rows, values]; spreads have a minimum."""
         spread = values.std(0)
         least = 1e-3 * float(np.median(spread)) or 1e-6
         return cls(values.mean(0), np.maximum(spread, np.float32(least)))
@@ -73,23 +73,24 @@ class Typical:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantised:
-    """``model`` reads ``INPUT`` float32 [rows, *shape], or, where that is empty, all inputs of the
-    model under ``OWN_INPUT``, and gives ``LOGITS`` [rows, classes]."""
+    """A model in int8, which gives ``LOGITS`` [rows, classes]."""
 
     model: ModelProto
+    """Reads ``INPUT`` float32 [rows, *shape]; without a shape, all inputs under ``OWN_INPUT``."""
     shape: Shape
     classes: int
 
     def look_up(self, floor: float, typical: Typical | None = None) -> bytes:
-        """With the score of ``Judge.MARGIN``, or of ``Judge.TYPICAL``, which is 0 below ``floor``.
+        """Return the model with the score of ``Judge.MARGIN``, or, if values are ``typical``, of
+        ``Judge.TYPICAL``; below ``floor`` it is 0.
 
-        That is 1 / (1 + the mean square of (value - centre) / spread).
+        The latter is 1 / (1 + the mean square of (value - centre) / spread).
         """
-        made = ModelProto()
-        made.CopyFrom(self.model)
-        graph = made.graph
+        model = ModelProto()
+        model.CopyFrom(self.model)
+        graph = model.graph
         own = ("", "ai.onnx")
-        version = next(each.version for each in made.opset_import if each.domain in own)
+        version = next(each.version for each in model.opset_import if each.domain in own)
         scoring = _MARGIN if typical is None else _TYPICAL
         ranks = {
             info.name: len(info.type.tensor_type.shape.dim)
@@ -123,34 +124,50 @@ class Quantised:
                 helper.make_tensor_value_info(NEAR, TensorProto.BOOL, ["rows"]),
             ]
         )
-        data: bytes = made.SerializeToString()
+        data: bytes = model.SerializeToString()
         return data
 
 
-_Steps = tuple[tuple[str, list[str], str, dict[str, Any]], ...]
-"""Operators with what they read, make, and their attributes."""
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An operator to append."""
 
-_MARGIN: _Steps = (
-    ("Softmax", [LOGITS], "brisk.shares", {"axis": 1}),
-    ("TopK", ["brisk.shares", "brisk.two"], "brisk.greatest", {"axis": 1}),
-    ("MatMul", ["brisk.greatest", "brisk.halves"], "brisk.column", {}),
-    ("Reshape", ["brisk.column", "brisk.rows"], "brisk.sure", {}),
+    operator: str
+    inputs: Sequence[str]
+    output: str
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def node(self) -> NodeProto:
+        outputs = [self.output, "brisk.places"] if self.operator == "TopK" else [self.output]
+        return helper.make_node(self.operator, list(self.inputs), outputs, **self.attributes)
+
+
+_MARGIN = (
+    _Step("Softmax", [LOGITS], "brisk.shares", {"axis": 1}),
+    _Step("TopK", ["brisk.shares", "brisk.two"], "brisk.greatest", {"axis": 1}),
+    _Step("MatMul", ["brisk.greatest", "brisk.halves"], "brisk.column"),
+    _Step("Reshape", ["brisk.column", "brisk.rows"], "brisk.sure"),
 )
 
-_TYPICAL: _Steps = (
-    ("Sub", [LOGITS, "brisk.centre"], "brisk.apart", {}),
-    ("Div", ["brisk.apart", "brisk.spread"], "brisk.relative", {}),
-    ("Mul", ["brisk.relative", "brisk.relative"], "brisk.squares", {}),
-    ("MatMul", ["brisk.squares", "brisk.mean"], "brisk.column", {}),
-    ("Reshape", ["brisk.column", "brisk.rows"], "brisk.distance", {}),
-    ("Add", ["brisk.distance", "brisk.one"], "brisk.farness", {}),
-    ("Reciprocal", ["brisk.farness"], "brisk.sure", {}),
+_TYPICAL = (
+    _Step("Sub", [LOGITS, "brisk.centre"], "brisk.apart"),
+    _Step("Div", ["brisk.apart", "brisk.spread"], "brisk.relative"),
+    _Step("Mul", ["brisk.relative", "brisk.relative"], "brisk.squares"),
+    _Step("MatMul", ["brisk.squares", "brisk.mean"], "brisk.column"),
+    _Step("Reshape", ["brisk.column", "brisk.rows"], "brisk.distance"),
+    _Step("Add", ["brisk.distance", "brisk.one"], "brisk.farness"),
+    _Step("Reciprocal", ["brisk.farness"], "brisk.sure"),
 )
 
 
-def _judging(version: int, ranks: Mapping[str, int], scoring: _Steps) -> Iterator[NodeProto]:
-    """From logits to score and nearness: a row of inputs that are not all numbers is not near, for
-    quantising makes numbers of anything. ``ranks``: of the inputs of numbers that may be none."""
+def _judging(
+    version: int, ranks: Mapping[str, int], scoring: Sequence[_Step]
+) -> Iterator[NodeProto]:
+    """Yield the nodes from logits to score and nearness.
+
+    A row of inputs with NaN is not near, for quantising makes numbers of anything. ``ranks``: of
+    the inputs that may have NaN.
+    """
     every, steps = "brisk.sure", [*scoring]
     for name, rank in ranks.items():
         own, total = f"brisk.{name}", name
@@ -160,28 +177,26 @@ def _judging(version: int, ranks: Mapping[str, int], scoring: _Steps) -> Iterato
             )
             reads = [name] if axes else [name, f"brisk.inner{rank}"]
             total = f"{own}.sum"
-            steps.append(("ReduceSum", reads, total, {"keepdims": 0, **axes}))
-        steps.append(("Sub", [total, total], f"{own}.finite", {}))
-        steps.append(("Add", [f"{own}.finite", every], f"{own}.every", {}))
+            steps.append(_Step("ReduceSum", reads, total, {"keepdims": 0, **axes}))
+        steps.append(_Step("Sub", [total, total], f"{own}.finite"))
+        steps.append(_Step("Add", [f"{own}.finite", every], f"{own}.every"))
         every = f"{own}.every"
-    for operator, inputs, output, attributes in (
-        *steps,
-        ("IsNaN", [every], "brisk.is_none", {}),
-        ("Not", ["brisk.is_none"], NEAR, {}),
-        ("Less", ["brisk.sure", FLOOR_OF_WHOLE], "brisk.is_low", {}),
-        ("Or", ["brisk.is_low", "brisk.is_none"], "brisk.is_out", {}),
-        ("Where", ["brisk.is_out", "brisk.nothing", "brisk.sure"], SCORE, {}),
-    ):
-        outputs = [output, "brisk.places"] if operator == "TopK" else [output]
-        yield helper.make_node(operator, inputs, outputs, **attributes)
+    steps += [
+        _Step("IsNaN", [every], "brisk.is_none"),
+        _Step("Not", ["brisk.is_none"], NEAR),
+        _Step("Less", ["brisk.sure", FLOOR_OF_WHOLE], "brisk.is_low"),
+        _Step("Or", ["brisk.is_low", "brisk.is_none"], "brisk.is_out"),
+        _Step("Where", ["brisk.is_out", "brisk.nothing", "brisk.sure"], SCORE),
+    ]
+    yield from (step.node() for step in steps)
 
 
 def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray]) -> Quantised:
-    """In int8 by ONNX Runtime, weights by channel.
+    """Return the model in int8 by ONNX Runtime, weights quantised by channel.
 
-    Where the model reads one float32 tensor of fixed rows all is quantised, and ``inputs`` say
-    the ranges; else products of matrices are, with ranges found in each run. Raises ValueError in
-    words where the model has no such form: not all its inputs have rows, it is too large, or ONNX
+    If the model reads one float32 tensor of fixed rows all is quantised, with the ranges of
+    ``inputs``; else matrix products are, with ranges found in each run. Raises ValueError that
+    says why the model has no such form: not all its inputs have rows, it is too large, or ONNX
     Runtime cannot do it.
     """
     shape = readable(graph) or ()
@@ -196,32 +211,32 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
                 ((name, rows),) = inputs.items()
                 count = min(CALIBRATED_ROWS, len(rows))
                 calibrated = [rows[row : row + 1] for row in range(count)]
-                made = static_int8(source, place, name, calibrated)
+                model = static_int8(source, place, name, calibrated)
             else:
-                made = _dynamic_int8(source, place)
+                model = _dynamic_int8(source, place)
     except Exception as error:  # whatever a quantiser makes of a model
         raise ValueError(f"ONNX Runtime cannot quantise it: {error!r:.200}") from error
     names = {each: f"brisk.own.{each}" for each in (INPUT, LOGITS, SCORE, NEAR)}
     names[scores.value] = _OWN
     read = [each.name for each in graph.inputs]
-    _rename(made, {**names, **{each: INPUT if shape else OWN_INPUT + each for each in read}})
-    made.graph.node.extend(_as_logits(scores.form))
-    del made.graph.output[:]
+    _rename(model, {**names, **{each: INPUT if shape else OWN_INPUT + each for each in read}})
+    model.graph.node.extend(_as_logits(scores.form))
+    del model.graph.output[:]
     form = ["rows", scores.classes]
-    made.graph.output.append(helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, form))
-    found = Quantised(made, shape, scores.classes)
+    model.graph.output.append(helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, form))
+    int8 = Quantised(model, shape, scores.classes)
     try:
-        LookUpModel(found.look_up(0.0), shape, scores.classes, is_whole=True)
+        LookUpModel(int8.look_up(0.0), shape, scores.classes, is_whole=True)
     except DamagedFileError as error:
         raise ValueError(f"ONNX Runtime cannot run it in int8: {error!s:.200}") from error
-    return found
+    return int8
 
 
 _OWN = "brisk.scores"
 
 
 def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
-    """From the inputs to the scores, weights inside."""
+    """Return the model from its inputs to the scores, weights inside."""
     model = onnx.load(str(graph.path))
     domains = [each for each in model.opset_import if each.domain in ("", "ai.onnx")]
     if domains[0].version < LEAST_OPERATOR_SET:
@@ -235,15 +250,18 @@ def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
 
 
 def static_int8(model: ModelProto, folder: Path, name: str, rows: list[np.ndarray]) -> ModelProto:
-    """``model``, weights by channel, with the ranges of ``rows`` of its input ``name``.
+    """Return ``model`` in int8, weights by channel, with the ranges of ``rows`` of its input
+    ``name``.
 
-    Works in ``folder``. Raises whatever ONNX Runtime's quantiser does.
+    Works in ``folder``. Raises whatever ONNX Runtime's quantiser raises.
     """
     source, prepared, target = (folder / f"{each}.onnx" for each in ("source", "prepared", "int8"))
     onnx.save(model, source)
     quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
     quantize_static(
-        *(str(prepared), str(target), _RangeRows(name, rows)),
+        model_input=str(prepared),
+        model_output=str(target),
+        calibration_data_reader=_RangeRows(name, rows),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
         # products of 8 bits each saturate where a processor has no instruction for their sum
@@ -259,15 +277,17 @@ def _dynamic_int8(model: ModelProto, folder: Path) -> ModelProto:
     onnx.save(model, source)
     quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
     quantize_dynamic(
-        *(str(prepared), str(target), ["MatMul", "Gemm"]),
+        model_input=str(prepared),
+        model_output=str(target),
+        op_types_to_quantize=["MatMul", "Gemm"],
         per_channel=True,
         reduce_range=not _has_dot_products(),
         weight_type=QuantType.QInt8,
     )
-    made = onnx.load(str(target))
-    if not any(node.op_type in _IN_INT8 for node in made.graph.node):
+    int8 = onnx.load(str(target))
+    if not any(node.op_type in _IN_INT8 for node in int8.graph.node):
         raise ValueError("it has no products of matrices with weights")
-    return made
+    return int8
 
 
 _IN_INT8 = frozenset({"MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
@@ -282,7 +302,7 @@ class _RangeRows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
 
 
 def _as_logits(form: ScoreForm) -> Iterator[NodeProto]:
-    """Scores as numbers of which the softmax is the model's distribution."""
+    """Yield the node from scores to logits, whose softmax is the model's distribution."""
     operator = "Log" if form is ScoreForm.PROBABILITIES else "Identity"
     yield helper.make_node(operator, [_OWN], [LOGITS])
 
@@ -300,7 +320,7 @@ def _rename(model: ModelProto, names: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """The quantiser says on standard output, and warns of, what users cannot change."""
+    """Suppress the quantiser's output and warnings, about which users can do nothing."""
     logger = logging.getLogger()
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -322,5 +342,5 @@ def _has_dot_products() -> bool:
 
 
 def memory_of(model: bytes, shape: Shape) -> int:
-    """Of a look-up and what a call of it needs besides."""
+    """Return the memory of a look-up, and of what a call of it needs besides, in bytes."""
     return 2 * len(model) + 4 * math.prod(shape)

@@ -1,4 +1,4 @@
-"""Fits what decides about a trained predictor's answers: the gate's limit, then the selector."""
+"""Training of what decides about a predictor's answers: the gate's limit, then the selector."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from brisk.exits.learning.predictor import OneCycle
 
 @dataclass(frozen=True, slots=True)
 class SelectorSettings:
-    """``false_hit_cost``: weight of a wrong prediction's row against a right one's.
-
-    Of many rows the epochs are fewer: no more than ``row_visits`` in all.
-    """
+    """The training of a selector."""
 
     epochs: int = 30
     batch_rows: int = 128
     learning_rate: float = 1e-2
     false_hit_cost: float = 4.0
+    """The weight of a wrong prediction's row against a right one's."""
     row_visits: int = 40_000
+    """The most visits of rows in all: with many rows there are fewer epochs."""
 
 
 RIGHT, WEIGHT_DECAY = 0.5, 1e-3
@@ -41,8 +40,8 @@ def train_selector(
     """Fit ``selector`` in place on a trained predictor's ``logits`` [rows, classes]: false hits
     cost more than false misses (GATI, section 3.1, Table 2).
 
-    ``distances``: the gate's, ``weights``: the rows', float32 [rows] both.
-    Rows of noise have ``agrees`` 0, whatever is predicted for them.
+    ``distances``: the gate's, ``weights``: the rows', float32 [rows] both. Rows of noise have
+    ``agrees`` 0, whatever is predicted for them.
     """
     generator = torch.Generator().manual_seed(seed)
     first, _, last = selector.network
@@ -56,8 +55,15 @@ def train_selector(
         seen = selector.seen(logits, distances)
         for _ in range(epochs):
             for chosen in torch.randperm(len(seen), generator=generator).tensor_split(batches):
-                rows = (seen[chosen], agrees[chosen], weights[chosen])
-                steps.take(selector_gradients(first, last, *rows, settings))
+                gradients = selector_gradients(
+                    first,
+                    last,
+                    seen[chosen],
+                    agrees=agrees[chosen],
+                    weights=weights[chosen],
+                    settings=settings,
+                )
+                steps.take(gradients)
     selector.eval()
 
 
@@ -69,8 +75,9 @@ def selector_gradients(
     weights: torch.Tensor,
     settings: SelectorSettings,
 ) -> tuple[torch.Tensor, ...]:
-    """By both layers' weights and biases, of the cross-entropy of hits, rows of wrong predictions
-    weighted by ``false_hit_cost``, too.
+    """Return the gradients of the cross-entropy of hits by both layers' weights and biases.
+
+    Rows of wrong predictions are weighted by ``false_hit_cost``, too.
     """
     hidden = first(seen).relu_()
     scores = last(hidden).squeeze(1)
@@ -81,39 +88,39 @@ def selector_gradients(
 
 
 OUTLIERS_WEIGHT = 0.25
-"""Of all outliers together, over that of the ordinary rows, where a selector is trained first:
-with more of them, all of weight 1, it hits a quarter less, and keeps the same outliers out."""
+"""The weight of all outliers together over that of the ordinary rows in the first training: with
+all outliers of weight 1 a selector hits a quarter less, and keeps the same outliers out."""
 
 
 def fit_selection(
     look_up: SelectedLookUp,
     rows: Predicted,
-    learned: Predicted,
-    kept: Predicted,
+    for_selector: Predicted,
+    for_floor: Predicted,
     settings: SelectorSettings,
     seed: int,
     outliers_weight: float = math.inf,
 ) -> SelectedLookUp:
-    """``look_up``, with the limit of its fitted gate, its selector and its floor from rows that
-    the predictor never saw.
+    """Return ``look_up`` with its gate's limit, its selector and its floor fitted to rows that the
+    predictor never saw.
 
-    ``learned``: outliers for the selector, for which no answer is right; they weigh at most
-    ``outliers_weight`` times as much as ``rows``, and each no more than one of them. ``kept``:
-    others for the floor, their kinds being their ``classes``.
+    ``for_selector``: outliers, for which no answer is right; they weigh at most
+    ``outliers_weight`` times as much as ``rows``, and each no more than one of these.
+    ``for_floor``: other outliers, whose ``classes`` are their kinds.
     """
     look_up.gate.set_limit(rows.distances)
-    ordinary, strange = len(rows.classes), len(learned.classes)
-    light = min(1.0, outliers_weight * ordinary / max(strange, 1))
+    ordinary, outliers = len(rows.classes), len(for_selector.classes)
+    light = min(1.0, outliers_weight * ordinary / max(outliers, 1))
     right = (rows.logits.argmax(1) == rows.classes).float()
     train_selector(
         look_up.selector,
-        torch.cat([rows.logits, learned.logits]),
-        look_up.gate.relative(torch.cat([rows.distances, learned.distances])),
-        torch.cat([right, torch.zeros(strange)]),
-        torch.cat([torch.ones(ordinary), torch.full((strange,), light)]),
+        torch.cat([rows.logits, for_selector.logits]),
+        look_up.gate.relative(torch.cat([rows.distances, for_selector.distances])),
+        torch.cat([right, torch.zeros(outliers)]),
+        torch.cat([torch.ones(ordinary), torch.full((outliers,), light)]),
         settings,
         seed,
     )
-    if len(kept.classes):
-        look_up.set_floor(rows, kept)
+    if len(for_floor.classes):
+        look_up.set_floor(rows, for_floor)
     return look_up.eval().requires_grad_(False)

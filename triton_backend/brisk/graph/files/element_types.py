@@ -9,7 +9,7 @@ import numpy as np
 STRING = 8
 COMPLEX = frozenset({14, 15})
 PACKED = frozenset({21, 22, 23, 25, 26})
-"""Types of which a byte holds several elements: of 4 and of 2 bits."""
+"""The types of which a byte holds several elements: of 4 and of 2 bits."""
 
 _OF_NUMPY = (
     *("float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string", "bool"),
@@ -26,7 +26,8 @@ _NAMES = {element: name for name, element in _ELEMENTS.items()}
 
 @cache
 def dtype_of_element(element: int) -> np.dtype:
-    """numpy (or ml_dtypes) dtype of a TensorProto.DataType; KeyError where there is none."""
+    """Return the numpy (or ml_dtypes) dtype of a TensorProto.DataType; KeyError if there is
+    none."""
     name = _NAMES[element]
     if element <= len(_OF_NUMPY):
         return np.dtype(object if element == STRING else name)
@@ -39,7 +40,7 @@ def dtype_of_element(element: int) -> np.dtype:
 
 
 def name_of_element(element: int) -> str | None:
-    """As ``name_of_dtype`` of its dtype; None where there is none."""
+    """Return ``name_of_dtype`` of its dtype; None: there is none."""
     try:
         return name_of_dtype(dtype_of_element(element))
     except KeyError:
@@ -47,7 +48,7 @@ def name_of_element(element: int) -> str | None:
 
 
 def element_of_dtype(name: str) -> int:
-    """TensorProto.DataType of a dtype's name (``float32``, ``bfloat16``, ``string`` …).
+    """Return the TensorProto.DataType of a dtype's name (``float32``, ``bfloat16``, ``string`` …).
 
     Raises KeyError.
     """
@@ -55,11 +56,11 @@ def element_of_dtype(name: str) -> int:
 
 
 def dtype_of_name(name: str) -> np.dtype:
-    """The inverse of ``name_of_dtype``; KeyError for a name that ONNX has not."""
+    """Return the inverse of ``name_of_dtype``; KeyError for a name that ONNX has not."""
     return dtype_of_element(element_of_dtype(name))
 
 
 @cache
 def name_of_dtype(dtype: np.dtype) -> str:
-    """Of numpy's ``name``, which is put together anew by each look."""
+    """Return the dtype's ``name``, which numpy puts together anew at each access."""
     return "string" if dtype.kind in "OUS" else dtype.name

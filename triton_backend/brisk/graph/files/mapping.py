@@ -1,10 +1,10 @@
 """Model files mapped instead of read: a start pays only for the weights it has come to.
 
-A private mapping shows what others write into the file until its pages are its own. So whoever
-keeps weights for longer than a load calls ``make_private`` when it is done: each page is then
-copied in place, and views stay valid. Until then a process that has called ``hold_files`` holds
-the files under leases: who would write to one waits until all of it is copied. Without a lease a
-file that is cut short ends the process, and one that is written to changes its answers.
+A private mapping shows what others write into the file until its pages are its own. So a holder of
+weights for longer than a load calls ``make_private`` when it is done: each page is then copied in
+place, and views stay valid. Until then a process that has called ``hold_files`` holds the files
+under leases: who would write to one waits until all of it is copied. Without a lease a file that
+is cut short ends the process, and one that is written to changes its answers.
 """
 
 from __future__ import annotations
@@ -25,34 +25,36 @@ from brisk.paths import Stamp, is_kept, open_file, stamp_of
 
 PAGE_BYTES = mmap.PAGESIZE
 _PAGES_AT_A_TIME = 512
-"""Above 500 elements numpy gives up the interpreter's lock meanwhile; half a millisecond."""
+"""Above 500 elements numpy releases the interpreter's lock meanwhile; half a millisecond."""
 
 _shared: weakref.WeakKeyDictionary[mmap.mmap, LeasedMap | None] = weakref.WeakKeyDictionary()
-"""What is mapped and not private yet, with its lease."""
+"""The mappings that are not private yet, with their leases."""
 _lock = threading.Lock()
 _holds = False
 
 
 def hold_files() -> None:
-    """From now on this process holds what it maps. Not for one that may get no processor for long:
-    who wants to write to a file would wait for it.
+    """Let this process hold what it maps from now on.
+
+    Not for one that may get no processor for long: who wants to write to a file would wait for it.
     """
     global _holds
     _holds = True
 
 
 class MappedFile(NamedTuple):
-    """``stamp``: of the very file that is mapped, when it was."""
+    """A file's bytes, and the stamp that the very file had when it was mapped."""
 
     data: memoryview
     stamp: Stamp
 
 
 def map_file(path: Path) -> MappedFile:
-    """The file's bytes, read-only to the caller. Those of a copy (``brisk.copies``) may arrive
-    later: the mapping shows them then, as long as nobody writes to it.
+    """Map the file's bytes, read-only to the caller.
 
-    Raises OSError, and InvalidModelError where the path leads out of its model's folder.
+    Those of a copy (``brisk.copies``) may arrive later: the mapping shows them then, as long as
+    nobody writes to it. Raises OSError, and InvalidModelError if the path leads out of its model's
+    folder.
     """
     with open_file(path) as file:
         status = os.fstat(file.fileno())
@@ -76,7 +78,7 @@ def map_file(path: Path) -> MappedFile:
 
 
 def make_private(pause: Callable[[], object] = lambda: None) -> int:
-    """Copy every page of the files still mapped, in place; the bytes copied.
+    """Copy every page of the files still mapped, in place. Return the bytes copied.
 
     ``pause`` is called before each 2 MiB, and may block until there is time for them.
     """

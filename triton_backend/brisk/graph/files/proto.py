@@ -1,4 +1,4 @@
-"""Static types, of ONNX's messages."""
+"""Static types from ONNX's messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from brisk.graph.files.element_types import name_of_element
 from brisk.graph.program import UNKNOWN_TYPE, ContainerKind, Dimension, ValueType
 
 _ANONYMOUS = frozenset({"", "?", "-1", "None", "none", "unk"})
-"""Names that exporters give to several sizes that need not be equal."""
+"""The names that exporters give to several sizes that need not be equal."""
 
 
 def _dimension(dim: TensorShapeProto.Dimension, inferred: bool) -> Dimension:
@@ -19,7 +19,7 @@ def _dimension(dim: TensorShapeProto.Dimension, inferred: bool) -> Dimension:
 
 
 def is_unnamed(dim: TensorShapeProto.Dimension) -> bool:
-    """Whether nobody knows its size, nor whether another one is the same."""
+    """Whether the size is unknown, and whether another one is the same."""
     return _dimension(dim, inferred=False) is None
 
 
@@ -37,7 +37,8 @@ _CONTAINERS = {
 
 
 def from_type_proto(proto: TypeProto, *, inferred: bool = False) -> ValueType:
-    """``inferred``: by this process, whose names ``unk__0`` and so on mean one size each."""
+    """Return the static type. ``inferred``: by this process, whose names ``unk__0`` and so on mean
+    one size each."""
     kind = proto.WhichOneof("value")
     if kind is None or kind not in _CONTAINERS:
         return UNKNOWN_TYPE

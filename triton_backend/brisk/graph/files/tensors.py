@@ -1,10 +1,11 @@
-"""Arrays of ONNX tensors: views where the encoding allows it, external files included."""
+"""Arrays of ONNX tensors: views if the encoding allows it, external files included."""
 
 from __future__ import annotations
 
 import os
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
@@ -17,11 +18,11 @@ from brisk.paths import open_inside
 def read_tensor(
     tensor: TensorProto, directory: Path | None, raw: memoryview | None = None
 ) -> np.ndarray:
-    """Read-only array of ``tensor``; a view of ``raw`` or of its bytes where possible.
+    """Return a read-only array of ``tensor``; a view of ``raw`` or of its bytes if possible.
 
-    ``raw``: the raw data where it was detached from the message.
-    ``directory``: the model's folder, in which external data must lie; None: refuse them.
-    Strings come as an object array of str. Raises InvalidModelError naming the tensor.
+    ``raw``: the raw data if it was detached from the message. ``directory``: the model's folder,
+    in which external data must lie; None: refuse them. Strings come as an object array of str.
+    Raises InvalidModelError naming the tensor.
     """
     label = f"tensor '{tensor.name}'"
     shape = tuple(tensor.dims)
@@ -61,10 +62,19 @@ def _decode(tensor: TensorProto, raw: memoryview | None, label: str) -> np.ndarr
     return array if array.flags.owndata else array.copy()
 
 
-def external_range(tensor: TensorProto) -> tuple[str, int, int | None]:
-    """File, first byte and bytes (None: to the file's end) of a tensor's external data.
+class ExternalRange(NamedTuple):
+    """The place of a tensor's data in a file."""
 
-    Raises InvalidModelError naming the tensor where these are missing or malformed.
+    location: str
+    offset: int
+    length: int | None
+    """None: to the file's end."""
+
+
+def external_range(tensor: TensorProto) -> ExternalRange:
+    """Return the place of a tensor's external data.
+
+    Raises InvalidModelError naming the tensor if it is missing or malformed.
     """
     label = f"tensor '{tensor.name}'"
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -76,7 +86,7 @@ def external_range(tensor: TensorProto) -> tuple[str, int, int | None]:
         length = int(entries["length"]) if "length" in entries else None
     except ValueError as error:
         raise InvalidModelError(f"{label} has a malformed external data entry: {error}") from error
-    return location, offset, length
+    return ExternalRange(location, offset, length)
 
 
 def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
@@ -87,14 +97,14 @@ def _external_data(tensor: TensorProto, directory: Path | None) -> memoryview:
     try:
         with open_inside(directory, location, f"{label}: external data") as file:
             available = os.fstat(file.fileno()).st_size - offset
-            wanted = available if length is None else length
-            if offset < 0 or wanted < 0 or wanted > available:
+            size = available if length is None else length
+            if offset < 0 or size < 0 or size > available:
                 raise InvalidModelError(
-                    f"{label} needs bytes {offset} to {offset + wanted} of external data "
+                    f"{label} needs bytes {offset} to {offset + size} of external data "
                     f"'{location}', which ends at {offset + available}"
                 )
             file.seek(offset)
-            return memoryview(file.read(wanted))
+            return memoryview(file.read(size))
     except OSError as error:
         raise InvalidModelError(
             f"{label}: external data '{location}' cannot be read: {error.strerror}"

@@ -1,10 +1,10 @@
-"""Detaches the raw data of large weights from a serialised ONNX model, without copying it.
+"""The removal of large weights' raw data from a serialised ONNX model, without copying it.
 
 Parsing a model through protobuf copies every weight, and reading ``raw_data`` from the parsed
-message copies it again. The layout of a message is simple (field tag, length, bytes), so the
-few fields around the weights are walked here and only what is left is given to protobuf.
-Some exporters write weights as Constant nodes, which become the initialisers that they are.
-Source: the protobuf encoding guide; field numbers from ``onnx.proto``.
+message copies it again. The layout of a message is simple (field tag, length, bytes), so the few
+fields around the weights are walked here and only what is left is given to protobuf. Some
+exporters write weights as Constant nodes, which become the initialisers that they are. Source: the
+protobuf encoding guide; field numbers from ``onnx.proto``.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def detach_large_tensors(
     """Return the model without large weights' raw data, and that data.
 
     Large Constant nodes of the main graph are initialisers of it then. The data is keyed by the
-    initialiser's position; the views keep ``data`` alive. Raises MalformedMessage where the bytes
-    are no message.
+    initialiser's position; the views keep ``data`` alive. Raises MalformedMessage if the bytes are
+    no message.
     """
     view = memoryview(data)
     detached: dict[int, memoryview] = {}
@@ -109,8 +109,9 @@ def detach_large_tensors(
 def _graph(
     graph: memoryview, threshold_bytes: int, position: int, detached: dict[int, memoryview]
 ) -> tuple[list[memoryview | bytes], int]:
-    """``position``: of the first initialiser. Returns that behind the last one, too."""
-    kept: list[memoryview | bytes] = []
+    """Return the graph's fields, and the position behind the last initialiser. ``position``: of
+    the first one."""
+    fields: list[memoryview | bytes] = []
     for number, start, content, end in _fields(graph):
         is_large = end - content >= threshold_bytes
         constant = _constant(graph[content:end]) if number == GRAPH_NODE and is_large else None
@@ -118,17 +119,18 @@ def _graph(
             name, tensor = constant
             without_data = _tensor(tensor, position, detached, skipped=TENSOR_NAME)
             named = [*without_data, *_field(TENSOR_NAME, [name])]
-            kept += _field(GRAPH_INITIALIZER, named)
+            fields += _field(GRAPH_INITIALIZER, named)
         elif number == GRAPH_INITIALIZER and is_large:
-            kept += _field(number, _tensor(graph[content:end], position, detached))
+            fields += _field(number, _tensor(graph[content:end], position, detached))
         else:
-            kept.append(graph[start:end])
+            fields.append(graph[start:end])
         position += number == GRAPH_INITIALIZER or constant is not None
-    return kept, position
+    return fields, position
 
 
 def _constant(node: memoryview) -> tuple[memoryview, memoryview] | None:
-    """Output and tensor of a Constant node whose tensor has raw data; None for other nodes."""
+    """Return output and tensor of a Constant node whose tensor has raw data; None for other
+    nodes."""
     outputs, operators, attributes, domains = _contents(
         node, NODE_OUTPUT, NODE_OPERATOR, NODE_ATTRIBUTE, NODE_DOMAIN
     )
@@ -143,22 +145,22 @@ def _constant(node: memoryview) -> tuple[memoryview, memoryview] | None:
 
 
 def _contents(message: memoryview, *numbers: int) -> list[list[memoryview]]:
-    """For each number, what the fields of that number hold, in order."""
-    found: dict[int, list[memoryview]] = {number: [] for number in numbers}
+    """Return for each number the contents of the fields of that number, in order."""
+    contents: dict[int, list[memoryview]] = {number: [] for number in numbers}
     for number, _, content, end in _fields(message):
-        if number in found:
-            found[number].append(message[content:end])
-    return list(found.values())
+        if number in contents:
+            contents[number].append(message[content:end])
+    return list(contents.values())
 
 
 def _tensor(
     tensor: memoryview, position: int, detached: dict[int, memoryview], skipped: int | None = None
 ) -> list[memoryview | bytes]:
-    """The fields but the raw data and those of the number ``skipped``."""
-    kept: list[memoryview | bytes] = []
+    """Return the fields except the raw data and those of the number ``skipped``."""
+    fields: list[memoryview | bytes] = []
     for number, start, content, end in _fields(tensor):
         if number == TENSOR_RAW_DATA:
             detached[position] = tensor[content:end]
         elif number != skipped:
-            kept.append(tensor[start:end])
-    return kept
+            fields.append(tensor[start:end])
+    return fields

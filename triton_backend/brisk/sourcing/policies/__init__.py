@@ -1,1 +1,1 @@
-"""What is fetched next, from whom, and until when: pure functions of what is known."""
+"""Policies of what is fetched next, from whom, and until when: pure functions of snapshots."""

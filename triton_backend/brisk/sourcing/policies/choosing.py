@@ -1,11 +1,11 @@
-"""Who gives which chunks: pure functions of what is known of all sources.
+"""The choice of which source gives which chunks: pure functions of a snapshot of all sources.
 
 Sources are compared by predicted time, not in a fixed order (Flashpoint 5.1). Receivers of one
-model form a chain without anybody who makes it (Flashpoint 6.2.1 has a controller): they rank
-each other by how far they have come, then by name, and each pulls from the nearest one before it
-that few others pull from, also what that one has not got yet but fetches next. What somebody has
-already anybody may pull from him. Only the first, and who would have to wait much longer
-otherwise, uses the registry.
+model form a chain without a controller (Flashpoint 6.2.1 has one): they rank each other by how far
+they have come, then by name, and each pulls from the nearest one before it that few others pull
+from, also what that one has not got yet but fetches next. Any receiver may pull what another has
+already. Only the first, and receivers that would have to wait much longer otherwise, use the
+registry.
 """
 
 from __future__ import annotations
@@ -20,130 +20,144 @@ LONGEST_CHAIN = 64
 
 AHEAD_CHUNKS = 16
 AHEAD_S = 0.5
-"""By how much more one has than another, beyond doubt: what is known of it is somewhat old."""
+"""How much more one has to have than another to be ahead beyond doubt: reports are somewhat
+old."""
 
 IN_TIME_S = 0.15
-"""So much later than oneself could have it a chunk may come from who fetches it, too."""
+"""A chunk may come so much later from a host that fetches it than it could come otherwise."""
 
 STILL_IN_TIME_S = 0.3
-"""The same of who is sending: what is known of it may have come late; and of who pulls from whom
-the receiver pulls from: both come to more by turns, until one of them pulls from the other."""
+"""The same for a source that is sending, whose report may have come late, and for receivers of the
+same upstream: both come to more alternately, until one of them pulls from the other."""
 
 STALE_S = 0.7
-"""Since it told what it has: then it has gone, perhaps, and nothing more is hoped for."""
+"""The age of a report after which its host may have gone, and nothing more is hoped for."""
 
 FEW_CHUNKS = 8
-"""So few that are awaited come at once, whatever comes beside them."""
+"""So few urgent chunks come at once, whatever else comes beside them."""
 
 MEASURED_CHUNKS, UNMEASURED_BYTES_PER_S = 8, 10e6
-"""Of a host that has so many it is known how fast it comes to more; of others that is taken."""
+"""The chunks that a host has once its rate counts as known, and the rate that is assumed
+before."""
 
 EQUAL_SHARE, STILL_EQUAL_SHARE = 0.7, 0.5
-"""Of the best speed: those are taken for equally fast, and then who has fewer receivers is. The
-second of whom one pulls from already."""
+"""The share of the best speed from which on sources count as equally fast, so that the one with
+fewer receivers is chosen; and that share for the present upstream."""
 
 RICH_SHARE = 0.5
-"""Of the most chunks that one of those who have the next one can give."""
+"""The share of the most chunks that one of the sources of the next chunk can give."""
 
 GOOD_SHARE = 0.5
-"""Of the registry's speed: so fast peers spare it."""
+"""The share of the registry's speed at which peers relieve it."""
 
 MOST_MORE = 3
-"""Peers that are pulled from beside the first."""
+"""The most peers that are pulled from beside the first."""
 
 
-class Told(NamedTuple):
-    """What a peer says of a copy. ``next``: what it fetches next, in order; empty where it does
-    not. ``bytes_per_s``: at which it comes to it. ``receivers``: who pull from it. ``path``: the
-    identities of whom it pulls from itself, of whom that one does, and so on."""
+class PeerReport(NamedTuple):
+    """A peer's report of its copy."""
 
     identity: str
     here: int
+    """The set of chunks that it has."""
     is_fetching: bool
     next: tuple[Stretch, ...]
+    """The chunks that it fetches next, in order."""
     bytes_per_s: float
+    """The rate at which it fetches."""
     receivers: int
+    """How many hosts pull from it."""
     path: tuple[str, ...]
+    """The identities of its upstream, of that one's upstream, and so on."""
 
 
 class KnownSource(NamedTuple):
-    """A source, as it is seen here. ``told``: of a peer; None of a registry, which has all.
-    ``age_s``: of that. ``bytes_per_s``: expected from it; ``known_bytes_per_s``: the best that was
-    ever seen, 0: nobody knows. ``is_dry``: it had nothing new when it was last asked for more
-    than it has. ``is_sending``: something came from it just now."""
+    """A source, as it is seen here."""
 
     name: str
-    told: Told | None
+    report: PeerReport | None
+    """None: it is a registry, which has all."""
     age_s: float
+    """The age of the report."""
     bytes_per_s: float
+    """The rate that is expected from it."""
     known_bytes_per_s: float
+    """The best rate that was ever seen; 0: unknown."""
     is_dry: bool
+    """It had nothing new when it was last asked for more than it has."""
     is_sending: bool
+    """Something came from it just now."""
 
 
 class ReceiverState(NamedTuple):
-    """The receiver itself. ``wanted``: in order. ``urgent``: what of that somebody waits for.
-    ``upstream``: the name of the peer that it pulls from now; empty: none. ``best_bytes_per_s``:
-    of all that ever came at once. ``path``: as ``Told`` has it."""
+    """The receiver itself."""
 
     identity: str
     here: int
     missing: int
     wanted: tuple[Stretch, ...]
+    """The chunks that are wanted, in order."""
     urgent: int
+    """The set of those that somebody waits for."""
     chunk_bytes: int
     bytes_per_s: float
     best_bytes_per_s: float
+    """The best rate ever, of all sources together."""
     upstream: str
+    """The name of the peer that it pulls from now; empty: none."""
     path: tuple[str, ...] = ()
+    """The identities of a ``PeerReport``."""
 
 
 class Roles(NamedTuple):
-    """``allowed``: the chunks that each source may be asked for, by its name. ``upstream``: the
-    peer that the others of a chain see; empty: none."""
+    """The sources' roles."""
 
     allowed: Mapping[str, int]
+    """The chunks that each source may be asked for, by its name."""
     upstream: str
+    """The peer that the others of a chain see; empty: none."""
 
 
-def is_before(told: Told, name: str, standing: ReceiverState) -> bool:
-    """Whether a peer stands before the receiver in a chain: not where its own bytes come through
-    the receiver, so that no chain ends in itself."""
-    if not told.is_fetching:
+def is_before(report: PeerReport, name: str, standing: ReceiverState) -> bool:
+    """Whether a peer is before the receiver in a chain.
+
+    It is not if its own bytes come through the receiver, so that no chain ends in itself.
+    """
+    if not report.is_fetching:
         return True
-    if standing.identity in told.path or len(told.path) >= LONGEST_CHAIN:
+    if standing.identity in report.path or len(report.path) >= LONGEST_CHAIN:
         return False
-    rate = max(standing.bytes_per_s, told.bytes_per_s)
+    rate = max(standing.bytes_per_s, report.bytes_per_s)
     margin = AHEAD_CHUNKS + int(AHEAD_S * rate / standing.chunk_bytes)
-    ahead = told.here.bit_count() - standing.here.bit_count()
+    ahead = report.here.bit_count() - standing.here.bit_count()
     if abs(ahead) > margin:
         return ahead > 0
-    return name == standing.upstream or told.identity < standing.identity
+    return name == standing.upstream or report.identity < standing.identity
 
 
 def coming(candidate: KnownSource, standing: ReceiverState) -> int:
-    """The chunks that a peer will have in time: not much later than they could be here without
-    it."""
-    told = candidate.told
-    if told is None or not told.is_fetching or candidate.is_dry or candidate.age_s > STALE_S:
+    """Return the chunks that a peer will have in time: not much later than they could be here
+    without it."""
+    report = candidate.report
+    if report is None or not report.is_fetching or candidate.is_dry or candidate.age_s > STALE_S:
         return 0
-    if not is_before(told, candidate.name, standing):
+    if not is_before(report, candidate.name, standing):
         return 0
-    is_measured = told.bytes_per_s > 0 and told.here.bit_count() >= MEASURED_CHUNKS
-    rate = told.bytes_per_s if is_measured else UNMEASURED_BYTES_PER_S
+    is_measured = report.bytes_per_s > 0 and report.here.bit_count() >= MEASURED_CHUNKS
+    rate = report.bytes_per_s if is_measured else UNMEASURED_BYTES_PER_S
     rate = max(rate, candidate.known_bytes_per_s / 2)  # after a pause, too
     if candidate.is_sending:  # what comes from it came to it before
         rate = max(rate, standing.bytes_per_s)
     chunk_s = standing.chunk_bytes / rate
-    is_beside = bool(told.path) and told.path[:1] == standing.path[:1]
+    is_beside = bool(report.path) and report.path[:1] == standing.path[:1]
     later_s = STILL_IN_TIME_S if candidate.is_sending or is_beside else IN_TIME_S
-    found, before = 0, 0
+    in_time, before = 0, 0
     for ours in standing.wanted:
         count = (bits_of(ours) & standing.missing).bit_count()
         if not count:
             continue
         theirs_before = 0
-        for theirs in told.next:
+        for theirs in report.next:
             both = Stretch(max(ours.start, theirs.start), min(ours.end, theirs.end))
             first = first_stretch(standing.missing, both, 1)
             if first is not None:
@@ -151,19 +165,19 @@ def coming(candidate: KnownSource, standing: ReceiverState) -> int:
                 skipped = bits_of(Stretch(ours.start, first.start)) & standing.missing
                 ours_at_s = (before + skipped.bit_count()) * chunk_s
                 if theirs_at_s - candidate.age_s <= ours_at_s + later_s:
-                    found |= bits_of(both)
+                    in_time |= bits_of(both)
             theirs_before += theirs.chunks
         before += count
-    return found & standing.missing
+    return in_time & standing.missing
 
 
 def choose(candidates: Sequence[KnownSource], standing: ReceiverState) -> Roles:
-    """Which chunks each source may be asked for now."""
+    """Return which chunks each source may be asked for now."""
     behind = _behind(candidates, standing)
     peers = [
-        each._replace(is_dry=each.is_dry or each.told.identity in behind)
+        each._replace(is_dry=each.is_dry or each.report.identity in behind)
         for each in candidates
-        if each.told is not None
+        if each.report is not None
     ]
     can = {each.name: _can(each, standing) for each in peers}
     upstream = _upstream(peers, can, standing)
@@ -176,7 +190,7 @@ def choose(candidates: Sequence[KnownSource], standing: ReceiverState) -> Roles:
     for bits in can.values():
         covered |= bits
     for registry in candidates:
-        if registry.told is None:
+        if registry.report is None:
             is_spared = speed >= GOOD_SHARE * min(registry.known_bytes_per_s, comes)
             allowed[registry.name] = standing.missing & ~(covered if is_spared else 0)
     if standing.urgent.bit_count() > FEW_CHUNKS:
@@ -189,22 +203,24 @@ def choose(candidates: Sequence[KnownSource], standing: ReceiverState) -> Roles:
 
 
 def _behind(candidates: Sequence[KnownSource], standing: ReceiverState) -> set[str]:
-    """Who pulls through the receiver, by what all tell together: a path is told older by a word
-    for each host on it."""
-    found = {standing.identity}
-    told = [each.told for each in candidates if each.told is not None]
+    """Return the identities that pull through the receiver, by all reports together: a path is a
+    report older for each host on it."""
+    identities = {standing.identity}
+    reports = [each.report for each in candidates if each.report is not None]
     while more := {
         each.identity
-        for each in told
-        if each.identity not in found and not found.isdisjoint(each.path)
+        for each in reports
+        if each.identity not in identities and not identities.isdisjoint(each.path)
     }:
-        found |= more
-    return found
+        identities |= more
+    return identities
 
 
 def _urgent_first(allowed: int, candidate: KnownSource, standing: ReceiverState) -> int:
-    """Nothing that can wait, beside what somebody waits for: both would come over one link. But
-    where that comes slowly from elsewhere, the link has room."""
+    """Return only the urgent chunks of those ``allowed``: others would come over the same link.
+
+    If the urgent ones come slowly from elsewhere, the link has room for others.
+    """
     if allowed & standing.urgent:
         return allowed & standing.urgent
     is_free = standing.bytes_per_s < GOOD_SHARE * candidate.known_bytes_per_s
@@ -212,20 +228,21 @@ def _urgent_first(allowed: int, candidate: KnownSource, standing: ReceiverState)
 
 
 def _is_followed(upstream: KnownSource, standing: ReceiverState) -> bool:
-    """Whether the receiver depends on it for what it has not got yet, or it is whole."""
-    told = upstream.told
-    return told is not None and (not told.is_fetching or coming(upstream, standing) != 0)
+    """Whether the receiver depends on ``upstream`` for what that has not got yet, or it is
+    whole."""
+    report = upstream.report
+    return report is not None and (not report.is_fetching or coming(upstream, standing) != 0)
 
 
 def _can(candidate: KnownSource, standing: ReceiverState) -> int:
-    assert candidate.told is not None
-    return candidate.told.here & standing.missing | coming(candidate, standing)
+    assert candidate.report is not None
+    return candidate.report.here & standing.missing | coming(candidate, standing)
 
 
 def _upstream(
     peers: Sequence[KnownSource], can: Mapping[str, int], standing: ReceiverState
 ) -> KnownSource | None:
-    """Who gives the first chunk that any peer can give."""
+    """Return the peer to pull from: one that gives the first chunk that any peer can give."""
     all_bits = 0
     for bits in can.values():
         all_bits |= bits
@@ -250,42 +267,44 @@ def _nearer(
     peers: Sequence[KnownSource],
     standing: ReceiverState,
 ) -> list[KnownSource]:
-    """Whom to go over to from who others pull from, too: to one of them, or who pulls through
-    that one, that has more or else a lesser name: so all may go at once, and no chain ends in
-    itself."""
-    assert present.told is not None
-    if present.told.receivers < 2:
+    """Return whom to change to from an upstream from which others pull, too.
+
+    It is one of these, or who pulls through one of these that has more or else a lesser name: so
+    all may change at once, and no chain ends in itself.
+    """
+    assert present.report is not None
+    if present.report.receivers < 2:
         return []
-    told = [each.told for each in peers if each.told is not None]
-    counts = {each.identity: each.here.bit_count() for each in told}
+    reports = [each.report for each in peers if each.report is not None]
+    counts = {each.identity: each.here.bit_count() for each in reports}
     own = standing.here.bit_count()
-    found = []
+    nearer = []
     for each in fast:
-        if each.told is None or not each.told.is_fetching:
+        if each.report is None or not each.report.is_fetching:
             continue
-        names = (each.told.identity, *each.told.path)
-        if present.told.identity not in names[1:]:
+        names = (each.report.identity, *each.report.path)
+        if present.report.identity not in names[1:]:
             continue
-        root = names[names.index(present.told.identity, 1) - 1]
+        root = names[names.index(present.report.identity, 1) - 1]
         is_first = counts.get(root, 0) > own or root < standing.identity
-        if is_first and each.told.receivers < present.told.receivers - 1:
-            found.append(each)
-    return found
+        if is_first and each.report.receivers < present.report.receivers - 1:
+            nearer.append(each)
+    return nearer
 
 
 def _nearness(candidate: KnownSource) -> tuple[int, bool, str]:
-    """Of peers that all stand before the receiver: the greatest is the one to pull from, with few
-    receivers and just before it."""
-    told = candidate.told
-    assert told is not None
-    return -told.receivers, told.is_fetching, told.identity
+    """Return the key of peers before the receiver; the greatest has few receivers and is just
+    before it."""
+    report = candidate.report
+    assert report is not None
+    return -report.receivers, report.is_fetching, report.identity
 
 
 def _at_most(upstream: KnownSource | None) -> float:
-    """Bytes/s at which the peer that is pulled from comes to what it does not have: who asks the
-    registry beside it would only take it away from it."""
-    told = None if upstream is None else upstream.told
-    return told.bytes_per_s if told is not None and told.is_fetching else math.inf
+    """Return the bytes/s at which the upstream itself gets what it lacks: requests to the registry
+    beside it would only take these from it."""
+    report = None if upstream is None else upstream.report
+    return report.bytes_per_s if report is not None and report.is_fetching else math.inf
 
 
 def _more(
@@ -294,8 +313,8 @@ def _more(
     upstream: KnownSource,
     standing: ReceiverState,
 ) -> list[KnownSource]:
-    """Further peers that nobody pulls from, and that have what is wanted, where the first alone
-    leaves room: it was measured, and is below what came at once before."""
+    """Return further peers that nobody pulls from, and that have what is wanted, if the first
+    leaves room: it was measured, and gives less than came at once before."""
     measured = standing.bytes_per_s
     if not measured or standing.upstream != upstream.name:
         return []
@@ -305,36 +324,37 @@ def _more(
         each
         for each in peers
         if each is not upstream
-        and each.told is not None
-        and not each.told.is_fetching
-        and not each.told.receivers
+        and each.report is not None
+        and not each.report.is_fetching
+        and not each.report.receivers
         and can[each.name]
     ]
     return sorted(idle, key=lambda each: -each.bytes_per_s)[:MOST_MORE]
 
 
 def next_run(wanted: Sequence[Stretch], allowed: int, most: int, least: int) -> Stretch | None:
-    """The next chunks to ask a source for: the first that are ``allowed``, side by side, and a
-    few behind them where they are fewer than ``least``."""
+    """Return the next chunks to ask a source for: the first ``allowed`` ones side by side, and a
+    few more if they are fewer than ``least``."""
     for stretch in wanted:
-        found = first_stretch(allowed, stretch, most)
-        if found is None:
+        run = first_stretch(allowed, stretch, most)
+        if run is None:
             continue
-        if found.chunks < least:
-            return first_stretch(allowed, Stretch(found.start, found.start + least), least)
-        return found
+        if run.chunks < least:
+            return first_stretch(allowed, Stretch(run.start, run.start + least), least)
+        return run
     return None
 
 
 USUAL_LEAST_CHUNKS = 4
-"""That are asked for at once, where nobody waits for a few among many."""
+"""The fewest chunks of a request, unless some of many are waited for."""
 
 
 def least_chunks(bytes_per_s: float, chunk_bytes: int, answer_s: float) -> int:
-    """Fewer are not asked for at once: what comes in the time in which a request is answered."""
+    """Return the fewest chunks of a request: what comes in the time in which a request is
+    answered."""
     return max(1, math.ceil(bytes_per_s * answer_s / chunk_bytes))
 
 
 def run_chunks(bytes_per_s: float, chunk_bytes: int, seconds: float = 1.0) -> int:
-    """So many chunks are asked for at once."""
+    """Return the most chunks of a request."""
     return max(4, int(bytes_per_s * seconds / chunk_bytes))

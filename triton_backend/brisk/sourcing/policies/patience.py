@@ -1,4 +1,5 @@
-"""Until when a source is waited for, and when it is asked again: pure, in whatever clock."""
+"""The policy of how long a source is waited for, and when it is asked again: pure, in any
+clock."""
 
 from __future__ import annotations
 
@@ -6,30 +7,35 @@ from collections import deque
 from typing import NamedTuple
 
 PEER_SILENCE_S = 0.6
-"""A live peer ends its answer when it has had nothing new for 0.25 s: this one has gone."""
+"""A peer that is silent for so long has gone: a live one ends its answer when it has had nothing
+new for 0.25 s."""
 
 FIRST_BYTE_S, NEXT_BYTE_S = 10.0, 3.0
-"""Of a registry, which may have to fetch the file itself."""
+"""The silence of a registry, which may have to fetch the file itself, before the first byte and
+before others."""
 
 SLOW_S = 2.0
 SLOW_SHARE = 0.5
-"""Of what was expected, for ``SLOW_S``: then it is left, if there is another one."""
+"""A source that gives less than this share of what was expected for ``SLOW_S`` is left if there is
+another."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_DOUBLINGS = 8
 
 
 class Waited(NamedTuple):
-    """What has come of a request, in seconds of one clock. ``heard_s``: when the last byte came;
-    None where none did. ``bytes_per_s``: over the last ``SLOW_S``, from all requests to the
-    source, which had some for ``busy_s``. ``expected``: bytes/s, when it was chosen."""
+    """How a request has been answered; times are seconds of one clock."""
 
     is_peer: bool
     asked_s: float
     heard_s: float | None
+    """When the last byte came; None: none has."""
     bytes_per_s: float
+    """The rate over the last ``SLOW_S``, from all requests to the source."""
     busy_s: float
+    """How long the source has always had some request."""
     expected: float
+    """The bytes/s that were expected when it was chosen."""
 
 
 def is_silent(waited: Waited, now_s: float) -> bool:
@@ -44,14 +50,14 @@ def is_slow(waited: Waited) -> bool:
 
 
 def pause_s(failures: int) -> float:
-    """Before a source that has failed so many times on end is asked again; the first time only
-    where nothing had come."""
+    """Return the pause before a source that has failed so many times on end is asked again; a
+    failure after something had come counts as the first."""
     doubled = FIRST_PAUSE_S * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS)
     return min(doubled, LONGEST_PAUSE_S) if failures else 0.0
 
 
 class RateMeter:
-    """Bytes per second over the last ``window_s``; who asks gives the time."""
+    """The bytes per second over the last ``window_s``; callers give the time."""
 
     def __init__(self, window_s: float = 1.0) -> None:
         self._window_s = window_s
@@ -77,7 +83,7 @@ class RateMeter:
         self._since_s = now_s
 
     def rate(self, now_s: float) -> float:
-        """0 where nothing came."""
+        """Return the rate; 0: nothing came."""
         self._forget(now_s)
         if not self._slots or self._since_s is None:
             return 0.0

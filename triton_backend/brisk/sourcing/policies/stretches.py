@@ -1,8 +1,8 @@
-"""Chunks of a manifest by one number each, and sets of them.
+"""Numbered chunks of a manifest, and sets of them.
 
-Chunks are numbered through all files, as their bytes are in a copy's ``progress``. A set of them
-is a whole number whose bit ``n`` stands for chunk ``n``: sets are compared, cut and joined by one
-instruction for 64 chunks, and are as immutable as a snapshot has to be.
+Chunks are numbered through all files, like their bytes in a copy's ``progress``. A set of them is
+an integer whose bit ``n`` stands for chunk ``n``: sets are compared, intersected and united by one
+instruction for 64 chunks, and are immutable, as a snapshot has to be.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def bits_of(stretch: Stretch) -> int:
 
 
 def bits_of_all(stretches: Iterable[Stretch]) -> int:
-    found = 0
+    bits = 0
     for stretch in stretches:
-        found |= bits_of(stretch)
-    return found
+        bits |= bits_of(stretch)
+    return bits
 
 
 def first_stretch(bits: int, within: Stretch, most: int) -> Stretch | None:
-    """The first chunks of the set that lie side by side ``within``: ``most`` of them."""
+    """Return the first chunks of the set that lie side by side ``within``, at most ``most``."""
     inside = (bits >> within.start) & ((1 << max(within.chunks, 0)) - 1)
     if not inside:
         return None
@@ -53,7 +53,7 @@ def first_stretch(bits: int, within: Stretch, most: int) -> Stretch | None:
 
 
 def stretches_of(bits: int) -> Iterator[Stretch]:
-    """A set as stretches, each as long as can be, in order."""
+    """Yield a set as stretches, each as long as can be, in order."""
     offset = 0
     while bits:
         skipped = (bits & -bits).bit_length() - 1
@@ -65,12 +65,13 @@ def stretches_of(bits: int) -> Iterator[Stretch]:
 
 
 def pack(bits: int, count: int) -> str:
-    """A set of ``count`` chunks as text."""
+    """Return a set of ``count`` chunks as text."""
     return base64.b64encode(bits.to_bytes(-(-count // 8), "little")).decode()
 
 
 def unpack(text: str, count: int) -> int:
-    """Raises ProtocolError where the text is no set of ``count`` chunks."""
+    """Return a set that ``pack`` wrote. Raises ProtocolError if the text is no set of ``count``
+    chunks."""
     length = -(-count // 8)
     if len(text) > 4 * (length + 3):
         raise ProtocolError(f"a set of {count} chunks takes {len(text)} characters")
@@ -85,7 +86,7 @@ def unpack(text: str, count: int) -> int:
 
 
 class Layout:
-    """Where the numbered chunks of a manifest lie."""
+    """The places of the numbered chunks of a manifest."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -93,36 +94,39 @@ class Layout:
 
     @property
     def count(self) -> int:
-        """Of all chunks."""
+        """The number of all chunks."""
         return self._starts[-1]
 
     def place(self, index: int) -> tuple[int, int]:
-        """The file's number and the number of the chunk in it."""
+        """Return the file's number and the number of the chunk in it."""
         file = bisect_right(self._starts, index) - 1
         return file, index - self._starts[file]
 
     def range_of(self, index: int) -> Range:
-        """The bytes of a chunk."""
+        """Return the bytes of a chunk."""
         return self.manifest.chunk_range(*self.place(index))
 
     def bytes_of(self, stretch: Stretch) -> Range:
-        """Of chunks that are all of one file."""
+        """Return the bytes of chunks that are all of one file."""
         first, last = self.range_of(stretch.start), self.range_of(stretch.end - 1)
         return Range(first.file, first.offset, last.offset + last.size - first.offset)
 
     def file(self, number: int) -> Stretch:
-        """All chunks of a file."""
+        """Return all chunks of a file."""
         return Stretch(self._starts[number], self._starts[number + 1])
 
     def stretch(self, part: Range) -> Stretch:
-        """The chunks that bytes of a file lie in."""
+        """Return the chunks in which bytes of a file lie."""
         chunks = self.manifest.chunks_of(part)
         start = self._starts[part.file]
         return Stretch(start + chunks.start, start + chunks.stop)
 
     def covered(self) -> Iterator[tuple[int, int]]:
-        """Chunks of the model's files that are nothing but its head, in its order; with each the
-        bytes of the file ``gathered`` from its beginning to where the chunk ends."""
+        """Yield the chunks of the model's files that are nothing but its head, in its order.
+
+        With each come the bytes of the file ``gathered`` from its beginning to where the chunk
+        ends.
+        """
         sizes, chunk_bytes = [file.size for file in self.manifest.files], self.manifest.chunk_bytes
         before = 0
         for part in self.manifest.head:
@@ -134,7 +138,7 @@ class Layout:
             before += part.size
 
     def size_of(self, bits: int) -> int:
-        """Bytes of all chunks of a set."""
+        """Return the bytes of all chunks of a set."""
         total = 0
         for number in range(len(self.manifest.files)):
             file = self.file(number)

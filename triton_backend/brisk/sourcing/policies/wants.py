@@ -1,4 +1,4 @@
-"""In which order chunks of a copy are fetched: pure."""
+"""The order in which chunks of a copy are fetched: pure."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def order(
     outline: Sequence[Range] = (),
     behind: int = 0,
 ) -> tuple[Stretch, ...]:
-    """Every chunk that is wanted, once, in the order in which it is.
+    """Return every chunk that is wanted, once, in the order in which it is wanted.
 
-    First what says what the model is; then what somebody awaits; then what says where the parts
-    of the prepared ``forms`` lie (``outline``) and the forms, or, without one, the weights as a
-    start computes with them; then all else of the model's own files. The last two begin
-    with the chunk ``behind``, behind what was awaited last, and go round: hosts that await
+    First what says what the model is; then what somebody awaits; then what says where the parts of
+    the prepared ``forms`` lie (``outline``) and the forms, or, without one, the weights in the
+    order in which a start computes with them; then the rest of the model's own files. The last two
+    begin with the chunk ``behind`` what was awaited last, and wrap around: hosts that await
     different parts first then complete from each other in a ring, each from another one.
     """
     manifest = layout.manifest
@@ -36,12 +36,12 @@ def order(
         planned = list(map(layout.file, forms))
     else:
         planned = _turned([layout.stretch(part) for part in manifest.order], behind)
-    left = _turned([layout.file(number) for number in manifest.own], behind)
-    return tuple(_once((head, *first, *planned, *left)))
+    rest = _turned([layout.file(number) for number in manifest.own], behind)
+    return tuple(_once((head, *first, *planned, *rest)))
 
 
 def _turned(stretches: Sequence[Stretch], behind: int) -> list[Stretch]:
-    """The stretches from chunk ``behind`` on, then those before it."""
+    """Return the stretches from chunk ``behind`` on, then those before it."""
     for number, stretch in enumerate(stretches):
         if stretch.start <= behind < stretch.end:
             here, rest = Stretch(behind, stretch.end), Stretch(stretch.start, behind)
@@ -50,30 +50,30 @@ def _turned(stretches: Sequence[Stretch], behind: int) -> list[Stretch]:
 
 
 def _once(stretches: Iterable[Stretch]) -> Iterable[Stretch]:
-    seen = 0
+    yielded = 0
     for stretch in stretches:
-        new = bits_of(stretch) & ~seen
-        seen |= new
+        new = bits_of(stretch) & ~yielded
+        yielded |= new
         yield from stretches_of(new)
 
 
 def merged(stretches: Iterable[Stretch], missing: int, most: int) -> tuple[Stretch, ...]:
-    """The first ``most`` stretches of what is missing, neighbours joined: what a host tells
-    others that it fetches next."""
-    found: list[Stretch] = []
+    """Return the first ``most`` stretches of what is missing, neighbours joined: what a host
+    reports that it fetches next."""
+    joined: list[Stretch] = []
     for stretch in stretches:
         inside = bits_of(stretch) & missing
         for part in stretches_of(inside):
-            if found and found[-1].end == part.start:
-                found[-1] = Stretch(found[-1].start, part.end)
-            elif len(found) == most:
-                return tuple(found)
+            if joined and joined[-1].end == part.start:
+                joined[-1] = Stretch(joined[-1].start, part.end)
+            elif len(joined) == most:
+                return tuple(joined)
             else:
-                found.append(part)
-    return tuple(found)
+                joined.append(part)
+    return tuple(joined)
 
 
 def wanted_bits(layout: Layout, forms: Sequence[int]) -> int:
-    """All chunks that are ever fetched. ``forms``: those published ones that were taken."""
+    """Return all chunks that are ever fetched. ``forms``: the published ones that were taken."""
     files = (layout.manifest.gathered, *forms)
     return layout.own | bits_of_all(map(layout.file, files))

@@ -1,7 +1,7 @@
-"""Whether a prepared form or the weights as they are come sooner to a first answer: pure.
+"""The policy of whether a prepared form or the plain weights give the sooner first answer: pure.
 
 Artefacts are larger than models: ResNet-50's 1.15 times, VGG-16's 1.7 times (kernels' layouts).
-Below some bandwidth what they spare is less than what their bytes take (Flashpoint's levels, 5.1,
+Below some bandwidth what they save is less than what their bytes take (Flashpoint's levels, 5.1,
 with what a start costs).
 """
 
@@ -10,30 +10,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 RAW_START_S = 0.05
-"""More of a start from the model's own file than from its prepared form, until its first answer:
-45 to 57 ms for six models of 20 to 550 MB (``brisk bench cold``)."""
+"""What a start from the model's own file takes longer than from its prepared form, until its first
+answer: 45 to 57 ms for six models of 20 to 550 MB (``brisk bench cold``)."""
 
 UNKNOWN_BYTES_PER_S = 125e6
-"""Taken for what nobody has measured: 1 Gbit/s."""
+"""The bandwidth that is assumed if none was measured: 1 Gbit/s."""
 
 
 def is_form_sooner(form_bytes: int, raw_bytes: int, bytes_per_s: float) -> bool:
-    """Of what is missing of either. Both are read while they arrive: what is left behind the last
-    byte is the same, but for what a start from the file does in addition."""
+    """Whether a prepared form gives the sooner answer, by what is missing of form and file.
+
+    Both are read while they arrive: what is left behind the last byte is the same, except what a
+    start from the file does in addition.
+    """
     raw_s = predicted_s(raw_bytes, bytes_per_s) + RAW_START_S
     return predicted_s(form_bytes, bytes_per_s) < raw_s
 
 
 def form_key(name: str) -> str:
-    """What a form's name says of where it fits: engine, processor and all else but the model."""
+    """Return what a form's name says of where it fits: engine, processor and all else but the
+    model."""
     return name.rpartition("-")[2]
 
 
 def likely_form(names: Sequence[str], key: str) -> str:
-    """Which of a model's forms a start here takes, likely; empty: none.
+    """Return which of a model's forms a start here will probably take; empty: none.
 
-    ``key``: of the last one that was taken here; empty where none was. Then the only one is
-    likely: most hosts are like the publisher's.
+    ``key``: of the last one that was taken here; empty: none was. Then the only one is likely:
+    most hosts are like the publisher's.
     """
     if key:
         return next((name for name in names if form_key(name) == key), "")
@@ -41,11 +45,11 @@ def likely_form(names: Sequence[str], key: str) -> str:
 
 
 def expected_bytes_per_s(measured: float, best: float) -> float:
-    """As measured now, else the best ever seen from the source, else ``UNKNOWN_BYTES_PER_S``.
-    0: nobody knows."""
+    """Return the rate that was measured now, else the best ever seen from the source, else
+    ``UNKNOWN_BYTES_PER_S``; 0 in an argument: unknown."""
     return measured or best or UNKNOWN_BYTES_PER_S
 
 
 def predicted_s(size: int, bytes_per_s: float) -> float:
-    """Until so many bytes are here."""
+    """Return how long so many bytes take."""
     return size / bytes_per_s if bytes_per_s > 0 else float("inf")

@@ -1,1 +1,1 @@
-"""Where bytes of a model come from: the folder at its URL, and other hosts."""
+"""The sources of a model's bytes: the folder at its URL, and other hosts."""

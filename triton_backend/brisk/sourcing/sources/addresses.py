@@ -1,8 +1,9 @@
-"""Which URLs and addresses are asked: pure rules, and the look-up that obeys them.
+"""The rules of which URLs and addresses are asked, which are pure, and the resolver that obeys
+them.
 
-Whoever writes to a model repository names URLs that this machine asks. What they get to see of it
-is whether the bytes have a digest that they named; where redirects lead is the business of whoever
-answers at the URL, and must not be this machine's own network.
+Whoever writes to a model repository names URLs that this machine asks. They learn from it only
+whether the bytes have a digest that they named; the server at the URL decides where redirects
+lead, which must not be this machine's own network.
 """
 
 from __future__ import annotations
@@ -22,32 +23,34 @@ from brisk.sourcing.sources.failures import MissingError
 
 MOST_REDIRECTS = 3
 _UNASKED = ("https", "http", "s3")
-"""Schemes that entries may name where ``BRISK_REMOTE_URLS`` says nothing."""
+"""The schemes that entries may name unless ``BRISK_REMOTE_URLS`` is set."""
 
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-"""Addresses that carry one of IPv4 (NAT64)."""
+"""The addresses that carry one of IPv4 (NAT64)."""
 
 _USER = re.compile("//[^/]*@")
 _SETTING = "BRISK_REMOTE_URLS"
 
 
 def shown_url(url: str) -> str:
-    """Without query, user and password: what may be written down."""
+    """Return the URL without query, user and password: what may be written down."""
     parts = _split(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def file_url(manifest_url: str, name: str) -> str:
-    """Of a file that a manifest names, beside it; what stands behind a ``?`` holds for it, too."""
+    """Return the URL of a file that a manifest names, beside it; the manifest's query is kept."""
     parts = _split(manifest_url)
     folder = parts.path.rpartition("/")[0]
     return urlunsplit((parts.scheme, parts.netloc, f"{folder}/{quote(name)}", parts.query, ""))
 
 
 def check_url(url: str, allowed: Sequence[str] | None) -> None:
-    """Raises InvalidModelError where an entry may not name the URL. ``allowed``: prefixes, as
-    ``BRISK_REMOTE_URLS`` has them; None: it is not set."""
+    """Raises InvalidModelError if an entry may not name the URL.
+
+    ``allowed``: prefixes, like those of ``BRISK_REMOTE_URLS``; None: it is not set.
+    """
     parts = _split(url)
     if not parts.netloc and parts.scheme != "file":
         raise InvalidModelError(f"'{shown_url(url)}' names no host")
@@ -76,9 +79,9 @@ def _begins_with(parts: SplitResult, prefix: SplitResult) -> bool:
 
 
 def redirected(url: str, location: str, count: int) -> str:
-    """Where an answer to ``url`` leads, as the ``count``-th of them, from 1.
+    """Return where an answer to ``url`` leads, which is the ``count``-th redirect, from 1.
 
-    To https, or by the scheme that it has. Raises MissingError where nobody follows there.
+    Redirects go to https, or to the scheme of ``url``. Raises MissingError if it is not followed.
     """
     where = f"{shown_url(url)} redirects"
     if count > MOST_REDIRECTS:
@@ -96,32 +99,32 @@ def redirected(url: str, location: str, count: int) -> str:
 
 
 def is_inside(address: str) -> bool:
-    """Whether an address is none of the public network: private, loopback, of the link."""
+    """Whether an address is none of the public network: private, loopback, link-local."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return True  # what it is nobody can tell
-    if isinstance(found, ipaddress.IPv4Address):
-        return not found.is_global
-    carried = found.ipv4_mapped or found.sixtofour
-    if found in _TRANSLATED:
-        carried = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return not parsed.is_global
+    carried = parsed.ipv4_mapped or parsed.sixtofour
+    if parsed in _TRANSLATED:
+        carried = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
     if carried is not None:
         return not carried.is_global
-    return not found.is_global or found.is_site_local or found.teredo is not None
+    return not parsed.is_global or parsed.is_site_local or parsed.teredo is not None
 
 
 async def leads_inside(url: str) -> bool:
-    """Whether a URL's host has such an address. Raises OSError where it has none at all."""
+    """Whether a URL's host has such an address. Raises OSError if it has none at all."""
     parts = _split(url)
     resolver = ThreadedResolver()
-    found = await resolver.resolve(parts.hostname or "", parts.port or 443, socket.AF_UNSPEC)
-    return any(is_inside(each["host"]) for each in found)
+    resolved = await resolver.resolve(parts.hostname or "", parts.port or 443, socket.AF_UNSPEC)
+    return any(is_inside(each["host"]) for each in resolved)
 
 
 class OutwardResolver(AbstractResolver):
-    """Addresses of hosts that redirects lead to: those that are connected to are checked here,
-    and not looked up again."""
+    """A resolver of hosts that redirects lead to, which checks the addresses that are connected
+    to: they are not looked up again."""
 
     def __init__(self) -> None:
         self._resolver = ThreadedResolver()
@@ -129,17 +132,17 @@ class OutwardResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
-        for each in found:
+        resolved = await self._resolver.resolve(host, port, family)
+        for each in resolved:
             check_outward(each["host"], host)
-        return found
+        return resolved
 
     async def close(self) -> None:
         await self._resolver.close()
 
 
 def check_outward(address: str, host: str) -> None:
-    """Raises OSError where the address is one of an inner network."""
+    """Raises OSError if the address is one of an inner network."""
     if is_inside(address):
         raise OSError(f"a redirect leads to {host}, whose address {address} is not public")
 
@@ -153,7 +156,7 @@ def is_address(host: str) -> bool:
 
 
 def _split(url: str) -> Any:
-    """Raises InvalidModelError where the text is no URL."""
+    """Parse the URL. Raises InvalidModelError if the text is no URL."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018  # it is parsed now

@@ -1,4 +1,4 @@
-"""What a copy begins with: the manifest, and what is likely to be needed next."""
+"""The beginning of a copy: the manifest, and what will probably be needed next."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from brisk.sourcing.sources.peers import PeerCopy
 from brisk.sourcing.sources.registry import Registry
 
 OPEN_PATIENCE_S = 20.0
-"""Without anything new: then opening a copy fails. What is awaited of an open one goes on."""
+"""The time without anything new after which opening a copy fails. Waits of an open one go on."""
 
 ALONE_S = 0.05
-"""The registry is given to send the manifest before peers are asked for it, too: a connection to
-each, with its handshake, takes longer than most registries do."""
+"""The time for the registry to send the manifest before peers are asked for it, too: a connection
+to each, with its handshake, takes longer than most registries do."""
 
 _HEAD_S = 2.0
-"""For the head behind the manifest; else it is asked for again, as the manifest says."""
+"""The time for the head after the manifest; then it is asked for again, as the manifest says."""
 
 _SHORT_BYTES = 1 << 16
-"""A manifest of so many is read at once, a longer one by a thread."""
+"""A manifest of at most so many bytes is parsed at once, a longer one by a thread."""
 
 
 async def obtain(
     registry: Registry, peers: Sequence[PeerCopy], sha256: str
 ) -> tuple[bytes, bytes]:
-    """The manifest, from whoever has it, and the head's first bytes as the registry has them,
-    which nobody has verified: of a small model they are half of what a start asks for, and come
-    in the same time. None of those where peers may have them.
+    """Return the manifest, from whoever has it, and the head's first bytes as the registry has
+    them.
 
-    Raises InvalidModelError where the registry has another manifest or none, and no peer has it;
-    UnavailableError where nobody answers for long.
+    The latter are unverified: of a small model they are half of what a start asks for, and come in
+    the same time. There are none if peers may have them. Raises InvalidModelError if the registry
+    has another manifest or none, and no peer has it; UnavailableError if nobody answers for long.
     """
     head = None if peers else asyncio.create_task(_head(registry))
     try:
@@ -65,9 +65,9 @@ async def _obtain_manifest(registry: Registry, peers: Sequence[PeerCopy], sha256
             if not tasks[0].done() or tasks[0].exception() is not None:
                 tasks += [asyncio.create_task(_manifest(peer, sha256)) for peer in peers]
             problems = []
-            for done in asyncio.as_completed(tasks):
+            for manifest in asyncio.as_completed(tasks):
                 try:
-                    return await done
+                    return await manifest
                 except (SourceError, InvalidModelError) as error:
                     problems.append(error)
         finally:

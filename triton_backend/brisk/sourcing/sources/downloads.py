@@ -1,4 +1,4 @@
-"""Bytes of a file by HTTP: a range, as a stream that may end early, and small files whole."""
+"""Downloads by HTTP: a range of a file, as a stream that may end early, and small files whole."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ from brisk.sourcing.sources import addresses
 from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
 
 READ_BYTES = 1 << 20
-"""Of a connection, kept while nobody takes them."""
+"""The bytes of a connection that are buffered while nobody takes them."""
 
 RECORD_BYTES = 17 << 10
-"""Of TLS, at most, with what stands around it: so much may have been read and not be decoded."""
+"""The largest record of TLS, with what surrounds it: so much may have been read and not be
+decoded."""
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
 
 
 class RangeAnswer(NamedTuple):
-    """``offset``: of the first byte of ``content`` in the file; what the server knows of ranges
-    decides. ``is_ranged``: whether it does know of them."""
+    """The answer to a request for a range."""
 
     response: aiohttp.ClientResponse
     offset: int
+    """The place in the file of the content's first byte; 0 if the server does not know ranges."""
     is_ranged: bool
+    """Whether the server knows ranges."""
 
 
 class Web:
     """HTTP connections, kept for the next request. One event loop uses it."""
 
     def __init__(self, security: ssl.SSLContext | None = None, *, is_proxied: bool = True) -> None:
-        """``security``: of https; None: certificates that the machine trusts. ``is_proxied``:
-        by the proxy that environment variables name."""
+        """``security``: the context of https; None: certificates that the machine trusts.
+        ``is_proxied``: whether the proxy that environment variables name is used."""
         self._security = security
         self._is_proxied = is_proxied
         self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
 
     def _session(self, target: str, *, is_outward: bool) -> aiohttp.ClientSession:
-        """``is_outward``: it connects to no private address."""
+        """Return the session for ``target``. ``is_outward``: it connects to no private address."""
         is_secure = urlsplit(target).scheme == "https"
-        found = self._sessions.get((is_outward, is_secure))
-        if found is None:
-            found = self._sessions[is_outward, is_secure] = self._opened(is_outward, is_secure)
-        return found
+        session = self._sessions.get((is_outward, is_secure))
+        if session is None:
+            session = self._sessions[is_outward, is_secure] = self._opened(is_outward, is_secure)
+        return session
 
     def _opened(self, is_outward: bool, is_secure: bool) -> aiohttp.ClientSession:
         if is_secure and self._security is None:
@@ -78,9 +80,9 @@ class Web:
     async def get(
         self, url: str, headers: Mapping[str, str] | None = None, *, follows: bool = True
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to a GET, redirects followed as ``addresses`` allows them.
+        """Return the answer to a GET, redirects followed as ``addresses`` allows them.
 
-        Raises SourceError where there is none.
+        Raises SourceError if there is none.
         """
         count, is_outward, target = 0, False, url
         while True:
@@ -117,10 +119,12 @@ class Web:
         *,
         follows: bool = True,
     ) -> AsyncIterator[RangeAnswer]:
-        """Bytes of a file of ``total``, from where the answer says. Raises SourceError,
-        MissingError, and WrongBytesError where the file is another one."""
-        wanted = {**(headers or {}), "Range": f"bytes={offset}-{offset + size - 1}"}
-        async with self.get(url, wanted, follows=follows) as response:
+        """Return bytes of a file of ``total``, from where the answer says.
+
+        Raises SourceError, MissingError, and WrongBytesError if the file is another one.
+        """
+        ranged = {**(headers or {}), "Range": f"bytes={offset}-{offset + size - 1}"}
+        async with self.get(url, ranged, follows=follows) as response:
             check_status(response, url)
             shown = addresses.shown_url(url)
             if response.headers.get("Content-Encoding", "identity") != "identity":
@@ -139,30 +143,30 @@ class Web:
             yield RangeAnswer(response, 0, False)
 
     async def get_small(self, url: str, most: int, *, follows: bool = True) -> bytes:
-        """A file of ``most`` bytes at most. Raises SourceError."""
+        """Return a file of at most ``most`` bytes. Raises SourceError."""
         async with self.get(url, follows=follows) as response:
             check_status(response, url)
-            found = bytearray()
+            data = bytearray()
             async for piece in response.content.iter_any():
-                found += piece
-                if len(found) > most:
+                data += piece
+                if len(data) > most:
                     raise SourceError(f"{addresses.shown_url(url)} has more than {most} bytes")
-            return bytes(found)
+            return bytes(data)
 
     async def get_beginning(self, url: str, most: int) -> bytes:
-        """The first ``most`` bytes of a file, or all of it. Raises SourceError."""
+        """Return the first ``most`` bytes of a file, or all of it. Raises SourceError."""
         async with self.get(url, {"Range": f"bytes=0-{most - 1}"}) as response:
             check_status(response, url)
-            found = bytearray()
+            data = bytearray()
             async for piece in response.content.iter_any():
-                found += piece
-                if len(found) >= most:
+                data += piece
+                if len(data) >= most:
                     break
-            return bytes(found[:most])
+            return bytes(data[:most])
 
 
 class ArrivingPieces:
-    """The answer's bytes, as they come."""
+    """The answer's bytes, as they arrive."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._content = response.content
@@ -171,12 +175,15 @@ class ArrivingPieces:
         self._least = 1
 
     def close(self) -> None:
-        """The connection is for others from now on."""
+        """Leave the connection to others."""
         self.expect(0)
 
     def expect(self, least: int) -> None:
-        """As ``Pieces.expect``. The kernel wakes nobody for less, whatever TLS there is; it does
-        for the end of the connection."""
+        """Do what ``Pieces.expect`` says.
+
+        The kernel wakes nobody for less, with or without TLS; it does for the end of the
+        connection.
+        """
         least = max(least - RECORD_BYTES, 1)
         if least == self._least or self._transport is None or self._transport.is_closing():
             return
@@ -195,7 +202,7 @@ class ArrivingPieces:
 
 
 def check_status(response: aiohttp.ClientResponse, url: str) -> None:
-    """Raises MissingError where the file is not there, SourceError for any other failure."""
+    """Raises MissingError if the file is not there, SourceError for any other failure."""
     if response.status in (200, 206):
         return
     text = f"{addresses.shown_url(url)} answers {response.status} {response.reason or ''}".strip()
@@ -207,7 +214,7 @@ def check_status(response: aiohttp.ClientResponse, url: str) -> None:
 
 
 def _content_range(text: str, shown: str) -> tuple[int, int | None]:
-    """The first byte's number, and of how many; None where that is not told."""
+    """Return the first byte's number, and of how many; None: that is not stated."""
     unit, _, rest = text.partition(" ")
     places, _, total = rest.partition("/")
     begin, _, _ = places.partition("-")
@@ -224,7 +231,7 @@ async def _leads_inside(url: str) -> bool:
 
 
 def _said(error: Exception) -> str:
-    """An error in words; some of aiohttp's have none, some tell the whole URL."""
+    """Return what an error says; some of aiohttp's say nothing, some tell the whole URL."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return str(error.os_error) or type(error.os_error).__name__
     if isinstance(error, aiohttp.InvalidURL):

@@ -1,4 +1,4 @@
-"""What a source may do instead of giving bytes."""
+"""The failures of a source."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from brisk.errors import InvalidModelError, UnavailableError
 
 
 class SourceError(UnavailableError):
-    """It does not give what it was asked for just now."""
+    """The source does not give what it was asked for just now."""
 
 
 class MissingError(SourceError):
-    """It does not have what it was asked for."""
+    """The source does not have what it was asked for."""
 
 
 class WrongBytesError(InvalidModelError):
-    """It gives something else than the manifest names: it is not asked again for that model."""
+    """The source gives something else than the manifest names: it is not asked again for that
+    model."""

@@ -1,4 +1,4 @@
-"""Other hosts' couriers: what they have of a copy, and its bytes."""
+"""Other hosts' couriers: their reports of a copy, and its bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from brisk.copies.manifest import MOST_MANIFEST_BYTES, ListedFile
 from brisk.errors import ProtocolError
-from brisk.sourcing.policies.choosing import LONGEST_CHAIN, Told
+from brisk.sourcing.policies.choosing import LONGEST_CHAIN, PeerReport
 from brisk.sourcing.policies.patience import pause_s
 from brisk.sourcing.policies.stretches import Layout, Stretch, pack, unpack
 from brisk.sourcing.sources.downloads import ArrivingPieces, Web
@@ -20,10 +20,10 @@ from brisk.sourcing.sources.failures import MissingError, SourceError
 from brisk.sourcing.sources.registry import Pieces
 
 ASKED_S = 0.2
-"""Between two questions to a peer: what it tells is so old, while its chunks go on coming."""
+"""The interval of questions to a peer: its report is so old, while its chunks go on coming."""
 
 HELD_S = 0.25
-"""A peer that has nothing new answers after so long."""
+"""The time after which a peer that has nothing new answers."""
 
 ANSWER_S = 0.6
 IDENTITY_HEADER = "Brisk-Host"
@@ -33,12 +33,12 @@ _MOST_TEXT = 256
 
 
 class Listener(Protocol):
-    """Who wants to know what peers have."""
+    """The interface of what wants to know what peers have."""
 
     @property
     def layout(self) -> Layout: ...
 
-    def hear(self, name: str, told: Told | None, problem: str = "") -> None: ...
+    def hear(self, name: str, report: PeerReport | None, problem: str = "") -> None: ...
 
     @property
     def is_curious(self) -> bool:
@@ -51,12 +51,12 @@ class PeerHost:
     """A host, by its address."""
 
     def __init__(self, address: str, web: Web, identity: str, *, is_secure: bool) -> None:
-        """``address``: host:port. ``identity``: of the host that asks."""
+        """``address``: host:port. ``identity``: the identity of the host that asks."""
         self.address = address
         self.web = web
         self.identity = identity
         self.answers = True
-        """Whether it did when it was asked last."""
+        """Whether it answered when it was asked last."""
         self.base = f"{'https' if is_secure else 'http'}://{address}/v1/copies"
 
     def copy_of(self, sha256: str) -> PeerCopy:
@@ -64,7 +64,7 @@ class PeerHost:
 
 
 class PeerCopy:
-    """What a peer has of one copy. The first of its errors that say why is kept in words."""
+    """What a peer has of one copy."""
 
     is_peer = True
 
@@ -73,15 +73,15 @@ class PeerCopy:
         self._peer = peer
         self._url = f"{peer.base}/{sha256}"
         self._count: int | None = None
-        """Of changes that it has told of; None: it is to answer at once."""
+        """The count of changes in its last report; None: it is to answer at once."""
 
     @property
     def answers(self) -> bool:
-        """Whether the host did when it was asked last."""
+        """Whether the host answered when it was asked last."""
         return self._peer.answers
 
     async def manifest(self) -> bytes:
-        """Raises SourceError, MissingError where the peer has no such copy."""
+        """Return the manifest. Raises SourceError, MissingError if the peer has no such copy."""
         url = f"{self._url}/manifest"
         try:
             return await asyncio.wait_for(
@@ -94,7 +94,8 @@ class PeerCopy:
     async def read(
         self, number: int, file: ListedFile, offset: int, size: int
     ) -> AsyncIterator[Pieces]:
-        """As ``ByteSource`` says; bytes end where the peer has had nothing new for a while."""
+        """Read like ``ByteSource``; the bytes end when the peer has had nothing new for a
+        while."""
         url = f"{self._url}/files/{number}"
         headers = {IDENTITY_HEADER: self._peer.identity}
         async with self._peer.web.get_range(
@@ -105,13 +106,13 @@ class PeerCopy:
                 yield Pieces(content, answer.offset, answer.is_ranged, content.expect)
 
     async def watch(self, listener: Listener) -> None:
-        """Tell ``listener`` what the peer has, again and again, while it wants to know."""
+        """Report to ``listener`` what the peer has, again and again, while it wants to know."""
         failures = 0
         while True:
             await listener.wait_until_curious()
             asked_s = time.monotonic()
             try:
-                told = await asyncio.wait_for(self._ask(listener.layout), ANSWER_S + HELD_S)
+                report = await asyncio.wait_for(self._ask(listener.layout), ANSWER_S + HELD_S)
             except MissingError:
                 self._count, failures = 0, 0
                 self._peer.answers = True
@@ -119,46 +120,49 @@ class PeerCopy:
             except (SourceError, ProtocolError, asyncio.TimeoutError, TimeoutError) as error:
                 failures += 1
                 self._peer.answers = False
-                said = str(error) or f"{self.name} does not answer"
-                listener.hear(self.name, None, said)
+                problem = str(error) or f"{self.name} does not answer"
+                listener.hear(self.name, None, problem)
                 self._count = None
             else:
                 failures = 0
                 self._peer.answers = True
-                if told.identity == self._peer.identity:
+                if report.identity == self._peer.identity:
                     listener.hear(self.name, None, f"{self.name} is this host")
                     return
-                listener.hear(self.name, told)
+                listener.hear(self.name, report)
             pause = max(pause_s(failures), ASKED_S) - (time.monotonic() - asked_s)
             await asyncio.sleep(max(pause, 0.0))
 
-    async def _ask(self, layout: Layout) -> Told:
+    async def _ask(self, layout: Layout) -> PeerReport:
         url = self._url if self._count is None else f"{self._url}?since={self._count}"
         data = await self._peer.web.get_small(url, _MOST_STATUS_BYTES, follows=False)
         try:
             record = json.loads(data)
             self._count = _whole(record["count"])
-            return read_told(record, layout)
+            return read_report(record, layout)
         except (ValueError, KeyError, TypeError, RecursionError, AttributeError) as error:
             raise ProtocolError(f"{self.name} tells {data!r:.80}") from error
 
 
-def write_told(told: Told, layout: Layout, count: int) -> Mapping[str, Any]:
-    """``count``: of changes, to ask for the next one by."""
+def write_report(report: PeerReport, layout: Layout, count: int) -> Mapping[str, Any]:
+    """Return a report as JSON. ``count``: of changes, to ask for the next report by."""
     return {
-        "identity": told.identity,
+        "identity": report.identity,
         "count": count,
-        "here": pack(told.here, layout.count),
-        "fetching": told.is_fetching,
-        "next": [list(stretch) for stretch in told.next],
-        "bytes_per_s": told.bytes_per_s,
-        "receivers": told.receivers,
-        "path": list(told.path),
+        "here": pack(report.here, layout.count),
+        "fetching": report.is_fetching,
+        "next": [list(stretch) for stretch in report.next],
+        "bytes_per_s": report.bytes_per_s,
+        "receivers": report.receivers,
+        "path": list(report.path),
     }
 
 
-def read_told(record: Mapping[str, Any], layout: Layout) -> Told:
-    """Raises ValueError, TypeError, KeyError, ProtocolError where it is something else."""
+def read_report(record: Mapping[str, Any], layout: Layout) -> PeerReport:
+    """Return a report that ``write_report`` wrote.
+
+    Raises ValueError, TypeError, KeyError, ProtocolError if it is something else.
+    """
     stretches = [Stretch(_whole(start), _whole(end)) for start, end in record["next"]]
     if len(stretches) > _MOST_STRETCHES:
         raise ValueError(f"{len(stretches)} stretches")
@@ -173,14 +177,14 @@ def read_told(record: Mapping[str, Any], layout: Layout) -> Told:
     rate = float(record["bytes_per_s"])
     if not 0 <= rate < 1e15:
         raise ValueError(f"{rate} bytes a second")
-    return Told(
-        identity,
-        unpack(record["here"], layout.count),
-        record["fetching"] is True,
-        tuple(stretches),
-        rate,
-        _whole(record["receivers"]),
-        path,
+    return PeerReport(
+        identity=identity,
+        here=unpack(record["here"], layout.count),
+        is_fetching=record["fetching"] is True,
+        next=tuple(stretches),
+        bytes_per_s=rate,
+        receivers=_whole(record["receivers"]),
+        path=path,
     )
 
 

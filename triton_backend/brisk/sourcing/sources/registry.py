@@ -1,4 +1,4 @@
-"""The folder at an entry's URL: a web server's, an object store's, a directory's."""
+"""The registry: the folder at an entry's URL, of a web server, an object store, or a directory."""
 
 from __future__ import annotations
 
@@ -21,37 +21,41 @@ _SIGNED_S = 3600
 
 
 def expect_any(least: int) -> None:
-    """Of a source whose pieces are large by themselves."""
+    """Do nothing, for a source whose pieces are large by themselves."""
 
 
 class Pieces(NamedTuple):
-    """Of a file, as they come. ``offset``: of the first; ``is_ranged``: whether that may be
-    anywhere. ``expect``: no piece of less than so many bytes is worth to wake up for, until it is
-    called again; that many must be on their way, or the end of the connection."""
+    """Bytes of a file, as they come."""
 
     content: AsyncIterator[bytes]
     offset: int
+    """The place of the first piece in the file."""
     is_ranged: bool
+    """Whether it may be anywhere in the file."""
     expect: Callable[[int], None] = expect_any
+    """Called with a number of bytes: fewer are not worth a wake-up, until it is called again. That
+    many must be on their way, or the end of the connection."""
 
 
 class ByteSource(Protocol):
-    """Who gives bytes of a model's files. ``name``: for messages, and to know it again."""
+    """The interface of what gives bytes of a model's files."""
 
     name: str
+    """The name in messages, by which it is also recognised."""
     is_peer: bool
 
     def read(
         self, number: int, file: ListedFile, offset: int, size: int
     ) -> AbstractAsyncContextManager[Pieces]:
-        """Of a file of the manifest; they may end early, and begin before ``offset``.
+        """Read bytes of a file of the manifest; they may end early, and begin before ``offset``.
 
-        Raises SourceError for what may pass, MissingError where there is no such file,
-        WrongBytesError where it is another one."""
+        Raises SourceError for what may pass, MissingError if there is no such file,
+        WrongBytesError if it is another one.
+        """
 
 
 class Registry:
-    """What a manifest's URL has beside it."""
+    """The files beside a manifest's URL."""
 
     is_peer = False
 
@@ -63,14 +67,16 @@ class Registry:
         self.name = addresses.shown_url(url).rpartition("/")[0]
 
     async def manifest(self) -> bytes:
-        """Raises SourceError, MissingError where there is none."""
+        """Return the manifest. Raises SourceError, MissingError if there is none."""
         if self._scheme == "file":
             return await asyncio.to_thread(_read_small, self._url)
         return await self._web.get_small(await self._address(self._url), MOST_MANIFEST_BYTES)
 
     async def head(self) -> bytes:
-        """What may be the first chunk of the file that holds the head, by its usual name. Raises
-        SourceError."""
+        """Return what may be the first chunk of the file that holds the head, by its usual name.
+
+        Raises SourceError.
+        """
         if self._scheme == "file":
             return b""
         url = addresses.file_url(self._url, HEAD_NAME)
@@ -80,7 +86,7 @@ class Registry:
     async def read(
         self, number: int, file: ListedFile, offset: int, size: int
     ) -> AsyncIterator[Pieces]:
-        """As ``ByteSource`` says."""
+        """Read like ``ByteSource``."""
         url = addresses.file_url(self._url, file.name)
         if self._scheme == "file":
             opened = await asyncio.to_thread(_open, url, file.size)
@@ -94,7 +100,7 @@ class Registry:
                 yield Pieces(content, answer.offset, answer.is_ranged, content.expect)
 
     async def _address(self, url: str) -> str:
-        """To be asked: that of an object store is signed with the machine's credentials."""
+        """Return the URL to ask; an object store's is signed with the machine's credentials."""
         if self._scheme != "s3":
             return url
         return await asyncio.to_thread(self._sign, url)

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from brisk.exits.adaptation.validation import (
+from brisk.exits.guarantee.calibration import CascadeCount, Promise, Scored, count_cascade
+from brisk.exits.guarantee.proposals import (
     SEQUENCES,
     answering_more_and_more,
     calibrate_cautiously,
     most_promising,
 )
-from brisk.exits.guarantee.calibration import CascadeCount, Promise, Scored, count_cascade
 from support.exits.scored import scored_near
 
 PROMISE = Promise(0.97, 0.95)
@@ -34,11 +34,11 @@ def test_what_is_proved_is_true_and_mostly_something_is() -> None:
     broken = proved = 0
     for _ in range(40):
         tuning, held_out = drawn(random, 240, 0.1), drawn(random, 600, 0.1)
-        found = calibrate_cautiously(tuning, held_out, PROMISE, answered)
-        if found is None:
+        proof = calibrate_cautiously(tuning, held_out, PROMISE, answered)
+        if proof is None:
             continue
         proved += 1
-        truth = count_cascade(drawn(random, 5_000, 0.1), found.thresholds)
+        truth = count_cascade(drawn(random, 5_000, 0.1), proof.thresholds)
         wrong = max((one.answered - one.right) / max(one.answered, 1) for one in truth.exits)
         broken += wrong > 0.03 or truth.wrong_anywhere / truth.inputs > 0.03
     assert proved >= 24
@@ -80,6 +80,6 @@ def test_what_no_score_lets_through_is_never_answered() -> None:
 def test_where_an_exit_is_always_right_it_comes_to_answer_all() -> None:
     random = np.random.default_rng(5)
     parts = [drawn(random, rows, 0.0, 2) for rows in (60, 160)]
-    found = calibrate_cautiously(*parts, PROMISE, lambda count: float(count.exits[0].answered))
-    assert found is not None
-    assert found.count.exits[0].answered >= 155
+    proof = calibrate_cautiously(*parts, PROMISE, lambda count: float(count.exits[0].answered))
+    assert proof is not None
+    assert proof.count.exits[0].answered >= 155

@@ -1,0 +1,270 @@
+"""The measurements of a model and its variants, of which cascades are made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from brisk.exits.base_model import BaseModel, load_graph
+from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level
+from brisk.exits.cascade_file import digest_of
+from brisk.exits.data.collecting import Collected, bind_rows
+from brisk.exits.data.outliers import FOR_FLOOR
+from brisk.exits.data.samples import Division, Samples
+from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
+from brisk.exits.exploration.measuring import (
+    BaseProfile,
+    Between,
+    LaneCost,
+    Verification,
+    benchmark,
+    lane_cost,
+    profile_base,
+)
+from brisk.exits.exploration.selection import Chosen
+from brisk.exits.exploration.settings import ExplorationSettings, LookUps, Progress
+from brisk.exits.exploration.shortlist import CandidateCascade
+from brisk.exits.exploration.trial import Trial, measure_trials
+from brisk.exits.exploration.whole_models import (
+    OUTLIERS,
+    LabelledOutliers,
+    front,
+    try_quantised,
+)
+from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
+from brisk.exits.model_graph import ExitPoint, ModelGraph
+from brisk.exits.scores import Scores
+
+Inputs = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExploredModel:
+    """The explored model, in the forms in which it is run."""
+
+    graph: ModelGraph
+    scores: Scores
+    boundaries: tuple[ExitPoint, ...]
+    """All points at which it may stop."""
+    points: tuple[ExitPoint, ...]
+    """The points that are explored."""
+    whole: BaseModel
+    """The model without stops."""
+    base: BaseModel
+    """The model with stops at the points and the scores."""
+    cut: BaseModel
+    """The model with stops at the points."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExploredData:
+    """The samples, what they are for, and what the base model makes of them."""
+
+    samples: Samples
+    every: Samples
+    """All rows that were run, the samples first."""
+    collected: Collected
+    """The hidden outputs and answers of ``every``."""
+    division: Division
+    folder: Path
+
+    @property
+    def rows_file(self) -> Path:
+        """The file that tells which of ``every`` are for what."""
+        return self.folder / "rows.npz"
+
+    @property
+    def first(self) -> dict[str, np.ndarray]:
+        """The inputs by which the model is timed."""
+        return bind_rows(self.samples.take(slice(0, 1)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Studied:
+    """The measurements of a model and of every trained variant, of which cascades are made."""
+
+    graph: ModelGraph
+    base: BaseModel
+    """The model, which stops at every explored point and at the scores."""
+    digest: str
+    scores: Scores
+    points: Sequence[ExitPoint]
+    tried: Sequence[Tried]
+    problems: Mapping[bool, CompositionProblem]
+    """The composition problems, True for synchronous look-ups."""
+    cost: LaneCost
+    """The costs that ``problems`` were made with."""
+    profile: BaseProfile
+    """The times that ``problems`` were made with."""
+    boundaries: Mapping[ExitPoint, float]
+    """Points at which the model may stop, in order, each with the seconds to there."""
+    settings: ExplorationSettings
+
+    def of(self, chosen: Chosen) -> Cascade:
+        """Return the cascade that is served."""
+        return self._cascade(chosen.synchronous, chosen.tried, chosen.levels, chosen.latency_s)
+
+    def unproved(self, candidate: CandidateCascade) -> Cascade:
+        """Return the candidate at thresholds that nothing has proved yet, to be timed."""
+        nothing = CascadeCount(0, tuple(ExitCount(0, 0) for _ in candidate.chosen), 0)
+        level = Level(self.settings.accuracy, candidate.thresholds, nothing)
+        return self._cascade(
+            candidate.synchronous, candidate.chosen, (level,), candidate.latency_s
+        )
+
+    def benchmarked(
+        self, whole: BaseModel, cascades: Sequence[Cascade], inputs: Sequence[Inputs]
+    ) -> list[Verification]:
+        """Return how each of ``cascades`` does against the model."""
+        threads, taps = self.settings.threads, dict.fromkeys(one.taps for one in cascades)
+        models = {each: load_graph(self.graph, threads, each) for each in taps}
+        return benchmark(whole, [(models[one.taps], one) for one in cascades], inputs)
+
+    def _cascade(
+        self, synchronous: bool, chosen: Sequence[int], levels: tuple[Level, ...], mean_s: float
+    ) -> Cascade:
+        return Cascade(
+            model_digest=self.digest,
+            scores=self.scores,
+            exits=tuple(self._exit(synchronous, index) for index in chosen),
+            levels=levels,
+            confidence=self.settings.confidence,
+            expected=Expected(self.profile.total_s, mean_s),
+            synchronous=synchronous,
+        )
+
+    def _exit(self, synchronous: bool, index: int) -> Exit:
+        problem, one = self.problems[synchronous], self.tried[index]
+        candidate, point = problem.candidates[index], self.points[one.point]
+        threads = self.settings.threads if one.variant == INT8 else 1
+        noticed = None if synchronous else noticed_at(point, candidate.lookup_s, self.boundaries)
+        return Exit(
+            point=point,
+            variant=one.variant,
+            shape=one.shape,
+            classes=self.scores.classes,
+            model=one.model,
+            lookup_s=one.lookup_s,
+            memory_bytes=one.memory_bytes,
+            saved_s=max(0.0, problem.total_s - (problem.reach_s[one.point] + candidate.lookup_s)),
+            burden_s=candidate.overhead_s,
+            noticed_at=noticed,
+            judge=one.judge,
+            threads=threads,
+        )
+
+
+def noticed_at(
+    point: ExitPoint, wait_s: float, boundaries: Mapping[ExitPoint, float]
+) -> str | None:
+    """Return the value of the first of ``boundaries``, which are in order, that is reached
+    ``wait_s`` after ``point``; None: the end is reached first."""
+    ready_s = boundaries[point] + wait_s
+    later = (other for other in boundaries if other.position > point.position)
+    return next((other.value for other in later if boundaries[other] >= ready_s), None)
+
+
+def study(
+    model: ExploredModel,
+    data: ExploredData,
+    trials: Sequence[Trial],
+    settings: ExplorationSettings,
+    progress: Progress,
+) -> Studied:
+    """Measure the trained variants, the model in int8, and their costs."""
+    progress.stage("measuring", len(trials))
+    first = data.first
+    # Timed again: training may have taken hours.
+    profile = profile_base(model.whole, model.cut, model.points, first)
+    between = Between(lambda: model.cut.run(first), profile.cut_s)
+    tried = measure_trials(
+        trials,
+        model.points,
+        data.collected,
+        data.division,
+        between=between,
+        judges=settings.judges,
+        progress=progress,
+    )
+    points: Sequence[ExitPoint] = model.points
+    if INT8 in settings.variants and LookUps.ASYNCHRONOUS is not settings.look_ups:
+        progress.stage("quantising", 1)
+        quantised = _try_quantised(model, data, settings.threads, between)
+        progress.advance()
+        if not isinstance(quantised, str):
+            points = (front(model.graph), *points)
+            behind = [dataclasses.replace(one, point=one.point + 1) for one in tried]
+            tried = [*behind, *quantised]
+    stopping = load_graph(
+        model.graph, settings.threads, [point.value for point in model.boundaries]
+    )
+    reach_s = profile_base(model.whole, stopping, model.boundaries, first).reach_s
+    cost = _cost_of_first(tried, points, model.scores, stopping, first)
+    problems = {
+        synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
+        for synchronous in settings.look_ups.modes
+    }
+    return Studied(
+        graph=model.graph,
+        base=model.base,
+        digest=digest_of(model.graph.path),
+        scores=model.scores,
+        points=points,
+        tried=tried,
+        problems=problems,
+        cost=cost,
+        profile=profile,
+        boundaries={point: reach_s[point.position] for point in model.boundaries},
+        settings=settings,
+    )
+
+
+def _cost_of_first(
+    tried: Sequence[Tried],
+    points: Sequence[ExitPoint],
+    scores: Scores,
+    stopping: BaseModel,
+    inputs: Inputs,
+) -> LaneCost:
+    """Return the costs of look-ups, by the first variant that was tried."""
+    if not tried:
+        return LaneCost(0.0, 0.0)
+    one = tried[0]
+    exit_ = Exit(
+        point=points[one.point],
+        variant=one.variant,
+        shape=one.shape,
+        classes=scores.classes,
+        model=one.model,
+        lookup_s=one.lookup_s,
+        memory_bytes=one.memory_bytes,
+        judge=one.judge,
+    )
+    return lane_cost(stopping, scores, exit_, inputs)
+
+
+def _try_quantised(
+    model: ExploredModel, data: ExploredData, threads: int, between: Between
+) -> list[Tried] | str:
+    """Return the model in int8 at every point, judged with the outliers of the rows' file, or why
+    there is none."""
+    with np.load(data.rows_file) as rows:
+        is_for_floor = rows["meant"] == FOR_FLOOR
+        some = slice(None, None, -(-int(is_for_floor.sum()) // OUTLIERS) or 1)  # of every kind
+        chosen, kinds = rows["outliers"][is_for_floor][some], rows["kinds"][is_for_floor][some]
+    classes = data.collected.teacher.argmax(1)
+    return try_quantised(
+        model.graph,
+        model.scores,
+        data.samples,
+        data.division,
+        answers=classes[: len(data.samples)],
+        outliers=LabelledOutliers(data.every.take(chosen), kinds, classes[chosen]),
+        points=len(model.points) + 1,
+        threads=threads,
+        between=between,
+    )
