@@ -157,11 +157,13 @@ def test_the_builder_process_prepares_without_torch_and_steps_aside(model: Path)
 
 
 def test_the_builder_process_says_why_a_model_has_no_prepared_form(tmp_path: Path) -> None:
-    from brisk.runtime.models.background_prepare import REFUSED, command
+    from brisk.runtime.models.background_prepare import REFUSED, arguments
 
     path = tmp_path / "model.onnx"
     path.write_bytes(b"no model")
-    ended = subprocess.run(command(path, 2), capture_output=True, text=True, timeout=60)
+    program = [sys.executable, "-m", "brisk.runtime.models.background_prepare"]
+    program += arguments(path, 2, ())
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
     assert ended.returncode == REFUSED
     assert ended.stderr.count("\n") == 1
     assert "not a complete ONNX model" in ended.stderr
