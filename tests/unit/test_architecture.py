@@ -224,7 +224,7 @@ def read_first(file: Path, modules: Collection[str]) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text(), str(file))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
-        elif isinstance(node, ast.ImportFrom) and (package := node.module) in modules:
+        elif isinstance(node, ast.ImportFrom) and (package := node.module or "") in modules:
             names = (f"{package}.{alias.name}" for alias in node.names)
             yield from (name if name in modules else package for name in names)
 
