@@ -14,7 +14,8 @@ import pytest
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.preemption.gate import GatePage
 from brisk.stub.runtime_client.client import RuntimeClient
-from support.runtime.runtime_process import Answer, submit
+from support.runtime.runtime_process import Answer, background_worker_of, submit
+from support.runtime.runtime_processes import hurry_helpers
 from support.runtime.two_workers import background
 from support.waiting import TIMED, wait_until
 
@@ -52,16 +53,31 @@ def stop(worker: int) -> None:
         wait_until(lambda: state() == "T", "its stop")
 
 
-def answer_in(connection: RuntimeClient, job_class: str) -> np.ndarray:
-    return submit(connection, ROWS, job_class)[1].output()
+def start_background(place: RuntimePaths, connection: RuntimeClient) -> int:
+    """Ask for the background worker, and return its process once it has answered.
+
+    It has only what others leave idle, which on a busy machine is nothing for longer than a test
+    waits: here it gets its share of the processors.
+    """
+    answer = submit(connection, ROWS, "besteffort")[1]
+
+    def has_come() -> bool:
+        hurry_helpers(place.base)
+        if (worker := background_worker_of(place)) is not None:
+            with contextlib.suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, worker, 0)
+        return answer.has_come
+
+    wait_until(has_come, "the best-effort answer", every_s=0.1)
+    np.testing.assert_array_equal(answer.output(), -ROWS)
+    return background(place)
 
 
 def test_a_background_worker_that_stands_still_holds_no_real_time_request_up(
     shared_place: RuntimePaths, connection: RuntimeClient
 ) -> None:
     """More best-effort requests than its socket takes, from the thread that sends urgent ones."""
-    answer_in(connection, "besteffort")
-    worker = background(shared_place)
+    worker = start_background(shared_place, connection)
     sent: list[Answer] = []
     stop(worker)
     try:
@@ -70,7 +86,8 @@ def test_a_background_worker_that_stands_still_holds_no_real_time_request_up(
             sent.append(submit(connection, ROWS[:1], "besteffort")[1])
         sent_s = time.monotonic()
         for _ in range(20):
-            np.testing.assert_array_equal(answer_in(connection, "realtime"), -ROWS)
+            answer = submit(connection, ROWS, "realtime")[1]
+            np.testing.assert_array_equal(answer.output(), -ROWS)
         with TIMED:
             assert time.monotonic() - sent_s < 1.0, "they take some 20 ms"
             assert sent_s - started_s < 20.0, "the records to it do not wait for it to read them"
@@ -80,4 +97,5 @@ def test_a_background_worker_that_stands_still_holds_no_real_time_request_up(
     for answer in sent:
         answer.wait()
         assert answer.times == 1
-    np.testing.assert_array_equal(answer_in(connection, "besteffort"), -ROWS)
+    last = submit(connection, ROWS, "besteffort")[1]
+    np.testing.assert_array_equal(last.output(), -ROWS)

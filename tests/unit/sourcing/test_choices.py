@@ -1,5 +1,4 @@
-"""The choice of who gives which chunks: literals, and receivers that form a chain without anybody
-who makes it."""
+"""The choice of who gives which chunks, and receivers that form a chain which nobody makes."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_a_registry_alone_gives_all_that_is_missing() -> None:
 def test_a_whole_idle_peer_is_preferred_to_the_registry() -> None:
     roles = choose([registry(), peer(told("z", ALL))], standing())
     assert roles == Roles({"peer z": ALL, "registry": 0}, "peer z")
-    unknown = [registry(known=0.0), peer(told("z", ALL), known=0.0)]
+    unknown = [registry(known_rate=0.0), peer(told("z", ALL), known_rate=0.0)]
     assert choose(unknown, standing()).allowed["registry"] == 0
 
 
