@@ -21,6 +21,7 @@ from brisk_bench.disb.plan import (
     TritonSetting,
 )
 from brisk_bench.disb.workloads import due_before_the_next, realtime_only
+from brisk_bench.engines.process import prepare_apart
 from brisk_bench.harness.peer_backends import ONNXRUNTIME
 from brisk_bench.harness.served_entries import (
     ONNXRUNTIME_MODEL,
@@ -126,6 +127,8 @@ def running_sides(plan: Plan, wanted: Wanted) -> Iterator[list[Side]]:
         root = Path(folder)
         models = {name: network.build() for name, network in NETWORKS.items()}
         files = save_models(root / "models", models)
+        for network in sorted({network for network, _ in wanted}):
+            prepare_apart(files[network], root / "cache", "--threads", plan.threads)
         write_brisk(root / "brisk", files, wanted)
         servers: dict[str, BenchmarkServer] = {}
         sides = []
@@ -133,7 +136,7 @@ def running_sides(plan: Plan, wanted: Wanted) -> Iterator[list[Side]]:
             if name != TRITON:
                 policy = DEFAULT_POLICY if name == RT_ONLY else name
                 if policy not in servers:
-                    server = brisk_server(root / "brisk", policy, plan.threads)
+                    server = brisk_server(root / "brisk", policy, plan.threads, root / "cache")
                     servers[policy] = on.enter_context(server)
                 sides.append(Side(name, servers[policy]))
         for number, setting in enumerate(plan.settings):
@@ -149,10 +152,13 @@ def runtime_variables(policy: str, threads: int) -> dict[str, str]:
 
 
 def brisk_server(
-    repository: Path, policy: str, threads: int
+    repository: Path, policy: str, threads: int, cache: Path | None = None
 ) -> contextlib.AbstractContextManager[BenchmarkServer]:
-    """A server of Brisk's that makes nothing for later starts while others are measured."""
+    """A server of Brisk's that prepares nothing while others are measured, and finds what has
+    been prepared in ``cache``."""
     variables = {**runtime_variables(policy, threads), "BRISK_ARTEFACTS": "use"}
+    if cache is not None:
+        variables["BRISK_CACHE_DIR"] = str(cache)
     return benchmark_server(repository, variables, [WITHOUT_COMPLETION])
 
 
