@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from brisk.cli.application import application
-from brisk.cli.commands.caches import NOTHING_WRITTEN
+from brisk.cli.commands.caches.train import NOTHING_WRITTEN
 from brisk.errors import InvalidConfigurationError, InvalidModelError, InvalidRequestError
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.exploration import measuring, trial
