@@ -141,13 +141,13 @@ def test_a_form_larger_than_allowed_is_refused(
 def test_the_builder_process_prepares_without_torch_and_steps_aside(model: Path) -> None:
     script = (
         "import os, sys\nfrom brisk.runtime.models import background_prepare as builder\n"
-        "sys.argv[1:] = builder.command(*eval(sys.argv[1]))[3:]\n"
+        "sys.argv[1:] = builder.arguments(*eval(sys.argv[1]))\n"
         "status = builder.main()\n"
         "assert 'torch' not in sys.modules\n"
         "assert os.sched_getscheduler(0) == os.SCHED_IDLE or os.getpriority(0, 0) == 19\n"
         "sys.exit(status)\n"
     )
-    words = f"({str(model)!r}, 2)"
+    words = f"({str(model)!r}, 2, ())"
     for _ in range(2):
         ended = subprocess.run(
             [sys.executable, "-c", script, words], capture_output=True, text=True, timeout=120
