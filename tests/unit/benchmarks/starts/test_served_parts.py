@@ -11,7 +11,7 @@ import pytest
 
 from brisk.protocol.records import Span
 from brisk.runtime.models import loader
-from brisk.runtime.requests import tracing
+from brisk.runtime.requests import table
 from brisk_bench.cold import served_parts
 from brisk_bench.cold.served_parts import (
     Parts,
@@ -88,7 +88,7 @@ def test_parts_longer_than_the_whole_are_refused() -> None:
 
 
 def test_lanes_are_called_as_the_worker_calls_them() -> None:
-    assert (served_parts.LOADS, served_parts.REQUESTS) == (loader.LOADS, tracing.REQUESTS)
+    assert (served_parts.LOADS, served_parts.REQUESTS) == (loader.LOADS, table.REQUESTS)
 
 
 def test_columns_are_medians_in_milliseconds() -> None:
