@@ -101,6 +101,8 @@ class SideBySide:
                 return
             self.runs.append(run)
             self._wake_one().put(run)
+        if (own := self._requests.queue.peek()) is not None:
+            self._is_crowd(own, now_ns)  # the leader's own run is to be narrow, too
 
     def _is_crowd(self, first: Request, now_ns: int) -> bool:
         """Whether a narrow run of ``first``, whose turn is next, is to begin: with those under
