@@ -203,27 +203,3 @@ def test_behind_a_real_time_request_runs_take_turns(
     with opened(two_processors, describe(quick)) as other:
         np.testing.assert_array_equal(submit(other, ROW, "realtime")[1].output(), -ROW)
         assert crowd.most_at_once(16) == 1
-
-
-@pytest.mark.parametrize("crowd", ["realtime"], indirect=True)
-def test_real_time_runs_go_on_side_by_side_where_real_time_requests_crowd(
-    crowd: Crowd, connection: RuntimeClient
-) -> None:
-    """A normal request among them has its turn."""
-    crowd.await_two()
-    _, normal = submit(connection, SLOW_INPUT)
-    crowd.await_two(more=4)
-    while not normal.has_come:
-        crowd.go_on()
-    crowd.end()
-    assert normal.output().tobytes() == crowd.expected.tobytes()
-    crowd.await_none()
-
-
-@pytest.mark.parametrize("crowd", ["realtime"], indirect=True)
-def test_real_time_requests_with_a_deadline_take_turns(crowd: Crowd) -> None:
-    """The first one would be late if it shared the processors with the second."""
-    crowd.await_two()
-    crowd.end()
-    crowd.deadline_s = 10.0
-    assert crowd.most_at_once(16) == 1

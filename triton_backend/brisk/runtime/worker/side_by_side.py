@@ -109,12 +109,10 @@ class SideBySide:
         way, as many of its class wait as there are processors, or of all where it is a normal
         one. Narrow sessions that are missed are asked for.
         """
-        queue, session, job_class = self._requests.queue, first.binding.session, first.job_class
-        is_realtime = job_class is JobClass.REALTIME
-        waiting = queue.waiting_of(job_class) if is_realtime else len(queue)
-        if waiting + len(self.runs) < self._processors or session is None:
+        queue, session = self._requests.queue, first.binding.session
+        if len(queue) + len(self.runs) < self._processors or session is None:
             return False
-        if first.binding.model.batching or not (is_realtime or self._is_calm(first, now_ns)):
+        if first.binding.model.batching or not self._is_calm(first, now_ns):
             return False
         if (self._profiles.run_ns(first.profile_key) or 0.0) < LEAST_NS:
             return False
@@ -137,9 +135,8 @@ class SideBySide:
         there when a worker died is alone: of two at once nobody would know which has ended it.
         """
         session = job.binding.session
-        may_wait = job.job_class is JobClass.REALTIME and job.deadline_ns is None
         return (
-            (may_wait or job.job_class is JobClass.NORMAL)
+            job.job_class is JobClass.NORMAL
             and all(run.job_class is job.job_class for run in self.runs)
             and session is not None
             and session.narrow is not None
