@@ -58,9 +58,7 @@ def connection(
 
 
 @pytest.fixture
-def crowd(
-    connection: RuntimeClient, two_processors: RuntimePaths, request: pytest.FixtureRequest
-) -> Iterator[Crowd]:
+def crowd(connection: RuntimeClient, two_processors: RuntimePaths) -> Iterator[Crowd]:
     with Observer(two_processors, Role.FOREGROUND) as observer:
 
         def is_settled() -> bool:
@@ -70,18 +68,14 @@ def crowd(
 
         with TIMED:
             wait_until(is_settled, "the prepared form", every_s=0.1)
-        yield Crowd(connection, observer, getattr(request, "param", "normal"))
+        yield Crowd(connection, observer)
 
 
 class Crowd:
     """So many requests are in flight, until ``end``; every answer is compared with the one
     computed alone."""
 
-    def __init__(
-        self, connection: RuntimeClient, observer: Observer, job_class: str = "normal"
-    ) -> None:
-        self._job_class = job_class
-        self.deadline_s: float | None = None
+    def __init__(self, connection: RuntimeClient, observer: Observer) -> None:
         self.expected = infer(connection, SLOW_INPUT)
         self._connection = connection
         self._observer = observer
@@ -95,10 +89,7 @@ class Crowd:
         for answer in done:
             self._take(answer)
         while len(self._waiting) < CROWD:
-            due_ns = None
-            if self.deadline_s is not None:
-                due_ns = time.monotonic_ns() + round(self.deadline_s * 1e9)
-            self._waiting.append(submit(self._connection, SLOW_INPUT, self._job_class, due_ns))
+            self._waiting.append(submit(self._connection, SLOW_INPUT))
 
     def _take(self, answer: Answer) -> None:
         assert answer.output().tobytes() == self.expected.tobytes()
@@ -196,8 +187,7 @@ def test_beside_a_real_time_model_runs_take_turns(
 def test_behind_a_real_time_request_runs_take_turns(
     crowd: Crowd, two_processors: RuntimePaths, quick: Path
 ) -> None:
-    """Of a model whose requests are normal unless they say otherwise. No normal crowd may follow
-    in this file."""
+    """Of a model whose requests are normal unless they say otherwise; the last test here."""
     crowd.await_two()
     crowd.end()
     with opened(two_processors, describe(quick)) as other:

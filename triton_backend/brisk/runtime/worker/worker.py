@@ -100,7 +100,7 @@ class Worker:
             sessions=sessions,
             is_held=self._is_held_by_load,
             runs=self._progress,
-            begin=lambda job_class: self._begin(job_class, is_narrow=True),
+            begin=lambda: self._begin(JobClass.NORMAL, is_narrow=True),
             conclude=self._conclude,
         )
         offers = is_first and settings.computes_in_stubs
@@ -201,10 +201,10 @@ class Worker:
         if self._is_held_by_load():
             return
         queue, side = self._requests.queue, self._side
+        if len(queue) > 1 and not self._runs:
+            side.share_out(time.monotonic_ns())
         is_owed = self._controller.owes_normal(time.monotonic_ns())
         only = JobClass.NORMAL if is_owed and queue.peek(JobClass.NORMAL) else None
-        if len(queue) > 1 and not self._runs and only is None:
-            side.share_out(time.monotonic_ns())
         following = queue.peek(only)
         if following is None:
             return
@@ -248,8 +248,7 @@ class Worker:
         if not is_over:
             return
         self._runs.pop()
-        if not self._beside:
-            self._controller.pauses()
+        self._controller.pauses()
         if self._runs:
             self._long_runs.resume_top()
 
@@ -332,9 +331,8 @@ class Worker:
     def _conclude(self, step: Step) -> None:
         """The step is over: its run is answered, or goes on behind all others."""
         run, ended_ns = step.run, time.monotonic_ns()
-        self._progress.ended_ns, taken_ns = ended_ns, run.share_of(ended_ns - step.began_ns)
-        if not (self._runs or self._beside):
-            self._controller.pauses()
+        self._progress.ended_ns = ended_ns
+        taken_ns = run.share_of(ended_ns - step.began_ns)
         self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
         if not run.live:
             return
