@@ -14,8 +14,9 @@ import torch
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import INT8, Cascade, Exit
 from brisk.exits.cascade_file import read_cascade, write_cascade
+from brisk.exits.exploration.whole_models import floor_of
 from brisk.exits.files.container import DamagedFileError
-from brisk.exits.guarantee.calibration import ExitCount
+from brisk.exits.guarantee.calibration import ExitCount, Scored
 from brisk.exits.heads.lookup_model import Judge, LookUpModel
 from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.quantising import Quantised, quantised, readable
@@ -180,3 +181,15 @@ def test_an_exit_in_front_of_the_model_that_reads_no_input_is_of_another_model()
     exit_ = dataclasses.replace(model.cascade.exits[0], point=ExitPoint(0, "image"))
     cascade: Cascade = dataclasses.replace(model.cascade, exits=(exit_,))
     assert find_places(model.cut.plan, model.cut.graph, cascade) is None
+
+
+def test_a_floor_is_above_wrongly_answered_outliers_and_not_below_all_ordinary_rows() -> None:
+    kinds = np.array([0, 0, 1, 1])
+    scores = np.array([0.2, 0.1, 0.4, 0.9], np.float32)
+    outliers = Scored(scores, np.array([False, False, False, True]), np.ones(4, bool))
+    floor = floor_of(outliers, kinds)
+    assert np.float32(0.4) < floor < 0.401
+    assert floor_of(outliers, kinds, np.array([0, 0.3, 0.8], np.float32)) == floor
+    assert floor_of(outliers, kinds, np.array([0, 0.7, 0.8], np.float32)) == np.float32(0.7)
+    harmless = Scored(scores, np.ones(4, bool), np.ones(4, bool))
+    assert floor_of(harmless, kinds, np.array([0.7], np.float32)) == 0.0

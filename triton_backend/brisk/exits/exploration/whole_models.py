@@ -33,12 +33,13 @@ def front(graph: ModelGraph) -> ExitPoint:
     return ExitPoint(0, graph.inputs[0].name)
 
 
-def floor_of(outliers: Scored, kinds: np.ndarray) -> float:
-    """Return the least score at which the model in int8 answers.
+def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = None) -> float:
+    """Return the least score at which the model in int8 answers; 0 where no outlier reaches any.
 
     At most ``1 - REFUSED`` of each of the ``kinds`` (int64 [rows]) of outliers reach it that are
     answered otherwise than by the exact model: what is answered the same is no mistake, out of
-    distribution or not.
+    distribution or not. With the scores of ``ordinary`` rows it is no lower than the least of
+    these that is an answer.
     """
     wrong = np.where(outliers.right | ~outliers.near, np.float32(0), outliers.scores)
     reached = [
@@ -46,7 +47,11 @@ def floor_of(outliers: Scored, kinds: np.ndarray) -> float:
         for kind in np.unique(kinds)
     ]
     highest = max(reached, default=0.0)
-    return float(np.nextafter(np.float32(highest), np.float32(1))) if highest > 0 else 0.0
+    if highest <= 0:
+        return 0.0
+    floor = float(np.nextafter(np.float32(highest), np.float32(1)))
+    answers = np.zeros(0) if ordinary is None else ordinary[ordinary > 0]
+    return max(floor, float(answers.min())) if len(answers) else floor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +101,9 @@ def try_quantised(
     network = whole_model(0.0)
     if len(outliers.samples):
         scored = decided(network, predicted(outliers.samples, outliers.classes))
-        network = whole_model(floor_of(scored, outliers.kinds))
+        select = predicted(samples.take(division.select), answers[division.select])
+        ordinary = decided(network, select).scores
+        network = whole_model(floor_of(scored, outliers.kinds, ordinary))
     tune, held_out = (
         decided(network, predicted(samples.take(rows), answers[rows]))
         for rows in (division.tune, division.calibrate)

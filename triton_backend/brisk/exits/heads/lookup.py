@@ -103,13 +103,11 @@ class LookUp(nn.Module):
         raise NotImplementedError
 
     @torch.no_grad()
-    def set_floor(
-        self, rows: Predicted, outliers: Predicted, doubted_share: float = DOUBTED
-    ) -> None:
+    def set_floor(self, rows: Predicted, outliers: Predicted) -> None:
         """Let at most ``1 - REFUSED`` of each kind of outliers reach it, which trained nothing;
         their ``classes`` are their kinds.
 
-        Where some reach any score, ``doubted_share`` of the ordinary ``rows`` that a gate passes
+        Where some reach any score, ``DOUBTED`` of the ordinary ``rows`` that a gate passes
         stay under it, too: strange rows of other kinds do.
         """
         self.floor.zero_()
@@ -122,7 +120,7 @@ class LookUp(nn.Module):
         if reached > 0:
             ordinary, _ = self.decide(rows.logits, rows.distances)
             passing = ordinary[ordinary > 0]
-            doubted = float(passing.quantile(doubted_share)) if len(passing) else 0.0
+            doubted = float(passing.quantile(DOUBTED)) if len(passing) else 0.0
             self.floor.fill_(max(reached, doubted))
 
 
