@@ -58,7 +58,9 @@ def connection(
 
 
 @pytest.fixture
-def crowd(connection: RuntimeClient, two_processors: RuntimePaths) -> Iterator[Crowd]:
+def crowd(
+    connection: RuntimeClient, two_processors: RuntimePaths, request: pytest.FixtureRequest
+) -> Iterator[Crowd]:
     with Observer(two_processors, Role.FOREGROUND) as observer:
 
         def is_settled() -> bool:
@@ -68,14 +70,18 @@ def crowd(connection: RuntimeClient, two_processors: RuntimePaths) -> Iterator[C
 
         with TIMED:
             wait_until(is_settled, "the prepared form", every_s=0.1)
-        yield Crowd(connection, observer)
+        yield Crowd(connection, observer, getattr(request, "param", "normal"))
 
 
 class Crowd:
     """So many requests are in flight, until ``end``; every answer is compared with the one
     computed alone."""
 
-    def __init__(self, connection: RuntimeClient, observer: Observer) -> None:
+    def __init__(
+        self, connection: RuntimeClient, observer: Observer, job_class: str = "normal"
+    ) -> None:
+        self._job_class = job_class
+        self.deadline_s: float | None = None
         self.expected = infer(connection, SLOW_INPUT)
         self._connection = connection
         self._observer = observer
@@ -89,7 +95,10 @@ class Crowd:
         for answer in done:
             self._take(answer)
         while len(self._waiting) < CROWD:
-            self._waiting.append(submit(self._connection, SLOW_INPUT))
+            due_ns = None
+            if self.deadline_s is not None:
+                due_ns = time.monotonic_ns() + round(self.deadline_s * 1e9)
+            self._waiting.append(submit(self._connection, SLOW_INPUT, self._job_class, due_ns))
 
     def _take(self, answer: Answer) -> None:
         assert answer.output().tobytes() == self.expected.tobytes()
@@ -187,9 +196,35 @@ def test_beside_a_real_time_model_runs_take_turns(
 def test_behind_a_real_time_request_runs_take_turns(
     crowd: Crowd, two_processors: RuntimePaths, quick: Path
 ) -> None:
-    """Of a model whose requests are normal unless they say otherwise; the last test here."""
+    """Of a model whose requests are normal unless they say otherwise. No normal crowd may follow
+    in this file."""
     crowd.await_two()
     crowd.end()
     with opened(two_processors, describe(quick)) as other:
         np.testing.assert_array_equal(submit(other, ROW, "realtime")[1].output(), -ROW)
         assert crowd.most_at_once(16) == 1
+
+
+@pytest.mark.parametrize("crowd", ["realtime"], indirect=True)
+def test_real_time_runs_go_on_side_by_side_where_real_time_requests_crowd(
+    crowd: Crowd, connection: RuntimeClient
+) -> None:
+    """Normal requests among them have their turns, and then the crowd goes on as before."""
+    crowd.await_two()
+    for _ in range(3):
+        _, normal = submit(connection, SLOW_INPUT)
+        while not normal.has_come:
+            crowd.go_on()
+        assert normal.output().tobytes() == crowd.expected.tobytes()
+        crowd.await_two(more=4)
+    crowd.end()
+    crowd.await_none()
+
+
+@pytest.mark.parametrize("crowd", ["realtime"], indirect=True)
+def test_real_time_requests_with_a_deadline_take_turns(crowd: Crowd) -> None:
+    """The first one would be late if it shared the processors with the second."""
+    crowd.await_two()
+    crowd.end()
+    crowd.deadline_s = 10.0
+    assert crowd.most_at_once(16) == 1

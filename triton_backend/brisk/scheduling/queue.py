@@ -190,6 +190,7 @@ class ReadyQueue(Generic[AnyJob]):
         }
         self._in_order = tuple(self._turns.values())
         self._waiting: dict[str, int] = {}
+        self._of_class = dict.fromkeys(JobClass, 0)
         self._total = 0
 
     def __len__(self) -> int:
@@ -197,6 +198,9 @@ class ReadyQueue(Generic[AnyJob]):
 
     def waiting(self, model: str) -> int:
         return self._waiting.get(model, 0)
+
+    def waiting_of(self, job_class: JobClass) -> int:
+        return self._of_class[job_class]
 
     def charge(self, job_class: JobClass, model: str, taken_ns: int) -> None:
         """Charge a model for the time that the device has computed for it.
@@ -236,6 +240,7 @@ class ReadyQueue(Generic[AnyJob]):
                 self.withdraw(shed)
         self._turns[job.job_class].join(job)
         self._waiting[job.model] = self._waiting.get(job.model, 0) + 1
+        self._of_class[job.job_class] += 1
         self._total += 1
         if self.entries > 2 * self._total + 64:  # most of them have left without being first
             self._forget_left()
@@ -335,7 +340,8 @@ class ReadyQueue(Generic[AnyJob]):
         counted = Counter(job.model for job in self._waiting_jobs())
         assert counted == self._waiting, f"{counted} wait, {self._waiting} counted"
         assert counted.total() == self._total, f"{counted.total()} wait, {self._total} counted"
-        for turns in self._in_order:
+        for job_class, turns in self._turns.items():
+            assert self._of_class[job_class] == sum(1 for _ in turns.waiting())
             keys = {turns.key(job): job for job in turns.waiting()}
             assert turns.first() is (keys[min(keys)] if keys else None)
             assert turns.last(None) is (keys[max(keys)] if keys else None)
@@ -346,6 +352,7 @@ class ReadyQueue(Generic[AnyJob]):
 
     def _leave(self, job: AnyJob, state: JobState) -> None:
         job.state = state
+        self._of_class[job.job_class] -= 1
         self._total -= 1
         remaining = self._waiting[job.model] - 1
         if remaining:

@@ -73,8 +73,8 @@ class Superseded(BaseException):
 
 class Relay:
     """Threads that take turns at leading. ``returned``: steps that were left behind and are over,
-    for the leader to take out. ``threads``: those that lead and follow, as the system numbers
-    them."""
+    for the leader to take out. ``threads``: those that lead and follow, and companions
+    (``SideBySide``), as the system numbers them."""
 
     def __init__(
         self,

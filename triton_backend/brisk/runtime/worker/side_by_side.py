@@ -5,6 +5,9 @@ where requests crowd, the thread that leads gives runs to *companions* and takes
 all of *narrow* sessions, which have one thread. Each of them takes longer than alone on all
 processors, and all together are done sooner.
 
+Runs that go on side by side are of one class. Real-time requests with a deadline take turns: the
+first of two would be done later than alone.
+
 A companion computes without the worker's baton (``Relay``), and takes it to answer what it has
 computed and to begin the next run.
 """
@@ -24,6 +27,7 @@ from brisk.runtime.requests.batch import Run, RunsInProgress
 from brisk.runtime.requests.table import Request, RequestTable
 from brisk.runtime.sessions.session import Servable
 from brisk.runtime.worker.relay import Relay, Step
+from brisk.scheduling.job import more_urgent
 from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.times import ProfileTable
 
@@ -55,13 +59,14 @@ class SideBySide:
         sessions: SessionTable,
         is_held: Callable[[], bool],
         runs: RunsInProgress,
-        begin: Callable[[], Run | None],
+        begin: Callable[[JobClass], Run | None],
         conclude: Callable[[Step], None],
+        wake: Callable[[], None],
     ) -> None:
         """``processors``: of which the leader computes on one; 1: all goes in turns.
         ``is_held``: whether no run may begin, for a load. ``runs``: the worker's. ``begin``:
-        begins the normal job whose turn is next, narrow; None where it has failed at once.
-        ``conclude``: answers what has been computed.
+        begins the job of a class whose turn is next, narrow; None where it has failed at once.
+        ``conclude``: answers what has been computed. ``wake``: ends the leader's rest.
         """
         self._processors = processors
         self._relay = relay
@@ -71,6 +76,7 @@ class SideBySide:
         self._is_held = is_held
         self._begin = begin
         self._conclude = conclude
+        self._wake = wake
         self._idle: list[SimpleQueue[Run]] = []
         """Of each companion that waits, where it finds a run."""
         self._leading = runs.leading
@@ -88,26 +94,29 @@ class SideBySide:
         """Give runs to companions while requests crowd. Precondition: the leader computes nothing,
         and takes the next one for itself.
         """
-        while len(self.runs) < self._processors - 1 and self._is_crowd(now_ns):
-            run = self._begin()
+        while len(self.runs) < self._processors - 1:
+            first = self._requests.queue.peek()
+            if first is None or not self._is_crowd(first, now_ns):
+                return
+            run = self._begin(first.job_class)
             if run is None:
                 return
             self.runs.append(run)
             self._wake_one().put(run)
+        if (own := self._requests.queue.peek()) is not None:
+            self._is_crowd(own, now_ns)  # the leader's own run is to be narrow, too
 
-    def _is_crowd(self, now_ns: int) -> bool:
-        """Whether a narrow run is to begin: with those under way, as many wait as there are
-        processors. Narrow sessions that are missed are asked for.
+    def _is_crowd(self, first: Request, now_ns: int) -> bool:
+        """Whether a narrow run of ``first``, whose turn is next, is to begin: with those under
+        way, as many of its class wait as there are processors, or of all where it is a normal
+        one. Narrow sessions that are missed are asked for.
         """
-        queue = self._requests.queue
-        if len(queue) + len(self.runs) < self._processors:
+        queue, session, job_class = self._requests.queue, first.binding.session, first.job_class
+        is_realtime = job_class is JobClass.REALTIME
+        waiting = queue.waiting_of(job_class) if is_realtime else len(queue)
+        if waiting + len(self.runs) < self._processors or session is None:
             return False
-        if self._sessions.serves_realtime or now_ns - self._urgent_ns < CALM_NS:
-            return False
-        first = queue.peek()
-        if first is None or (session := first.binding.session) is None:
-            return False
-        if first.job_class is not JobClass.NORMAL or first.binding.model.batching:
+        if first.binding.model.batching or not (is_realtime or self._is_calm(first, now_ns)):
             return False
         if (self._profiles.run_ns(first.profile_key) or 0.0) < LEAST_NS:
             return False
@@ -120,13 +129,20 @@ class SideBySide:
         self._crowded_ns[session] = now_ns
         return self.takes(first)
 
+    def _is_calm(self, first: Request, now_ns: int) -> bool:
+        """Whether no real-time request would wait for ``first``, a normal one."""
+        has_urgent = self._sessions.serves_realtime or now_ns - self._urgent_ns < CALM_NS
+        return first.job_class is JobClass.NORMAL and not has_urgent
+
     def takes(self, job: Request) -> bool:
         """Whether a run of it may be narrow. Not where requests are joined instead. One that was
         there when a worker died is alone: of two at once nobody would know which has ended it.
         """
         session = job.binding.session
+        may_wait = job.job_class is JobClass.REALTIME and job.deadline_ns is None
         return (
-            job.job_class is JobClass.NORMAL
+            (may_wait or job.job_class is JobClass.NORMAL)
+            and all(run.job_class is job.job_class for run in self.runs)
             and session is not None
             and session.narrow is not None
             and not job.binding.model.batching
@@ -134,14 +150,11 @@ class SideBySide:
             and (session.caches is None or not session.caches.were_brought)
         )
 
-    def may_begin(self) -> bool:
-        """Whether something waits that may begin beside what goes on."""
-        first = self._requests.queue.peek()
-        return not (first is None or self._is_held() or self.holds(first))
-
     def holds(self, job: Request) -> bool:
-        """Whether a run of it has to wait for companions, to be alone (``takes``)."""
-        return bool(self.runs) and job.record.is_replay
+        """Whether a run of it has to wait for companions: to be alone (``takes``), or because
+        theirs are more urgent."""
+        is_behind = any(more_urgent(run.jobs[0], job) for run in self.runs)
+        return is_behind or (bool(self.runs) and job.record.is_replay)
 
     def look(self, now_ns: int) -> None:
         """Let go of narrow sessions that nobody has needed of late."""
@@ -156,9 +169,12 @@ class SideBySide:
         if self._idle:
             return self._idle.pop()
         given: SimpleQueue[Run] = SimpleQueue()
-        threading.Thread(
+        thread = threading.Thread(
             target=self._work, args=(given,), name="brisk-companion", daemon=True
-        ).start()
+        )
+        thread.start()
+        assert thread.native_id is not None
+        self._relay.threads.add(thread.native_id)
         return given
 
     def _work(self, given: SimpleQueue[Run]) -> None:
@@ -191,6 +207,8 @@ class SideBySide:
             following = self._following()
             if following is None:
                 self._idle.append(given)
+                if len(self._requests.queue):  # it may have been held until now
+                    self._wake()
             else:
                 self.runs.append(following)
         return following
@@ -201,4 +219,6 @@ class SideBySide:
         leader_is_narrow = self._leading and self._leading[-1].is_narrow
         if first is None or self._is_held() or not (leader_is_narrow and self.takes(first)):
             return None
-        return self._begin()
+        if first.job_class is not self._leading[-1].job_class:
+            return None
+        return self._begin(first.job_class)

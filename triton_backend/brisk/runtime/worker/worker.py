@@ -100,8 +100,9 @@ class Worker:
             sessions=sessions,
             is_held=self._is_held_by_load,
             runs=self._progress,
-            begin=lambda: self._begin(JobClass.NORMAL, is_narrow=True),
+            begin=lambda job_class: self._begin(job_class, is_narrow=True),
             conclude=self._conclude,
+            wake=connections.wake,
         )
         offers = is_first and settings.computes_in_stubs
         gate = controller.gate.descriptor if offers else None
@@ -144,19 +145,19 @@ class Worker:
     def step(self) -> None:
         """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
         self._hear()
-        if self._long_runs.aside or self._beside:
+        if self._long_runs.others_go_on:
             self._attend_aside()
         self._try_pipelines()
         self._requests.expire()
-        self._choose()
-        self._run_top()
+        is_begun = self._choose()
+        if self._runs:
+            self._run_top()
+        elif not is_begun and self._long_runs.others_go_on:  # they need the baton to answer
+            self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._look_around()
 
     def _hear(self) -> None:
         """Take in what peers, audits and the load lane have sent."""
-        goes_on = (self._long_runs.aside or self._beside) and not self._runs
-        if goes_on and not self._side.may_begin():
-            self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._listen(self._patience_s())
         self._is_held = False
         if self._audits.verdicts:
@@ -171,7 +172,7 @@ class Worker:
     def _patience_s(self) -> float:
         if self._is_held:
             return RECHECK_S
-        if self._long_runs.aside or self._beside:
+        if self._long_runs.others_go_on:
             return 0.0
         if self._is_held_by_load():
             return 0.0 if self._runs else RECHECK_S
@@ -194,36 +195,36 @@ class Worker:
             with self._queues[JobClass.NORMAL].issuing():
                 self._pipelines.advance()
 
-    def _choose(self) -> None:
-        """Begin the next job, with those that may be joined to it, if nothing runs or if the
-        policy says so.
-        """
+    def _choose(self) -> bool:
+        """Begin the next job, and what may be joined to it, where nothing runs or the policy says
+        so; False where none was to begin."""
         if self._is_held_by_load():
-            return
+            return False
         queue, side = self._requests.queue, self._side
-        if len(queue) > 1 and not self._runs:
-            side.share_out(time.monotonic_ns())
         is_owed = self._controller.owes_normal(time.monotonic_ns())
         only = JobClass.NORMAL if is_owed and queue.peek(JobClass.NORMAL) else None
+        if len(queue) > 1 and not self._runs and only is None:
+            side.share_out(time.monotonic_ns())
         following = queue.peek(only)
         if following is None:
-            return
-        takes_place = not self._runs or self._controller.policy.takes_place(
-            following, self._runs[-1].jobs[0], normal_is_owed=is_owed
-        )
-        if not takes_place or (self._beside and not self._runs and side.holds(following)):
-            return
+            return False
+        if self._runs:
+            top = self._runs[-1].jobs[0]
+            if not self._controller.policy.takes_place(following, top, normal_is_owed=is_owed):
+                return False
+        elif side.holds(following):
+            return False
         if following.job_class is JobClass.REALTIME:
             side.note_urgent(time.monotonic_ns())
-        is_narrow = bool(self._beside) and side.takes(following)
-        run = self._begin(only, is_narrow=is_narrow)
+        run = self._begin(only, is_narrow=bool(self._beside) and side.takes(following))
         if run is None:
-            return
+            return True
         if self._runs:
             self._runs[-1].park()
             run.count_preemption()
         self._runs.append(run)
         self._controller.begins(run, time.monotonic_ns())
+        return True
 
     def _begin(self, only: JobClass | None, *, is_narrow: bool) -> Run | None:
         """Of the next job, of a class or of all; None where it has failed at once."""
@@ -238,8 +239,6 @@ class Worker:
 
     def _run_top(self) -> None:
         """A quantum of the run on top; when it is over, the one before it goes on."""
-        if not self._runs:
-            return
         run, began_ns = self._runs[-1], time.monotonic_ns()
         is_over = self._advance(run)
         self._progress.ended_ns = ended_ns = time.monotonic_ns()
@@ -248,7 +247,8 @@ class Worker:
         if not is_over:
             return
         self._runs.pop()
-        self._controller.pauses()
+        if not self._beside:
+            self._controller.pauses()
         if self._runs:
             self._long_runs.resume_top()
 
@@ -333,6 +333,8 @@ class Worker:
         run, ended_ns = step.run, time.monotonic_ns()
         self._progress.ended_ns = ended_ns
         taken_ns = run.share_of(ended_ns - step.began_ns)
+        if not (self._runs or self._beside):
+            self._controller.pauses()
         self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
         if not run.live:
             return
