@@ -58,11 +58,6 @@ class LongRuns:
         self._tells_from_ns: dict[str, int] = {}
         """When the log tells of a long run of a model again, by its name."""
 
-    @property
-    def others_go_on(self) -> bool:
-        """Whether other threads than the leader compute runs."""
-        return bool(self.aside or self._beside)
-
     def attend(self, step: Step, *, is_load_waiting: bool) -> bool:
         """A step of the run on top has taken long. True where others go on beside it now."""
         now_ns = time.monotonic_ns()

@@ -145,14 +145,14 @@ class Worker:
     def step(self) -> None:
         """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
         self._hear()
-        if self._long_runs.others_go_on:
+        if self._long_runs.aside or self._beside:
             self._attend_aside()
         self._try_pipelines()
         self._requests.expire()
         is_begun = self._choose()
         if self._runs:
             self._run_top()
-        elif not is_begun and self._long_runs.others_go_on:  # they need the baton to answer
+        elif not is_begun and (self._long_runs.aside or self._beside):  # they need the baton
             self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._look_around()
 
@@ -172,7 +172,7 @@ class Worker:
     def _patience_s(self) -> float:
         if self._is_held:
             return RECHECK_S
-        if self._long_runs.others_go_on:
+        if self._long_runs.aside or self._beside:
             return 0.0
         if self._is_held_by_load():
             return 0.0 if self._runs else RECHECK_S
@@ -212,7 +212,7 @@ class Worker:
             top = self._runs[-1].jobs[0]
             if not self._controller.policy.takes_place(following, top, normal_is_owed=is_owed):
                 return False
-        elif side.holds(following):
+        elif self._beside and side.holds(following):
             return False
         if following.job_class is JobClass.REALTIME:
             side.note_urgent(time.monotonic_ns())
