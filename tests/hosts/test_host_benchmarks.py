@@ -29,13 +29,14 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _links_as_they_should_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is judged by what they carry, and other tests run beside."""
+    """Nothing is judged by what they carry, nor by any figure, and other tests run beside."""
 
     def carried(links: Links) -> list[Carried]:
         names = ("registry", "peer")
         return [Carried((name,), ("host",), 200.0, (191.0,)) for name in names]
 
     monkeypatch.setattr(Links, "check", carried)
+    monkeypatch.setenv("_BRISK_BENCH_REST_S", "0.1")  # in programs of hosts
 
 
 def test_every_level_answers(model: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 import sys
@@ -69,9 +70,16 @@ def files_of(layer: str) -> list[Path]:
     return [single] if single.exists() else sorted((PACKAGE / layer).rglob("*.py"))
 
 
+@functools.cache
+def imports_in(file: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """At any depth of its code. Files are read once: most tests here ask for all of them."""
+    nodes = ast.walk(ast.parse(file.read_text(), str(file)))
+    return tuple(node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom)))
+
+
 def imported_modules(file: Path) -> Iterator[tuple[int, str]]:
     """Line and full name of every module that ``file`` imports, at any depth of its code."""
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in imports_in(file):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -179,7 +187,7 @@ def imported_rooms(package: str) -> dict[str, set[str]]:
 
 def imported_names(file: Path) -> Iterator[str]:
     """Every module that ``file`` imports, and every name that it takes from one."""
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in imports_in(file):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -221,7 +229,7 @@ def test_no_room_stands_higher_than_it_must(package: str) -> None:
 
 def read_first(file: Path, modules: Collection[str]) -> Iterator[str]:
     """Those of ``modules`` that ``file`` imports; a package only where a name of it is taken."""
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in imports_in(file):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and (package := node.module or "") in modules:
@@ -349,15 +357,8 @@ def test_a_short_module_is_imported_by_several_or_run() -> None:
     files = [file for root in CODE for file in root.rglob("*.py")]
     importers: dict[str, set[Path]] = {}
     for file in files:
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            else:
-                continue
-            for name in names:
-                importers.setdefault(name, set()).add(file)
+        for name in imported_names(file):
+            importers.setdefault(name, set()).add(file)
     short = [
         file
         for file in files

@@ -51,7 +51,18 @@ def _row(engine: str, first_ms: float, **more: Any) -> dict[str, Any]:
     return {**row, "samples": 3, "right": 3, **more}
 
 
+@pytest.fixture
+def _without_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figure is judged. Servers that are started again are in ``test_density``."""
+
+    def rounds_alone(*given: Any, uncounted: int, failures: Any) -> Any:
+        return in_rounds(*given, failures=failures)
+
+    monkeypatch.setattr(start, "in_rounds", rounds_alone)
+
+
 @pytest.mark.server
+@pytest.mark.usefixtures("_without_warm_up")
 def test_real_servers_are_started_and_answer_rightly(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     report = start.run(
@@ -69,15 +80,11 @@ def test_real_servers_are_started_and_answer_rightly(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.usefixtures("_without_warm_up")
 def test_a_backend_that_cannot_be_loaded_is_told_of_and_the_others_are_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     pytest.importorskip("onnxruntime")
-
-    def without_warm_up(*given: Any, uncounted: int, failures: Any) -> Any:
-        return in_rounds(*given, failures=failures)
-
-    monkeypatch.setattr(start, "in_rounds", without_warm_up)
     peer = tmp_path / "peers" / "onnxruntime"
     peer.mkdir(parents=True)
     (peer / "libtriton_onnxruntime.so").write_bytes(b"\x7fELF no more of it")

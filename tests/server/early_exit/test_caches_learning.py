@@ -34,7 +34,7 @@ from support.waiting import TIMED
 
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
-INTERVAL_S = 5
+INTERVAL_S = 2
 MOST_DIFFERING = 0.05
 """Of all rows: what the caches of ``Adapted`` promise of those that they answer."""
 

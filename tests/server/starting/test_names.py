@@ -11,7 +11,7 @@ import pytest
 from brisk.fork_server.build import find_compiler
 from brisk_client.inference import InferenceClient, Transport
 from support.server.entries import doubled, write_entry
-from support.server.serve_command import ServeCommand, Serving, serving
+from support.server.serve_command import ServeCommand, Serving
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
@@ -26,7 +26,9 @@ def answer(served: ServeCommand, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("mode", ["none", "explicit"])
-def test_a_server_with_a_compiler_serves_entries_of_any_name(tmp_path: Path, mode: str) -> None:
+def test_a_server_with_a_compiler_serves_entries_of_any_name(
+    tmp_path: Path, serve: Serving, mode: str
+) -> None:
     if find_compiler() is None:
         pytest.skip("there is no C++ compiler")
     repository = tmp_path / "a repository's"
@@ -34,7 +36,7 @@ def test_a_server_with_a_compiler_serves_entries_of_any_name(tmp_path: Path, mod
         write_entry(repository, name, doubled())
     options = [f"--model-control-mode={mode}"]
     options += [f"--load-model={name}" for name in NAMES if mode == "explicit"]
-    with serving(tmp_path, [repository], options) as served:
+    with serve(tmp_path, [repository], options) as served:
         for name in NAMES:
             assert answer(served, name) == [2.0] * 4, name
     assert not list(tmp_path.rglob("ran"))
@@ -73,7 +75,9 @@ def test_a_server_that_started_without_the_preload_is_told_by_the_doctor(tmp_pat
     assert found.verdict is Severity.GOOD
 
 
-def test_nothing_in_the_working_directory_of_the_server_is_run(tmp_path: Path) -> None:
+def test_nothing_in_the_working_directory_of_the_server_is_run(
+    tmp_path: Path, serve: Serving
+) -> None:
     if find_compiler() is None:
         pytest.skip("there is no C++ compiler")
     repository = tmp_path / "repository"
@@ -83,7 +87,7 @@ def test_nothing_in_the_working_directory_of_the_server_is_run(tmp_path: Path) -
     for name in modules:
         text = f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\nraise SystemExit(1)"
         (repository / f"{name}.py").write_text(text)
-    with serving(tmp_path, [Path()], working_directory=repository) as served:
+    with serve(tmp_path, [Path()], working_directory=repository) as served:
         for number in range(2):
             assert served.ask(f"model{number}") == [2.0] * 8
     assert not (tmp_path / "ran").exists()

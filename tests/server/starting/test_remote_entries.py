@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_an_entry_without_a_model_is_completed_served_and_asked_while_its_model_
     manifest = write_manifest(described.manifest)
     repository = tmp_path / "repository"
     write_remote(repository, "there", remote_text(f"{registry.url}/m", manifest))
-    write_remote(repository, "gone", remote_text("http://127.0.0.1:9/gone", manifest))
+    write_remote(repository, "gone", remote_text(f"{registry.url}/gone", manifest))
     write_remote(repository, "other", remote_text(f"{registry.url}/m", manifest + b" "))
     write_remote(repository, "none", '{"address": "here"}')
     registry.hold("/m/model.onnx", 1 << 20)
@@ -59,7 +60,7 @@ def test_an_entry_without_a_model_is_completed_served_and_asked_while_its_model_
     values = np.random.default_rng(0).standard_normal((2, WIDTH)).astype("f4")
     control = http.InferenceServerClient(server.endpoints.http, network_timeout=60.0)
     for name, reason in (
-        ("gone", r"127\.0\.0\.1:9/gone"),
+        ("gone", rf"{re.escape(registry.url)}/gone/\S+ answers 404"),
         ("other", "SHA-256"),
         ("none", 'expected {"url"'),
     ):

@@ -12,11 +12,23 @@ from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.manifest import LEAST_BATCH_GAIN
 from brisk.segments.prepared.preparation import prepare
 from support.models.segment_models import info, save
+from support.waiting import TIMED
 
 pytestmark = [
     pytest.mark.timing,
     pytest.mark.usefixtures("private_cache", "short_segments"),
 ]
+
+ATTEMPTS = 4
+"""Packing doubles the speed here; who computes beside hides that from one measurement, seldom from
+several. What is kept is the fastest run of each side: no machine makes such a gain up of nothing.
+"""
+
+
+def product(path: Path, seed: int) -> Path:
+    weights = np.random.default_rng(seed).standard_normal((2048, 2048)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    return save(path, nodes, [info("x", "n", 2048)], [info("y", "n", 2048)], {"w": weights})
 
 
 TIMES = 3
@@ -25,26 +37,12 @@ TIMES = 3
 
 def test_a_network_of_matrices_packs_for_its_batches(tmp_path: Path) -> None:
     """A row alone is as fast without: ONNX Runtime packs as it goes, for each run of several."""
-    gains = []
-    for number in range(TIMES):
-        (kept,) = PreparedModel(
-            prepare(model := _product(tmp_path, number), 1).path, model, 1
-        ).kept
+    gains: list[float] = []
+    while len(gains) < ATTEMPTS and max(gains, default=0.0) < LEAST_BATCH_GAIN:
+        model = product(tmp_path / f"product{len(gains)}.onnx", seed=len(gains))
+        (kept,) = PreparedModel(prepare(model, 1).path, model, 1).kept
         assert kept.batch_gain is not None
         assert kept.packs or kept.batch_gain < LEAST_BATCH_GAIN
         gains.append(kept.batch_gain)
-        if kept.batch_gain >= LEAST_BATCH_GAIN:
-            break
-    assert max(gains) >= LEAST_BATCH_GAIN, gains
-
-
-def _product(folder: Path, number: int) -> Path:
-    """A product with weights of its own, so that it has a preparation of its own."""
-    weights = np.random.default_rng(number).standard_normal((2048, 2048)).astype(np.float32)
-    return save(
-        folder / f"product-{number}.onnx",
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [info("x", "n", 2048)],
-        [info("y", "n", 2048)],
-        {"w": weights},
-    )
+    with TIMED:
+        assert max(gains) >= LEAST_BATCH_GAIN, gains
