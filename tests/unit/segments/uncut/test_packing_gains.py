@@ -31,10 +31,6 @@ def product(path: Path, seed: int) -> Path:
     return save(path, nodes, [info("x", "n", 2048)], [info("y", "n", 2048)], {"w": weights})
 
 
-TIMES = 3
-"""A busy machine measures less: of so many preparations one finds the gain."""
-
-
 def test_a_network_of_matrices_packs_for_its_batches(tmp_path: Path) -> None:
     """A row alone is as fast without: ONNX Runtime packs as it goes, for each run of several."""
     gains: list[float] = []
