@@ -207,7 +207,7 @@ class ResultForm(NamedTuple):
 
 class Result(NamedTuple):
     """The answer. Its regions, of the form's outputs in their order, stay the stub's to read
-    until it sends Release. ``started_ns``: of its first layer, CLOCK_MONOTONIC.
+    until it sends Release. ``started_ns``: of its first segment, CLOCK_MONOTONIC.
     """
 
     request: int

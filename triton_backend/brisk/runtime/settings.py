@@ -50,9 +50,9 @@ class ArtefactUse(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``threads``: for computing one layer. ``idle_exit_s``: life without any client.
+    """``threads``: for computing one segment. ``idle_exit_s``: life without any client.
 
-    ``outstanding_layers``: of other than real-time runs, on a device that is issued to ahead of
+    ``outstanding_launches``: of other than real-time runs, on a device that is issued to ahead of
     its work. ``max_waiting``: requests of all models that may wait in a worker.
     ``background_bytes``: memory that the background worker may take.
     ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
@@ -67,7 +67,7 @@ class Settings:
     idle_exit_s: float
     policy: Policy
     limits: Limits
-    outstanding_layers: int
+    outstanding_launches: int
     max_waiting: int
     background_bytes: int
     artefacts: ArtefactUse
@@ -95,7 +95,7 @@ def read_settings() -> Settings:
             share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
             normal_share=_between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
         ),
-        outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 2),
+        outstanding_launches=_whole("BRISK_OUTSTANDING_LAYERS", 2),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
         artefacts=_artefact_use(),

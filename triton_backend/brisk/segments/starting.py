@@ -14,9 +14,15 @@ from typing import Any, Protocol
 
 from brisk.os_priority import LOADING, lower_thread
 from brisk.segments.onnxruntime import OrtSession
-from brisk.segments.program import InputCheck, Part, SegmentProgram, make_part, slots_of
+from brisk.segments.program import (
+    InputCheck,
+    LoadedSegment,
+    SegmentProgram,
+    make_segment,
+    slots_of,
+)
 from brisk.segments.source import SegmentPlan, Source
-from brisk.segments.table import GiveWay, LayerTable
+from brisk.segments.table import GiveWay, SegmentTable
 
 
 def usable_cores() -> int:
@@ -24,7 +30,7 @@ def usable_cores() -> int:
 
 
 def start_lanes(
-    table: LayerTable[Any],
+    table: SegmentTable[Any],
     threads: int,
     give_way: GiveWay | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -58,8 +64,8 @@ class StartingSegments:
     source: Source
 
     @property
-    def table(self) -> LayerTable[Part]:
-        return self.program.parts
+    def table(self) -> SegmentTable[LoadedSegment]:
+        return self.program.segments
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """Make every warm session, then give them all to new frames at once (PASK VI, NNV12 3.5).
@@ -86,13 +92,13 @@ class StartingSegments:
     ) -> bool:
         if not self.table.is_whole:
             return False
-        made: dict[int, Part] = {}
+        made: dict[int, LoadedSegment] = {}
         for spec in self.program.plan.segments:
             if not may_go_on():
                 return False
             session = open_one(spec.index)
             if session is not None:
-                made[spec.index] = make_part(spec, session, self.program.slots)
+                made[spec.index] = make_segment(spec, session, self.program.slots)
         if made:
             self.table.switch(made)
         return True
@@ -112,7 +118,7 @@ def open_warm_program(
     ``open_one``: makes other ones. Raises BriskError where one cannot be made.
     """
     program = _program(source.plan, open_one or partial(_open_fastest, source))
-    _ = list(program.parts)  # loads them, or raises
+    _ = list(program.segments)  # loads them, or raises
     source.close()
     return program
 
@@ -133,7 +139,7 @@ class Arriving(Protocol):
     def opening(self) -> AbstractContextManager[None]:
         """While a segment is opened."""
 
-    def guarded(self, index: int, part: Part) -> Part:
+    def guarded(self, index: int, segment: LoadedSegment) -> LoadedSegment:
         """The segment, whose runs wait for what opening it did not read."""
 
 
@@ -142,17 +148,17 @@ def _program(
 ) -> SegmentProgram:
     slots = slots_of(plan)
 
-    def load(index: int) -> Part:
+    def load(index: int) -> LoadedSegment:
         if arriving is None:
-            return make_part(plan.segments[index], open_one(index), slots)
+            return make_segment(plan.segments[index], open_one(index), slots)
         arriving.wait_for(index)
         with arriving.opening():
-            part = make_part(plan.segments[index], open_one(index), slots)
-        return arriving.guarded(index, part)
+            segment = make_segment(plan.segments[index], open_one(index), slots)
+        return arriving.guarded(index, segment)
 
     return SegmentProgram(
         plan,
-        LayerTable(len(plan.segments), load, *() if arriving is None else (arriving.is_here,)),
+        SegmentTable(len(plan.segments), load, *() if arriving is None else (arriving.is_here,)),
         slots,
         tuple(InputCheck(variable) for variable in plan.inputs),
         {variable.name: slots[variable.name] for variable in plan.outputs},

@@ -37,7 +37,7 @@ from brisk.telemetry.statistics import RequestAccount
 
 if TYPE_CHECKING:
     from brisk.segments.frame import RunAll, RunControl
-    from brisk.segments.program import Part, SegmentProgram
+    from brisk.segments.program import LoadedSegment, SegmentProgram
 
 LONGEST_NS, LONGEST_TRIED_NS = 4_000_000, 8_000_000
 """Expected of a run of all that came at once: longer ones gain nothing by being here. What is
@@ -95,7 +95,7 @@ class LocalModel:
         self._run = _run_of(program)
         self._options: Any = None
         """Of the thread that runs it, once it has."""
-        self._shrinks_arena = any(each.session.shrinks_arena for each in _parts(program))
+        self._shrinks_arena = any(each.session.shrinks_arena for each in _loaded_segments(program))
         shapes = [each.type.shape for each in program.plan.outputs]
         self._has_scalars = any(not shape for shape in shapes)
         self._joins = model.batching
@@ -306,8 +306,8 @@ def _open(model: LoadModel, offer: ComputeInStub) -> tuple[SegmentProgram, bool]
     return open_warm_program(source, source.open_for_a_row), True
 
 
-def _parts(program: SegmentProgram) -> list[Part]:
-    return [part for part in program.parts.current() if part is not None]
+def _loaded_segments(program: SegmentProgram) -> list[LoadedSegment]:
+    return [segment for segment in program.segments.current() if segment is not None]
 
 
 def _run_of(program: SegmentProgram) -> RunAll:

@@ -79,14 +79,14 @@ def trace(
         Path | None, typer.Option(help="The trace; the picture lies beside it, as .png.")
     ] = None,
 ) -> None:
-    """Record when each lane, queue and layer did what, for one request.
+    """Record when each lane, queue and segment did what, for one request.
 
     With `--url` the request goes through the running server, whose `$BRISK_RUNTIME_DIR` must be
     this one's; other requests that run meanwhile are in the trace, too. Without, a runtime of its
     own loads the model first: a cold start and its first request, then a warm one.
 
     The file is for https://ui.perfetto.dev. Recording slows a traced request by some microseconds
-    a layer.
+    a segment.
     """
     from brisk_client.urgency import check_class
 

@@ -49,7 +49,7 @@ from brisk.runtime.models.yielding import Activity, LoneLoad, Yielding, tidy_up
 from brisk.runtime.sessions.open_session import import_what_files_need, load_session
 from brisk.runtime.sessions.session import Session
 from brisk.runtime.settings import ArtefactUse
-from brisk.segments.table import EXECUTOR, LayerTable
+from brisk.segments.table import EXECUTOR, SegmentTable
 from brisk.segments.timeline import EventKind
 from brisk.telemetry import count, metrics
 from brisk.telemetry.events import SPANS
@@ -325,7 +325,7 @@ class Loader:
         if self._later.is_empty():
             self._yielding.pause(LONGEST_PAUSE_S)
 
-    def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:
+    def _between(self, table: SegmentTable[Any], until_s: float) -> Callable[[], bool]:
         """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
         most.
         """
@@ -372,11 +372,11 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     made = [event for event in events if event.kind is EventKind.CREATE]
     for where, stolen in (("lane", False), ("stolen", True)):
         number = sum((event.lane == EXECUTOR) is stolen for event in made)
-        count(metrics.LOADED_LAYERS, (*labels, origin, where), number)
+        count(metrics.LOADED_SEGMENTS, (*labels, origin, where), number)
     _report_lookups(session, labels)
     # CLOCK_MONOTONIC is what both of Python's clocks read.
     for event in events:
-        name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"
+        name = event.kind.value if event.segment is None else f"{event.kind.value} {event.segment}"
         SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))
 
 

@@ -103,7 +103,7 @@ class SessionTable:
         """Keep a request until its session is loaded, which is as urgent as it now."""
         binding.backlog.append(record)
         entry = self._entries[binding.key]
-        for loading in entry.parts.values() or (entry,):
+        for loading in entry.networks.values() or (entry,):
             self._loader.hurry(loading, record.form.job_class)
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
@@ -131,7 +131,7 @@ class SessionTable:
         return waiting
 
     def complete(self, completion: LoadCompletion) -> None:
-        """Every layer is loaded."""
+        """Every segment is loaded."""
         completion.entry.marks.clear()
         self._pipelines.assemble()
 
@@ -195,9 +195,9 @@ class SessionTable:
         if entry is None:
             entry = self._entries[key] = SessionEntry(key, path, asker, pipeline=description)
             for file in files:
-                part = entry.parts[file] = self._open(file, asker)
-                part.pipelines.append(entry)
-                if LoadState.PARSING <= part.state < LoadState.LOADED:
+                network = entry.networks[file] = self._open(file, asker)
+                network.pipelines.append(entry)
+                if LoadState.PARSING <= network.state < LoadState.LOADED:
                     entry.begin()
             self._pipelines.add(entry)
         return entry
@@ -223,7 +223,7 @@ class SessionTable:
             self._loader.give_memory_back()
         elif entry.pipeline is not None:
             self._pipelines.drop(entry)
-        for part in entry.parts.values():
-            part.pipelines.remove(entry)
-            self._drop_unless_needed(part)
-        entry.parts.clear()
+        for network in entry.networks.values():
+            network.pipelines.remove(entry)
+            self._drop_unless_needed(network)
+        entry.networks.clear()

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 from brisk.runtime.memory import give_back
 from brisk.runtime.sessions.session import Servable
 from brisk.scheduling.job_class import JobClass
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 
 LONGEST_YIELD_S = 0.05
-"""That one layer of a load waits for real-time requests."""
+"""That one segment of a load waits for real-time requests."""
 
 LONGEST_WAIT_S = 1.0
 """How long work that nobody waits for is put off; then it is done beside requests."""
@@ -64,7 +64,7 @@ class Yielding:
     for until it disturbs no request.
 
     A load beside a request takes processor time, memory bandwidth and, in its Python parts, the
-    interpreter's lock. So its lanes stop between two layers, for a bounded time each, so that a
+    interpreter's lock. So its lanes stop between two segments, for a bounded time each, so that a
     load ends however many requests there are. Any thread but the worker's main thread may wait.
     """
 
@@ -87,7 +87,7 @@ class Yielding:
         return _is_serving(self._activity)
 
     @property
-    def _urgent(self) -> LayerTable[Any] | None:
+    def _urgent(self) -> SegmentTable[Any] | None:
         """The parts of the real-time run in progress; None: there is none, or a pipeline's."""
         activity = self._activity
         for run in (activity.leading or activity.beside)[-1:]:  # a copy: the list may change
@@ -95,8 +95,8 @@ class Yielding:
                 return run.session.table
         return None
 
-    def give_way(self, table: LayerTable[Any]) -> None:
-        """Called by a lane of ``table`` before each layer. A run's own layers do not wait."""
+    def give_way(self, table: SegmentTable[Any]) -> None:
+        """Called by a lane of ``table`` before each segment. A run's own segments do not wait."""
         until_s = self._clock_s() + LONGEST_YIELD_S
         while self._urgent not in (None, table) and self._clock_s() < until_s:
             if table.is_closed:
@@ -156,7 +156,7 @@ class LoneLoad:
         self.is_used = False
         """Whether any load was ever done alone: else no run has to ask."""
         self._until_s: float | None = None
-        self._table: LayerTable[Any] | None = None
+        self._table: SegmentTable[Any] | None = None
         """Whose lanes do the rest of the load."""
         self._granted = threading.Event()
 
@@ -199,7 +199,7 @@ class LoneLoad:
         self._wake()
         self._granted.wait(LONGEST_ALONE_S)
 
-    def go_on_in(self, table: LayerTable[Any]) -> None:
+    def go_on_in(self, table: SegmentTable[Any]) -> None:
         """The lanes of ``table`` do the rest of the load, which ends with them."""
         self._table = table
         table.when_loaded(self._wake)

@@ -85,7 +85,7 @@ class NetworkRun:
         return early is not None and all(one.exit_index is not None for one in early.answers)
 
     def step(self) -> bool:
-        """Run a layer; True after the last one, when its time has been learned.
+        """Run a segment; True after the last one, when its time has been learned.
 
         A run that a learned cache has shortened says nothing of a whole one.
         """

@@ -1,7 +1,7 @@
 """A pipeline that answers requests, and one request of it, which steps through its nodes' frames.
 
 To the worker it is a session, and its runs are frames, like any other: parked, resumed, cancelled
-and late at every layer boundary. Between two nodes the query is planned anew.
+and late at every segment boundary. Between two nodes the query is planned anew.
 """
 
 from __future__ import annotations
@@ -175,18 +175,18 @@ class PipelineFrame:
 
     @property
     def upcoming(self) -> str:
-        """The next layer in words, for traces: its node's name before it."""
+        """The next segment in words, for traces: its node's name before it."""
         if self.is_finished:
             return ""
-        layer = "planned" if self._run is None else self._run.frame.upcoming
-        return f"{self._left[0].description.name}: {layer}"
+        segment = "planned" if self._run is None else self._run.frame.upcoming
+        return f"{self._left[0].description.name}: {segment}"
 
     @property
     def is_finished(self) -> bool:
         return not self._left
 
     def step(self) -> bool:
-        """Run one layer of the node that is due; True where the last node is finished."""
+        """Run one segment of the node that is due; True where the last node is finished."""
         if self.is_finished:
             return True
         run = self._run or self._begin(self._left[0])

@@ -44,7 +44,7 @@ class Run:
     ``is_disturbed``: parked, narrow, or begun while the session was loading: its time says nothing
     about threads. ``is_narrow``: it computes on one thread, beside others. ``cached``: its runs of
     networks with learned caches; a pipeline adds to them as its nodes end. ``computed_ns``: the
-    time of the layers that are done.
+    time of the segments that are done.
     """
 
     jobs: list[Request]
@@ -79,7 +79,7 @@ class Run:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
 
     def park(self) -> None:
-        """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
+        """Leave it at its segment boundary: it is not to blame for a worker's death meanwhile."""
         self.is_disturbed = True
         for job in self.live:
             reset_mark(job.mark)
@@ -169,7 +169,7 @@ class RunsInProgress:
     """What a worker computes: changed by whoever has its baton, read by threads of loads, too.
 
     ``leading``: of the thread that leads; the last one computes, those before it are parked at
-    their layer boundaries. ``beside``: of companions (``SideBySide``). ``ended_ns``: when a
+    their segment boundaries. ``beside``: of companions (``SideBySide``). ``ended_ns``: when a
     stretch of computing has ended last.
     """
 

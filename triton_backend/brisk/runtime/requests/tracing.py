@@ -21,7 +21,8 @@ FRONTEND = "frontend"
 """From when Triton handed a request to its stub to when the worker had it."""
 
 QUEUE = "queue"
-LAYERS = "layers"
+SEGMENTS = "layers"
+"""The lane of segments that were computed. Trace files have named it so from the beginning."""
 
 
 class TracedFrame:
@@ -52,7 +53,7 @@ class TracedFrame:
         name = self._frame.upcoming
         begin_ns = time.monotonic_ns()
         is_finished = self._frame.step()
-        SPANS.add(LAYERS, name, begin_ns, time.monotonic_ns(), self._request, self._details)
+        SPANS.add(SEGMENTS, name, begin_ns, time.monotonic_ns(), self._request, self._details)
         return is_finished
 
     def results(self) -> dict[str, Value]:

@@ -36,7 +36,7 @@ class GpuSession(Session):
         program, network, _ = opened
         plan = program.plan
         self.path = path
-        self.table = program.parts
+        self.table = program.segments
         self.inputs, self.outputs = (*plan.inputs, *plan.fixed), plan.outputs
         self.threads = 1
         self.caches = SessionCaches()
@@ -53,7 +53,7 @@ class GpuSession(Session):
             return "computed by ONNX Runtime on the GPU, not captured yet"
         nodes = sum(made[0].nodes.values())
         return (
-            f"{nodes} launches of ONNX Runtime captured in {len(made[0].parts)} chunks, "
+            f"{nodes} launches of ONNX Runtime captured in {len(made[0].chunks)} chunks, "
             f"{made[0].run_us / 1e3:.2f} ms on the GPU"
         )
 
@@ -133,9 +133,9 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
             path, 1, longest_ns=math.inf, provider=provider, takes_optional=takes_optional
         )
         program = open_warm_program(source)
-        (part,) = program.parts
+        (segment,) = program.segments
         run = partial(run_serially, program)
-        return program, source, Instance(part.session.session, stream, run)
+        return program, source, Instance(segment.session.session, stream, run)
 
     def open_another() -> Instance:
         _, other, instance = open_one()
@@ -145,7 +145,7 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
         return instance
 
     program, source, first = open_one()
-    (part,) = program.parts
+    (segment,) = program.segments
     plans = any("Conv" in name or name in _PLANNED for name in source.operators)
     network = CapturedNetwork(
         device,
@@ -153,7 +153,7 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
         open_another if plans else None,
         onnxruntime().RunOptions,
         lambda text: LOGGER.info(f"{path}: {text}"),
-        may_capture=set(program.outputs) <= set(part.outputs) and _may_be_captured(path),
+        may_capture=set(program.outputs) <= set(segment.outputs) and _may_be_captured(path),
     )
     return OpenedNetwork(program, network, source.made_of)
 
@@ -190,8 +190,8 @@ def provider_on(ordinal: int, stream: Stream) -> Provider:
 
 def _given(program: SegmentProgram, values: Sequence[Any]) -> dict[str, Any]:
     """What the session takes, by name, of a frame's slots."""
-    (part,) = program.parts
-    return {name: values[slot] for name, slot in zip(part.inputs, part.reads, strict=True)}
+    (segment,) = program.segments
+    return {name: values[slot] for name, slot in zip(segment.inputs, segment.reads, strict=True)}
 
 
 def _try_out(opened: OpenedNetwork) -> None:

@@ -164,9 +164,9 @@ class SegmentSession(Session):
         return source.lookups if isinstance(source, PreparedModel) else {}
 
     @property
-    def shared_layers(self) -> int:
-        parts = self.table.current()
-        return sum(part is not None and part.session.run is not None for part in parts)
+    def shared_segments(self) -> int:
+        segments = self.table.current()
+        return sum(segment is not None and segment.session.run is not None for segment in segments)
 
     @property
     def wants_artefact(self) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from brisk.graph.program import Variable
 from brisk.runtime.sessions.session_caches import SessionCaches
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 from brisk.segments.values import Value
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Servable(ABC):
     load_ns: int
     summary: str
     threads: int
-    table: LayerTable[Any] | None = None
+    table: SegmentTable[Any] | None = None
     caches: SessionCaches | None = None
     prepared: Path | None = None
     lookups: Mapping[str, int] = MappingProxyType({})
@@ -75,7 +75,7 @@ class Servable(ABC):
     """Of its files, where these are on their way from elsewhere."""
 
     @property
-    def shared_layers(self) -> int:
+    def shared_segments(self) -> int:
         """Of its parts, those that run in a session which models of their structure share."""
         return 0
 
@@ -136,7 +136,7 @@ class Session(Servable):
     """
 
     path: Path
-    table: LayerTable[Any]
+    table: SegmentTable[Any]
     caches: SessionCaches
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]

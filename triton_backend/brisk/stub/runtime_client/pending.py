@@ -168,7 +168,7 @@ class ModelLoad:
         """A load that nobody waits for, and that memory was short for, is tried again with the
         next request.
         """
-        # A ready session still loads layers; the worker resets the mark after the last.
+        # A ready session still loads segments; the worker resets the mark after the last.
         self._is_loading = isinstance(outcome, ModelLoaded)
         self.is_deferred = isinstance(outcome, UnavailableError) and not self.is_waited_for
         if not self.is_deferred:

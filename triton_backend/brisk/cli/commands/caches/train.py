@@ -46,16 +46,17 @@ def train(
         float, typer.Option(help="Share of early answers that the model itself would give.")
     ] = 0.97,
     confidence: Annotated[
-        float, typer.Option(help="With which that is proved on held-out data.")
+        float, typer.Option(help="Confidence with which that is proved on held-out data.")
     ] = 0.95,
     memory_budget: Annotated[
-        str | None, typer.Option(help="Of all caches together: bytes, or 500k, 64M, 1G.")
+        str | None,
+        typer.Option(help="Most memory of all caches together: bytes, or 500k, 64M, 1G."),
     ] = None,
     miss_cost: Annotated[
         float,
         typer.Option(
-            help="Share of the model's time by which an input that all caches miss may be late, "
-            "where caches can keep to it; 1: the mean alone counts."
+            help="Latency overhead allowed for inputs that take no exit, as a fraction of the "
+            "model's latency; 1: the mean alone counts."
         ),
     ] = 0.02,
     fit_data: Annotated[
@@ -69,21 +70,25 @@ def train(
     judges: Annotated[
         str,
         typer.Option(
-            help="What may decide about answers: `gated`, or `all`, what strange inputs pass, too."
+            help="Which judges of answers are candidates: `gated`, those that reject "
+            "out-of-distribution inputs by their distance, or `all`."
         ),
     ] = "gated",
     look_ups: Annotated[
         str,
-        typer.Option(help="asynchronous, synchronous, or automatic: what is faster on average."),
+        typer.Option(
+            help="How exits are evaluated: asynchronous (by the exit thread), synchronous (by the "
+            "model's), or automatic: what is faster on average."
+        ),
     ] = "automatic",
     output: Annotated[
-        str | None, typer.Option(help="The value with the class scores; found unless given.")
+        str | None, typer.Option(help="The value with the class scores; inferred unless given.")
     ] = None,
     tolerance: Annotated[
         str | None,
         typer.Option(
-            help="Of a model whose output is no class scores: which values count as its own, as "
-            "`cosine 0.99` or `absolute 0.01`."
+            help="Which values count as the model's own, if its output is no class scores: "
+            "`cosine 0.99` or `absolute 0.01`, for example."
         ),
     ] = None,
     version: VersionOption = None,
@@ -91,10 +96,12 @@ def train(
         int | None, typer.Option(help="Caches trained at once; as many as cores unless given.")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the model while it is measured.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
     scale: Annotated[float, typer.Option(help="Images: what pixels are divided by.")] = 1.0,
-    mean: Annotated[str, typer.Option(help="Images: subtracted then, by channel.")] = "0",
-    deviation: Annotated[str, typer.Option(help="Images: divided by then, by channel.")] = "1",
+    mean: Annotated[str, typer.Option(help="Images: what is subtracted then, by channel.")] = "0",
+    deviation: Annotated[
+        str, typer.Option(help="Images: what is divided by then, by channel.")
+    ] = "1",
     keep_data: Annotated[
         bool,
         typer.Option(
