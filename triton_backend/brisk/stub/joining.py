@@ -28,7 +28,7 @@ class ReadRequest(NamedTuple):
     rows: int
 
     def joins_as(self) -> tuple[object, ...] | None:
-        """Those of equal keys may travel together; None: it goes alone.
+        """Return a key: requests of equal keys may travel together; None: this one goes alone.
 
         A real-time request is not to wait for another one's rows, one with a deadline not to be
         late by them; strings have no rows of one size.
