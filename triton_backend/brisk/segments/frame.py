@@ -35,7 +35,7 @@ class SegmentFrame:
         inputs: Mapping[str, Value],
         requested: Sequence[str] | None = None,
     ) -> None:
-        """``inputs`` by name; ``requested`` output names, None for all."""
+        """Begin a job. ``inputs`` by name; ``requested`` output names, None for all."""
         self._requested = requested_slots(program.outputs, requested)
         self._values = program.bind_inputs(inputs)
         self._program = program
@@ -123,7 +123,7 @@ class SegmentFrame:
         return value
 
     def _classify(self, segment: LoadedSegment, error: Exception) -> BriskError:
-        """Whose fault it is.
+        """Return the error, by whose fault it is.
 
         A model whose inputs are all of fixed shape and that fails otherwise than by an argument's
         fault (a value, an index) is ours; the rest is what the request brought.
@@ -222,7 +222,7 @@ class RunControl:
             options.terminate = True
 
     def renew(self) -> None:
-        """After ``end``: later runs are computed again."""
+        """Let later runs be computed again, after ``end``."""
         self._options = {}
 
 

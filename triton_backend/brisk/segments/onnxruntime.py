@@ -72,11 +72,13 @@ def onnxruntime() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """``data``: the bytes of an initialiser, uint8, in place; ``kind``: its TensorProto type."""
+    """An initialiser."""
 
     name: str
     data: np.ndarray
+    """The bytes, uint8, in place."""
     kind: int
+    """The TensorProto type."""
     shape: tuple[int, ...]
 
 
@@ -94,8 +96,10 @@ class StructureRun:
         outputs: Mapping[str, str],
         weights: Mapping[str, Any],
     ) -> None:
-        """``inputs``, ``outputs``: the session's names by the model's; ``weights``: OrtValues by
-        the session's names, which are shown, not copied.
+        """Keep what a run needs.
+
+        ``inputs``, ``outputs``: the session's names by the model's; ``weights``: OrtValues by the
+        session's names, which are shown, not copied.
         """
         self._bound = session._sess.run_with_ort_values
         self._inputs = inputs
@@ -111,16 +115,16 @@ class StructureRun:
 
 @dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly
 class OrtSession:
-    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
-
-    ``shrinks_arena``: whether each of its runs gives memory back to the system. ``run``: how it is
-    run with one model's weights, where it is a structure's.
-    """
+    """A session of ONNX Runtime's with what must live as long as it."""
 
     session: Any
+    """An ``InferenceSession``."""
     held: tuple[Any, ...]
+    """The weights that the session reads in place."""
     shrinks_arena: bool = False
+    """Whether each run gives memory back to the system."""
     run: StructureRun | None = None
+    """Runs a structure's session with one model's weights; None: it is no structure's."""
 
 
 _running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()
@@ -132,7 +136,7 @@ def running(key: tuple[object, ...]) -> OrtSession | None:
 
 
 def shared(key: tuple[object, ...], make: Callable[[], OrtSession]) -> OrtSession:
-    """That session, or one that is made. ``key``: all that it is made from, and how."""
+    """Return ``running``'s session, or make one. ``key``: all that it is made from, and how."""
     found = _running.get(key)
     return _running.setdefault(key, make()) if found is None else found
 
@@ -156,7 +160,8 @@ def session_options(
     spins_long: bool = False,
     uses_memory_pattern: bool = True,
 ) -> Any:
-    """``SessionOptions`` on at most ``threads`` threads that soon sleep with nothing to do.
+    """Return ``SessionOptions`` for at most ``threads`` threads that soon sleep with nothing to
+    do.
 
     ``is_warm`` False: for the session that starts at once, whose graph stays as it is and whose
     weights are not packed, whatever the entry allows; all else is the same.
@@ -251,7 +256,7 @@ def _share_arena() -> None:
 # operators, so it is asked for by another spelling of its path, from which a new file is loaded.
 
 _known: dict[str, list[tuple[int, ...]]] = {}
-"""By path: device, inode, size and time of each file that was loaded from there, in order."""
+"""Device, inode, size and time of each file that was loaded from a path, in order."""
 _lock = threading.Lock()
 
 

@@ -26,6 +26,7 @@ from brisk.segments.table import GiveWay, SegmentTable
 
 
 def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -37,7 +38,7 @@ def start_lanes(
 ) -> list[threading.Thread]:
     """Load all of ``table`` in the background, on all cores but the executor's, at least one.
 
-    The lanes, which end by themselves. ``give_way`` as in the table's ``work``. ``around``:
+    Return the lanes, which end by themselves. ``give_way``: see the table's ``work``. ``around``:
     entered by each for as long as it lives.
     """
 
@@ -80,9 +81,9 @@ class StartingSegments:
         return is_done
 
     def moved_to(self, source: Source, may_go_on: Callable[[], bool]) -> StartingSegments | None:
-        """As ``load_warm``, with all sessions from another source of the same segments.
+        """Exchange all sessions like ``load_warm``, from another source of the same segments.
 
-        What the model is from then on; None where it stays what it is.
+        Return what the model is from then on; None: it stays what it is.
         """
         is_done = self._exchange(partial(_open_fastest, source), may_go_on)
         return replace(self, source=source) if is_done else None
@@ -105,17 +106,20 @@ class StartingSegments:
 
 
 def start_segments(source: Source, arriving: Arriving | None = None) -> StartingSegments:
-    """No segment is loaded yet; lanes are to take them in turn. ``arriving``: where what
-    ``source`` reads may not be here yet."""
+    """Return a model of which no segment is loaded yet; lanes are to take them in turn.
+
+    ``arriving``: given if what ``source`` reads may not be here yet.
+    """
     return StartingSegments(_program(source.plan, source.open, arriving), source)
 
 
 def open_warm_program(
     source: Source, open_one: Callable[[int], OrtSession] | None = None
 ) -> SegmentProgram:
-    """With all sessions of ``source`` that run fastest, where nobody waits for the first answer.
+    """Return a program of the sessions of ``source`` that run fastest, if nobody waits for a first
+    answer.
 
-    ``open_one``: makes other ones. Raises BriskError where one cannot be made.
+    ``open_one``: makes other ones. Raises BriskError if one cannot be made.
     """
     program = _program(source.plan, open_one or partial(_open_fastest, source))
     _ = list(program.segments)  # loads them, or raises
@@ -134,10 +138,10 @@ class Arriving(Protocol):
         """Whether all that opening it reads is here."""
 
     def wait_for(self, index: int) -> None:
-        """Until it is. Raises UnavailableError where nothing arrives any more."""
+        """Wait until it is here. Raises UnavailableError if nothing arrives any more."""
 
     def opening(self) -> AbstractContextManager[None]:
-        """While a segment is opened."""
+        """Return a context to enter while a segment is opened."""
 
     def guarded(self, index: int, segment: LoadedSegment) -> LoadedSegment:
         """The segment, whose runs wait for what opening it did not read."""

@@ -41,7 +41,7 @@ resizing, nor on pools that round up.
 """
 
 _ROUNDS_UP = frozenset({"MaxPool", "AveragePool"})
-"""Those of them that may round up."""
+"""The pooling operators that may round up."""
 
 _ROWS = "brisk:rows:"
 """Begins the name of a first dimension that has a number: equal numbers have equal names, as
@@ -54,7 +54,7 @@ _NO_SHAPE, _RANK, _SIZES = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``proto``: an ONNX model."""
+    """A segment as an ONNX model of its own."""
 
     spec: SegmentSpec
     proto: ModelProto
@@ -110,7 +110,7 @@ def extract(
 def _pieces(
     graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]
 ) -> Iterator[tuple[SegmentSpec, NodeSpan, Collection[str]]]:
-    """Of each span what crosses its borders, and the names that its nodes read."""
+    """Yield what crosses the borders of each span, and the names that its nodes read."""
     last_use = names.last_use
     produced = [info.name for info in graph.input]
     for index, span in enumerate(spans):
@@ -177,7 +177,8 @@ def _drop_unread(graph: GraphProto) -> None:
 
 
 def _drop_earlier(graph: GraphProto) -> None:
-    """Of initialisers of one name the last counts, a hoisted constant before all."""
+    """Remove all initialisers of one name but the last, and but a hoisted constant, which counts
+    before all."""
     last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
     for position in reversed(range(len(graph.initializer))):
         if last[graph.initializer[position].name] != position:
@@ -223,9 +224,11 @@ def _words(graph: GraphProto, span: NodeSpan) -> str:
 def _border_types(
     model: ModelProto, names: NodeNames, typed: ModelProto, crossing: Collection[str]
 ) -> Mapping[str, TypeProto]:
-    """Of each of ``crossing``, values that cross a border: element type, and of the shape what is
-    sure. ``typed``: the model with inferred types; where the file itself says something of a value
-    that is read, they may follow from that.
+    """Return the types of the values of ``crossing``, which cross a border: element type, and of
+    the shape what is sure.
+
+    ``typed``: the model with inferred types; if the file itself says something of a value that is
+    read, they may follow from that.
 
     Sizes are numbers, or names that the model's inputs have. A first dimension has no number:
     jobs go on with some rows of a batch.
@@ -267,7 +270,7 @@ def _inferred_alone(model: ModelProto, wanted: Collection[str]) -> Mapping[str, 
 
 
 def _sureness(graph: GraphProto, names: NodeNames) -> Mapping[str, int]:
-    """By name of a value, what may be said of its shape."""
+    """Return what may be said of each value's shape, by its name."""
     sure: dict[str, int] = {}
     for node, operator, reads, makes in zip(
         graph.node, names.operators, names.reads, names.makes, strict=True

@@ -11,17 +11,17 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, h
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """What a graph's nodes say, by their position: a start walks the messages once.
-
-    ``reads``: as ``reads_of``; ``makes``: outputs that have a name. ``last_use``, ``constants``:
-    as the functions of such names say.
-    """
+    """What a graph's nodes say, by their position: a start walks the messages once."""
 
     operators: Sequence[str]
     reads: Sequence[tuple[str, ...]]
+    """See ``reads_of``."""
     makes: Sequence[tuple[str, ...]]
+    """The outputs that have a name."""
     last_use: Mapping[str, int]
+    """See the function of that name."""
     constants: frozenset[str]
+    """See the function of that name."""
 
 
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -29,7 +29,7 @@ WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def operators_of(model: ModelProto) -> set[str]:
-    """Of all nodes, those of bodies and functions included."""
+    """Return the operators of all nodes, those of bodies and functions included."""
     found: set[str] = set()
     left = [model.graph.node, *(function.node for function in model.functions)]
     while left:
@@ -41,7 +41,7 @@ def operators_of(model: ModelProto) -> set[str]:
 
 
 def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Those of bodies and functions."""
+    """Yield the nodes of bodies and functions."""
     for function in model.functions:
         yield from function.node
     left = [model.graph.node, *(function.node for function in model.functions)]
@@ -113,7 +113,7 @@ def types_of(graph: GraphProto) -> dict[str, TypeProto]:
 
 
 def value_types(graph: GraphProto, wanted: Collection[str] | None = None) -> dict[str, TypeProto]:
-    """As ``types_of``, without initialisers. ``wanted``: names of no others."""
+    """Return ``types_of`` without initialisers. ``wanted``: only of these names."""
     infos = chain(graph.input, graph.output, graph.value_info)
     if wanted is None:
         return {info.name: info.type for info in infos}
@@ -121,8 +121,10 @@ def value_types(graph: GraphProto, wanted: Collection[str] | None = None) -> dic
 
 
 def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
-    """By number of nodes done, from 0 to all: inputs and computed values that later nodes read,
-    or that are outputs of the graph, in the order in which they came to be.
+    """Return the live values by the number of nodes done, from 0 to all.
+
+    These are inputs and computed values that later nodes read, or that are outputs of the graph,
+    in the order in which they came to be.
     """
     last_use, constant = names_of(graph).last_use, constants_of(graph)
     alive = {info.name: None for info in graph.input if info.name not in constant}

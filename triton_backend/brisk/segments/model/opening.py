@@ -32,7 +32,8 @@ Provider: TypeAlias = "str | tuple[str, Mapping[str, str]]"
 CPU: Provider = "CPUExecutionProvider"
 
 PATIENCE_S = 2.0
-"""For finding the node: sessions of the first nodes of a large segment take their time."""
+"""The time for finding the node: sessions of the first nodes of a large segment take their
+time."""
 
 _REASON_CHARACTERS = 1500
 
@@ -42,15 +43,13 @@ _VERSIONS = re.compile(r"Unsupported model IR version|only \*guarantees\* suppor
 
 
 class Form(Enum):
-    """How a session is made (NNV12's candidates for ONNX Runtime).
-
-    ``IN_PLACE``: the graph as it is, computing on the weights of the mapped file. ``OPTIMISED``:
-    graph optimised, weights packed as the kernels like them, all in memory of its own; takes many
-    times as long to make.
-    """
+    """How a session is made (NNV12's candidates for ONNX Runtime)."""
 
     IN_PLACE = "in place"
+    """The graph as it is, computing on the weights of the mapped file."""
     OPTIMISED = "optimised"
+    """The graph optimised, weights packed as the kernels like them, all in memory of its own; it
+    takes many times as long to make."""
 
 
 def open_segment(
@@ -105,7 +104,7 @@ def _make_session(
     is_one_of_several: bool,
     provider: Provider,
 ) -> OrtSession:
-    """A session of the segment in ``proto``, or of a part of it.
+    """Return a session of the segment in ``proto``, or of a piece of it.
 
     Raises what ONNX Runtime raises, and UnavailableError as ``open_segment``.
     """

@@ -96,7 +96,7 @@ def _name_counts(graph: GraphProto) -> None:
 
 
 def _said(size: Size) -> Size:
-    """Without the names that inference itself makes up, which say nothing."""
+    """Return the size; None for a name that inference itself makes up, which says nothing."""
     if not isinstance(size, str):
         return size
     word = size.partition(" ")[0]
@@ -104,7 +104,7 @@ def _said(size: Size) -> Size:
 
 
 def infer(model: ModelProto) -> ModelProto:
-    """``model`` with the types that could be inferred; with none where inference fails."""
+    """Return ``model`` with the types that could be inferred; with none if inference fails."""
     for data_propagation in (True, False):
         if data_propagation and _propagated(model.graph) > MAX_PROPAGATED:
             continue

@@ -25,10 +25,12 @@ _NUMBERS = (TensorProto.INT32, TensorProto.INT64)
 
 
 class NamedTable(NamedTuple):
-    """``name``: of an initialiser. ``ids``: of the input that says which rows are read."""
+    """A weight of which a run reads rows."""
 
     name: str
+    """The initialiser's name."""
     ids: str
+    """The name of the input that says which rows are read."""
     rows: int
 
 

@@ -36,8 +36,9 @@ from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20
-"""Of a segment's weights, so that its warm session is shared with equal segments: a digest of
-these takes 16 ms. Larger ones are shared when their prepared form, which keeps one, takes over.
+"""The most bytes of a segment's weights with which its warm session is shared with equal segments:
+a digest of these takes 16 ms. Larger ones are shared when their prepared form, which keeps one,
+takes over.
 """
 
 
@@ -77,7 +78,9 @@ class BareModel(Source):
         keeps_graph: bool = False,
         file: ModelFile | None = None,
     ) -> None:
-        """``taps``: values behind which the model is cut, so that a frame can show them.
+        """Read and cut the model at ``path``.
+
+        ``taps``: values behind which the model is cut, so that a frame can show them.
         ``tuning``: of all its sessions. ``takes_optional``: whether requests may give inputs that
         have a default; else those are constants, which are folded and fused as others are.
         ``longest_ns`` as in ``cut_points``. ``provider``: ONNX Runtime's; what it does not know is
@@ -102,11 +105,12 @@ class BareModel(Source):
         self._provider = provider
         self._opened: dict[int, OrtSession] = {}
         self._warm: dict[int, tuple[OrtSession, Key | None]] = {}
-        """By segment, sessions that are warm from the start, until they are shared; their keys."""
+        """The sessions that are warm from the start, until they are shared, and their keys, by
+        segment."""
         self._ahead: dict[int, tuple[Structure, OrtSession]] = {}
-        """By segment, its graph with the weights as inputs, and a session of that."""
+        """The graph of a segment with the weights as inputs, and a session of that, by segment."""
         self._deferred: dict[int, Callable[[], None]] = {}
-        """By segment, what waits for its tables."""
+        """The functions that wait for a segment's tables, by segment."""
         self._is_awaited = is_awaited
         self._keeps_graph = keeps_graph
         self.wants_artefact = file.unread is None  # else it is optimised already
@@ -351,7 +355,8 @@ def _cut(
 
 
 def _operators_of_unread(file: memoryview) -> Set[str]:
-    """Of an ONNX file, which nobody else has read, all that optimising changes."""
+    """Return what optimising changes of the operators of an ONNX file that nobody else has
+    read."""
     return read_ort_operators(file) if is_ort_format(file) else CHANGED_BY_OPTIMISING
 
 

@@ -43,23 +43,24 @@ _QUANTISED = ("Linear", "Integer", "Quantize", "NBits", "QOrdered", "QAttention"
 
 
 class Structure(NamedTuple):
-    """``proto``: the graph with canonical names, its weights are inputs; ``digest``: of it.
-
-    ``inputs``, ``outputs``: canonical names, in the order of the segment's. ``weights``: with
-    canonical names.
-    """
+    """A segment without its weights' values. Names are canonical."""
 
     proto: bytes
+    """The graph, whose weights are inputs."""
     digest: str
+    """The digest of ``proto``."""
     inputs: tuple[str, ...]
+    """The names of inputs, in the order of the segment's."""
     outputs: tuple[str, ...]
+    """The names of outputs, in the order of the segment's."""
     weights: tuple[Weight, ...]
 
 
 def structure_of(
     optimised: bytes, weights: Sequence[Weight], spec: SegmentSpec
 ) -> Structure | None:
-    """Of a segment as ``save_optimised`` made it; None where no other model could run in it."""
+    """Return the structure of a segment as ``save_optimised`` made it; None: no other model could
+    run in it."""
     model = ModelProto.FromString(optimised)
     graph = model.graph
     if model.functions or graph.sparse_initializer:
@@ -165,7 +166,8 @@ def _in_order(
 def _sorted(
     nodes: Sequence[NodeProto], maker: Mapping[str, int], ranks: Sequence[tuple[str, str]]
 ) -> list[NodeProto]:
-    """Each behind those whose values it reads; of several that may come, the least rank."""
+    """Return the nodes, each behind those whose values it reads; of several that may come, the one
+    of the least rank first."""
     waits = [len({maker[name] for name in node.input if name in maker}) for node in nodes]
     readers: dict[int, set[int]] = {number: set() for number in range(len(nodes))}
     for number, node in enumerate(nodes):

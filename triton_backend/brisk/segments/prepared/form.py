@@ -57,7 +57,7 @@ _COLD = _Manner(packs=False, spins_long=False)
 
 
 def prepared_name(digests: Mapping[str, str], taps: Collection[str] = ()) -> str:
-    """``digests``: of the model's files."""
+    """Return the name of a model's prepared form. ``digests``: those of the model's files."""
     text = "\n".join(f"{name}: {value}" for name, value in sorted(fingerprint(taps).items()))
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     return f"{content.digest_of_all(digests)}-{key}{room.ARTEFACT}"
@@ -125,7 +125,7 @@ class PreparedModel(Source):
         self._structures: dict[int, OrtSession] = {}
         """Kept for other models, also when this one runs in sessions of its own."""
         self.lookups = {"found": 0, "made": 0}
-        """Of sessions of structures, by what came of them (PASK, III-C)."""
+        """The count of sessions of structures, by what came of them (PASK, III-C)."""
         try:
             self.plan, self.kept = self._read(self.container.content, model, taps)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -148,7 +148,7 @@ class PreparedModel(Source):
         return [FileBytes(self.path, place.offset, place.size) for place in places]
 
     def defer_tables(self, index: int, wait: Callable[[], None]) -> Sequence[RowTable]:
-        """As ``Source``, of a form that somebody vouches for: its tables are not verified."""
+        """See ``Source``. The form must be one that is vouched for: tables are not verified."""
         kept = self.kept[index]
         if not self.is_own:
             return ()

@@ -24,7 +24,7 @@ NOISE = 8
 digits: networks that magnify those are alike no better."""
 
 _LAST_DIGITS = 2**-22
-"""Of float32."""
+"""The relative size of what float32 rounds off, with some room."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -52,7 +52,7 @@ class WholeModel:
             ) from error
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Its outputs that are tensors. ``inputs``: of all types but text.
+        """Return the outputs that are tensors. ``inputs``: of all types but text.
 
         Raises what ONNX Runtime raises.
         """

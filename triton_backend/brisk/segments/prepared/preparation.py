@@ -53,8 +53,9 @@ SPARE_BYTES = 16 << 20
 """What any model's may take."""
 
 MOST_MADE_BYTES = 16 << 20
-"""Of weights that the start of another model of the structure folds or lays out anew. ResNet-50's
-94 MB took it 100 ms longer than a graph that is not optimised, whose weights are mapped."""
+"""The most bytes of weights that the start of another model of the structure folds or lays out
+anew. ResNet-50's 94 MB took it 100 ms longer than a graph that is not optimised, whose weights are
+mapped."""
 
 LEAST_SHARED = 0.95
 """How many times as fast as its own a session of the structure must be."""
@@ -64,15 +65,16 @@ _DRAFT = ".draft-"
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """``path``: the published file. ``gains``: of packing, by segment; None: not measured.
-    ``agrees``: whether another model of its structure was optimised alike, if there is one.
-    """
+    """A prepared form that was made."""
 
     path: Path
+    """The published file."""
     plan: SegmentPlan
     gains: tuple[float | None, ...]
+    """The gains by packing, by segment; None: not measured."""
     seconds: float
     agrees: bool = True
+    """Whether another model of its structure was optimised alike, if there is one."""
 
 
 def is_prepared(model: Path, threads: int, taps: Collection[str] = ()) -> bool:
@@ -169,13 +171,13 @@ class _OtherAnswersError(InvalidModelError):
 
 
 class _Tried(NamedTuple):
-    """``gains``: by packing, and by a memory pattern; ``batch_gain``: by packing, of several rows;
-    None where that is not known.
-    """
+    """What a trial of a segment has shown. Gains are None if they are not known."""
 
     needs_packing: bool
     gains: list[float] | None
+    """The gains by packing, and by a memory pattern."""
     batch_gain: float | None = None
+    """The gain by packing for several rows."""
     structure: Structure | None = None
 
 
@@ -191,7 +193,7 @@ class _Making:
         disk_factor: float,
         longest_ns: float | None = None,
     ) -> None:
-        """``longest_ns``: as in ``cut_points``."""
+        """Begin a preparation. ``longest_ns``: see ``cut_points``."""
         self.model, self._threads, self._taps = model, threads, taps
         self._directory, self._disk_factor = directory, disk_factor
         self.source = BareModel(model, threads, taps, longest_ns=longest_ns)
@@ -207,10 +209,10 @@ class _Making:
         self._structures: dict[str, int] = {}
         self.gains: list[float | None] = []
         self._made_bytes = 0
-        """Of weights that another model's start has to make, not only to show."""
+        """The bytes of weights that another model's start has to make, not only to show."""
         self.structures: list[dict[str, Any]] = []
         self.skeleton = ""
-        """By which other models are known that may be started by this form; empty: none may."""
+        """The skeleton of models that may be started by this form; empty: none may."""
 
     def in_one_segment(self) -> _Making:
         """The same model, to be cut as little as can be."""
@@ -309,7 +311,8 @@ class _Making:
     def _weight(
         self, weight: Weight, draft: ContainerDraft, whole: hashlib.blake2b | None = None
     ) -> list[Any]:
-        """Its record; what several segments read is kept once. ``whole``: of the segment."""
+        """Write a weight, once if several segments read it. Return its record. ``whole``: the
+        segment's digest."""
         digest = hashlib.blake2b(weight.data.data, digest_size=16).digest()
         if whole is not None:
             whole.update(repr((weight.name, weight.kind, tuple(weight.shape), digest)).encode())
@@ -367,7 +370,7 @@ class _Making:
         return made if times is not None and times[0] >= LEAST_SHARED else None
 
     def _batch_gain(self, spec: SegmentSpec, plain: Any, packed: Any) -> float | None:
-        """By packing, for a batch of several rows; None where the model takes none."""
+        """Return the gain by packing for a batch of several rows; None: the model takes none."""
         several = self._several
         if several is None:
             return None

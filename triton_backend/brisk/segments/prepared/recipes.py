@@ -30,7 +30,7 @@ from brisk.segments.model.structure import Structure, is_fixed, structure_of
 from brisk.segments.prepared.saving import save_optimised
 
 MOST_BYTES = 128 << 20
-"""Of a segment's weights, which are changed and optimised once more in memory."""
+"""The most bytes of a segment's weights, which are changed and optimised once more in memory."""
 
 BLOCKS = (8, 16)
 """Channels that ONNX Runtime's convolutions take at once, by processor (NCHWc)."""
@@ -55,17 +55,18 @@ class Fold(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """``weight``: name of an initialiser; with ``folds`` that of a convolution's filters, whose
-    bias is ``bias``, empty where it has none. ``is_bias``: of such a convolution's folded bias.
-    ``layout``: empty, as it is; (size,): of a vector, with zeros to that size; (block, whole): of
-    filters, whose output channels, and where ``whole`` input channels too, lie in blocks.
-    """
+    """How a weight of a structure follows from a model's weights."""
 
     weight: str
+    """The name of an initialiser; with ``folds`` that of a convolution's filters."""
     bias: str = ""
+    """The name of the convolution's bias; empty: it has none."""
     folds: tuple[Fold, ...] = ()
     is_bias: bool = False
+    """Whether the value is such a convolution's folded bias."""
     layout: tuple[int, ...] = ()
+    """Empty: as it is. (size,): a vector, with zeros to that size. (block, whole): filters, whose
+    output channels, and if ``whole`` input channels too, lie in blocks."""
 
     @property
     def is_view(self) -> bool:
@@ -78,7 +79,7 @@ class Recipe(NamedTuple):
 
 
 def read_recipe(record: Sequence[Any] | None) -> Recipe | None:
-    """Of a manifest; None: the value does not depend on the model's weights.
+    """Return a manifest's recipe; None: the value does not depend on the model's weights.
 
     Raises TypeError or ValueError where nobody has written such a record.
     """
@@ -104,7 +105,7 @@ def follow(recipe: Recipe, floats: Floats) -> np.ndarray:
 
 
 def _folded(recipe: Recipe, floats: Floats) -> np.ndarray:
-    """As ONNX Runtime's fusions, in its order and precision."""
+    """Return the folded value as ONNX Runtime's fusions make it, in its order and precision."""
     weight = None if recipe.is_bias else floats[recipe.weight]
     bias = floats[recipe.bias] if recipe.bias else None
     channels = floats[recipe.weight].shape[0]
@@ -163,8 +164,8 @@ def _up(size: int, block: int) -> int:
 def find_recipes(
     segment: Segment, file: ModelFile, structure: Structure, threads: int, folder: Path
 ) -> tuple[Recipe | None, ...] | None:
-    """For each of the structure's weights; see ``read_recipe``. None where there is not one for
-    each, so that no other model's weights can take their place.
+    """Return a recipe for each of the structure's weights; see ``read_recipe``. None: there is not
+    one for each, so that no other model's weights can take their place.
 
     ``folder``: for a folder in it as in ``save_optimised``; raises OSError as that.
     """
@@ -323,10 +324,11 @@ class _Book:
 
 
 def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
-    """For each convolution and each node behind it that could become part of its weights."""
+    """Yield a recipe for each convolution and each node behind it that could become part of its
+    weights."""
     readers: dict[str, list[NodeProto]] = {}
     origins = {name: name for name in floats}
-    """Of values that are one of ``floats``, in its own shape or another one."""
+    """The names of ``floats`` by values that are one of them, in its own shape or another one."""
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
@@ -349,7 +351,8 @@ def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
 
 
 def _fold(node: NodeProto, others: tuple[str, ...], floats: Floats, channels: int) -> Fold | None:
-    """``others``: of what the node reads besides, the names."""
+    """Return how the node folds into a convolution. ``others``: the names that it reads
+    besides."""
     if any(name not in floats for name in others):
         return None
     if node.op_type == _NORMALISES and len(others) == 4:

@@ -41,15 +41,15 @@ from brisk.tuning import SessionTuning
 
 @dataclass(frozen=True, slots=True)
 class OptimisedSegment:
-    """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use, but tables
-    of which a run reads a few rows last: where the form arrives, those come later.
-
-    ``needs_packing``: whether it answers otherwise where its weights are not packed.
-    """
+    """A segment as ONNX Runtime has optimised it."""
 
     proto: bytes
+    """The ONNX model."""
     weights: tuple[Weight, ...]
+    """The weights that the model refers to, in order of first use, but tables of which a run reads
+    a few rows last: if the form arrives, those come later."""
     needs_packing: bool
+    """Whether it answers otherwise if its weights are not packed."""
     tables: tuple[NamedTable, ...] = ()
 
 

@@ -28,7 +28,7 @@ from brisk.segments.sharing import KeptStructure
 from brisk.segments.source import FileBytes
 
 MOST_OTHER_BYTES = 1 << 20
-"""Of large weights that are part of the skeleton, whose digest a start waits for."""
+"""The most bytes of large weights that belong to the skeleton, whose digest a start waits for."""
 
 _Form = TypeVar("_Form")
 
@@ -45,7 +45,8 @@ class Sibling:
         self._floats = floats
 
     def check(self, path: Path, record: Mapping[str, Any]) -> Mapping[str, Stamp]:
-        """``record``: the manifest of the form at ``path``. The stamps of the model's files.
+        """Return the stamps of the model's files. ``record``: the manifest of the form at
+        ``path``.
 
         Raises ArtefactError where it is the form of models of another skeleton.
         """
@@ -60,7 +61,7 @@ class Sibling:
         return self.file.bytes_of(names)
 
     def weights(self, kept: KeptStructure, container: Container) -> tuple[Weight, ...]:
-        """Of the segment's structure, with this model's values.
+        """Return the weights of the segment's structure, with this model's values.
 
         Raises ArtefactError where a file has changed meanwhile, or the form is damaged.
         """
@@ -125,17 +126,18 @@ def find_form(sibling: Sibling, open_form: Callable[[Path], _Form]) -> _Form | N
 
 
 def skeleton_of(model: Path) -> str:
-    """Of the model in a file; empty where it can have no siblings. Raises InvalidModelError."""
+    """Return the skeleton of a file's model; empty: it can have no siblings. Raises
+    InvalidModelError."""
     found = sibling_of(read_model_file(model))
     return "" if found is None else found.digest
 
 
 def note_form(skeleton: str, path: Path, structures: Sequence[Mapping[str, Any]]) -> bool:
-    """``path``: of the form of a model of that skeleton; ``structures``: of its segments, as in
-    its manifest. False where another form of it has other recipes: optimising looks at values
-    then, and no form starts another model any more.
+    """Note the form at ``path`` of a model of that skeleton. ``structures``: those of its
+    segments, as in its manifest.
 
-    Raises OSError.
+    Return False if another form of the skeleton has other recipes: optimising looks at values
+    then, and no form starts another model any more. Raises OSError.
     """
     if skeletons.is_refused(skeleton):
         return True  # which was told then

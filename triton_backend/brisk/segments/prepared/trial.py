@@ -25,14 +25,14 @@ SIZES = (128, 224, 32, 1)
 
 LEAST_RUNS, MOST_RUNS = 3, 20
 LONGEST_S = 0.6
-"""Of measuring a segment, once it has run ``LEAST_RUNS`` times in each form."""
+"""The longest that a segment is measured, once it has run ``LEAST_RUNS`` times in each form."""
 
 
 class SegmentTrial:
     """The values of one run, as far as it has come; ``values`` None where it cannot go on."""
 
     def __init__(self, plan: SegmentPlan, rows: int = 1) -> None:
-        """``rows``: of the batch dimension, where the model leaves that open."""
+        """Make inputs. ``rows``: the batch's, if the model leaves them open."""
         self._plan = plan
         self._rows = rows
         self.inputs: dict[str, np.ndarray] = {}  # whose memory ``values`` show

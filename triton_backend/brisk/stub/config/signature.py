@@ -266,11 +266,11 @@ def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     state = status.st_ino, status.st_size, status.st_mtime_ns
     try:
-        inferred = _inferred(os.path.abspath(path), state)
+        types = _inferred(os.path.abspath(path), state)
     except (OSError, ValueError):
-        inferred = {}
+        types = {}
     outputs, origins = dict(stated.outputs), dict[str, tuple[Origin, ...]]()
-    for name, (element, sizes) in inferred.items():
+    for name, (element, sizes) in types.items():
         if (kind := outputs.get(name)) is None:
             continue
         shape = kind.shape
