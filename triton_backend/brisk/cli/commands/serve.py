@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def serve(words: Sequence[str]) -> None:
-    """``words``: behind ``brisk serve``. Becomes the server."""
+    """Become the server. ``words``: those behind ``brisk serve``."""
     own, others = _parser().parse_known_args(words)
     from brisk.settings import check_settings
     from brisk.triton.launch import command_line, server_environment
@@ -231,7 +231,7 @@ def _start_runtimes(
 
 
 def _start_apart(work: Callable[[], None]) -> None:
-    """``work`` in a process that is no child of this one, which goes on at once.
+    """Do ``work`` in a process that is no child of this one, which goes on at once.
 
     This process becomes a server, which waits for none of our children.
     """
@@ -272,7 +272,8 @@ def _completed(
 
 
 def _tell_of_names(options: Sequence[str]) -> None:
-    """Of entries that no server without a view can load, on which a load would wait for ever."""
+    """Report entries that no server without a view can load, on which a load would wait for
+    ever."""
     from brisk.triton.server_preload import unstartable
     from brisk.view.plan import local_repositories
 

@@ -32,17 +32,18 @@ _FIRST = "brisk_first_of_all"
 
 
 class Size(NamedTuple):
-    """What one more entry takes. ``mib``: memory that the processes of the server hold more with
-    it; ``processor_ms``: user and system time of all of them, a request. None where it was not
-    asked, for which ``problem`` has the reason."""
+    """What one more entry takes. Times are None if no request was sent."""
 
     entry: str
     is_loaded: bool
     mib: float = 0.0
+    """The memory that the processes of the server hold more with it."""
     p50_ms: float | None = None
     p99_ms: float | None = None
     processor_ms: float | None = None
+    """The user and system time of all processes, for a request."""
     problem: str = ""
+    """Why no request was sent."""
 
 
 def size(
@@ -158,7 +159,8 @@ def _shape(text: str) -> tuple[str, list[int]]:
 
 
 def _settled_mib(server: BenchmarkServer) -> float:
-    """Of all processes; what several share counts once (proportional set sizes)."""
+    """Return the memory of all processes; what several share counts once (proportional set
+    sizes)."""
     from brisk_bench.density.memory import settled_memory
 
     return sum(each.pss_bytes for each in settled_memory(server.place.base)) / 2**20

@@ -18,7 +18,7 @@ from brisk.protocol.runtime_paths import RuntimePaths, runtime_place
 from brisk.telemetry.observer import Observer, observe_all
 
 PIPE_COLUMNS = 160
-"""Where the output is no terminal and so has no width: no name of a column or model is cut."""
+"""The width of an output that is no terminal: no name of a column or model is cut."""
 
 
 def status(
@@ -79,7 +79,7 @@ def _plain(value: Any) -> Any:
 
 
 def _show(place: RuntimePaths, found: list[StatusSnapshot], interval_s: float) -> None:
-    """Once where ``interval_s`` is 0; else workers come and go."""
+    """Print the workers' states: once if ``interval_s`` is 0; else workers come and go."""
     from rich.console import Console
     from rich.live import Live
 

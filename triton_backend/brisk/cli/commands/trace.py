@@ -173,7 +173,7 @@ def _through_server(
 
 @contextlib.contextmanager
 def _naming_made_up(inputs: Mapping[str, np.ndarray], given: GivenInputs) -> Iterator[None]:
-    """Where a request is refused, say which of its inputs nobody has given: they may not fit."""
+    """Say which inputs of a refused request were not given by the user: they may not fit."""
     made_up = {name: array for name, array in inputs.items() if name not in given.arrays}
     try:
         yield
@@ -196,7 +196,8 @@ def _ask(
 
 
 def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> list[ProcessSpans]:
-    """In a runtime of this command's own, asked through the same code as in Triton's stub."""
+    """Record a cold start in a runtime of this command's own, asked through the same code as in
+    Triton's stub."""
     from brisk.stub.runtime_client.client import RuntimeClient
     from brisk_bench.engines.model_inputs import make_inputs
     from brisk_bench.harness.command_line import UnusableArgumentError

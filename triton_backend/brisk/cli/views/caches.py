@@ -181,7 +181,8 @@ def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path)
 
 
 def print_live_figures(console: Console, model_file: Path) -> None:
-    """Of the CPU's runtime under ``$BRISK_RUNTIME_DIR``; one line where it does not serve them."""
+    """Print figures of the CPU's runtime under ``$BRISK_RUNTIME_DIR``; one line if it does not
+    serve the caches."""
     try:
         served = _served(model_file)
     except BriskError as error:
@@ -207,7 +208,7 @@ def _served(model_file: Path) -> list[ModelStatus]:
 
 
 def _is_same(told: str, model_file: Path) -> bool:
-    """``told`` is the end of a path, cut to what a record holds."""
+    """Whether both are one file. ``told``: the end of a path, cut to what a record holds."""
     return os.path.realpath(model_file).endswith(told) or (
         os.path.exists(told) and os.path.samefile(told, model_file)
     )

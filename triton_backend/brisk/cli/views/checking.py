@@ -32,13 +32,14 @@ PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
 
 
 class Remark(NamedTuple):
-    """``severity``: a problem is refused at load, a warning has no effect or not the one meant.
-    ``version`` None: all of the entry, ``entry`` empty: the repository.
-    """
+    """A fault of a repository."""
 
     entry: str
+    """Empty: the whole repository."""
     version: int | None
+    """None: all of the entry."""
     severity: str
+    """A problem is refused at load, a warning has no effect or not the one meant."""
     text: str
 
 
@@ -154,7 +155,7 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
 
 
 def _open(entry: Entry) -> str:
-    """As a load would, but for its weights' best form: what is unusual about it.
+    """Open the model like a load, but for its weights' best form. Return what is unusual about it.
 
     Raises BriskError.
     """
@@ -167,7 +168,7 @@ def _open(entry: Entry) -> str:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """In the form in which Triton hands a configuration to a stub."""
+    """Return a configuration in the form in which Triton hands it to a stub."""
     from google.protobuf import json_format
 
     config = SCHEMA.ModelConfig()

@@ -9,7 +9,7 @@ from brisk.paths import find_inside
 from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE, REMOTE_FILE
 
 _NAMES = (REMOTE_FILE, PIPELINE_FILE, MODEL_FILE)
-"""Of what may be a version's model; the last one is it where there are several."""
+"""The names that a version's model may have; of several, the last one is it."""
 
 
 def version_files(model_directory: Path) -> dict[int, Path]:
@@ -55,7 +55,7 @@ def _check_present(model: Path) -> None:
 
 
 def entries_in(model: Path) -> list[Path]:
-    """``model`` itself, or where it is a repository its entries that have a model.
+    """Return ``model`` itself, or, of a repository, its entries that have a model.
 
     Raises InvalidModelError where there is none.
     """

@@ -104,7 +104,7 @@ def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
 
 
 def _typed(proto: ModelProto) -> ModelProto | None:
-    """With inferred types; None where they cannot be."""
+    """Return the model with inferred types; None: they cannot be inferred."""
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=False)
     except Exception:  # noqa: BLE001  # of no common class
@@ -112,7 +112,8 @@ def _typed(proto: ModelProto) -> ModelProto | None:
 
 
 def size_text(source: BareModel) -> str:
-    """Of a model in words: its nodes and weights, those of bodies and functions included."""
+    """Return a model's size in words: its nodes and weights, those of bodies and functions
+    included."""
     file = source.file
     if file.unread is not None:
         return f"{len(file.unread) / 1e6:.1f} MB that ONNX Runtime reads by itself"
@@ -227,7 +228,7 @@ def _crossing_text(names: Sequence[str], types: Mapping[str, TypeProto]) -> str:
 
 
 def _bytes_of(kind: TypeProto | None) -> int | None:
-    """Of a tensor; None where that cannot be told."""
+    """Return the size of a tensor; None: it is not known."""
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
     element = kind.tensor_type.elem_type
@@ -259,8 +260,8 @@ def captured_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
 
 
 def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]], str]:
-    """Of the caches that the model would be served with: the names of their exits by how many
-    segments are done there, and what there is to say of them.
+    """Return the names of the exits that the model would be served with, by how many segments are
+    done there, and a remark on them.
     """
     path = latest(file)
     record = read_record(file)
@@ -294,7 +295,7 @@ def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]]
 
 
 def _type_text(value: ValueType) -> str:
-    """``float32[batch, 3, 224, 224]``; ``?`` for what is not known."""
+    """Return a text like ``float32[batch, 3, 224, 224]``; ``?`` for what is not known."""
     shape = (
         "?"
         if value.shape is None

@@ -23,7 +23,7 @@ _WORDS = ("model", "class", "state", "early exits of")
 
 
 class ProcessUse(NamedTuple):
-    """Of a worker, since it began: processor time and resident memory, as the kernel has them."""
+    """A worker's processor time since it began and its resident memory, as the kernel has them."""
 
     processor_s: float
     resident_bytes: int
@@ -49,7 +49,8 @@ def render(
     height: int | None,
     width: int,
 ) -> Group:
-    """Of all workers of a runtime; rates where ``before``, by worker, has an earlier look.
+    """Return the state of all workers of a runtime; with rates if ``before``, by worker, has an
+    earlier look.
 
     ``height``: lines of the terminal; models that it cannot show are counted in one line.
     ``width``: its columns; those of the table give way by worth.
@@ -109,7 +110,7 @@ def worker_line(now: StatusSnapshot, before: StatusSnapshot | None) -> str:
 def model_rows(
     now: StatusSnapshot, before: StatusSnapshot | None
 ) -> Iterator[tuple[tuple[float, int, str], tuple[str, ...]]]:
-    """For each model that the worker tells of, its place (busy ones first) and its cells.
+    """Yield for each model that the worker reports its place (busy ones first) and its cells.
 
     Empty where nothing was counted yet. Answers a second: since the look before. Times: from the
     first segment of a run to its last, of all runs, by the histogram's classes.
@@ -147,8 +148,8 @@ def model_rows(
 
 
 def quantile_s(classes: Sequence[int], share: float) -> float | None:
-    """Of a histogram, linear within a class, as Prometheus' ``histogram_quantile``; None where
-    nothing was counted."""
+    """Return a quantile of a histogram, linear within a class, like Prometheus'
+    ``histogram_quantile``; None: nothing was counted."""
     rank = share * sum(classes)
     if not rank:
         return None

@@ -187,10 +187,11 @@ def _subject(file: Path, output: str | None, tolerance: str | None) -> _Subject:
 
 
 class _TrainingData(NamedTuple):
-    """``more``: inputs to fit on that need not be like the served."""
+    """The data of a training."""
 
     samples: Samples
     more: Samples | None
+    """Inputs to fit on that need not be like the served."""
     division: Division
 
 
@@ -237,7 +238,8 @@ def _check_proof(division: Division, promise: Promise) -> None:
 
 
 def _work_folder(file: Path, samples: Samples, more: Samples | None, seed: int) -> Path:
-    """Of this model, these samples and this seed: what an interrupted training has left is there.
+    """Return the folder of this model, these samples and this seed, with what an interrupted
+    training has left.
 
     Mode 0700: samples may be private.
     """
