@@ -162,7 +162,7 @@ def write_tensors(
 
 
 _Kind: TypeAlias = "tuple[str, np.dtype | None, tuple[int, ...], int | None]"
-"""Of an output: name, dtype, shape; None and its size in bytes for strings."""
+"""What an output is: name, dtype, shape; for strings no dtype, and the size in bytes."""
 
 
 @lru_cache(maxsize=256)

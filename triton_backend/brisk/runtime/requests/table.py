@@ -50,15 +50,16 @@ ProfileKey = tuple[str, tuple[tuple[int, ...], ...]]
 
 @dataclass(slots=True, eq=False)
 class Request(Job):
-    """``sequence``: the one it is a step of, where the model has states. ``is_alone``: joined to
-    others, it has failed; only the bad one shall."""
+    """A request on its way through a worker."""
 
     peer: Peer
     record: Infer
     binding: Binding
     mark: memoryview
     sequence: OpenSequence | None = None
+    """The sequence that it is a step of; None: the model has no states."""
     is_alone: bool = False
+    """Whether it is joined to no others, since it has failed with some: only the bad one shall."""
 
     @property
     def label(self) -> str:
@@ -114,7 +115,8 @@ class JobListener(Protocol):
 
 
 class RequestTable:
-    """``queue`` holds those that wait; every one in flight is among its peer's ``jobs``."""
+    """The requests of a worker: ``queue`` holds those that wait; every one in flight is among its
+    peer's ``jobs``."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class RequestTable:
         self._listener = listener
         self._profiles = profiles
         self._behind: dict[int, Request] = {}
-        """Those that wait for another one of their sequence, and not in the queue."""
+        """The requests that wait for another one of their sequence, and not in the queue."""
         self._arrived = 0
 
     def admit(self, binding: Binding, record: Infer) -> None:

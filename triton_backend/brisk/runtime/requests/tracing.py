@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
 
 FRONTEND = "frontend"
-"""From when Triton handed a request to its stub to when the worker had it."""
+"""The lane of requests from when Triton hands them to their stub to when the worker has them."""
 
 QUEUE = "queue"
 SEGMENTS = "layers"
@@ -61,7 +61,7 @@ class TracedFrame:
 
 
 def trace_run(jobs: Sequence[Request], frame: Frame, started_ns: int) -> Frame:
-    """``frame``, wrapped; notes how long its jobs have waited."""
+    """Return ``frame``, wrapped. Note how long its jobs have waited."""
     for job in jobs:
         name, context = job.label, job.record.trace_context
         job_class, arrived_ns = job.job_class.value, job.record.arrived_ns

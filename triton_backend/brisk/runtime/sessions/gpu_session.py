@@ -73,7 +73,8 @@ class GpuSession(Session):
         return CapturedRun(network, _given(program, values), requested)
 
     def _open_taking_optional(self) -> OpenedNetwork:
-        """By the first request that gives an input which has a default. Raises BriskError."""
+        """Open the network that takes optional inputs, for the first request that gives one.
+        Raises BriskError."""
         opened = _open(self.path, takes_optional=True)
         if opened.made_of != self._opened.made_of:
             opened.network.close()
@@ -82,7 +83,8 @@ class GpuSession(Session):
         return opened
 
     def lost_device(self) -> None:
-        """It may be due to what was captured: the third time, it is run as ever."""
+        """Note that the device was lost, which may be due to what was captured: the third time,
+        nothing captured is launched any more."""
         with contextlib.suppress(OSError, ValueError, InvalidModelError):
             note = note_of(self.path, "captures")
             make_private(note.parent)
@@ -99,7 +101,8 @@ class GpuSession(Session):
 
 
 def load_gpu_session(path: Path) -> GpuSession:
-    """As ``load_session``; runs of batch 1 are captured already, where inputs can be made up.
+    """Load a session on a GPU (``load_session``); runs of batch 1 are captured already, if inputs
+    can be made up.
 
     Raises InvalidModelError where ONNX Runtime does not take the model, or there is no memory for
     it on the device, and CudaError where that is lost.
@@ -110,11 +113,12 @@ def load_gpu_session(path: Path) -> GpuSession:
 
 
 class OpenedNetwork(NamedTuple):
-    """``made_of``: the files, as they were."""
+    """A model on a GPU."""
 
     program: SegmentProgram
     network: CapturedNetwork
     made_of: Mapping[str, Any]
+    """The files, as they were."""
 
 
 _PLANNED = frozenset({"LSTM", "GRU", "RNN"})
@@ -159,7 +163,7 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
 
 
 MOST_LOSSES = 2
-"""Of the device, beside runs of a model: once it may have been another one's fault."""
+"""How often the device may be lost beside runs of a model: once it may be another one's fault."""
 
 
 def _may_be_captured(path: Path) -> bool:

@@ -23,42 +23,47 @@ REVIEWED_ROWS = 500
 """Rows that an exit looks up between two reviews of what that costs and brings."""
 
 REVIEW_CONFIDENCE = 0.999
-"""With which a hit rate is below what would pay, for the exit to be switched off."""
+"""The confidence with which a hit rate must be below what would pay for the exit to be switched
+off."""
 
 
 @dataclass(slots=True)
 class ExitUse:
-    """Of one exit, since its last review: rows looked up and answered, and the worker's time."""
+    """The use of one exit since its last review."""
 
     looked: int = 0
+    """The rows that it was evaluated for."""
     answered: int = 0
     spent_ns: int = 0
+    """The worker's time."""
 
 
 @dataclass(slots=True, eq=False)
 class ServedCaches:
-    """``base``: the model, cut behind the exits. ``spared``: by exit, the share of it behind that.
-
-    The rest is the worker's main thread's, of runs that are finished. ``rows``: that could have
-    been answered early; ``answered``: that were, by exit. ``costly``: exits that cost more than
-    they spare, with that in words. ``has_failed``: a look-up has raised something, which is told
-    once.
-    """
+    """Learned caches of a session, with counts of finished runs, which are the worker's main
+    thread's."""
 
     base: BaseModel
+    """The model, cut behind the exits."""
     cascade: Cascade
     places: Places
     spared: tuple[float, ...]
+    """The share of the model behind each exit."""
     audit: CascadeAudit
     rows: int = 0
+    """The rows that could have been answered early."""
     answered: Counter[int] = field(default_factory=Counter)
+    """The rows that were, by exit."""
     uses: dict[int, ExitUse] = field(default_factory=dict)
     costly: dict[int, str] = field(default_factory=dict)
+    """The exits that cost more than they save, with the reason in words."""
     has_failed: bool = False
+    """Whether an evaluation has raised an error, which is reported once."""
 
     @classmethod
     def of(cls, cascade: Cascade, base: BaseModel) -> ServedCaches:
-        """``base`` is cut behind the cascade's taps, as far as it has them.
+        """Return the caches of ``base``, which is cut behind the cascade's taps, as far as it has
+        them.
 
         Raises DamagedFileError where ``cascade`` is of another model.
         """

@@ -44,12 +44,12 @@ class SessionCaches:
         self.collects = False
         """Whether samples of the runs are wanted, for there are no caches yet."""
         self.learning = ""
-        """In words how far learning from the traffic alone is."""
+        """How far learning from the traffic alone is, in words."""
         self._served: ServedCaches | None = None
         self._predecessor: ServedCaches | None = None
         self._candidate: ServedCaches | None = None
         self.trial = VersionTrial()
-        """Of the candidate, if there is one: the main thread's own."""
+        """The trial of the candidate, if there is one: the main thread's own."""
         self._arrived: deque[tuple[ServedCaches | None, bool]] = deque()
         self.changes: deque[Change] = deque()
         """What the main thread has decided, for whoever keeps the files; it empties this."""
