@@ -21,7 +21,8 @@ BATCH_ROWS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BaseModel:
-    """``program`` stops at least behind the values that it was loaded with."""
+    """A model that exits are evaluated in. ``program`` stops at least behind the values that it
+    was loaded with."""
 
     graph: ModelGraph
     program: SegmentProgram
@@ -39,7 +40,8 @@ class BaseModel:
         return run_serially(self.program, inputs)
 
     def after(self, taps: Collection[str]) -> dict[int, tuple[str, ...]]:
-        """By segments done, those of ``taps`` that are live there for the first time."""
+        """Return those of ``taps`` that are live for the first time, by the number of segments
+        done."""
         left, found = set(taps), {}
         for done, live in enumerate(live_at(self.plan)):
             fresh = tuple(name for name in live if done and name in left)
@@ -56,7 +58,7 @@ def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) 
 
 
 def live_at(plan: SegmentPlan) -> list[tuple[str, ...]]:
-    """By segments done, from 0 to all: the values that are live there."""
+    """Return the values that are live, by the number of segments done, from 0 to all."""
     alive = {variable.name: None for variable in plan.inputs}
     table = [tuple(alive)]
     for spec in plan.segments:
@@ -121,7 +123,7 @@ def run_in_batches(
     scores: Scores,
     inputs: Mapping[str, np.ndarray],
 ) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """As ``run_base``, of any number of rows, ``BATCH_ROWS`` at a time."""
+    """Call ``run_base`` with any number of rows, ``BATCH_ROWS`` at a time."""
     for start in range(0, len(next(iter(inputs.values()))), BATCH_ROWS):
         part = {
             name: np.ascontiguousarray(array[start : start + BATCH_ROWS])

@@ -27,16 +27,17 @@ _BATCH = "brisk_batch"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelGraph:
-    """``model``: normalised, its types inferred, its large weights in ``file``. ``batch``: the
-    first dimension of every input; None where they differ, or one has none."""
+    """A model's graph with its types."""
 
     path: Path
     model: ModelProto
+    """The model, normalised, its types inferred, its large weights in ``file``."""
     file: ModelFile
     types: Mapping[str, ValueType]
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     batch: Dimension
+    """The first dimension of every input; None: they differ, or one has none."""
 
     @property
     def name(self) -> str:
@@ -70,7 +71,7 @@ class ModelGraph:
 
 
 def read_graph(path: Path) -> ModelGraph:
-    """Of the model at ``path``. Raises InvalidModelError where it cannot be read."""
+    """Return the graph of the model at ``path``. Raises InvalidModelError if it cannot be read."""
     file = read_model_file(path)
     normalise(file.proto)
     model = _typed(file.proto, path)
@@ -93,7 +94,8 @@ def read_graph(path: Path) -> ModelGraph:
 
 
 def _typed(proto: ModelProto, path: Path) -> ModelProto:
-    """With inferred types; first dimensions without a name get one, which inference carries on."""
+    """Return the model with inferred types; first dimensions without a name get one, which
+    inference carries on."""
     model = ModelProto()
     model.CopyFrom(proto)
     constant = constants_of(model.graph)
@@ -116,7 +118,8 @@ def _first(info: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
 
 
 def readable(graph: ModelGraph) -> tuple[int, ...] | None:
-    """Of a row of the model's only input, where that is a float32 tensor of fixed rows."""
+    """Return the shape of a row of the model's only input; None: that is no float32 tensor of
+    fixed rows."""
     needed = [each for each in graph.inputs if not each.optional]
     if len(graph.inputs) != 1 or len(needed) != 1 or not graph.has_rows(needed[0].name):
         return None
@@ -138,15 +141,14 @@ def can_be_fed(graph: ModelGraph) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ExitPoint:
-    """A value of a model, behind which it can be cut: nothing else is live there.
-
-    ``position``: nodes of the graph done there. ``value``: name of the hidden output that a cache
-    reads. ``share``: of the model's predicted time before it.
-    """
+    """A value of a model, behind which it can be cut: nothing else is live there."""
 
     position: int
+    """The nodes of the graph done there."""
     value: str
+    """The name of the hidden output that an exit reads."""
     share: float = 0.0
+    """The share of the model's predicted time before it."""
 
 
 def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[ExitPoint, ...]:

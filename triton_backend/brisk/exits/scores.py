@@ -45,18 +45,19 @@ _MOVING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """``value``: float32 [rows, ``classes``], there when ``position`` nodes are done.
-
-    ``is_certain``: the model itself says that these are classes, by a softmax, or by labels that
-    it makes of them. ``tolerance``: of ``VALUES``, and of nothing else.
-    """
+    """The class scores of a model, or its values."""
 
     value: str
+    """The name of the value, float32 [rows, ``classes``]."""
     position: int
+    """The nodes done when it is there."""
     classes: int
     form: ScoreForm
     is_certain: bool
+    """Whether the model itself says that these are classes, by a softmax, or by labels that it
+    makes of them."""
     tolerance: Tolerance | None = None
+    """None for all forms but ``VALUES``."""
 
 
 def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
@@ -151,7 +152,7 @@ def tail_nodes(graph: ModelGraph, value: str, made_by: int) -> tuple[int, ...] |
 
 
 class Tail:
-    """From the class scores to all outputs of the model, as its own last nodes compute them."""
+    """The model's own last nodes, from the class scores to all outputs."""
 
     def __init__(self, graph: ModelGraph, scores: Scores) -> None:
         """Raises InvalidModelError where the model has no such scores."""

@@ -47,7 +47,7 @@ class Sources:
         return self.of_marks(marks(inputs))
 
     def of_marks(self, found: np.ndarray) -> np.ndarray:
-        """As ``of``, of rows of which only ``marks`` are kept."""
+        """Do what ``of`` does, for rows of which only ``marks`` are kept."""
         if found.dtype == np.uint8:
             return np.array([self._of_bytes(row.tobytes()) for row in found], np.int64)
         blocks = [
@@ -57,7 +57,7 @@ class Sources:
         return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
 
     def known(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """As ``of``, but -1 for what is new, which stays so."""
+        """Do what ``of`` does, but return -1 for what is new, which stays so."""
         found = marks(inputs)
         if found.dtype == np.uint8:
             return np.array([self._equal.get(row.tobytes(), -1) for row in found], np.int64)
@@ -103,7 +103,7 @@ class Sources:
 
 
 _LEAST_PRODUCT = 1 - ALIKE**2 / 2
-"""Of two rows of length 1 that are ``ALIKE`` apart."""
+"""The product of two rows of length 1 that are ``ALIKE`` apart."""
 
 
 def marks(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -123,7 +123,7 @@ def _is_of_images(array: np.ndarray) -> bool:
 
 
 def _amplitudes(array: np.ndarray) -> np.ndarray:
-    """Of the lowest frequencies but the mean, [rows, numbers]."""
+    """Return the amplitudes of the lowest frequencies but the mean, [rows, numbers]."""
     height, width = array.shape[-2:]
     down = np.r_[0 : min(FREQUENCIES, (height + 1) // 2), -min(FREQUENCIES - 1, height // 2) : 0]
     across = min(FREQUENCIES, width // 2 + 1)
@@ -149,7 +149,7 @@ def _of_length_one(rows: np.ndarray) -> np.ndarray:
 
 
 def digests(inputs: Mapping[str, np.ndarray]) -> list[bytes]:
-    """Of the content of each row."""
+    """Return a digest of the content of each row."""
     found = []
     for row in range(len(next(iter(inputs.values())))):
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)

@@ -62,7 +62,7 @@ class Binding:
     is_refused: bool = False
     """Whether it never may."""
     seen: int = 0
-    """``answered`` at the last look of ``offering``."""
+    """The value of ``answered`` at the last look of ``offering``."""
     rate: float = 0.0
     """The answers a second of late."""
     durations: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_NS) + 1))
@@ -132,7 +132,7 @@ class SessionEntry:
         return self.asker.name, str(self.asker.version)
 
     def ask(self, memory: memoryview) -> None:
-        """``memory``: another asker's mark, which shows from now on whether this loads."""
+        """Let another asker's mark, in ``memory``, show from now on whether this loads."""
         if self.state >= LoadState.LOADED:
             return
         # A lane may begin or end the load between any two of these lines: the mark is in the list
@@ -161,12 +161,14 @@ class SessionEntry:
                 reset_mark(memory)
 
     def loaded(self) -> None:
-        """Any lane: every part is there, or has failed."""
+        """Any lane: every segment is there, or has failed."""
         self.reach(LoadState.LOADED)
 
     def reach(self, state: LoadState) -> None:
-        """The load has come so far. LOADED, which is said before any request can need the last
-        part, and FAILED: from now on it is to blame for nothing.
+        """Note that the load has come so far.
+
+        LOADED is noted before any request can need the last segment. From LOADED or FAILED on the
+        load is to blame for nothing.
         """
         self.state = state
         if state in (LoadState.LOADED, LoadState.FAILED):
@@ -179,7 +181,7 @@ class SessionEntry:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """Exactly one of ``session`` and ``error``."""
+    """The end of a load's first stage, with exactly one of ``session`` and ``error``."""
 
     entry: SessionEntry
     session: Servable | None

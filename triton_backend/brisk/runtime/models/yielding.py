@@ -18,13 +18,14 @@ from brisk.scheduling.job_class import JobClass
 from brisk.segments.table import SegmentTable
 
 LONGEST_YIELD_S = 0.05
-"""That one segment of a load waits for real-time requests."""
+"""The longest that one segment of a load waits for real-time requests."""
 
 LONGEST_WAIT_S = 1.0
 """How long work that nobody waits for is put off; then it is done beside requests."""
 
 CALM_S = 0.05
-"""Without a request for so long, none follows at once: more than a client takes between two."""
+"""The time without a request after which none follows at once: more than a client takes between
+two."""
 
 LONGEST_ALONE_S = 30.0
 """A load that takes longer goes on beside requests: others are not kept waiting for ever."""
@@ -74,7 +75,7 @@ class Yielding:
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``activity``: of the worker; its times are of ``clock_s``."""
+        """Keep the clock. ``activity``: the worker's, whose times are of ``clock_s``."""
         self._activity = activity
         self._loaded_s = -CALM_S
         """When a model was loaded last."""
@@ -88,7 +89,7 @@ class Yielding:
 
     @property
     def _urgent(self) -> SegmentTable[Any] | None:
-        """The parts of the real-time run in progress; None: there is none, or a pipeline's."""
+        """The segments of the real-time run in progress; None: there is none, or a pipeline's."""
         activity = self._activity
         for run in (activity.leading or activity.beside)[-1:]:  # a copy: the list may change
             if run.job_class is JobClass.REALTIME:
@@ -96,7 +97,7 @@ class Yielding:
         return None
 
     def give_way(self, table: SegmentTable[Any]) -> None:
-        """Called by a lane of ``table`` before each segment. A run's own segments do not wait."""
+        """Let a lane of ``table`` wait before a segment. A run's own segments do not wait."""
         until_s = self._clock_s() + LONGEST_YIELD_S
         while self._urgent not in (None, table) and self._clock_s() < until_s:
             if table.is_closed:
@@ -116,7 +117,7 @@ class Yielding:
             self._sleep(_LOOK_S)
 
     def pause(self, longest_s: float) -> None:
-        """``await_gap`` for so long at most."""
+        """Call ``await_gap``, for so long at most."""
         self.await_gap(self._clock_s() + longest_s)
 
     def await_calm(self, until_s: float) -> None:
@@ -149,7 +150,8 @@ class LoneLoad:
         activity: Activity,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``wake``: called when runs may begin again. ``activity``: of the worker."""
+        """Begin without a load. ``wake``: called when runs may begin again. ``activity``: the
+        worker's."""
         self._wake = wake
         self._activity = activity
         self._clock_s = clock_s
@@ -157,7 +159,7 @@ class LoneLoad:
         """Whether any load was ever done alone: else no run has to ask."""
         self._until_s: float | None = None
         self._table: SegmentTable[Any] | None = None
-        """Whose lanes do the rest of the load."""
+        """The table whose lanes do the rest of the load."""
         self._granted = threading.Event()
 
     def holds_runs(self) -> bool:

@@ -33,7 +33,7 @@ from brisk.runtime.sessions.session import Session
 from brisk.segments.values import Value
 
 RUNS = 4
-"""Of each network; the first one, which warms caches, does not count."""
+"""The trial runs of each network; the first one, which warms caches, does not count."""
 
 WHOLE_MODEL = 1.0
 """The agreement asked of networks, so that learned caches answer nothing."""
@@ -79,12 +79,12 @@ def signature_of(session: Session) -> NetworkSignature:
 
 
 class PipelineLoads:
-    """Of pipelines, in the worker's main thread; ``tell`` takes their outcomes."""
+    """Loads of pipelines, in the worker's main thread; ``tell`` takes their outcomes."""
 
     def __init__(self, tell: Callable[[LoadOutcome], None]) -> None:
         self._tell = tell
         self._waiting: list[SessionEntry] = []
-        """For their networks."""
+        """The pipelines that wait for their networks."""
         self.tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
         """One after the other."""
 

@@ -42,7 +42,7 @@ class PipelineSession(Servable):
     load_ns: int
     labels: tuple[str, str]
     threads: int = 1
-    """Of its networks' sessions."""
+    """The threads of its networks' sessions."""
     summary: str = field(init=False)
     has_steady_runs = False  # they are as long as their time allows
 
@@ -60,8 +60,8 @@ class PipelineSession(Servable):
         agreement: float | None = None,
         dues: Sequence[Due] = (),
     ) -> PipelineFrame:
-        """As ``Servable``: planned for the request that is due first, by its own time-out or else
-        by the entry's objective. Raises InvalidRequestError where names do not fit the pipeline.
+        """See ``Servable``. The plan is for the request that is due first, by its own time-out or
+        else by the entry's objective. Raises InvalidRequestError if names do not fit the pipeline.
         """
         for kind, given, known in (
             ("input", list(inputs), list(self.signature.inputs)),
@@ -93,7 +93,7 @@ class PipelineSession(Servable):
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
     ) -> Sequence[CachedRun]:
-        """As ``Servable``; a frame adds to them as its nodes end."""
+        """See ``Servable``. A frame adds to them as its nodes end."""
         return frame.cached if isinstance(frame, PipelineFrame) else ()
 
     def needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
@@ -145,10 +145,11 @@ class PipelineFrame:
         query: Query,
         agreement: float | None = None,
     ) -> None:
-        """``inputs`` of the request, checked; ``query`` plans the nodes that ``requested`` needs.
+        """Begin a request. ``inputs`` are checked; ``query`` plans the nodes that ``requested``
+        needs.
 
-        ``agreement``: of its networks' learned caches with the whole networks; None for what they
-        promise.
+        ``agreement``: how often early answers of its networks must be the whole networks' own;
+        None: as they promise.
         """
         self._session = session
         self._agreement = agreement
@@ -165,7 +166,8 @@ class PipelineFrame:
         self._variant = ""
         self._spent_ns = 0
         self.taken: dict[str, tuple[str, bool]] = {}
-        """By node: the variant chosen, and whether it, or the early answer, answered early."""
+        """The variant chosen for a node, and whether it, or the early answer, answered early, by
+        node."""
         self.cached: list[CachedRun] = []
         """Finished runs of networks with learned caches."""
 

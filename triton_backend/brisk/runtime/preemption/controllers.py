@@ -27,16 +27,14 @@ LONGEST_SUSPENSION_NS = 100_000_000
 
 
 class PreemptionController:
-    """Told of jobs and runs as they come and go; used by the worker's main thread.
-
-    ``alarm`` is an eventfd that is written to when a held run should be looked at again.
-    ``quanta_ns``: time between two looks at the sockets while a run of a class computes, in whole
-    segments. A look takes some microseconds, and what can interrupt the run comes that much
-    sooner.
-    """
+    """Told of jobs and runs as they come and go; used by the worker's main thread."""
 
     quanta_ns: ClassVar[Mapping[JobClass, int]]
+    """The time between two looks at the sockets while a run of a class computes, in whole
+    segments. A look takes some microseconds, and what can interrupt the run comes that much
+    sooner."""
     alarm: int | None = None
+    """An eventfd that is written to when a held run should be looked at again."""
 
     def __init__(self, gate: Gate, policy: Policy, limits: Limits) -> None:
         self.policy = policy
@@ -105,7 +103,7 @@ class Foreground(PreemptionController):
         self._computes: JobClass | None = None
 
     def check(self, job: Request) -> None:
-        """Only real-time jobs with a deadline are refused: others may be in time by luck."""
+        """Refuse real-time jobs with a deadline only: others may be in time by luck."""
         if job.job_class is not JobClass.REALTIME or job.deadline_ns is None:
             return
         key = most_urgent_first(job)
@@ -239,6 +237,6 @@ class Background(PreemptionController):
         self._held_since_ns = None
 
     def finished(self, run: Run, now_ns: int) -> None:
-        """Without the time that its segments were held."""
+        """Note the end of ``run``, without the time that its segments were held."""
         if not run.has_early_answers:
             run.profile.learn(run.computed_ns)

@@ -28,9 +28,9 @@ RECHECK_S = 0.01
 
 
 class GatePage(ctypes.Structure):
-    """Words of the page, 0 where something is not known.
+    """The words of the page; 0: not known.
 
-    Those from ``segment_runs`` on are the background worker's: ``process`` is its number, 0 where
+    Those from ``segment_runs`` on are the background worker's: ``process`` is its number, 0 if
     there is none.
     """
 
@@ -47,11 +47,11 @@ class GatePage(ctypes.Structure):
 
 
 class Gate:
-    """Made by the supervisor and inherited by its workers."""
+    """The page and its alarm, made by the supervisor and inherited by its workers."""
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("brisk-gate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        """Of the page, which others may map to read it, but no more to write to it."""
+        """The page's descriptor: others may map it to read, but no more to write."""
         os.ftruncate(self.descriptor, mmap.PAGESIZE)
         self.page = GatePage.from_buffer(mmap.mmap(self.descriptor, mmap.PAGESIZE))
         with contextlib.suppress(OSError):  # kernels before 5.1 have no such seal

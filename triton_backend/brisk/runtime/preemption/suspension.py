@@ -21,7 +21,8 @@ from brisk.telemetry import metrics
 
 
 class Suspension:
-    """Of the worker behind ``gate``; used by the foreground worker's main thread."""
+    """The suspension of the worker behind ``gate``; used by the foreground worker's main
+    thread."""
 
     def __init__(self, gate: Gate, tell: Callable[[str], None] = LOGGER.warning) -> None:
         self._gate = gate
