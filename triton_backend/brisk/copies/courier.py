@@ -31,8 +31,8 @@ class Courier(CourierConnection):
     def take(self, sha256: str, form: str, *, is_begun: bool = False) -> Path | None:
         """The prepared form of this name, which arrives from now on; None where it is not worth
         fetching, or none was published. ``is_begun``: or nothing of it comes yet."""
-        asked = {"sha256": sha256, "form": form, "begun": is_begun}
-        path = self.ask("take", asked)["path"]
+        question = {"sha256": sha256, "form": form, "begun": is_begun}
+        path = self.ask("take", question)["path"]
         return None if path is None else Path(str(path))
 
     def wait(self, sha256: str, ranges: Iterable[Range]) -> Iterator[FetchProgress]:

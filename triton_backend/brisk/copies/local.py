@@ -151,13 +151,13 @@ class LocalCopy:
             for part in parts
             for chunk in self.manifest.chunks_of(part)
         }
-        found: list[tuple[int, int]] = []
+        stretches: list[tuple[int, int]] = []
         for number in sorted(numbers):
-            if found and found[-1][1] == number:
-                found[-1] = found[-1][0], number + 1
+            if stretches and stretches[-1][1] == number:
+                stretches[-1] = stretches[-1][0], number + 1
             else:
-                found.append((number, number + 1))
-        return tuple(found)
+                stretches.append((number, number + 1))
+        return tuple(stretches)
 
     def is_here(self, spans: Spans) -> bool:
         """Whether all of these chunks can be read."""

@@ -102,8 +102,8 @@ class Manifest(NamedTuple):
 
     def form_named(self, name: str) -> int | None:
         """The number of a prepared form; None where it was not published."""
-        found = (number for number, file in enumerate(self.files) if file.form == name)
-        return next(found, None) if name else None
+        numbers = (number for number, file in enumerate(self.files) if file.form == name)
+        return next(numbers, None) if name else None
 
     def chunk_count(self, number: int) -> int:
         return -(-self.files[number].size // self.chunk_bytes)
@@ -162,9 +162,9 @@ def read_manifest(text: bytes, sha256: str) -> Manifest:
     """
     from hashlib import sha256 as digest_of  # 4 ms, which a stub that reads none does without
 
-    found = digest_of(text).hexdigest()
-    if found != sha256:
-        raise InvalidModelError(f"the manifest has SHA-256 {found}, expected {sha256}")
+    actual = digest_of(text).hexdigest()
+    if actual != sha256:
+        raise InvalidModelError(f"the manifest has SHA-256 {actual}, expected {sha256}")
     try:
         return _read(json.loads(text))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:

@@ -42,13 +42,13 @@ class BaseModel:
     def after(self, taps: Collection[str]) -> dict[int, tuple[str, ...]]:
         """Return those of ``taps`` that are live for the first time, by the number of segments
         done."""
-        left, found = set(taps), {}
+        remaining, taps_by_position = set(taps), {}
         for done, live in enumerate(live_at(self.plan)):
-            fresh = tuple(name for name in live if done and name in left)
+            fresh = tuple(name for name in live if done and name in remaining)
             if fresh:
-                found[done] = fresh
-                left.difference_update(fresh)
-        return found
+                taps_by_position[done] = fresh
+                remaining.difference_update(fresh)
+        return taps_by_position
 
 
 def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
@@ -84,14 +84,14 @@ def values_at(
 
     Precondition: ``base`` was loaded with ``taps_of`` these.
     """
-    wanted = {point.value for point in points}
-    places = base.after(wanted if scores is None else {*wanted, scores.value})
-    found: dict[str, np.ndarray] = {}
+    tapped = {point.value for point in points}
+    places = base.after(tapped if scores is None else {*tapped, scores.value})
+    values: dict[str, np.ndarray] = {}
     frame = base.start(inputs)
     while not frame.step():
         for name in places.get(frame.position, ()):
-            found[name] = frame.value_at(name)
-    return {**frame.results(), **found}
+            values[name] = frame.value_at(name)
+    return {**frame.results(), **values}
 
 
 def run_base(
@@ -105,9 +105,9 @@ def run_base(
     Precondition: ``base`` was loaded with ``taps_of`` these. Raises InvalidModelError where the
     model does not keep rows.
     """
-    found = values_at(base, points, inputs, scores)
-    distribution = as_probabilities(checked_scores(found[scores.value], scores), scores.form)
-    hidden = [found[point.value] for point in points]
+    values = values_at(base, points, inputs, scores)
+    distribution = as_probabilities(checked_scores(values[scores.value], scores), scores.form)
+    hidden = [values[point.value] for point in points]
     rows = {len(value) for value in (*hidden, distribution)}
     if len(rows) != 1:
         raise InvalidModelError(

@@ -111,14 +111,14 @@ class Cascade:
     @property
     def taps(self) -> tuple[str, ...]:
         """Values behind which the model has to stop: none for what lies in reserve."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for index, exit_ in enumerate(self.exits):
             is_used = any(math.isfinite(level.thresholds[index]) for level in self.levels)
             if is_used and exit_.point.position:
-                found[exit_.point.value] = None
+                names[exit_.point.value] = None
                 if exit_.noticed_at is not None and not self.synchronous:
-                    found[exit_.noticed_at] = None
-        return tuple(found)
+                    names[exit_.noticed_at] = None
+        return tuple(names)
 
     def level(self, accuracy: float | None) -> Level | None:
         """The least strict one that keeps ``accuracy``; for None the first one."""

@@ -134,7 +134,7 @@ _FED = frozenset({"float32", "int64", "int32", "uint8", "int8", "bool"})
 
 
 def can_be_fed(graph: ModelGraph) -> bool:
-    """Whether a look-up can read all of the model's inputs, of whatever sizes."""
+    """Whether an exit can read all of the model's inputs, of whatever sizes."""
     kinds = {each.type.dtype for each in graph.inputs}
     return graph.all_have_rows and bool(kinds) and kinds <= _FED
 
@@ -162,7 +162,7 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
     end = len(graph.graph.node) if last_position is None else last_position
     elapsed = list(accumulate(predicted_times_ns(graph.model), initial=0.0))
     total = elapsed[-1] or 1.0
-    found = [
+    points = [
         ExitPoint(position, value, elapsed[position] / total)
         for value, position in single_values(graph.graph).items()
         if position < end
@@ -170,8 +170,8 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
         and graph.types[value].dtype == "float32"
         and graph.types[value].rank in (2, 3, 4)
     ]
-    free = [each for each in found if not is_fused_with_next(graph.graph, each.position)]
-    return tuple(sorted(free or found, key=lambda each: each.position))
+    free = [each for each in points if not is_fused_with_next(graph.graph, each.position)]
+    return tuple(sorted(free or points, key=lambda each: each.position))
 
 
 LATEST = 0.9
@@ -195,6 +195,6 @@ def spread(points: Sequence[ExitPoint], reach_s: Sequence[float], count: int) ->
     """
     if len(points) <= count:
         return tuple(range(len(points)))
-    wanted = [reach_s[-1] * ((step + 1) / (count + 1)) ** EARLIER for step in range(count)]
-    nearest = (min(range(len(points)), key=lambda i: abs(reach_s[i] - at_s)) for at_s in wanted)
+    times_s = [reach_s[-1] * ((step + 1) / (count + 1)) ** EARLIER for step in range(count)]
+    nearest = (min(range(len(points)), key=lambda i: abs(reach_s[i] - at_s)) for at_s in times_s)
     return tuple(sorted(set(nearest)))

@@ -58,10 +58,10 @@ class Sources:
 
     def known(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Do what ``of`` does, but return -1 for what is new, which stays so."""
-        found = marks(inputs)
-        if found.dtype == np.uint8:
-            return np.array([self._equal.get(row.tobytes(), -1) for row in found], np.int64)
-        return self._nearest(found)
+        row_marks = marks(inputs)
+        if row_marks.dtype == np.uint8:
+            return np.array([self._equal.get(row.tobytes(), -1) for row in row_marks], np.int64)
+        return self._nearest(row_marks)
 
     def _of_bytes(self, digest: bytes) -> int:
         if digest not in self._equal:
@@ -84,8 +84,8 @@ class Sources:
         self._traits = np.concatenate(grown)
         self._numbers = np.concatenate([self._numbers, sources[firsts]])
         if self._most is not None and len(self._numbers) > self._most:
-            kept = slice(-(self._most // 2), None)
-            self._traits, self._numbers = self._traits[kept], self._numbers[kept]
+            newest = slice(-(self._most // 2), None)
+            self._traits, self._numbers = self._traits[newest], self._numbers[newest]
         return sources
 
     def _nearest(self, rows: np.ndarray) -> np.ndarray:
@@ -127,15 +127,15 @@ def _amplitudes(array: np.ndarray) -> np.ndarray:
     height, width = array.shape[-2:]
     down = np.r_[0 : min(FREQUENCIES, (height + 1) // 2), -min(FREQUENCIES - 1, height // 2) : 0]
     across = min(FREQUENCIES, width // 2 + 1)
-    found = []
+    blocks = []
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(array), BLOCK_ROWS):
             part = np.asarray(array[start : start + BLOCK_ROWS], np.float64)
             grey = part.reshape(len(part), -1, height, width).mean(1)
             low = np.abs(np.fft.rfft2(grey))[:, down, :across].reshape(len(part), -1)[:, 1:]
-            found.append(_of_length_one(low))
-    kept = len(down) * across - 1
-    return np.concatenate(found) if found else np.empty((0, kept), np.float32)
+            blocks.append(_of_length_one(low))
+    count = len(down) * across - 1
+    return np.concatenate(blocks) if blocks else np.empty((0, count), np.float32)
 
 
 def _of_length_one(rows: np.ndarray) -> np.ndarray:
@@ -150,10 +150,10 @@ def _of_length_one(rows: np.ndarray) -> np.ndarray:
 
 def digests(inputs: Mapping[str, np.ndarray]) -> list[bytes]:
     """Return a digest of the content of each row."""
-    found = []
+    row_digests = []
     for row in range(len(next(iter(inputs.values())))):
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for name in sorted(inputs):
             digest.update(name.encode() + np.ascontiguousarray(inputs[name][row]).tobytes())
-        found.append(digest.digest())
-    return found
+        row_digests.append(digest.digest())
+    return row_digests

@@ -124,17 +124,17 @@ class Arena:
 
         Raises UnavailableError where the system has no memory for another slab.
         """
-        wanted = _room(size)
+        room = _room(size)
         with self._lock:
             for slab in self._slabs.values():
-                offset = slab.take(wanted)
+                offset = slab.take(room)
                 if offset is not None:
                     break
             else:
-                slab = self._new_slab(max(self._slab_bytes, wanted))
-                offset = slab.take(wanted)
+                slab = self._new_slab(max(self._slab_bytes, room))
+                offset = slab.take(room)
                 assert offset is not None
-            self._used_bytes += wanted
+            self._used_bytes += room
             return Region(slab.number, offset, size)
 
     def free(self, region: Region) -> None:

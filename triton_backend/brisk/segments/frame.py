@@ -71,17 +71,18 @@ class SegmentFrame:
             segment = self._program.segments[position]
         try:
             if segment.goes_by_arrays:
-                given = [to_array(values[slot]) for slot in segment.reads]
+                arguments = [to_array(values[slot]) for slot in segment.reads]
             else:
-                given = [self._ort_value(slot) for slot in segment.reads]
+                arguments = [self._ort_value(slot) for slot in segment.reads]
             options = control().options(shrinks_arena=segment.session.shrinks_arena)
-            made = segment.run(dict(zip(segment.inputs, given)), segment.outputs, options)  # noqa: B905
+            feeds = dict(zip(segment.inputs, arguments))  # noqa: B905
+            results = segment.run(feeds, segment.outputs, options)
         except BriskError:
             raise
         except Exception as error:
             raise self._classify(segment, error) from error
         for place, slot in enumerate(segment.writes):
-            values[slot] = made[place]  # iterating ends by a C++ exception, which costs 40 us
+            values[slot] = results[place]  # iterating ends by a C++ exception, which costs 40 us
         for slot in segment.dead:
             values[slot] = None
         self._position = position = position + 1
@@ -209,12 +210,12 @@ class RunControl:
         ``shrinks_arena``: whether the arena gives back what the run leaves free (the entry's
         ``memory.enable_memory_arena_shrinkage``).
         """
-        found = self._options.get(shrinks_arena)
-        if found is None:
-            found = self._options[shrinks_arena] = onnxruntime().RunOptions()
+        run_options = self._options.get(shrinks_arena)
+        if run_options is None:
+            run_options = self._options[shrinks_arena] = onnxruntime().RunOptions()
             if shrinks_arena:
-                found.add_run_config_entry(_SHRINKS, "cpu:0")
-        return found
+                run_options.add_run_config_entry(_SHRINKS, "cpu:0")
+        return run_options
 
     def end(self) -> None:
         """Let the owner's run end with an error at its next node; later ones would, too."""
@@ -232,7 +233,7 @@ _threads = threading.local()
 def control() -> RunControl:
     """The calling thread's."""
     try:
-        found: RunControl = _threads.control
+        own: RunControl = _threads.control
     except AttributeError:
-        found = _threads.control = RunControl()
-    return found
+        own = _threads.control = RunControl()
+    return own

@@ -107,10 +107,10 @@ class StructureRun:
         self._weights = weights
 
     def __call__(self, feeds: Mapping[str, Any], outputs: list[str], options: Any) -> Any:
-        given = {**self._weights}
+        arguments = {**self._weights}
         for name, value in feeds.items():
-            given[self._inputs[name]] = value
-        return self._bound(given, [self._outputs[name] for name in outputs], options)
+            arguments[self._inputs[name]] = value
+        return self._bound(arguments, [self._outputs[name] for name in outputs], options)
 
 
 @dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly
@@ -137,8 +137,8 @@ def running(key: tuple[object, ...]) -> OrtSession | None:
 
 def shared(key: tuple[object, ...], make: Callable[[], OrtSession]) -> OrtSession:
     """Return ``running``'s session, or make one. ``key``: all that it is made from, and how."""
-    found = _running.get(key)
-    return _running.setdefault(key, make()) if found is None else found
+    session = _running.get(key)
+    return _running.setdefault(key, make()) if session is None else session
 
 
 def value_in_place(weight: Weight) -> Any:
@@ -277,18 +277,18 @@ def _loadable_name(path: str) -> str:
         status = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    found = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     with _lock:
-        known = _known.setdefault(real, [])
-        if found not in known:
-            if any(each[:2] == found[:2] for each in known) and _is_mapped(real):
+        identities = _known.setdefault(real, [])
+        if identity not in identities:
+            if any(each[:2] == identity[:2] for each in identities) and _is_mapped(real):
                 raise InvalidModelError(
                     f"the library of custom operators {path} was written anew while it is in use; "
                     "expected a new file that takes its place (write another one and rename it), "
                     "or that every entry which uses it is unloaded before"
                 )
-            known.append(found)
-        turn = known.index(found)
+            identities.append(identity)
+        turn = identities.index(identity)
     folder, name = os.path.split(real)
     return os.path.join(folder, "./" * turn + name)
 

@@ -61,10 +61,10 @@ class InputCheck:
         if self._rank == 0 and value.size == 1:
             value = value.reshape(())
         if name_of_dtype(value.dtype) != declared.dtype or not self._fits(value.shape):
-            given = ValueType(name_of_dtype(value.dtype), tuple(value.shape))
+            actual = ValueType(name_of_dtype(value.dtype), tuple(value.shape))
             raise InvalidRequestError(
                 f"input '{self.variable.name}': expected {describe_type(declared)}, "
-                f"got {describe_type(given)}"
+                f"got {describe_type(actual)}"
             )
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 

@@ -93,15 +93,15 @@ class StartingSegments:
     ) -> bool:
         if not self.table.is_whole:
             return False
-        made: dict[int, LoadedSegment] = {}
+        segments: dict[int, LoadedSegment] = {}
         for spec in self.program.plan.segments:
             if not may_go_on():
                 return False
             session = open_one(spec.index)
             if session is not None:
-                made[spec.index] = make_segment(spec, session, self.program.slots)
-        if made:
-            self.table.switch(made)
+                segments[spec.index] = make_segment(spec, session, self.program.slots)
+        if segments:
+            self.table.switch(segments)
         return True
 
 

@@ -70,15 +70,15 @@ def joined(alone: Sequence[Group], row_ns: float | None) -> list[Group]:
         if key is None:
             groups.append(one)
             continue
-        asked = one.asked[0]
-        total = rows.get(key, 0) + asked.rows
+        request = one.asked[0]
+        total = rows.get(key, 0) + request.rows
         if key not in latest or total * (row_ns or 0) > LONGEST_JOINED_NS:
-            latest[key], rows[key] = one, asked.rows
+            latest[key], rows[key] = one, request.rows
             groups.append(one)
             continue
         rows[key] = total
         group = latest[key]
         group.places.extend(one.places)
         group.requests.extend(one.requests)
-        group.asked.append(asked)
+        group.asked.append(request)
     return groups

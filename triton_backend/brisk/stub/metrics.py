@@ -83,10 +83,10 @@ class Publisher:
                 ask()
                 self._publish(self._statistics.take_news(OWN_NEWS))
                 while self._told and not self._closing.is_set():
-                    told = self._told.popleft()
-                    if not told.is_chosen:
-                        self._withdraw_gauges(told.worker)
-                    self._publish(told.samples)
+                    report = self._told.popleft()
+                    if not report.is_chosen:
+                        self._withdraw_gauges(report.worker)
+                    self._publish(report.samples)
         except Exception as error:  # noqa: BLE001  # Triton's own, of no common class
             self._log("warning", f"no more metrics: {type(error).__name__}: {error}")
 

@@ -175,10 +175,10 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
     from brisk.settings import cache_directory, runtime_directory
     from brisk.triton.backend_directory import assemble, default_directory
 
-    kept = default_directory(installation, names)
+    default = default_directory(installation, names)
     try:
-        make_private(kept)
-        return assemble(kept, installation, names=names, compiles=False)
+        make_private(default)
+        return assemble(default, installation, names=names, compiles=False)
     except OSError as error:
         cause = error
     print(
@@ -186,14 +186,15 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
         f"({cause.strerror or cause}): nothing is kept for the next start (BRISK_CACHE_DIR)",
         file=sys.stderr,
     )
-    place = runtime_directory() / "backends" / kept.name
+    place = runtime_directory() / "backends" / default.name
     try:
         make_private(runtime_directory())
         return assemble(place, installation, names=names, compiles=False)
     except OSError as error:
         raise InvalidConfigurationError(
-            f"backends can be put neither into '{kept}' ({cause}) nor into '{place}' ({error}); "
-            "expected one that this user can write to (BRISK_CACHE_DIR, BRISK_RUNTIME_DIR)"
+            f"backends can be put neither into '{default}' ({cause}) nor into '{place}' "
+            f"({error}); expected one that this user can write to (BRISK_CACHE_DIR, "
+            "BRISK_RUNTIME_DIR)"
         ) from error
 
 

@@ -95,11 +95,11 @@ def trace(
         check_class(job_class)
     except ValueError as error:
         raise InvalidConfigurationError(f"--class: {error}") from None
-    given = _given_inputs(data, shape or ())
+    given_inputs = _given_inputs(data, shape or ())
     if url:
-        processes = _through_server(model, url, device, job_class, given)
+        processes = _through_server(model, url, device, job_class, given_inputs)
     else:
-        processes = _cold_start(Path(model), device, job_class, given)
+        processes = _cold_start(Path(model), device, job_class, given_inputs)
     stem = Path(model).resolve().name if not url else model
     file = output or Path(f"{stem}.trace.json")
     write_perfetto(processes, file)

@@ -89,10 +89,11 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         yield of_all(PROBLEM, lacking)
         return
     versions = loaded_versions(directory, config)
-    wanted = config.version_policy.specific.versions
-    if wanted and not set(wanted) & set(versions):
+    served_versions = config.version_policy.specific.versions
+    if served_versions and not set(served_versions) & set(versions):
         yield of_all(
-            PROBLEM, f"version_policy loads versions {list(wanted)}; there are {list(versions)}"
+            PROBLEM,
+            f"version_policy loads versions {list(served_versions)}; there are {list(versions)}",
         )
         return
     platform = "" if config.backend else config.platform

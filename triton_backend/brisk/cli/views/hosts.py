@@ -42,14 +42,14 @@ def hosts_text(
         tuning = read_tuning(written_config(entry), entry, file).tuning
     source = _served(file, tuning)
     profile = measured_profile(source)
-    made = "prepared form" if source.origin == "artefact" else "file"
+    source_name = "prepared form" if source.origin == "artefact" else "file"
     if anywhere:
         source = BareModel(file, usable_cores(), tapped_values(latest(file)), tuning, longest_ns=0)
         profile = _as_fast_as(profile.run_s, measured_profile(source))
-        made = "file"
+        source_name = "file"
     count = len(profile)
     yield (
-        f"{file}: {_counted(count, 'segment')} of its {made}, "
+        f"{file}: {_counted(count, 'segment')} of its {source_name}, "
         f"{profile.weight_bytes / 1e6:.1f} MB; a request takes {_time(profile.run_s)} here on "
         f"{_counted(usable_cores(), 'thread')}"
     )

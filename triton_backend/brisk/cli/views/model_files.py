@@ -18,11 +18,11 @@ def version_files(model_directory: Path) -> dict[int, Path]:
     Raises InvalidModelError where there is none, or where one lies outside of its version.
     """
     files = {
-        int(path.parent.name): found
+        int(path.parent.name): version_file
         for name in _NAMES
         for path in model_directory.glob(f"*/{name}")
         if path.parent.name.isdecimal()
-        and (found := find_inside(path.parent, name, "model file")) is not None
+        and (version_file := find_inside(path.parent, name, "model file")) is not None
     }
     if not files:
         entries = [path.name for path in sorted(model_directory.glob("*")) if is_model(path)]
@@ -92,9 +92,9 @@ def model_file(model: Path, version: int | None = None) -> Path:
     chosen = max(files) if version is None else version
     if chosen not in files:
         raise InvalidModelError(f"'{model}' has no version {chosen}, only {list(files)}")
-    found = files[chosen]
-    if found.name != REMOTE_FILE:
-        return found
+    file = files[chosen]
+    if file.name != REMOTE_FILE:
+        return file
     from brisk.copies.courier import fetch
 
-    return fetch(found)
+    return fetch(file)

@@ -124,10 +124,10 @@ def model_rows(
         earlier = {(each.name, each.version): each.answered for each in before.status.models}
     for model in now.status.models:
         key = (model.name, str(model.version))
-        known = earlier.get((model.name, model.version))
+        earlier_count = earlier.get((model.name, model.version))
         per_s = None
-        if before is not None and known is not None:
-            per_s = max(0, model.answered - known) / (now.at_s - before.at_s)
+        if before is not None and earlier_count is not None:
+            per_s = max(0, model.answered - earlier_count) / (now.at_s - before.at_s)
         times_s = (quantile_s(model.durations, share) for share in (0.5, 0.99))
         early = sum(exit_.answered for exit_ in model.exits)
         yield (
@@ -178,14 +178,14 @@ def _models(rows: Sequence[tuple[str, ...]], hidden: int, room: int, width: int)
         name: max(map(len, (name, *(cells[place] for cells in shown))))
         for place, name in enumerate(_COLUMNS)
     }
-    kept = set(_COLUMNS)
+    columns = set(_COLUMNS)
     for name in _FIRST_TO_GO:
-        if sum(widths[each] + _BETWEEN for each in kept) + _BETWEEN > width:
-            kept.remove(name)
-    table = _table(*(name for name in _COLUMNS if name in kept))
+        if sum(widths[each] + _BETWEEN for each in columns) + _BETWEEN > width:
+            columns.remove(name)
+    table = _table(*(name for name in _COLUMNS if name in columns))
     for cells in shown:
         named = zip(_COLUMNS, cells, strict=True)
-        table.add_row(*(cell for name, cell in named if name in kept))
+        table.add_row(*(cell for name, cell in named if name in columns))
     hidden += len(rows) - len(shown)
     if hidden:
         table.add_row(f"… and {hidden} more")

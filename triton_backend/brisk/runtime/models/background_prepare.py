@@ -143,7 +143,7 @@ def main() -> int:
     try:
         if is_prepared(model, threads, taps):
             return 0
-        made = prepare(model, threads, taps)
+        preparation = prepare(model, threads, taps)
     except UnavailableError:
         return BUSY
     except BriskError as error:
@@ -152,8 +152,10 @@ def main() -> int:
     except OSError as error:
         LOGGER.warning(f"no prepared form of {model}: {error}")
         return 1
-    LOGGER.info(f"made {made.path} in {made.seconds:.1f} s: the next start is from it")
-    if not made.agrees:
+    LOGGER.info(
+        f"made {preparation.path} in {preparation.seconds:.1f} s: the next start is from it"
+    )
+    if not preparation.agrees:
         LOGGER.warning(
             f"{model}: ONNX Runtime optimises it otherwise than another model of its structure; "
             "none of them is started by another one's form any more"

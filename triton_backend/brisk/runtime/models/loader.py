@@ -296,10 +296,10 @@ class Loader:
 
     def _preparation(self, entry: SessionEntry, session: Session) -> PreparationTask:
         """The session's prepared form, to be made; keeps no session alive."""
-        known = weakref.ref(session)
+        reference = weakref.ref(session)
 
         def is_wanted() -> bool:
-            return (user := known()) is not None and not user.table.is_closed
+            return (user := reference()) is not None and not user.table.is_closed
 
         def tell(is_there: bool) -> None:
             self._later.put(Adopt(entry, is_there), None)
@@ -372,9 +372,9 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
     for kind in EventKind:
         if total_ns := sum(each.end_ns - each.start_ns for each in events if each.kind is kind):
             count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
-    made = [event for event in events if event.kind is EventKind.CREATE]
+    creations = [event for event in events if event.kind is EventKind.CREATE]
     for where, stolen in (("lane", False), ("stolen", True)):
-        number = sum((event.lane == EXECUTOR) is stolen for event in made)
+        number = sum((event.lane == EXECUTOR) is stolen for event in creations)
         count(metrics.LOADED_SEGMENTS, (*labels, origin, where), number)
     _report_lookups(session, labels)
     # CLOCK_MONOTONIC is what both of Python's clocks read.

@@ -123,7 +123,7 @@ class Sequences:
         """
         if len(self._alive) < 2 * max(1, self._model.max_sequences):
             return
-        idle = next((key for key, found in self._alive.items() if not found.line), None)
+        idle = next((key for key, sequence in self._alive.items() if not sequence.line), None)
         if idle is not None:
             del self._alive[idle]
 

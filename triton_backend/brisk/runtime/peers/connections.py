@@ -53,15 +53,15 @@ class Anticipation:
     def wait(self, look: Callable[[float], list[Found]], timeout_s: float) -> list[Found]:
         """What ``look(timeout_s)`` finds; ``look(0)`` is asked again and again first if eager."""
         begun_ns = now_ns = self._clock_ns()
-        found: list[Found] = []
+        events: list[Found] = []
         until_ns = begun_ns + SPIN_NS if self._gap_ns < SPIN_NS else begun_ns
-        while not found and now_ns < until_ns:
-            found = look(0)
+        while not events and now_ns < until_ns:
+            events = look(0)
             now_ns = self._clock_ns()
-        found = found or look(timeout_s)
+        events = events or look(timeout_s)
         gap_ns = min(self._clock_ns() - begun_ns, _MOST_GAP_NS)
         self._gap_ns = (3 * self._gap_ns + gap_ns) // 4
-        return found
+        return events
 
 
 @dataclass(slots=True, eq=False)

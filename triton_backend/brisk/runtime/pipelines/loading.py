@@ -67,13 +67,13 @@ def assemble(
 
 def signature_of(session: Session) -> NetworkSignature:
     def kinds(variables: Sequence[Variable]) -> dict[str, TensorType]:
-        found = {}
+        types = {}
         for variable in variables:
             shape = variable.type.shape
             if shape is not None:
                 shape = tuple(size if isinstance(size, int) else None for size in shape)
-            found[variable.name] = TensorType(variable.type.dtype, shape, variable.optional)
-        return found
+            types[variable.name] = TensorType(variable.type.dtype, shape, variable.optional)
+        return types
 
     return NetworkSignature(kinds(session.inputs), kinds(session.outputs))
 
@@ -165,13 +165,13 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
 def _try_node(
     node: NodeNetworks, values: dict[NodeSource, Value], shapes: Shapes
 ) -> Iterator[None]:
-    taken = {tensor: values[s] for tensor, s in node.description.inputs.items()}
+    inputs = {tensor: values[s] for tensor, s in node.description.inputs.items()}
     networks = list(node.variants.values()) + ([node.early] if node.early else [])
     best = max(node.description.variants, key=lambda variant: variant.accuracy).name
     for network in networks:
         outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
-            run = NetworkRun(network, taken, outputs, shapes, WHOLE_MODEL)
+            run = NetworkRun(network, inputs, outputs, shapes, WHOLE_MODEL)
             while not run.step():
                 yield
             if network.expect_ns(shapes) > LONG_RUN_NS:

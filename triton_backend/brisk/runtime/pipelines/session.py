@@ -63,14 +63,14 @@ class PipelineSession(Servable):
         """See ``Servable``. The plan is for the request that is due first, by its own time-out or
         else by the entry's objective. Raises InvalidRequestError if names do not fit the pipeline.
         """
-        for kind, given, known in (
+        for kind, names, declared in (
             ("input", list(inputs), list(self.signature.inputs)),
             ("output", list(requested), list(self.signature.outputs)),
         ):
-            for name in given:
-                if name not in known:
+            for name in names:
+                if name not in declared:
                     raise InvalidRequestError(
-                        f"the pipeline has no {kind} '{name}'; its {kind}s are {known}"
+                        f"the pipeline has no {kind} '{name}'; its {kind}s are {declared}"
                     )
         for name in self.signature.inputs:
             if name not in inputs:
@@ -216,11 +216,11 @@ class PipelineFrame:
     def _start(
         self, node: NodeNetworks, network: PipelineNetwork, inputs: Mapping[str, Value]
     ) -> NetworkRun:
-        wanted = [s.tensor for s, count in self._reads.items() if s.node == node.description.name]
+        outputs = [s.tensor for s, count in self._reads.items() if s.node == node.description.name]
         early = node.description.early_answer
-        if network is node.early and early is not None and early.confidence not in wanted:
-            wanted.append(early.confidence)
-        self._run = NetworkRun(network, inputs, wanted, self._shapes, self._agreement)
+        if network is node.early and early is not None and early.confidence not in outputs:
+            outputs.append(early.confidence)
+        self._run = NetworkRun(network, inputs, outputs, self._shapes, self._agreement)
         return self._run
 
     def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:

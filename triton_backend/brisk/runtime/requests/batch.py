@@ -117,12 +117,12 @@ class Run:
         early = self.early
         if early is None or len(self.jobs) == 1 or not early.take_answers():
             return []
-        found: list[Leaving] = []
+        leaving: list[Leaving] = []
         for job, rows in zip(self.jobs, self.rows, strict=True):
             values = early.answer_of(rows) if job.state is JobState.RUNNING else None
             if values is not None:
-                found.append((job, values, early.answerers(rows)))
-        return found
+                leaving.append((job, values, early.answerers(rows)))
+        return leaving
 
     def answerers(self, rows: range) -> list[str]:
         """Who answered each of ``rows``; nothing where it was the model alone."""
@@ -136,9 +136,9 @@ class Run:
             if job.state is JobState.RUNNING:
                 # The state is copied before the answer goes, and counts after it: whatever fails,
                 # a request with an error has not changed it. The next one begins after this.
-                asked, state = job.divide(share)
+                values, state = job.divide(share)
                 answerers = self.answerers(rows)
-                requests.succeed(job, asked, self.started_ns, finished_ns, answerers)
+                requests.succeed(job, values, self.started_ns, finished_ns, answerers)
                 if state is not None and job.sequence is not None:
                     job.sequence.state = state
 

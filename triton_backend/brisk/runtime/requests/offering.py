@@ -163,8 +163,8 @@ def averaged(rate: float, came: int, passed_s: float) -> float:
     """
     if passed_s <= 0:
         return rate
-    kept = math.exp(-passed_s / RATE_OVER_S)
-    return kept * rate + (1 - kept) * came / passed_s
+    weight = math.exp(-passed_s / RATE_OVER_S)
+    return weight * rate + (1 - weight) * came / passed_s
 
 
 def _row_ns(binding: Binding) -> float:

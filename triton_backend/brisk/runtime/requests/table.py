@@ -80,10 +80,10 @@ class Request(Job):
     @property
     def outputs(self) -> tuple[str, ...]:
         """What its run has to make: what is asked for, and the next state."""
-        asked = self.record.form.outputs
+        requested = self.record.form.outputs
         if self.sequence is None:
-            return asked
-        return tuple(dict.fromkeys((*asked, *self.sequence.outputs.values())))
+            return requested
+        return tuple(dict.fromkeys((*requested, *self.sequence.outputs.values())))
 
     def inputs(self) -> Mapping[str, Value]:
         """Raises as ``InputViews.read`` does."""
@@ -299,13 +299,13 @@ class RequestTable:
         """A run of the job alone has raised ``error``. A peer that named memory it has not is
         dropped.
         """
-        told = shortage(error, f"a request of model '{job.binding.model.name}'") or error
-        if not isinstance(told, BriskError):
-            told = InternalError(f"{type(error).__name__}: {error}")
+        reported = shortage(error, f"a request of model '{job.binding.model.name}'") or error
+        if not isinstance(reported, BriskError):
+            reported = InternalError(f"{type(error).__name__}: {error}")
         if job.state is JobState.RUNNING:
-            self.fail(job, told)
-        if isinstance(told, ProtocolError):
-            self._transport.drop(job.peer, str(told))
+            self.fail(job, reported)
+        if isinstance(reported, ProtocolError):
+            self._transport.drop(job.peer, str(reported))
 
     def retry(self, job: Request) -> None:
         """Queue a running job again, to run alone."""

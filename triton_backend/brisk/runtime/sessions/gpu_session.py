@@ -48,13 +48,13 @@ class GpuSession(Session):
         self.summary = self._words()
 
     def _words(self) -> str:
-        made = [each for each in self.network.captured.values() if each is not None]
-        if not made:
+        captures = [each for each in self.network.captured.values() if each is not None]
+        if not captures:
             return "computed by ONNX Runtime on the GPU, not captured yet"
-        nodes = sum(made[0].nodes.values())
+        nodes = sum(captures[0].nodes.values())
         return (
-            f"{nodes} launches of ONNX Runtime captured in {len(made[0].chunks)} chunks, "
-            f"{made[0].run_us / 1e3:.2f} ms on the GPU"
+            f"{nodes} launches of ONNX Runtime captured in {len(captures[0].chunks)} chunks, "
+            f"{captures[0].run_us / 1e3:.2f} ms on the GPU"
         )
 
     def start(
@@ -204,8 +204,8 @@ def _try_out(opened: OpenedNetwork) -> None:
     for size in SIZES if network.may_capture else ():
         try:
             inputs = made_up(program.plan, size)
-            given = _given(program, program.bind_inputs(inputs))
-            network.capture(CapturedRun(network, given, ()).key, given).result()
+            values = _given(program, program.bind_inputs(inputs))
+            network.capture(CapturedRun(network, values, ()).key, values).result()
         except CudaError:
             raise
         except Exception:  # noqa: BLE001  # made-up inputs need not suit a model

@@ -175,10 +175,12 @@ class SegmentSession(Session):
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
         """See ``Session``: the weights are the mapped file then, not memory of this process."""
-        found = find_prepared(self.path, self.taps)
-        if found is None:
+        prepared_form = find_prepared(self.path, self.taps)
+        if prepared_form is None:
             return False
-        prepared = PreparedModel(found, self.path, self.threads, self.taps, self._file.tuning)
+        prepared = PreparedModel(
+            prepared_form, self.path, self.threads, self.taps, self._file.tuning
+        )
         if prepared.plan.segments != self.starting.program.plan.segments:
             return False
         if prepared.made_of != self.starting.source.made_of:
@@ -319,9 +321,9 @@ def _form_of_whole(
 
 def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
     """The model's prepared form; None where there is none that can be used."""
-    found = find_prepared(file.path, file.taps)
+    prepared_form = find_prepared(file.path, file.taps)
     try:
-        return None if found is None else MendedModel(found, file, reject)
+        return None if prepared_form is None else MendedModel(prepared_form, file, reject)
     except ArtefactError as error:
         reject(error)
         return None

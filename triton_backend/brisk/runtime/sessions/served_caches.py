@@ -92,40 +92,40 @@ class ServedCaches:
                 self.uses[answer.exit_index].answered += len(answer.rows)
 
     def review(self) -> list[int]:
-        """Switch off exits that cost more than they spare; which ones.
+        """Switch off exits that cost more than they save. Return these.
 
-        What a hit spares was measured when the caches were trained, what a look-up costs the
+        What a hit saves was measured when the caches were trained, what an evaluation costs the
         worker's thread is measured as it serves, and the rest is the live hit rate: its upper
         bound, over ``REVIEWED_ROWS`` rows, each of which is reviewed once.
         """
-        found = []
+        costly = []
         for index, use in self.uses.items():
             if use.looked < REVIEWED_ROWS:
                 continue
             exit_ = self.cascade.exits[index]
-            # in the lane what is saved is less the look-up
+            # on the exit thread what is saved is less the evaluation
             spared_s = exit_.saved_s + (0.0 if self.cascade.synchronous else exit_.lookup_s)
             cost_s = use.spent_ns / use.looked / 1e9
             most = upper_bound(use.answered, use.looked, REVIEW_CONFIDENCE)
             if exit_.saved_s > 0 and most * spared_s < cost_s and index not in self.costly:
                 self.costly[index] = (
                     f"it has answered {use.answered} of {use.looked} rows, sparing "
-                    f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms a look-up"
+                    f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms an evaluation"
                 )
-                found.append(index)
+                costly.append(index)
             self.uses[index] = ExitUse()
-        return found
+        return costly
 
     def exits(self) -> tuple[ExitStatus, ...]:
         """What each exit has come to."""
-        found = []
+        statuses = []
         for index, exit_ in enumerate(self.cascade.exits):
             audit = self.audit.exits.get(index) or ExitAudit(self.audit.accuracy)
             state = "off: cost" if index in self.costly else "on"
             state = "off: promise" if audit.is_off else state
             answered = self.answered[index]
-            found.append(ExitStatus(exit_.name, answered, audit.audited, audit.agreed, state))
-        return tuple(found)
+            statuses.append(ExitStatus(exit_.name, answered, audit.audited, audit.agreed, state))
+        return tuple(statuses)
 
 
 def _spared(exit_: Exit, base_s: float) -> float:

@@ -177,7 +177,7 @@ def _tapped(
         return frozenset()
     single, live = single_values(graph), live_values(graph)
     makers = {name: position for position, node in enumerate(graph.node) for name in node.output}
-    found = set()
+    positions = set()
     for name in taps:
         if name not in makers:
             continue
@@ -185,8 +185,8 @@ def _tapped(
         if 0 < position < len(graph.node) and all(
             _may_cross(types.get(each)) for each in live[position]
         ):
-            found.add(position)
-    return frozenset(found)
+            positions.add(position)
+    return frozenset(positions)
 
 
 def _with_forced(
@@ -195,13 +195,13 @@ def _with_forced(
     """Cut at ``forced``, too; ordinary cuts that this makes needless are left out."""
     elapsed = list(accumulate(times_ns, initial=0.0))
     ends = sorted({*(span.stop for span in spans), *forced})
-    kept: list[int] = [0]
+    cuts: list[int] = [0]
     for place, end in enumerate(ends):
         is_last = place == len(ends) - 1
-        if end in forced or is_last or elapsed[ends[place + 1]] - elapsed[kept[-1]] > longest_ns:
-            kept.append(end)
+        if end in forced or is_last or elapsed[ends[place + 1]] - elapsed[cuts[-1]] > longest_ns:
+            cuts.append(end)
     return [
-        NodeSpan(start, stop, elapsed[stop] - elapsed[start]) for start, stop in pairwise(kept)
+        NodeSpan(start, stop, elapsed[stop] - elapsed[start]) for start, stop in pairwise(cuts)
     ]
 
 

@@ -81,7 +81,7 @@ def extract(
     pieces = list(_pieces(graph, names, _with_outputs(names, spans)))
     crossing = {name for spec, *_ in pieces[1:] for name in spec.inputs}
     types = _border_types(model, names, typed or model, crossing)
-    known = {**types, **{info.name: info.type for info in graph.output}}
+    all_types = {**types, **{info.name: info.type for info in graph.output}}
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     segments = []
@@ -100,7 +100,7 @@ def extract(
             proto.input.extend(_info(name, types) for name in spec.inputs)
         else:
             proto.input.extend(info for info in graph.input if info.name in read)
-        proto.output.extend(_info(name, known) for name in spec.outputs)
+        proto.output.extend(_info(name, all_types) for name in spec.outputs)
         makes = set(chain.from_iterable(names.makes[span.start : span.stop]))
         proto.value_info.extend(info for info in graph.value_info if info.name in makes)
         segments.append(Segment(spec, whole))
@@ -134,8 +134,8 @@ def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeS
     start, predicted_ns = 0, 0.0
     for span in spans:
         predicted_ns += span.predicted_ns
-        made = chain.from_iterable(names.makes[start : span.stop])
-        if any(names.last_use.get(name, -1) >= span.stop for name in made):
+        outputs = chain.from_iterable(names.makes[start : span.stop])
+        if any(names.last_use.get(name, -1) >= span.stop for name in outputs):
             yield NodeSpan(start, span.stop, predicted_ns)
             start, predicted_ns = span.stop, 0.0
 
@@ -275,11 +275,11 @@ def _sureness(graph: GraphProto, names: NodeNames) -> Mapping[str, int]:
     for node, operator, reads, makes in zip(
         graph.node, names.operators, names.reads, names.makes, strict=True
     ):
-        found = _of_node(node, operator)
+        sureness = _of_node(node, operator)
         for name in reads:
-            found = min(found, sure.get(name, _SIZES))
+            sureness = min(sureness, sure.get(name, _SIZES))
         for name in makes:
-            sure[name] = found
+            sure[name] = sureness
     sure.update((info.name, _SIZES) for info in graph.input)
     return sure
 
@@ -303,10 +303,10 @@ def _border_type(kind: TypeProto, shape: TypeProto | None, sure: int, own: set[s
     border.tensor_type.ClearField("shape")
     if sure == _NO_SHAPE or shape is None or not shape.tensor_type.HasField("shape"):
         return border
-    known = shape.tensor_type.shape.dim
+    sizes = shape.tensor_type.shape.dim
     dims = border.tensor_type.shape.dim
     border.tensor_type.shape.SetInParent()
-    for axis, size in enumerate(known):
+    for axis, size in enumerate(sizes):
         dim = dims.add()
         if sure < _SIZES:
             continue

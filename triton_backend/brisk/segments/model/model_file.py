@@ -67,12 +67,12 @@ class ModelFile:
             for name, data in self.files.items()
             if len(data)
         ]
-        found = []
+        places = []
         for weight in (self.weights[name] for name in names if name in self.weights):
             address = int(weight.data.ctypes.data)
             start, _, path = next(span for span in spans if span[0] <= address < span[0] + span[1])
-            found.append(FileBytes(path, address - start, weight.data.nbytes))
-        return sorted(found)
+            places.append(FileBytes(path, address - start, weight.data.nbytes))
+        return sorted(places)
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -111,8 +111,8 @@ def unread_file(path: Path) -> ModelFile:
     if file.unread is not None or set(file.files) != {path.name}:
         raise InvalidModelError(f"{path}: ONNX Runtime is not to open other files by itself")
     graph = file.proto.graph
-    given = constants_of(graph)
-    inputs = [info for info in graph.input if info.name not in given]
+    constants = constants_of(graph)
+    inputs = [info for info in graph.input if info.name not in constants]
     shell = helper.make_graph([], graph.name or path.stem, inputs, list(graph.output))
     unread = file.files[path.name]
     return replace(file, proto=helper.make_model(shell), weights={}, files={}, unread=unread)
@@ -237,11 +237,11 @@ def _external(path: Path, tensor: TensorProto, files: dict[str, MappedFile]) -> 
     except InvalidModelError as error:
         raise InvalidModelError(f"{path}: {error}") from error
     if location not in files:
-        found = find_inside(path.parent, location, f"{label}: external data")
-        if found is None or found.is_dir():
+        file = find_inside(path.parent, location, f"{label}: external data")
+        if file is None or file.is_dir():
             raise InvalidModelError(f"{label} refers to external data '{location}': no such file")
         try:
-            files[location] = map_file(found)
+            files[location] = map_file(file)
         except OSError as error:
             raise InvalidModelError(
                 f"{label}: external data '{location}' cannot be read: {error.strerror}"

@@ -31,8 +31,8 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger", "FusedMatMul"})
 
 def predicted_times_ns(typed: ModelProto) -> list[float]:
     """Return the time of each node of a model whose types are inferred, on one thread."""
-    known = with_image_sizes(typed) or typed
-    return node_times_ns(typed.graph, names_of(typed.graph), value_types(known.graph))
+    sized = with_image_sizes(typed) or typed
+    return node_times_ns(typed.graph, names_of(typed.graph), value_types(sized.graph))
 
 
 def with_image_sizes(model: ModelProto) -> ModelProto | None:
@@ -67,12 +67,12 @@ def sizes_of(kind: TypeProto | None) -> list[int]:
 
 def _assumed(sizes: Iterable[int]) -> list[int]:
     """Return ``sizes`` with assumed ones in place of those that are not known."""
-    known = list(sizes)
-    if min(known, default=1) > 0:
-        return known
+    listed = list(sizes)
+    if min(listed, default=1) > 0:
+        return listed
     return [
         size if size > 0 else (UNKNOWN_SIZE if axis else UNKNOWN_BATCH)
-        for axis, size in enumerate(known)
+        for axis, size in enumerate(listed)
     ]
 
 
@@ -95,18 +95,18 @@ def node_times_ns(
         return sizes_of(types.get(name)) if weight is None else _assumed(weight.dims)
 
     def read(position: int, place: int) -> list[int]:
-        given = graph.node[position].input
-        return sizes(given[place]) if place < len(given) else []
+        names = graph.node[position].input
+        return sizes(names[place]) if place < len(names) else []
 
-    found = []
+    times_ns = []
     for position, operator in enumerate(names.operators):
-        made = sum(count_of(sizes(name)) for name in names.makes[position])
+        elements = sum(count_of(sizes(name)) for name in names.makes[position])
         work = 0
         if operator in CONVOLUTIONS:
-            work = made * count_of(read(position, 3 if operator == "QLinearConv" else 1)[1:])
+            work = elements * count_of(read(position, 3 if operator == "QLinearConv" else 1)[1:])
         elif operator in _PRODUCTS:
-            work = made * (read(position, 0)[-1:] or [1])[0]
+            work = elements * (read(position, 0)[-1:] or [1])[0]
         elif operator == "ConvTranspose":
             work = count_of(read(position, 0)) * count_of(read(position, 1)[1:])
-        found.append(4 * made / BYTES_PER_NS + work / MULTIPLICATIONS_PER_NS)
-    return found
+        times_ns.append(4 * elements / BYTES_PER_NS + work / MULTIPLICATIONS_PER_NS)
+    return times_ns

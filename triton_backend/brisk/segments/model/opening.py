@@ -129,9 +129,9 @@ def _make_session(
     model = proto.SerializeToString() if file.unread is None else bytes(file.unread)
     providers = [provider] if provider == CPU else [provider, CPU]
     session = onnxruntime().InferenceSession(model, options, providers=providers)
-    wanted = provider if isinstance(provider, str) else provider[0]
-    if session.get_providers()[0] != wanted:
-        raise UnavailableError(f"ONNX Runtime's {wanted} did not start here")
+    provider_name = provider if isinstance(provider, str) else provider[0]
+    if session.get_providers()[0] != provider_name:
+        raise UnavailableError(f"ONNX Runtime's {provider_name} did not start here")
     return OrtSession(session, tuple(held), tuning.shrinks_arena)
 
 
@@ -152,9 +152,9 @@ def _blame(proto: ModelProto, error: Exception, make: Callable[[ModelProto], obj
             return f"no node found, operator sets {sets}, IR version {proto.ir_version}"
         domain = node.domain or "ai.onnx"
         version = versions.get(domain, "not imported")
-        made = node.output[0] if node.output else ""
+        output = node.output[0] if node.output else ""
         name = (
-            f"node '{shown(node.name)}'" if node.name else f"the node that makes '{shown(made)}'"
+            f"node '{shown(node.name)}'" if node.name else f"the node that makes '{shown(output)}'"
         )
         return (
             f"{name}, operator {shown(node.op_type)} of domain {shown(domain)}, "
@@ -177,14 +177,14 @@ def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto
 
     if not nodes or is_taken(len(nodes)):
         return None  # the nodes are not to blame, or not they alone
-    taken, refused = 0, len(nodes)
+    accepted, refused = 0, len(nodes)
     until_s = time.monotonic() + PATIENCE_S
-    while refused - taken > 1:
+    while refused - accepted > 1:
         if time.monotonic() > until_s:
             return None
-        middle = (taken + refused) // 2
+        middle = (accepted + refused) // 2
         if is_taken(middle):
-            taken = middle
+            accepted = middle
         else:
             refused = middle
     return nodes[refused - 1]
@@ -193,16 +193,16 @@ def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto
 def _beginning(proto: ModelProto, count: int) -> ModelProto:
     """The first ``count`` nodes; all that they make is given out, so that none is left away."""
     graph = proto.graph
-    kept = GraphProto(name=graph.name)
-    kept.node.extend(graph.node[:count])
+    beginning = GraphProto(name=graph.name)
+    beginning.node.extend(graph.node[:count])
     for field in ("initializer", "sparse_initializer", "input", "value_info"):
-        getattr(kept, field).extend(getattr(graph, field))
+        getattr(beginning, field).extend(getattr(graph, field))
     declared = {info.name: info for info in graph.output}
-    made = dict.fromkeys(name for node in kept.node for name in node.output if name)
-    kept.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in made)
+    outputs = dict.fromkeys(name for node in beginning.node for name in node.output if name)
+    beginning.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in outputs)
     return ModelProto(
         ir_version=proto.ir_version,
         opset_import=proto.opset_import,
         functions=proto.functions,
-        graph=kept,
+        graph=beginning,
     )

@@ -58,8 +58,8 @@ class WholeModel:
         """
         names = [each.name for each in self._session.get_outputs()]
         values = {name: to_ort_value(array) for name, array in inputs.items()}
-        made = self._session._sess.run_with_ort_values(values, names, None)
-        answers = zip(names, made, strict=True)
+        results = self._session._sess.run_with_ort_values(values, names, None)
+        answers = zip(names, results, strict=True)
         return {name: to_array(value) for name, value in answers if value.is_tensor()}
 
 

@@ -99,8 +99,8 @@ def follow(recipe: Recipe, floats: Floats) -> np.ndarray:
     """The bytes of the weight, of the model with these initialisers; a view of theirs where
     nothing is done to them. Raises KeyError or ValueError where it is not one of that structure.
     """
-    made = _folded(recipe, floats) if recipe.folds else floats[recipe.weight]
-    laid = np.ascontiguousarray(_laid_out(made, recipe.layout))
+    value = _folded(recipe, floats) if recipe.folds else floats[recipe.weight]
+    laid = np.ascontiguousarray(_laid_out(value, recipe.layout))
     return laid.reshape(-1).view(np.uint8)
 
 
@@ -110,24 +110,24 @@ def _folded(recipe: Recipe, floats: Floats) -> np.ndarray:
     bias = floats[recipe.bias] if recipe.bias else None
     channels = floats[recipe.weight].shape[0]
     for fold in recipe.folds:
-        given = [floats[name] for name in fold.names]
+        values = [floats[name] for name in fold.names]
         if fold.operator == "Add":
-            added = _of_channels(given[0], channels)
+            added = _of_channels(values[0], channels)
             bias = added if bias is None else bias + added
             continue
         if fold.operator == _NORMALISES:
-            scale, offset, mean, variance = given
+            scale, offset, mean, variance = values
             factor = scale / np.sqrt(variance + scale.dtype.type(fold.epsilon))
             bias = offset - mean * factor if bias is None else (bias - mean) * factor + offset
         else:
-            factor = _of_channels(given[0], channels)
+            factor = _of_channels(values[0], channels)
             bias = None if bias is None else bias * factor
         if weight is not None:
             weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
-    found = bias if recipe.is_bias else weight
-    if found is None:
+    result = bias if recipe.is_bias else weight
+    if result is None:
         raise ValueError("a convolution without a bias")
-    return found
+    return result
 
 
 def _of_channels(array: np.ndarray, channels: int) -> np.ndarray:
@@ -187,18 +187,18 @@ def find_recipes(
     if alike is None or alike.digest != structure.digest:
         return None
     book = _Book(segment.proto.graph, changed)
-    found: list[Recipe | None] = []
+    recipes: list[Recipe | None] = []
     used: set[str] = set()
     for own, weight in zip(structure.weights, alike.weights, strict=True):
         if np.array_equal(own.data, weight.data):
-            found.append(None)
+            recipes.append(None)
             continue
         recipe = book.find(weight.data, weight.kind, weight.shape)
         if recipe is None or not np.array_equal(follow(recipe, floats), own.data):
             return None
-        found.append(recipe)
+        recipes.append(recipe)
         used |= recipe.sources
-    return tuple(found) if used >= floats.keys() else None
+    return tuple(recipes) if used >= floats.keys() else None
 
 
 def _are_computed_with(graph: GraphProto, floats: Collection[str]) -> bool:
@@ -226,32 +226,32 @@ def floats_of(graph: GraphProto, file: ModelFile) -> dict[str, np.ndarray]:
     that decide more than a value.
     """
     fixed = {name for node in graph.node if is_fixed(node) for name in node.input}
-    found = {}
+    floats = {}
     for tensor in graph.initializer:
         if tensor.data_type not in _TAKEN or tensor.name in fixed or np.prod(tensor.dims) < 2:
             continue
         weight = file.weights.get(tensor.name)
         if weight is None:
-            found[tensor.name] = numpy_helper.to_array(tensor)
+            floats[tensor.name] = numpy_helper.to_array(tensor)
         else:
             dtype = dtype_of_element(weight.kind)
-            found[tensor.name] = weight.data.view(dtype).reshape(weight.shape)
-    return found
+            floats[tensor.name] = weight.data.view(dtype).reshape(weight.shape)
+    return floats
 
 
 def _changed(array: np.ndarray, name: str) -> np.ndarray:
     """A little, so that no two elements are equal, with the sign that it has or plus."""
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
     random = np.random.default_rng(seed).random((2, *array.shape), np.float32)
-    made = array.astype(np.float32) * (1 + random[0] / 64) + (1 + random[1]) / 4096
-    return made.astype(array.dtype)
+    changed = array.astype(np.float32) * (1 + random[0] / 64) + (1 + random[1]) / 4096
+    return changed.astype(array.dtype)
 
 
 def _with_values(proto: ModelProto, file: ModelFile, values: Floats) -> ModelProto:
     """The same model with all its weights in it, and these."""
-    made = ModelProto()
-    made.CopyFrom(proto)
-    for tensor in made.graph.initializer:
+    model = ModelProto()
+    model.CopyFrom(proto)
+    for tensor in model.graph.initializer:
         weight = file.weights.get(tensor.name)
         if tensor.name in values:
             raw = values[tensor.name].tobytes()
@@ -263,7 +263,7 @@ def _with_values(proto: ModelProto, file: ModelFile, values: Floats) -> ModelPro
         tensor.Clear()
         tensor.name, tensor.data_type, tensor.raw_data = name, kind, raw
         tensor.dims.extend(dims)
-    return made
+    return model
 
 
 class _Book:
@@ -280,9 +280,9 @@ class _Book:
                     continue  # one without a bias
 
     def find(self, data: np.ndarray, kind: int, shape: tuple[int, ...]) -> Recipe | None:
-        known = self._recipes.get(_digest(data))
-        if known is not None or kind != TensorProto.FLOAT:
-            return known
+        recipe = self._recipes.get(_digest(data))
+        if recipe is not None or kind != TensorProto.FLOAT:
+            return recipe
         array = data.view(np.float32)
         if len(shape) == 1:
             return self._padded(array)
@@ -291,9 +291,9 @@ class _Book:
     def _padded(self, array: np.ndarray) -> Recipe | None:
         for (size,) in (each for each in self._shapes if len(each) == 1):
             if size < array.size < size + max(BLOCKS) and not array[size:].any():
-                known = self._recipes.get(_digest(array[:size]))
-                if known is not None:
-                    return known._replace(layout=(array.size,))
+                recipe = self._recipes.get(_digest(array[:size]))
+                if recipe is not None:
+                    return recipe._replace(layout=(array.size,))
         return None
 
     def _blocked(self, array: np.ndarray, shape: tuple[int, ...]) -> Recipe | None:
@@ -317,9 +317,9 @@ class _Book:
                     filled = _up(outer, block), _up(inner, block) if is_whole else inner
                     if filled != (rows, columns):  # with more zeros than these blocks need
                         continue
-                    known = self._recipes.get(_digest(plain[:outer, :inner]))
-                    if known is not None:
-                        return known._replace(layout=(block, is_whole))
+                    recipe = self._recipes.get(_digest(plain[:outer, :inner]))
+                    if recipe is not None:
+                        return recipe._replace(layout=(block, is_whole))
         return None
 
 
@@ -356,8 +356,8 @@ def _fold(node: NodeProto, others: tuple[str, ...], floats: Floats, channels: in
     if any(name not in floats for name in others):
         return None
     if node.op_type == _NORMALISES and len(others) == 4:
-        given = (each.f for each in node.attribute if each.name == "epsilon")
-        return Fold(_NORMALISES, others, next(given, 1e-5))
+        epsilons = (each.f for each in node.attribute if each.name == "epsilon")
+        return Fold(_NORMALISES, others, next(epsilons, 1e-5))
     if node.op_type in ("Mul", "Add") and len(others) == 1:
         return Fold(node.op_type, others) if floats[others[0]].size == channels else None
     return None

@@ -67,7 +67,7 @@ class Sibling:
         """
         if kept.recipes is None or len(kept.recipes) != len(kept.weights):
             raise ArtefactError(f"{container.path}: no recipes of a segment's weights")
-        found = []
+        values = []
         for weight, blob, record in zip(kept.weights, kept.blobs, kept.recipes, strict=True):
             data = weight.data
             try:
@@ -84,10 +84,10 @@ class Sibling:
                 raise ArtefactError(
                     f"{container.path}: a weight has another size than its model's"
                 )
-            found.append(Weight(weight.name, data, weight.kind, weight.shape))
+            values.append(Weight(weight.name, data, weight.kind, weight.shape))
         if written := content.written_since(self.file.path, self.file.stamps):
             raise ArtefactError(f"{written} was written to while it was loaded")
-        return tuple(found)
+        return tuple(values)
 
 
 def sibling_of(
@@ -128,8 +128,8 @@ def find_form(sibling: Sibling, open_form: Callable[[Path], _Form]) -> _Form | N
 def skeleton_of(model: Path) -> str:
     """Return the skeleton of a file's model; empty: it can have no siblings. Raises
     InvalidModelError."""
-    found = sibling_of(read_model_file(model))
-    return "" if found is None else found.digest
+    sibling = sibling_of(read_model_file(model))
+    return "" if sibling is None else sibling.digest
 
 
 def note_form(skeleton: str, path: Path, structures: Sequence[Mapping[str, Any]]) -> bool:
@@ -141,12 +141,12 @@ def note_form(skeleton: str, path: Path, structures: Sequence[Mapping[str, Any]]
     """
     if skeletons.is_refused(skeleton):
         return True  # which was told then
-    told = repr([(each["digest"], each["recipes"]) for each in structures])
-    digest = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    text = repr([(each["digest"], each["recipes"]) for each in structures])
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     noted = skeletons.noted_forms(skeleton)
-    known = {each: other for each, other in noted.items() if each != path and each.is_file()}
-    agrees = all(other == digest for other in known.values())
-    skeletons.note_forms(skeleton, {path: digest, **known} if agrees else {})
+    others = {each: other for each, other in noted.items() if each != path and each.is_file()}
+    agrees = all(other == digest for other in others.values())
+    skeletons.note_forms(skeleton, {path: digest, **others} if agrees else {})
     return agrees
 
 
@@ -157,15 +157,15 @@ def _skeleton(file: ModelFile, floats: Collection[str]) -> str:
     for field in _TOLD:
         bare.ClearField(field)
     bare.graph.ClearField("doc_string")
-    told = hashlib.blake2b(repr(sorted(fingerprint().items())).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr(sorted(fingerprint().items())).encode(), digest_size=16)
     _clear_values(bare.graph, floats)
     for tensor in bare.graph.initializer:
         weight = file.weights.get(tensor.name)
         if weight is not None and tensor.name not in floats:
-            told.update(weight.data.data)
+            digest.update(weight.data.data)
             tensor.ClearField("external_data")
-    told.update(bare.SerializeToString(deterministic=True))
-    return told.hexdigest()
+    digest.update(bare.SerializeToString(deterministic=True))
+    return digest.hexdigest()
 
 
 def _clear_values(graph: GraphProto, names: Collection[str]) -> None:

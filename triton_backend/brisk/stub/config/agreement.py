@@ -139,8 +139,8 @@ def _compared(
         sizes = _whole(config, tensor)
         free = free or [False] * len(shape)
         fits = len(shape) == len(sizes) and all(
-            _fits(size, given, is_input=is_input, is_free=is_free)
-            for size, given, is_free in zip(shape, sizes, free, strict=True)
+            _fits(size, configured, is_input=is_input, is_free=is_free)
+            for size, configured, is_free in zip(shape, sizes, free, strict=True)
         )
     if not fits:
         batch = " (with the batch)" if max_batch_size else ""

@@ -99,9 +99,9 @@ def read_entry(
         outputs=tuple(output["name"] for output in config.get("output", ())),
         ones={output["name"]: _one(output) for output in config.get("output", ())},
         bfloat16_inputs=frozenset(
-            given["name"]
-            for given in config.get("input", ())
-            if given.get("data_type") == "TYPE_BF16"
+            tensor["name"]
+            for tensor in config.get("input", ())
+            if tensor.get("data_type") == "TYPE_BF16"
         ),
         parameters=parameters,
         is_first=is_first_instance(config, arguments.get("model_instance_name", "")),

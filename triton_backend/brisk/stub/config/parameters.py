@@ -213,10 +213,10 @@ def request_parameters(request: Any) -> Mapping[str, Any]:
 
 def requested_outputs(request: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
     """Return the outputs that a request asks for, in the order of the entry's ``outputs``."""
-    wanted = request.requested_output_names()
-    if len(wanted) == len(outputs):  # Triton hands on each once, and none but the entry's
+    requested = request.requested_output_names()
+    if len(requested) == len(outputs):  # Triton hands on each once, and none but the entry's
         return outputs
-    return tuple(name for name in outputs if name in wanted)
+    return tuple(name for name in outputs if name in requested)
 
 
 def trace_context(request: Any) -> str:
@@ -274,9 +274,9 @@ def request_agreement(parameters: Mapping[str, Any]) -> int | None:
     From ``brisk_early_exit`` (false: a million, no early answers) and ``brisk_accuracy``, the
     least share. Raises InvalidRequestError for other values.
     """
-    wanted: int | None = None
+    agreement_ppm: int | None = None
     if _ACCURACY in parameters:
-        wanted = _share_ppm(parameters[_ACCURACY])
+        agreement_ppm = _share_ppm(parameters[_ACCURACY])
     if _EARLY_EXIT in parameters:
         text = str(parameters[_EARLY_EXIT]).lower()
         if text not in ("true", "false"):
@@ -286,7 +286,7 @@ def request_agreement(parameters: Mapping[str, Any]) -> int | None:
             )
         if text == "false":
             return MILLION
-    return wanted
+    return agreement_ppm
 
 
 def _share_ppm(value: Any) -> int:

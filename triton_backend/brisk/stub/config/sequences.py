@@ -150,7 +150,8 @@ def _check(words: str, tensor: TensorType, datatype: Datatype, dims: list[int]) 
     if shape is None or (shape == () and dims == [1]):
         return
     fits = len(shape) == len(dims) and all(
-        size is None or given in (-1, size) for size, given in zip(shape, dims, strict=True)
+        size is None or configured in (-1, size)
+        for size, configured in zip(shape, dims, strict=True)
     )
     if not fits:
         raise InvalidConfigurationError(
@@ -179,7 +180,8 @@ def _first_value(
         )
     shape = tuple(int(size) for size in value.get("dims", ()))
     fits = len(shape) == len(dims) and all(
-        given >= 0 and size in (-1, given) for size, given in zip(dims, shape, strict=True)
+        own_size >= 0 and size in (-1, own_size)
+        for size, own_size in zip(dims, shape, strict=True)
     )
     if not fits:
         raise InvalidConfigurationError(
@@ -203,10 +205,10 @@ def _state_file(directory: Path, name: str, datatype: Datatype, shape: tuple[int
     if file is None or not file.is_file():
         raise InvalidConfigurationError(f"data_file '{name}' is no regular file of {folder}")
     size = file.stat().st_size
-    wanted = math.prod(shape) * datatype.item_bytes
-    if wanted != size and datatype.item_bytes:
+    expected_size = math.prod(shape) * datatype.item_bytes
+    if expected_size != size and datatype.item_bytes:
         raise InvalidConfigurationError(
             f"data_file '{name}' has {size} bytes, "
-            f"{config_name(datatype)} {list(shape)} takes {wanted}"
+            f"{config_name(datatype)} {list(shape)} takes {expected_size}"
         )
     return file

@@ -135,20 +135,24 @@ def train(
         judges=_judges(judges),
     )
     subject = _subject(model_file(model, version), output, tolerance)
-    known = _training_data(subject, data, fit_data, _image_form(scale, mean, deviation), seed)
-    _check_proof(known.division, settings.promise)
-    folder = _work_folder(subject.file, known.samples, known.more, seed)
+    training_data = _training_data(
+        subject, data, fit_data, _image_form(scale, mean, deviation), seed
+    )
+    _check_proof(training_data.division, settings.promise)
+    folder = _work_folder(subject.file, training_data.samples, training_data.more, seed)
     console = Console(soft_wrap=True, highlight=False)
     cascade: Cascade | None
     with bars(console) as drawn:
         progress = RichProgress(drawn)
         if subject.is_whole:
             whole = explore_whole(
-                subject.file, known.samples, subject.tolerance, settings, progress
+                subject.file, training_data.samples, subject.tolerance, settings, progress
             )
             cascade, reason, verification = whole.cascade, whole.reason, whole.verification
         else:
-            explored = explore(subject.file, known.samples, folder, settings, known.more, progress)
+            explored = explore(
+                subject.file, training_data.samples, folder, settings, training_data.more, progress
+            )
             cascade, reason = explored.cascade, explored.reason
             verification = explored.verification
     if not subject.is_whole:
@@ -157,7 +161,7 @@ def train(
     if cascade is None:
         console.print(f"no caches were written: {reason}", style="yellow", markup=False)
     else:
-        for written in _write(subject, cascade, known if keep_data else None):
+        for written in _write(subject, cascade, training_data if keep_data else None):
             console.print(f"written: {written}", markup=False)
     shutil.rmtree(folder)
     if cascade is None:
@@ -328,12 +332,12 @@ def _image_form(scale: float, mean: str, deviation: str) -> ImageForm:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
-    if found is None:
+    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
+    if match is None:
         raise InvalidConfigurationError(
             f"--memory-budget must be bytes, as 500000, 500k, 64M or 1G, not '{text}'"
         )
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:
