@@ -36,7 +36,7 @@ def options(
 
     ``job_class``: one of JOB_CLASSES; None leaves it to the model's entry. ``deadline_s``:
     seconds from the request's arrival at the server after which its answer is of no use; the
-    server then answers an error (UNAVAILABLE) at the next layer. ``parameters``: others that
+    server then answers an error (UNAVAILABLE) at the next segment. ``parameters``: others that
     travel with the request. Raises ValueError naming what is wrong.
     """
     chosen: dict[str, Any] = {}

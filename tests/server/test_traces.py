@@ -55,10 +55,10 @@ def test_a_clients_trace_goes_on_in_the_worker(server: TritonServer) -> None:
         for number in (trace, None):
             headers = {"traceparent": f"00-{number}-00f067aa0ba902b7-01"} if number else None
             client.infer("deep", [described], headers=headers)
-        layers = [span for span in observer.end_trace() if span.lane == "layers"]
-    requests = list(dict.fromkeys(span.request for span in layers))
+        segments = [span for span in observer.end_trace() if span.lane == "layers"]
+    requests = list(dict.fromkeys(span.request for span in segments))
     assert len(requests) == 2
-    for span in layers:
+    for span in segments:
         assert "traceparent" in span.details
         assert (trace in span.details) == (span.request == requests[0])
 
@@ -83,9 +83,9 @@ def test_a_request_through_the_server_is_traced_with_tritons_context(
     done = trace(server, "deep", *options)
     assert done.returncode == 0, done.stderr
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    layers = [each for each in events if each.get("cat") == "layers"]
-    assert len(layers) >= 1
-    assert all("traceparent" in each["args"]["details"] for each in layers)
+    segments = [each for each in events if each.get("cat") == "layers"]
+    assert len(segments) >= 1
+    assert all("traceparent" in each["args"]["details"] for each in segments)
     (request,) = [each for each in events if each.get("cat") == "requests"]
     assert request["name"] == "deep 1, realtime"
     (asked,) = [each for each in events if each.get("cat") == "client"]

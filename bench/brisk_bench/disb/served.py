@@ -2,9 +2,9 @@
 
 The client stamps a request's sending and its answer. While somebody records the foreground
 worker's spans (``brisk trace`` does the same), they tell when Triton handed each request to its
-stub, when the worker had read it, and when its first layer began; all three processes share the
-monotonic clock. Recording costs a request some microseconds a layer, all of them after its first
-layer has begun.
+stub, when the worker had read it, and when its first segment began; all three processes share the
+monotonic clock. Recording costs a request some microseconds a segment, all of them after its first
+segment has begun.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import grpc
 
 from brisk.protocol.records import Span
 from brisk.protocol.runtime_paths import Role
-from brisk.runtime.requests.tracing import FRONTEND, LAYERS
+from brisk.runtime.requests.tracing import FRONTEND, SEGMENTS
 from brisk.telemetry.observer import Observer
 from brisk_bench.harness.served_server import BenchmarkServer
 from brisk_client.workload.child_process import child_process
@@ -35,7 +35,7 @@ REALTIME = "realtime"
 LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.025
 
 TRACED_AT_ONCE = 20
-"""Requests of one recording: a worker keeps 50,000 spans, one for each layer."""
+"""Requests of one recording: a worker keeps 50,000 spans, one for each segment."""
 
 _END_TIMEOUT_S = 60.0
 
@@ -58,7 +58,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How long a request took to its first layer: from its client's sending; from when Triton
+    """How long a request took to its first segment: from its client's sending; from when Triton
     handed it to its stub, which had not yet read, staged or copied anything of it; and from when
     the worker had read it.
     """
@@ -83,7 +83,7 @@ def ways_of(asked: Sequence[Asked], spans: Sequence[Span]) -> list[Way]:
         raise UnclearTraceError(f"{len(asked)} real-time requests, but spans of {len(ours)}")
     begun_ns: dict[str, list[int]] = defaultdict(list)
     for span in spans:
-        if span.lane == LAYERS:
+        if span.lane == SEGMENTS:
             begun_ns[span.request].append(span.begin_ns)
     return [
         _way(each, span, begun_ns[span.request]) for each, span in zip(asked, ours, strict=True)
@@ -92,15 +92,15 @@ def ways_of(asked: Sequence[Asked], spans: Sequence[Span]) -> list[Way]:
 
 def _way(asked: Asked, span: Span, begun_ns: Sequence[int]) -> Way:
     if not begun_ns:
-        raise UnclearTraceError(f"no layer of {span.request} was recorded")
-    layer_ns = min(begun_ns)
-    stamps = [asked.sent_ns, span.begin_ns, span.end_ns, layer_ns, asked.answered_ns]
+        raise UnclearTraceError(f"no segment of {span.request} was recorded")
+    segment_ns = min(begun_ns)
+    stamps = [asked.sent_ns, span.begin_ns, span.end_ns, segment_ns, asked.answered_ns]
     if stamps != sorted(stamps):
         raise UnclearTraceError(
-            f"{span.request}: sent, in its stub, in the worker, first layer, answered: "
+            f"{span.request}: sent, in its stub, in the worker, first segment, answered: "
             f"{stamps} are not in order"
         )
-    return Way(asked, *(layer_ns - stamp_ns for stamp_ns in stamps[:3]))
+    return Way(asked, *(segment_ns - stamp_ns for stamp_ns in stamps[:3]))
 
 
 class UrgentClient:

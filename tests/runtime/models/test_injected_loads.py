@@ -62,13 +62,13 @@ class Finder:
             return None
         sys.meta_path.remove(self)
         from brisk.segments import starting
-        class Table(starting.LayerTable):
+        class Table(starting.SegmentTable):
             def __init__(self, count, load):
                 def struck(index):
                     strike(index)
                     return load(index)
                 super().__init__(count, struck)
-        starting.LayerTable = Table
+        starting.SegmentTable = Table
         return None
 
 if "brisk.runtime" in sys.orig_argv:
@@ -248,7 +248,7 @@ def test_a_load_that_fails_half_way_fails_requests_by_its_reason_and_can_be_trie
     path, expected = chain
     worker = worker_of(faulty_place)
     fault.write_text("fail")
-    with pytest.raises(BriskError, match="layer 2: ValueError: injected"):
+    with pytest.raises(BriskError, match="segment 2: ValueError: injected"):
         _load_and_ask(faulty_place, path)
     _assert_others_are_served(other)
     with opened(faulty_place, describe(path)) as connection:

@@ -199,7 +199,7 @@ def test_a_wrong_description_is_refused_by_the_runtime_too(
         RuntimeClient(shared_place, describe(path), lambda level, text: None).open()
 
 
-def test_a_running_pipeline_is_cancelled_interrupted_and_late_between_layers(
+def test_a_running_pipeline_is_cancelled_interrupted_and_late_between_segments(
     shared_place: RuntimePaths, version: Path
 ) -> None:
     slow_model_in(version)

@@ -114,7 +114,7 @@ def test_a_model_too_large_for_the_background_is_refused_there_and_tried_again(
     ],
 )
 def test_a_shortage_is_told_from_other_errors_however_deep(error: Exception) -> None:
-    outer = InvalidRequestError("layer 3 failed")
+    outer = InvalidRequestError("segment 3 failed")
     outer.__cause__ = error
     for seen in (error, outer):
         told = shortage(seen, "it")

@@ -1,4 +1,4 @@
-"""Best-effort layers stopped half-way for real-time runs, and what becomes of them."""
+"""Best-effort segments stopped half-way for real-time runs, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def stopped(pair: Pair) -> bool:
     return state_of(pair.gate.page.process) == "T"
 
 
-def test_a_layer_is_stopped_from_the_first_run_to_the_last_answer(pair: Pair) -> None:
+def test_a_segment_is_stopped_from_the_first_run_to_the_last_answer(pair: Pair) -> None:
     pair.background.holds(LAZY, 0)
     first, second = job(1), job(2)
     for one in (first, second):
@@ -78,7 +78,7 @@ def test_a_layer_is_stopped_from_the_first_run_to_the_last_answer(pair: Pair) ->
     wait_until(lambda: not stopped(pair), "the end of the stop")
 
 
-def test_nothing_is_stopped_where_no_layer_runs(pair: Pair) -> None:
+def test_nothing_is_stopped_where_no_segment_runs(pair: Pair) -> None:
     one = job(1)
     pair.foreground.admitted(one)
     assert pair.background.holds(LAZY, 0)
@@ -86,7 +86,7 @@ def test_nothing_is_stopped_where_no_layer_runs(pair: Pair) -> None:
     assert pair.foreground.suspension.since_ns is None
 
 
-def test_no_run_that_may_wait_for_a_load_stops_a_layer(pair: Pair) -> None:
+def test_no_run_that_may_wait_for_a_load_stops_a_segment(pair: Pair) -> None:
     pair.background.holds(LAZY, 0)
     for number, is_loading in enumerate((False, True)):
         one = job(number)
@@ -107,20 +107,20 @@ def test_what_has_been_stopped_for_long_goes_on_beside_one_run(pair: Pair) -> No
     assert [place for place, is_free in enumerate(found) if is_free] == [6, 13, 20, 27]
 
 
-def test_a_layer_goes_on_beside_a_run_where_it_might_begin() -> None:
+def test_a_segment_goes_on_beside_a_run_where_it_might_begin() -> None:
     pair = Pair("deadline")
-    pair.gate.begin_layer()
+    pair.gate.begin_segment()
     pair.gate.expect_end(1_000)
     for deadline_ns, may_begin in ((None, False), (1_000, False), (9_000, True)):
         pair.gate.close(1, deadline_ns)
-        assert pair.foreground.admits_layers(0) is may_begin
+        assert pair.foreground.admits_segments(0) is may_begin
 
 
 @pytest.mark.parametrize("policy", ["shared", "sequential"])
 def test_policies_that_hold_nothing_stop_nothing(policy: str) -> None:
     pair = Pair(policy)
     pair.gate.close(1, None)
-    assert pair.foreground.admits_layers(0)
+    assert pair.foreground.admits_segments(0)
 
 
 def test_a_process_that_has_gone_and_its_successor(pair: Pair) -> None:
@@ -167,7 +167,7 @@ def test_a_kernel_that_refuses_is_told_of_once(
 # --- real workers --------------------------------------------------------------------------------
 
 
-def one_long_layer(path: Path) -> Path:
+def one_long_segment(path: Path) -> Path:
     """y = x x, of which nothing can be left out."""
     ends = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, [WIDTH, WIDTH]) for name in "xy"
@@ -185,7 +185,7 @@ ROWS = np.random.default_rng(0).standard_normal((WIDTH, WIDTH), np.float32)
 
 
 class Staged:
-    """A best-effort layer that has just begun in a runtime of its own, and a real-time model."""
+    """A best-effort segment that has just begun in a runtime of its own, and a real-time model."""
 
     def __init__(self, urgent: RuntimeClient, lazy: RuntimeClient, place: RuntimePaths) -> None:
         self.place = place
@@ -195,10 +195,10 @@ class Staged:
         self.answer = submit(lazy, ROWS, "besteffort")[1]
         self.worker = background(place)
         before_s = processor_s(self.worker)
-        wait_until(lambda: processor_s(self.worker) > before_s + 0.05, "the layer to begin")
+        wait_until(lambda: processor_s(self.worker) > before_s + 0.05, "the segment to begin")
 
     def ask(self) -> Answer:
-        """A real-time request of half a second, which stops the layer."""
+        """A real-time request of half a second, which stops the segment."""
         urgent = submit(self.urgent, SLOW_INPUT, "realtime")[1]
         wait_until(lambda: state_of(self.worker) == "T" or urgent.has_come, "the stop")
         assert state_of(self.worker) == "T"
@@ -210,7 +210,7 @@ def staged(
     place: RuntimePaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Staged]:
     monkeypatch.setenv("BRISK_POLICY", "preemptive")
-    long = one_long_layer(tmp_path / "long.onnx")
+    long = one_long_segment(tmp_path / "long.onnx")
     with (
         opened(place, describe(slow_model(tmp_path / "urgent.onnx", steps=200))) as urgent,
         opened(place, describe(long, job_class="besteffort")) as lazy,
@@ -218,7 +218,7 @@ def staged(
         yield Staged(urgent, lazy, place)
 
 
-def test_a_stopped_layer_takes_no_time_and_goes_on_where_it_was(staged: Staged) -> None:
+def test_a_stopped_segment_takes_no_time_and_goes_on_where_it_was(staged: Staged) -> None:
     urgent = staged.ask()
     taken_s = processor_s(staged.worker)
     time.sleep(0.1)

@@ -45,7 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="module")
 def strict(models: tuple[Path, Path]) -> Iterator[RuntimePaths]:
-    """A runtime that lets best-effort layers run only while there is no real-time work."""
+    """A runtime that lets best-effort segments run only while there is no real-time work."""
     parent = Path(tempfile.mkdtemp(prefix="brisk-"))
     place = RuntimePaths(parent / "runtime", "cpu")
     with pytest.MonkeyPatch.context() as environment:
@@ -116,7 +116,7 @@ def test_a_real_time_client_that_vanishes_lets_best_effort_work_go_on(
     started_s = time.monotonic()
     np.testing.assert_array_equal(lazy.output(), -ROWS)
     with TIMED:
-        assert time.monotonic() - started_s < 1.0, "at the end of the layer that ran"
+        assert time.monotonic() - started_s < 1.0, "at the end of the segment that ran"
 
 
 def test_a_foreground_worker_that_dies_in_real_time_work_leaves_no_gate_closed(

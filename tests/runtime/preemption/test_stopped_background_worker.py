@@ -24,21 +24,21 @@ pytestmark = pytest.mark.timing
 ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 
-def computes_a_layer(worker: int) -> bool:
+def computes_a_segment(worker: int) -> bool:
     """Whether the gate, a page of shared memory that the worker holds open, says so."""
     for descriptor in Path(f"/proc/{worker}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # it has just been closed
             if "brisk-gate" in os.readlink(descriptor):
-                return GatePage.from_buffer_copy(descriptor.read_bytes()).layer_runs != 0
+                return GatePage.from_buffer_copy(descriptor.read_bytes()).segment_runs != 0
     raise AssertionError(f"process {worker} has no gate")
 
 
 def stop(worker: int) -> None:
     """Stop the worker when it has nothing to do.
 
-    Real-time runs stop a worker that they come upon in a layer, and let it go on at their end: so
-    they would wake one that was stopped here too early. Its last answer comes before the end of
-    its layer is written to the gate.
+    Real-time runs stop a worker that they come upon in a segment, and let it go on at their end:
+    so they would wake one that was stopped here too early. Its last answer comes before the end of
+    its segment is written to the gate.
     """
     status = Path(f"/proc/{worker}/stat")
 
@@ -46,7 +46,7 @@ def stop(worker: int) -> None:
         return status.read_text().rpartition(")")[2].split()[0]
 
     with TIMED:
-        wait_until(lambda: not computes_a_layer(worker), "the end of its layer")
+        wait_until(lambda: not computes_a_segment(worker), "the end of its segment")
         wait_until(lambda: state() == "S", "its sleep")
     os.kill(worker, signal.SIGSTOP)
     with TIMED:

@@ -162,7 +162,7 @@ def test_looking_starts_no_worker_and_shows_all_that_live(
             observer.close()
 
 
-def test_a_trace_has_the_wait_the_layers_and_the_answer_of_each_request(
+def test_a_trace_has_the_wait_the_segments_and_the_answer_of_each_request(
     place: RuntimePaths, quick: Path, slow: Path
 ) -> None:
     with opened(place, describe(quick)) as connection:
@@ -175,11 +175,11 @@ def test_a_trace_has_the_wait_the_layers_and_the_answer_of_each_request(
             infer(connection, ROW)
             assert observer.end_trace() == []
     lanes = {lane: [span for span in spans if span.lane == lane] for lane in LANES}
-    (wait,), (layer,), (request,), (load,) = lanes.values()
-    assert wait.request == layer.request == request.request
-    assert request.begin_ns == wait.begin_ns <= wait.end_ns <= layer.begin_ns
-    assert layer.begin_ns <= layer.end_ns <= request.end_ns
-    assert (wait.name, layer.name, request.name) == (
+    (wait,), (segment,), (request,), (load,) = lanes.values()
+    assert wait.request == segment.request == request.request
+    assert request.begin_ns == wait.begin_ns <= wait.end_ns <= segment.begin_ns
+    assert segment.begin_ns <= segment.end_ns <= request.end_ns
+    assert (wait.name, segment.name, request.name) == (
         "waits, normal",
         "0 1 nodes, y to y",
         "quick 1, normal",

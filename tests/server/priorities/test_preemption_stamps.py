@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timing, pytest.mark.beside]
 OPTIONS = ("--disable-auto-complete-config",)
 
 
-def test_each_request_has_its_way_from_the_client_to_its_first_layer(tmp_path: Path) -> None:
+def test_each_request_has_its_way_from_the_client_to_its_first_segment(tmp_path: Path) -> None:
     """More than one recording holds, beside best-effort work of another process."""
     models = {"urgent": build_densenet(16, (2, 2, 2, 2)), "other": build_bert(96, 16, 48)}
     files = save_models(tmp_path / "models", models)

@@ -21,7 +21,7 @@ from support.waiting import TIMED
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 LAYERS, ROWS = 36, 8192
-"""That keep ``background`` busy for about a second, in layers of some ten milliseconds."""
+"""That keep ``background`` busy for about a second, in segments of some ten milliseconds."""
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_an_urgent_request_interrupts_a_long_one_which_then_ends_right(
         assert float(np.median(waits_s)) < long_s / 5
 
 
-def test_a_running_request_past_its_time_ends_at_the_next_layer(server: TritonServer) -> None:
+def test_a_running_request_past_its_time_ends_at_the_next_segment(server: TritonServer) -> None:
     from tritonclient import grpc
 
     x = np.ones((ROWS, 512), np.float32)

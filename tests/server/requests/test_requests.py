@@ -24,7 +24,7 @@ from support.waiting import TIMED
 pytestmark = [pytest.mark.server, pytest.mark.timing]
 
 SLOW_ROWS = 4096
-"""Rows that keep ``slow`` busy for some hundred milliseconds, in layers of some ten."""
+"""Rows that keep ``slow`` busy for some hundred milliseconds, in segments of some ten."""
 
 DEEP_IO = (
     'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1, 512 ] } ] '
@@ -146,7 +146,7 @@ def test_a_class_that_the_entry_allows_above_its_own_is_served(client: Inference
         np.testing.assert_array_equal(answer["y"], 2 * X)
 
 
-def test_a_value_that_no_layer_can_take_is_the_requests_fault(client: InferenceClient) -> None:
+def test_a_value_that_no_segment_can_take_is_the_requests_fault(client: InferenceClient) -> None:
     x = np.arange(6, dtype=np.float32)
     with pytest.raises(InferenceServerException, match=r"segment 0.*Reshape"):
         client.infer("reshape", {"x": x, "s": np.array([4, 2], np.int64)})
@@ -252,7 +252,7 @@ def test_a_request_whose_time_runs_out_in_the_queue_is_told_so(server: TritonSer
     try:
         with pytest.raises(InferenceServerException, match="time-out ran out"):
             _ask_until_told(client, described, asked_s)
-        # Due after 20 ms, and told at the next layer boundary of a run whose layers take some ten.
+        # Due after 20 ms, and told at the run's next segment boundary: segments take some ten.
         # The rest is for a machine that others use: HTTP, stub and worker wait for processors.
         with TIMED:
             assert 0.015 < time.monotonic() - asked_s[-1] < 0.6

@@ -20,7 +20,7 @@ from brisk.runtime.requests.table import Request
 from brisk.runtime.sessions.session import CachedRun, Due, Frame, Servable
 from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.scheduling.job_class import JobClass
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 from brisk.segments.values import Value
 
 NOWHERE = Region(0, 0, MARK_BYTES)
@@ -72,7 +72,7 @@ class NotingLoader(Loader):
 
 @dataclass
 class ASession:
-    """A loaded session that runs nothing; its parts are ``table``'s."""
+    """A loaded session that runs nothing; its segments are ``table``'s."""
 
     load_ns: int = 0
     summary: str = ""
@@ -80,7 +80,7 @@ class ASession:
     weight_bytes: int = 0
     has_steady_runs: bool = True
     is_loading: bool = False
-    table: LayerTable[Any] | None = field(default_factory=lambda: a_table())
+    table: SegmentTable[Any] | None = field(default_factory=lambda: a_table())
     caches: SessionCaches | None = None
 
     def start(
@@ -101,14 +101,14 @@ class ASession:
         return None
 
 
-def a_table(count: int = 3) -> LayerTable[str]:
-    """Return a table of ``count`` parts, of which none is loaded."""
-    return LayerTable(count, lambda index: f"part {index}")
+def a_table(count: int = 3) -> SegmentTable[str]:
+    """Return a table of ``count`` segments, of which none is loaded."""
+    return SegmentTable(count, lambda index: f"segment {index}")
 
 
 @dataclass
 class AFrame:
-    """A frame at its first layer."""
+    """A frame at its first segment."""
 
     early: None = None
     position: int = 0

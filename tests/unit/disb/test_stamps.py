@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from brisk.protocol.records import Span
-from brisk.runtime.requests.tracing import FRONTEND, LAYERS
+from brisk.runtime.requests.tracing import FRONTEND, SEGMENTS
 from brisk_bench.disb import preemption
 from brisk_bench.disb.preemption import excess_row, way_rows
 from brisk_bench.disb.served import Asked, UnclearTraceError, Way, ways_of
 
 
 def _spans(name: str, execute_ns: int, job_class: str = "realtime") -> list[Span]:
-    """In the worker 20 ns after ``execute``, its layers 30 and 40 ns after it."""
+    """In the worker 20 ns after ``execute``, its segments 30 and 40 ns after it."""
     way = f"to the worker, {job_class}"
     return [
-        Span(LAYERS, "1 Relu", execute_ns + 40, execute_ns + 45, name, ""),
+        Span(SEGMENTS, "1 Relu", execute_ns + 40, execute_ns + 45, name, ""),
         Span(FRONTEND, way, execute_ns, execute_ns + 20, name, ""),
-        Span(LAYERS, "0 Conv", execute_ns + 30, execute_ns + 40, name, ""),
+        Span(SEGMENTS, "0 Conv", execute_ns + 30, execute_ns + 40, name, ""),
     ]
 
 
-def test_a_way_begins_at_the_client_and_ends_where_the_first_layer_begins() -> None:
+def test_a_way_begins_at_the_client_and_ends_where_the_first_segment_begins() -> None:
     spans = [*_spans("b", 2100), *_spans("other", 1500, "besteffort"), *_spans("a", 1100)]
     first, second = ways_of([Asked(1000, 1900), Asked(2050, 2900)], spans)
     assert (first.from_client_ns, first.from_execute_ns, first.in_worker_ns) == (130, 30, 10)
@@ -33,12 +33,12 @@ def test_spans_of_other_requests_are_refused_not_guessed_at() -> None:
         ways_of([Asked(1000, 1900), Asked(2000, 2900)], _spans("a", 1100))
     with pytest.raises(UnclearTraceError, match="not in order"):
         ways_of([Asked(1120, 1900)], _spans("a", 1100))
-    with pytest.raises(UnclearTraceError, match="no layer of a"):
+    with pytest.raises(UnclearTraceError, match="no segment of a"):
         ways_of([Asked(1000, 1900)], _spans("a", 1100)[1:2])
 
 
-def _way(layer_ns: int) -> Way:
-    return Way(Asked(0, 10_000_000), layer_ns, layer_ns - 100_000, layer_ns - 200_000)
+def _way(segment_ns: int) -> Way:
+    return Way(Asked(0, 10_000_000), segment_ns, segment_ns - 100_000, segment_ns - 200_000)
 
 
 def test_each_part_of_the_way_has_its_percentiles_and_no_tail_of_few() -> None:

@@ -117,7 +117,7 @@ def test_the_deployment_has_probes_limits_and_no_privileges(kubernetes: dict[str
     assert start["periodSeconds"] * start["failureThreshold"] >= 120
     limits, requests = server["resources"]["limits"], server["resources"]["requests"]
     threads = {each["name"]: each["value"] for each in server["env"]}["BRISK_THREADS"]
-    assert limits["cpu"] == requests["cpu"] == threads, "no quota stops a layer in its middle"
+    assert limits["cpu"] == requests["cpu"] == threads, "no quota stops a segment in its middle"
     context = server["securityContext"]
     assert context["readOnlyRootFilesystem"] is True
     assert context["allowPrivilegeEscalation"] is False

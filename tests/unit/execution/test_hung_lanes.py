@@ -10,13 +10,13 @@ import pytest
 from brisk.errors import InternalError
 from brisk.segments import table as tables
 from brisk.segments.starting import start_lanes
-from brisk.segments.table import EXECUTOR, LayerTable
+from brisk.segments.table import EXECUTOR, SegmentTable
 
 PATIENCE_S = 20.0
 
 
 class _Loads:
-    """Layers are who loaded them. Lanes hang at layer 1 until they are let go."""
+    """Segments are who loaded them. Lanes hang at segment 1 until they are let go."""
 
     def __init__(self) -> None:
         self.hangs, self.let_go = threading.Event(), threading.Event()
@@ -43,7 +43,7 @@ def test_the_executor_loads_what_a_hung_lane_holds_and_the_lane_s_own_comes_too_
     loads: _Loads, error: Exception | None
 ) -> None:
     loads.error = error
-    table = LayerTable(4, loads.load)
+    table = SegmentTable(4, loads.load)
     lanes = start_lanes(table, 3)
     assert loads.hangs.wait(PATIENCE_S)
     assert table[1] == EXECUTOR
@@ -56,13 +56,13 @@ def test_the_executor_loads_what_a_hung_lane_holds_and_the_lane_s_own_comes_too_
     assert table.loaded == 4
 
 
-def test_a_rescue_that_fails_is_told_to_who_needs_the_layer(loads: _Loads) -> None:
+def test_a_rescue_that_fails_is_told_to_who_needs_the_segment(loads: _Loads) -> None:
     def load(index: int) -> Any:
         if threading.current_thread() is threading.main_thread():
             raise InternalError("not here either")
         return loads.load(index)
 
-    table = LayerTable(2, load)
+    table = SegmentTable(2, load)
     lanes = start_lanes(table, 2)
     assert loads.hangs.wait(PATIENCE_S)
     with pytest.raises(InternalError, match="not here either"):

@@ -28,7 +28,7 @@ def test_nothing_said_means_all_usable_cores_and_ten_seconds(
     settings = read_settings()
     assert (settings.threads, settings.idle_exit_s) == (len(os.sched_getaffinity(0)), 10.0)
     assert (settings.policy.name, settings.limits) == ("preemptive", Limits(0.0, 0.05))
-    assert (settings.outstanding_layers, settings.max_waiting) == (2, 4096)
+    assert (settings.outstanding_launches, settings.max_waiting) == (2, 4096)
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
     assert settings.background_bytes == pytest.approx(half, rel=0.01)
     assert settings.artefacts is ArtefactUse.BUILD

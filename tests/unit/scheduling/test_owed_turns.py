@@ -39,20 +39,21 @@ def simulate(
     run_ns: int = 20 * MS,
     pause_ns: int = 0,
     load: float | None = None,
-    layer_ns: int = MS,
+    segment_ns: int = MS,
     answer_gap_ns: int = 0,
     seed: int = 0,
 ) -> Outcome:
     """A worker with one urgent run after the other, and a normal client that always asks.
 
     ``pause_ns``: from the end of an urgent run to the next one's arrival; ``load``: instead of
-    this, they come at random and need that part of the time. Normal work computes layer by layer,
-    and gives way after each unless it is owed more. Where there is an answer gap, a request has 10
-    layers, and the client asks anew so long after its answer; else requests always wait.
+    this, they come at random and need that part of the time. Normal work computes segment by
+    segment, and gives way after each unless it is owed more. Where there is an answer gap, a
+    request has 10 segments, and the client asks anew so long after its answer; else requests
+    always wait.
     """
     meter, chance = MinimumShare(share), Random(seed)
     now_ns, end_ns = 0, seconds * 1_000_000_000
-    normal_ns, first_ns, layers, asks_ns = 0, None, 0, 0
+    normal_ns, first_ns, segments, asks_ns = 0, None, 0, 0
     due_ns, waits_ns = 0, []
     while now_ns < end_ns:
         there = asks_ns <= now_ns
@@ -67,11 +68,11 @@ def simulate(
                 due_ns += int(chance.expovariate(load / run_ns))
         elif there:
             meter.change(Demand.CONTESTED if is_due else Demand.FREE, now_ns)
-            now_ns += layer_ns
-            normal_ns += layer_ns
+            now_ns += segment_ns
+            normal_ns += segment_ns
             first_ns = now_ns if first_ns is None else first_ns
-            layers += 1
-            if layers % 10 == 0 and answer_gap_ns:
+            segments += 1
+            if segments % 10 == 0 and answer_gap_ns:
                 asks_ns = now_ns + answer_gap_ns
                 meter.change(Demand.NONE, now_ns)
         else:
@@ -85,22 +86,24 @@ def test_without_a_share_urgent_work_that_never_ends_leaves_nothing() -> None:
 
 
 @pytest.mark.parametrize("run_ns", [MS, 20 * MS, 300 * MS])
-@pytest.mark.parametrize("layer_ns", [MS // 5, 7 * MS, 200 * MS])
+@pytest.mark.parametrize("segment_ns", [MS // 5, 7 * MS, 200 * MS])
 @pytest.mark.parametrize("share", [0.01, SHARE, 0.5])
 def test_work_that_is_held_without_end_gets_its_share_and_no_more(
-    share: float, layer_ns: int, run_ns: int
+    share: float, segment_ns: int, run_ns: int
 ) -> None:
-    outcome = simulate(share, seconds=200, run_ns=run_ns, layer_ns=layer_ns)
+    outcome = simulate(share, seconds=200, run_ns=run_ns, segment_ns=segment_ns)
     assert outcome.first_ns is not None
-    assert outcome.first_ns <= PATIENCE_NS + run_ns + layer_ns
-    least_ns = share * (outcome.whole_ns - PATIENCE_NS - run_ns) - layer_ns
+    assert outcome.first_ns <= PATIENCE_NS + run_ns + segment_ns
+    least_ns = share * (outcome.whole_ns - PATIENCE_NS - run_ns) - segment_ns
     assert outcome.normal_ns >= least_ns, f"{outcome.share} of the time"
-    assert outcome.normal_ns <= share * outcome.whole_ns + layer_ns, f"{outcome.share} of the time"
+    assert outcome.normal_ns <= share * outcome.whole_ns + segment_ns, (
+        f"{outcome.share} of the time"
+    )
 
 
 def test_an_urgent_run_waits_for_no_more_than_what_one_run_took_from_the_share() -> None:
     outcome = simulate(SHARE, seconds=60)
-    assert max(outcome.waits_ns) <= 2 * MS, "a twentieth of 20 ms, in whole layers of 1 ms"
+    assert max(outcome.waits_ns) <= 2 * MS, "a twentieth of 20 ms, in whole segments of 1 ms"
 
 
 def test_a_normal_client_that_is_slow_to_ask_again_does_not_lose_its_place() -> None:
@@ -143,7 +146,9 @@ def test_turns_that_it_had_nothing_to_do_in_are_not_taken_all_at_once_later() ->
 
 
 def test_short_gaps_that_are_too_little_do_not_count_as_the_share() -> None:
-    outcome = simulate(SHARE, seconds=200, pause_ns=MS // 5, layer_ns=MS // 5)  # one in a hundred
+    outcome = simulate(
+        SHARE, seconds=200, pause_ns=MS // 5, segment_ns=MS // 5
+    )  # one in a hundred
     assert outcome.share >= SHARE * (1 - 2 / 200)
 
 

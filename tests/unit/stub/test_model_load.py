@@ -59,12 +59,12 @@ def test_a_loaded_model_is_not_blamed_and_starts_afresh(load: ModelLoad, arena: 
         assert load.strike() is None
         record = load.begin()
         load.settle(ModelLoaded(0, 7))
-        reset_mark(arena.memory(record.mark))  # as the worker does after the last layer
+        reset_mark(arena.memory(record.mark))  # as the worker does after the last segment
         assert load.strike() is None
     assert load.wait() == 7
 
 
-def test_a_model_whose_layers_still_load_is_blamed_though_it_is_ready(
+def test_a_model_whose_segments_still_load_is_blamed_though_it_is_ready(
     load: ModelLoad, arena: Arena
 ) -> None:
     for _ in range(MAX_LOAD_STRIKES - 1):

@@ -67,9 +67,9 @@ _ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(32 << 20),
     "MALLOC_TOP_PAD_": str(1 << 20),
 }
-"""Of the courier: what it has read into stays its own and is read into again. By itself the C
-library gives it back to the kernel after each piece, and pages that are new each time took a tenth
-of the courier's processor time."""
+"""Settings of the courier's allocator: what it has read into stays its own and is read into again.
+By itself the C library gives it back to the kernel after each piece, and pages that are new each
+time took a tenth of the courier's processor time."""
 
 _started: list[subprocess.Popen[bytes]] = []
 """Couriers that this process has started; polled so that none stays behind as a zombie."""
@@ -85,7 +85,8 @@ def lock_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 class CourierConnection:
-    """For one thread at a time. What it has opened is fetched for as long as it is open."""
+    """A connection for one thread at a time. What it has opened is fetched for as long as it is
+    open."""
 
     def __init__(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Raises UnavailableError where no courier can be reached or started."""
@@ -176,7 +177,8 @@ def _connect(timeout_s: float) -> socket.socket:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """Of several that start at once all but one end at once, well: the lock is taken."""
+    """Start a courier. Of several that start at once all but one end at once, well: the lock is
+    taken."""
     import subprocess
 
     environment = {

@@ -31,12 +31,13 @@ class Courier(CourierConnection):
     def take(self, sha256: str, form: str, *, is_begun: bool = False) -> Path | None:
         """The prepared form of this name, which arrives from now on; None where it is not worth
         fetching, or none was published. ``is_begun``: or nothing of it comes yet."""
-        asked = {"sha256": sha256, "form": form, "begun": is_begun}
-        path = self.ask("take", asked)["path"]
+        question = {"sha256": sha256, "form": form, "begun": is_begun}
+        path = self.ask("take", question)["path"]
         return None if path is None else Path(str(path))
 
     def wait(self, sha256: str, ranges: Iterable[Range]) -> Iterator[FetchProgress]:
-        """Until all of these bytes are here: how far it has come, some times a second."""
+        """Yield how far the fetch has come, some times a second, until all of these bytes are
+        here."""
         self.send("await", {"sha256": sha256, "ranges": [list(part) for part in ranges]})
         while (answer := self.answer()).keys() == {"waiting"}:
             said = answer["waiting"]
@@ -45,12 +46,12 @@ class Courier(CourierConnection):
             )
 
     def status(self) -> list[Mapping[str, Any]]:
-        """Of each copy that is being fetched or served."""
+        """Return the state of each copy that is being fetched or served."""
         return list(self.ask("status", {})["copies"])
 
 
 def fetch(remote_file: Path) -> Path:
-    """As ``resolve``, when all of the model's own files are here."""
+    """Do what ``resolve`` does, and return when all of the model's own files are here."""
     remote = read_remote_file(remote_file)
     path = resolve(remote_file)
     copy = LocalCopy(remote_directory() / remote.sha256)

@@ -42,16 +42,19 @@ HEADER_BYTES = 64
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 HERE = 1
-"""Of a chunk's byte in ``progress``."""
+"""The value of the byte in ``progress`` of a chunk that is here."""
 
 
 Spans: TypeAlias = "tuple[tuple[int, int], ...]"
-"""Of chunks, by their numbers among those of all files: the first, and that behind the last."""
+"""Stretches of chunks, by their numbers among those of all files: the first, and that behind the
+last."""
 
 
 def progress_header() -> bytes:
-    """Of a ``progress`` that says what is in this boot's page cache; after the next one, files
-    are compared with their digests again."""
+    """Return the header of a ``progress`` that says what is in this boot's page cache.
+
+    After the next boot, files are compared with their digests again.
+    """
     return (MAGIC + _BOOT.read_text().strip().encode()).ljust(HEADER_BYTES, b"\0")
 
 
@@ -105,14 +108,15 @@ class LocalCopy:
         return path_in(self.folder, self.manifest, number)
 
     def digests(self) -> dict[str, str]:
-        """Of the model's files by their names, as ``artefacts.content.content_of`` has them."""
+        """Return the digests of the model's files by their names, as
+        ``artefacts.content.content_of`` has them."""
         manifest, folder = self.manifest, self.model.parent
         names = {number: os.path.relpath(self.path(number), folder) for number in manifest.own}
         names[manifest.model] = ""
         return {names[number]: manifest.files[number].digest for number in manifest.own}
 
     def number_of(self, path: Path) -> int | None:
-        """Of one of its files; None for another one."""
+        """Return the number of one of its files; None for another one."""
         if path not in self._numbers:  # once for a file, of which a start reads many parts
             real = os.path.realpath(path)
             numbers = range(len(self.manifest.files))
@@ -147,20 +151,21 @@ class LocalCopy:
             for part in parts
             for chunk in self.manifest.chunks_of(part)
         }
-        found: list[tuple[int, int]] = []
+        stretches: list[tuple[int, int]] = []
         for number in sorted(numbers):
-            if found and found[-1][1] == number:
-                found[-1] = found[-1][0], number + 1
+            if stretches and stretches[-1][1] == number:
+                stretches[-1] = stretches[-1][0], number + 1
             else:
-                found.append((number, number + 1))
-        return tuple(found)
+                stretches.append((number, number + 1))
+        return tuple(stretches)
 
     def is_here(self, spans: Spans) -> bool:
         """Whether all of these chunks can be read."""
         return self.missing_bytes(spans) == 0
 
     def missing_bytes(self, spans: Spans) -> int:
-        """Of the chunks that are not here; the last one of a file counts as a whole one."""
+        """Return the bytes of the chunks that are not here; the last one of a file counts as a
+        whole one."""
         count = 0
         for start, end in spans:
             noted = self._progress[HEADER_BYTES + start : HEADER_BYTES + end]
@@ -192,7 +197,7 @@ class LocalCopy:
 
 
 def path_in(folder: Path, manifest: Manifest, number: int) -> Path:
-    """Where a copy in ``folder`` has a file of its manifest."""
+    """Return the path of a file of the manifest in a copy in ``folder``."""
     file = manifest.files[number]
     if number == manifest.gathered:
         return folder / GATHERED

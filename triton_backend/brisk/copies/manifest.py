@@ -17,7 +17,7 @@ from brisk.errors import InvalidModelError
 
 FORMAT = 1
 HEAD_NAME = "head.bin"
-"""Of the file ``gathered``, where nobody has named it otherwise."""
+"""The name of the file ``gathered``, unless it was given another one."""
 
 CHUNK_BYTES = 1 << 18
 """Verified, and passed on, as a whole: each host of a chain is later by the time of one."""
@@ -43,44 +43,48 @@ class Range(NamedTuple):
 
 
 class ListedFile(NamedTuple):
-    """``name``: relative to the manifest, with ``/`` between folders. ``form``: the name of the
-    prepared form that it is, by model and machine (``prepared_name``); empty for a file of the
-    model itself. ``digest``, ``sketch``: by which artefacts of the model are found
-    (``artefacts.content``). ``chunks``: SHA-256 of each, one behind the other.
-    """
+    """A file of a manifest."""
 
     name: str
+    """The path relative to the manifest, with ``/`` between folders."""
     size: int
     form: str
+    """The name of the prepared form that it is, by model and machine (``prepared_name``); empty:
+    it is a file of the model itself."""
     digest: str
+    """The digest by which artefacts of the model are found (``artefacts.content``)."""
     sketch: str
+    """The sketch by which they are found sooner."""
     chunks: bytes
+    """The SHA-256 of each chunk, one behind the other."""
 
 
 class ListedSegment(NamedTuple):
-    """As the publisher's machine cut the model: predicted seconds of a run, and the bytes of its
-    weights."""
+    """A segment as the publisher's machine cut the model."""
 
     run_s: float
+    """The predicted time of a run."""
     weight_bytes: int
 
 
 class Manifest(NamedTuple):
-    """``model``: number of the file that is the ONNX model. ``head``: all of the model's files
-    that is not a weight: it is read before any weight, and lies scattered between them. So its
-    bytes are published a second time, one range behind the other, as the file ``gathered``, which
-    whoever makes a copy fetches first and writes to where they belong. ``order``: the weights in
-    the order in which they are computed with. ``segments``: none where nobody measured.
-    """
+    """What a model that lies elsewhere consists of."""
 
     files: tuple[ListedFile, ...]
     model: int
+    """The number of the file that is the ONNX model."""
     gathered: int
+    """The number of the file with the bytes of ``head``, one range behind the other, which is
+    fetched first; its bytes are written to where they belong."""
     chunk_bytes: int
     head: tuple[Range, ...]
+    """All bytes of the model's files that are no weights: they are read before any weight, and lie
+    scattered between them."""
     order: tuple[Range, ...]
+    """The weights in the order in which they are computed with."""
     cuts: tuple[str, ...]
     segments: tuple[ListedSegment, ...]
+    """Empty: nobody measured."""
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -98,8 +102,8 @@ class Manifest(NamedTuple):
 
     def form_named(self, name: str) -> int | None:
         """The number of a prepared form; None where it was not published."""
-        found = (number for number, file in enumerate(self.files) if file.form == name)
-        return next(found, None) if name else None
+        numbers = (number for number, file in enumerate(self.files) if file.form == name)
+        return next(numbers, None) if name else None
 
     def chunk_count(self, number: int) -> int:
         return -(-self.files[number].size // self.chunk_bytes)
@@ -151,15 +155,16 @@ def write_manifest(manifest: Manifest) -> bytes:
 
 @lru_cache(maxsize=4)  # a start reads the same one several times
 def read_manifest(text: bytes, sha256: str) -> Manifest:
-    """``sha256``: in hexadecimal digits, as whoever trusts the model says.
+    """Return a manifest. ``sha256``: its digest in hexadecimal digits, by the word of who trusts
+    the model.
 
     Raises InvalidModelError where the bytes have another digest, or are no manifest.
     """
     from hashlib import sha256 as digest_of  # 4 ms, which a stub that reads none does without
 
-    found = digest_of(text).hexdigest()
-    if found != sha256:
-        raise InvalidModelError(f"the manifest has SHA-256 {found}, expected {sha256}")
+    actual = digest_of(text).hexdigest()
+    if actual != sha256:
+        raise InvalidModelError(f"the manifest has SHA-256 {actual}, expected {sha256}")
     try:
         return _read(json.loads(text))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:

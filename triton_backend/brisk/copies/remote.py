@@ -1,4 +1,4 @@
-"""``model.remote``: an entry's word for a model that lies elsewhere, and where its copy is kept.
+"""An entry's file ``model.remote`` for a model that lies elsewhere, and where its copy is kept.
 
 Of what is imported for it a stub has most already.
 """
@@ -19,23 +19,24 @@ from brisk.settings import cache_directory
 
 MOST_REMOTE_BYTES = 1 << 16
 WHOLE = "whole"
-"""In a copy's folder once all of the model's own files are on the disk: see ``whole_note``."""
+"""The file in a copy's folder once all of the model's own files are on the disk: see
+``whole_note``."""
 
 MANIFEST = "manifest.json"
-"""In a copy's folder, and beside the files that it names at a URL."""
+"""The manifest's name in a copy's folder, and beside the files that it names at a URL."""
 
 _SHA256_DIGITS = 64
 
 
 class Remote(NamedTuple):
-    """Where a version's model lies: the manifest's URL and SHA-256."""
+    """The place of a version's model: the manifest's URL and SHA-256."""
 
     url: str
     sha256: str
 
 
 def remote_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Of the copies, each by its manifest's SHA-256."""
+    """Return the directory of the copies, each by its manifest's SHA-256."""
     return cache_directory(environment) / "remote"
 
 
@@ -62,7 +63,7 @@ def read_remote(text: bytes, where: str) -> Remote:
 
 
 def read_remote_file(remote_file: Path) -> Remote:
-    """As ``read_remote``."""
+    """Return what ``read_remote`` does, of a file."""
     try:
         with open_file(remote_file) as file:
             text = file.read(MOST_REMOTE_BYTES)

@@ -67,7 +67,7 @@ def settings(deployment: Deployment) -> Findings:
 
 def threads(deployment: Deployment) -> Findings:
     """Check threads against cores and quota: more threads than cores alternate in the middle of a
-    layer."""
+    segment."""
     cores = len(os.sched_getaffinity(deployment.server or 0))
     text = deployment.environment.get("BRISK_THREADS", "")
     count = int(text) if text.isdecimal() else cores
@@ -82,7 +82,7 @@ def threads(deployment: Deployment) -> Findings:
             f"BRISK_THREADS={cores}, or without it",
         )
     elif count > cores:
-        cost = "every layer waits for the thread that is not running"
+        cost = "every segment waits for the thread that is not running"
         findings = problem(state, cost, f"BRISK_THREADS={cores} or less")
     quota = _quota_cores(deployment)
     if quota is not None and quota < count:
@@ -149,7 +149,7 @@ def scheduling_classes(deployment: Deployment) -> Findings:
 
 def freezing(deployment: Deployment) -> Findings:
     """Check that a process can be stopped by a descriptor of it, like best-effort work in the
-    middle of a layer.
+    middle of a segment.
 
     Kernels before 5.3, and seccomp filters of their time, have no such descriptors. It is tried
     with a child that waits.
@@ -171,7 +171,7 @@ def freezing(deployment: Deployment) -> Findings:
     except (OSError, AttributeError) as error:
         return advice(
             f"processes cannot be stopped by their descriptors here ({error})",
-            "a best-effort layer that a real-time request comes upon goes on beside it at "
+            "a best-effort segment that a real-time request comes upon goes on beside it at "
             "nice 19: such requests took up to a tenth longer",
             "use Linux 5.3 or newer; allow pidfd_open and pidfd_send_signal in the "
             "container's seccomp profile",
@@ -179,7 +179,7 @@ def freezing(deployment: Deployment) -> Findings:
     finally:
         os.close(writing)
         os.waitpid(child, 0)
-    return good("best-effort layers can be stopped half-way")
+    return good("best-effort segments can be stopped half-way")
 
 
 def scheduling_groups(deployment: Deployment) -> Findings:

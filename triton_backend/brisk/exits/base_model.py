@@ -21,7 +21,8 @@ BATCH_ROWS = 32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BaseModel:
-    """``program`` stops at least behind the values that it was loaded with."""
+    """A model that exits are evaluated in. ``program`` stops at least behind the values that it
+    was loaded with."""
 
     graph: ModelGraph
     program: SegmentProgram
@@ -39,14 +40,15 @@ class BaseModel:
         return run_serially(self.program, inputs)
 
     def after(self, taps: Collection[str]) -> dict[int, tuple[str, ...]]:
-        """By segments done, those of ``taps`` that are live there for the first time."""
-        left, found = set(taps), {}
+        """Return those of ``taps`` that are live for the first time, by the number of segments
+        done."""
+        remaining, taps_by_position = set(taps), {}
         for done, live in enumerate(live_at(self.plan)):
-            fresh = tuple(name for name in live if done and name in left)
+            fresh = tuple(name for name in live if done and name in remaining)
             if fresh:
-                found[done] = fresh
-                left.difference_update(fresh)
-        return found
+                taps_by_position[done] = fresh
+                remaining.difference_update(fresh)
+        return taps_by_position
 
 
 def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
@@ -56,7 +58,7 @@ def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) 
 
 
 def live_at(plan: SegmentPlan) -> list[tuple[str, ...]]:
-    """By segments done, from 0 to all: the values that are live there."""
+    """Return the values that are live, by the number of segments done, from 0 to all."""
     alive = {variable.name: None for variable in plan.inputs}
     table = [tuple(alive)]
     for spec in plan.segments:
@@ -82,14 +84,14 @@ def values_at(
 
     Precondition: ``base`` was loaded with ``taps_of`` these.
     """
-    wanted = {point.value for point in points}
-    places = base.after(wanted if scores is None else {*wanted, scores.value})
-    found: dict[str, np.ndarray] = {}
+    tapped = {point.value for point in points}
+    places = base.after(tapped if scores is None else {*tapped, scores.value})
+    values: dict[str, np.ndarray] = {}
     frame = base.start(inputs)
     while not frame.step():
         for name in places.get(frame.position, ()):
-            found[name] = frame.value_at(name)
-    return {**frame.results(), **found}
+            values[name] = frame.value_at(name)
+    return {**frame.results(), **values}
 
 
 def run_base(
@@ -103,9 +105,9 @@ def run_base(
     Precondition: ``base`` was loaded with ``taps_of`` these. Raises InvalidModelError where the
     model does not keep rows.
     """
-    found = values_at(base, points, inputs, scores)
-    distribution = as_probabilities(checked_scores(found[scores.value], scores), scores.form)
-    hidden = [found[point.value] for point in points]
+    values = values_at(base, points, inputs, scores)
+    distribution = as_probabilities(checked_scores(values[scores.value], scores), scores.form)
+    hidden = [values[point.value] for point in points]
     rows = {len(value) for value in (*hidden, distribution)}
     if len(rows) != 1:
         raise InvalidModelError(
@@ -121,7 +123,7 @@ def run_in_batches(
     scores: Scores,
     inputs: Mapping[str, np.ndarray],
 ) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """As ``run_base``, of any number of rows, ``BATCH_ROWS`` at a time."""
+    """Call ``run_base`` with any number of rows, ``BATCH_ROWS`` at a time."""
     for start in range(0, len(next(iter(inputs.values()))), BATCH_ROWS):
         part = {
             name: np.ascontiguousarray(array[start : start + BATCH_ROWS])

@@ -16,33 +16,35 @@ INT8 = "int8"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exit:
-    """One learned cache. ``shape``: of the hidden output, without its rows.
+    """One learned cache. If its thresholds are all infinite it is in reserve: adaptation may come
+    to use it.
 
-    ``model``: the look-up as ONNX, ``look_up`` what asks it, made of it here: whoever changes
-    weights makes another exit.
-    ``lookup_s`` and ``memory_bytes`` as measured when it was trained; ``saved_s``: what an answer
-    there saves of the model's time, on average; ``burden_s``: what a look-up costs it. One whose
-    thresholds are all infinite is in reserve: adaptation may come to use it. ``threads``: that
-    compute a look-up.
-    ``noticed_at``: the value which the model makes when the lane has mostly found something; it
-    stops behind that, too. None: there is no such place.
-
-    Raises DamagedFileError where ``model`` is no look-up of so many ``classes`` in ``shape``.
+    Raises DamagedFileError if ``model`` is no exit of so many ``classes`` in ``shape``.
     """
 
     point: ExitPoint
     variant: str
     shape: Shape
+    """The shape of the hidden output, without its rows."""
     classes: int
     model: bytes
+    """The ONNX model that evaluates the exit. Other weights make another exit."""
     lookup_s: float
+    """The time of an evaluation, as measured in training."""
     memory_bytes: int
+    """The memory that it takes, as measured in training."""
     saved_s: float = 0.0
+    """What an answer saves of the model's time, on average."""
     burden_s: float = 0.0
+    """What an evaluation costs the model."""
     noticed_at: str | None = None
+    """The value that the model makes when the exit thread has mostly ended an evaluation; the
+    model stops behind that, too. None: there is no such place."""
     judge: Judge = Judge.SELECTOR
     threads: int = 1
+    """The threads of an evaluation."""
     look_up: ReadyLookUp = field(init=False)
+    """``model``, ready to run."""
 
     def __post_init__(self) -> None:
         form = self.shape, self.classes, self.threads
@@ -56,13 +58,13 @@ class Exit:
 
     @property
     def name(self) -> str:
-        """``Pool(4096)@26``: the variant and the nodes of the model done when it is looked up;
-        with what decides, where that is no selector: ``Pool(4096)-softmax@26``."""
+        """The name: variant and nodes of the model done when it is evaluated, as in
+        ``Pool(4096)@26``; with the judge, if that is no selector: ``Pool(4096)-softmax@26``."""
         return f"{way(self.variant, self.judge)}@{self.point.position}"
 
 
 def way(variant: str, judge: Judge) -> str:
-    """What a variant is called with what decides about its answers."""
+    """Return the name of a variant with the judge of its answers."""
     return variant if judge is Judge.SELECTOR else f"{variant}-{judge.value}"
 
 
@@ -88,35 +90,35 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cascade:
-    """``levels``: the promise that was asked for, then stricter ones, each at ``confidence``.
-
-    ``exits`` in the order of their points. ``synchronous``: look-ups run in the model's own
-    thread, where handing them over would take longer than they do. ``revision`` counts what
-    adaptation has published; 0 is what was trained. ``repairs``: it takes the place of one that
-    its traffic speaks against, also if it saves less.
-    """
+    """All exits of a model, with what they promise."""
 
     model_digest: str
     scores: Scores
     exits: tuple[Exit, ...]
+    """The exits in the order of their points."""
     levels: tuple[Level, ...]
+    """The promise that was asked for, then stricter ones, each at ``confidence``."""
     confidence: float
     expected: Expected
     synchronous: bool = False
+    """Whether exits are evaluated in the model's own thread, since handing them over would take
+    longer."""
     revision: int = 0
+    """The number of cascades that adaptation has published; 0: it was trained."""
     repairs: bool = False
+    """Whether it takes the place of one that its traffic speaks against, also if it saves less."""
 
     @property
     def taps(self) -> tuple[str, ...]:
         """Values behind which the model has to stop: none for what lies in reserve."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for index, exit_ in enumerate(self.exits):
             is_used = any(math.isfinite(level.thresholds[index]) for level in self.levels)
             if is_used and exit_.point.position:
-                found[exit_.point.value] = None
+                names[exit_.point.value] = None
                 if exit_.noticed_at is not None and not self.synchronous:
-                    found[exit_.noticed_at] = None
-        return tuple(found)
+                    names[exit_.noticed_at] = None
+        return tuple(names)
 
     def level(self, accuracy: float | None) -> Level | None:
         """The least strict one that keeps ``accuracy``; for None the first one."""

@@ -123,23 +123,25 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
     container = read_container(path)
     header = container.header
     try:
-        found = header["model_digest"]
-        if model_digest is not None and found != model_digest:
+        digest = header["model_digest"]
+        if model_digest is not None and digest != model_digest:
             raise DamagedFileError(
-                f"it was trained for another model (digest {str(found)[:12]}…, this one's is "
+                f"it was trained for another model (digest {str(digest)[:12]}…, this one's is "
                 f"{model_digest[:12]}…); train again"
             )
-        given = header["scores"]
+        described = header["scores"]
         scores = Scores(
-            value=given["value"],
-            position=int(given["position"]),
-            classes=int(given["classes"]),
-            form=ScoreForm(given["form"]),
+            value=described["value"],
+            position=int(described["position"]),
+            classes=int(described["classes"]),
+            form=ScoreForm(described["form"]),
             is_certain=True,
-            tolerance=_read_tolerance(given.get("tolerance")),
+            tolerance=_read_tolerance(described.get("tolerance")),
         )
         if (scores.form is ScoreForm.VALUES) != (scores.tolerance is not None):
-            raise DamagedFileError(f"its answers are {given['form']} within {scores.tolerance}")
+            raise DamagedFileError(
+                f"its answers are {described['form']} within {scores.tolerance}"
+            )
         exits = tuple(
             _read_exit(index, entry, scores.classes, container.tensors)
             for index, entry in enumerate(header["exits"])
@@ -147,7 +149,7 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
         if any((one.judge is Judge.TYPICAL) != (scores.tolerance is not None) for one in exits):
             raise DamagedFileError(f"its exits do not judge answers within {scores.tolerance}")
         return Cascade(
-            model_digest=found,
+            model_digest=digest,
             scores=scores,
             exits=exits,
             levels=tuple(_read_level(entry, len(header["exits"])) for entry in header["levels"]),

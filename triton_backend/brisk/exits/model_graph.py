@@ -27,16 +27,17 @@ _BATCH = "brisk_batch"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelGraph:
-    """``model``: normalised, its types inferred, its large weights in ``file``. ``batch``: the
-    first dimension of every input; None where they differ, or one has none."""
+    """A model's graph with its types."""
 
     path: Path
     model: ModelProto
+    """The model, normalised, its types inferred, its large weights in ``file``."""
     file: ModelFile
     types: Mapping[str, ValueType]
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     batch: Dimension
+    """The first dimension of every input; None: they differ, or one has none."""
 
     @property
     def name(self) -> str:
@@ -70,7 +71,7 @@ class ModelGraph:
 
 
 def read_graph(path: Path) -> ModelGraph:
-    """Of the model at ``path``. Raises InvalidModelError where it cannot be read."""
+    """Return the graph of the model at ``path``. Raises InvalidModelError if it cannot be read."""
     file = read_model_file(path)
     normalise(file.proto)
     model = _typed(file.proto, path)
@@ -93,7 +94,8 @@ def read_graph(path: Path) -> ModelGraph:
 
 
 def _typed(proto: ModelProto, path: Path) -> ModelProto:
-    """With inferred types; first dimensions without a name get one, which inference carries on."""
+    """Return the model with inferred types; first dimensions without a name get one, which
+    inference carries on."""
     model = ModelProto()
     model.CopyFrom(proto)
     constant = constants_of(model.graph)
@@ -116,7 +118,8 @@ def _first(info: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
 
 
 def readable(graph: ModelGraph) -> tuple[int, ...] | None:
-    """Of a row of the model's only input, where that is a float32 tensor of fixed rows."""
+    """Return the shape of a row of the model's only input; None: that is no float32 tensor of
+    fixed rows."""
     needed = [each for each in graph.inputs if not each.optional]
     if len(graph.inputs) != 1 or len(needed) != 1 or not graph.has_rows(needed[0].name):
         return None
@@ -131,22 +134,21 @@ _FED = frozenset({"float32", "int64", "int32", "uint8", "int8", "bool"})
 
 
 def can_be_fed(graph: ModelGraph) -> bool:
-    """Whether a look-up can read all of the model's inputs, of whatever sizes."""
+    """Whether an exit can read all of the model's inputs, of whatever sizes."""
     kinds = {each.type.dtype for each in graph.inputs}
     return graph.all_have_rows and bool(kinds) and kinds <= _FED
 
 
 @dataclass(frozen=True, slots=True)
 class ExitPoint:
-    """A value of a model, behind which it can be cut: nothing else is live there.
-
-    ``position``: nodes of the graph done there. ``value``: name of the hidden output that a cache
-    reads. ``share``: of the model's predicted time before it.
-    """
+    """A value of a model, behind which it can be cut: nothing else is live there."""
 
     position: int
+    """The nodes of the graph done there."""
     value: str
+    """The name of the hidden output that an exit reads."""
     share: float = 0.0
+    """The share of the model's predicted time before it."""
 
 
 def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[ExitPoint, ...]:
@@ -160,7 +162,7 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
     end = len(graph.graph.node) if last_position is None else last_position
     elapsed = list(accumulate(predicted_times_ns(graph.model), initial=0.0))
     total = elapsed[-1] or 1.0
-    found = [
+    points = [
         ExitPoint(position, value, elapsed[position] / total)
         for value, position in single_values(graph.graph).items()
         if position < end
@@ -168,8 +170,8 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
         and graph.types[value].dtype == "float32"
         and graph.types[value].rank in (2, 3, 4)
     ]
-    free = [each for each in found if not is_fused_with_next(graph.graph, each.position)]
-    return tuple(sorted(free or found, key=lambda each: each.position))
+    free = [each for each in points if not is_fused_with_next(graph.graph, each.position)]
+    return tuple(sorted(free or points, key=lambda each: each.position))
 
 
 LATEST = 0.9
@@ -193,6 +195,6 @@ def spread(points: Sequence[ExitPoint], reach_s: Sequence[float], count: int) ->
     """
     if len(points) <= count:
         return tuple(range(len(points)))
-    wanted = [reach_s[-1] * ((step + 1) / (count + 1)) ** EARLIER for step in range(count)]
-    nearest = (min(range(len(points)), key=lambda i: abs(reach_s[i] - at_s)) for at_s in wanted)
+    times_s = [reach_s[-1] * ((step + 1) / (count + 1)) ** EARLIER for step in range(count)]
+    nearest = (min(range(len(points)), key=lambda i: abs(reach_s[i] - at_s)) for at_s in times_s)
     return tuple(sorted(set(nearest)))

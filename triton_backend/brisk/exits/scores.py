@@ -45,18 +45,19 @@ _MOVING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """``value``: float32 [rows, ``classes``], there when ``position`` nodes are done.
-
-    ``is_certain``: the model itself says that these are classes, by a softmax, or by labels that
-    it makes of them. ``tolerance``: of ``VALUES``, and of nothing else.
-    """
+    """The class scores of a model, or its values."""
 
     value: str
+    """The name of the value, float32 [rows, ``classes``]."""
     position: int
+    """The nodes done when it is there."""
     classes: int
     form: ScoreForm
     is_certain: bool
+    """Whether the model itself says that these are classes, by a softmax, or by labels that it
+    makes of them."""
     tolerance: Tolerance | None = None
+    """None for all forms but ``VALUES``."""
 
 
 def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
@@ -112,11 +113,11 @@ def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
         if made_by and is_fit and len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 0:
             form = ScoreForm.VALUES
             return Scores(output.name, made_by[0] + 1, shape[1], form, True, tolerance)
-    found = ", ".join(
+    described = ", ".join(
         f"{each.name} {each.type.dtype} {list(each.type.shape or ())}" for each in graph.outputs
     )
     raise InvalidModelError(
-        f"model '{graph.name}' has outputs {found}: a tolerance is of one, float32 "
+        f"model '{graph.name}' has outputs {described}: a tolerance is of one, float32 "
         "[batch, values], the number of values being fixed"
     )
 
@@ -151,7 +152,7 @@ def tail_nodes(graph: ModelGraph, value: str, made_by: int) -> tuple[int, ...] |
 
 
 class Tail:
-    """From the class scores to all outputs of the model, as its own last nodes compute them."""
+    """The model's own last nodes, from the class scores to all outputs."""
 
     def __init__(self, graph: ModelGraph, scores: Scores) -> None:
         """Raises InvalidModelError where the model has no such scores."""
@@ -169,11 +170,11 @@ class Tail:
 
     def finish(self, scores: np.ndarray) -> dict[str, np.ndarray]:
         """All outputs by name, from the scores, in the model's form."""
-        found = {self._scores: scores}
+        values = {self._scores: scores}
         if self._session is not None:
-            made = self._session.session.run(self._made, {self._scores: scores})
-            found.update(zip(self._made, made, strict=True))
-        return {name: found[name] for name in self._outputs}
+            computed = self._session.session.run(self._made, {self._scores: scores})
+            values.update(zip(self._made, computed, strict=True))
+        return {name: values[name] for name in self._outputs}
 
 
 def _open(
@@ -208,8 +209,8 @@ def as_form(logits: np.ndarray, form: ScoreForm) -> np.ndarray:
     shifted = logits - logits.max(1, keepdims=True)
     exponents = np.exp(shifted)
     sums = exponents.sum(1, keepdims=True)
-    made = exponents / sums if form is ScoreForm.PROBABILITIES else shifted - np.log(sums)
-    result: np.ndarray = made.astype(np.float32, copy=False)
+    formed = exponents / sums if form is ScoreForm.PROBABILITIES else shifted - np.log(sums)
+    result: np.ndarray = formed.astype(np.float32, copy=False)
     return result
 
 

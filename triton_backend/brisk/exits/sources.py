@@ -47,7 +47,7 @@ class Sources:
         return self.of_marks(marks(inputs))
 
     def of_marks(self, found: np.ndarray) -> np.ndarray:
-        """As ``of``, of rows of which only ``marks`` are kept."""
+        """Do what ``of`` does, for rows of which only ``marks`` are kept."""
         if found.dtype == np.uint8:
             return np.array([self._of_bytes(row.tobytes()) for row in found], np.int64)
         blocks = [
@@ -57,11 +57,11 @@ class Sources:
         return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
 
     def known(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """As ``of``, but -1 for what is new, which stays so."""
-        found = marks(inputs)
-        if found.dtype == np.uint8:
-            return np.array([self._equal.get(row.tobytes(), -1) for row in found], np.int64)
-        return self._nearest(found)
+        """Do what ``of`` does, but return -1 for what is new, which stays so."""
+        row_marks = marks(inputs)
+        if row_marks.dtype == np.uint8:
+            return np.array([self._equal.get(row.tobytes(), -1) for row in row_marks], np.int64)
+        return self._nearest(row_marks)
 
     def _of_bytes(self, digest: bytes) -> int:
         if digest not in self._equal:
@@ -84,8 +84,8 @@ class Sources:
         self._traits = np.concatenate(grown)
         self._numbers = np.concatenate([self._numbers, sources[firsts]])
         if self._most is not None and len(self._numbers) > self._most:
-            kept = slice(-(self._most // 2), None)
-            self._traits, self._numbers = self._traits[kept], self._numbers[kept]
+            newest = slice(-(self._most // 2), None)
+            self._traits, self._numbers = self._traits[newest], self._numbers[newest]
         return sources
 
     def _nearest(self, rows: np.ndarray) -> np.ndarray:
@@ -103,7 +103,7 @@ class Sources:
 
 
 _LEAST_PRODUCT = 1 - ALIKE**2 / 2
-"""Of two rows of length 1 that are ``ALIKE`` apart."""
+"""The product of two rows of length 1 that are ``ALIKE`` apart."""
 
 
 def marks(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -123,19 +123,19 @@ def _is_of_images(array: np.ndarray) -> bool:
 
 
 def _amplitudes(array: np.ndarray) -> np.ndarray:
-    """Of the lowest frequencies but the mean, [rows, numbers]."""
+    """Return the amplitudes of the lowest frequencies but the mean, [rows, numbers]."""
     height, width = array.shape[-2:]
     down = np.r_[0 : min(FREQUENCIES, (height + 1) // 2), -min(FREQUENCIES - 1, height // 2) : 0]
     across = min(FREQUENCIES, width // 2 + 1)
-    found = []
+    blocks = []
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, len(array), BLOCK_ROWS):
             part = np.asarray(array[start : start + BLOCK_ROWS], np.float64)
             grey = part.reshape(len(part), -1, height, width).mean(1)
             low = np.abs(np.fft.rfft2(grey))[:, down, :across].reshape(len(part), -1)[:, 1:]
-            found.append(_of_length_one(low))
-    kept = len(down) * across - 1
-    return np.concatenate(found) if found else np.empty((0, kept), np.float32)
+            blocks.append(_of_length_one(low))
+    count = len(down) * across - 1
+    return np.concatenate(blocks) if blocks else np.empty((0, count), np.float32)
 
 
 def _of_length_one(rows: np.ndarray) -> np.ndarray:
@@ -149,11 +149,11 @@ def _of_length_one(rows: np.ndarray) -> np.ndarray:
 
 
 def digests(inputs: Mapping[str, np.ndarray]) -> list[bytes]:
-    """Of the content of each row."""
-    found = []
+    """Return a digest of the content of each row."""
+    row_digests = []
     for row in range(len(next(iter(inputs.values())))):
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for name in sorted(inputs):
             digest.update(name.encode() + np.ascontiguousarray(inputs[name][row]).tobytes())
-        found.append(digest.digest())
-    return found
+        row_digests.append(digest.digest())
+    return row_digests

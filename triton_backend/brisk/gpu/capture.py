@@ -69,7 +69,7 @@ class Staged:
 
 
 class Capture:
-    """A captured run, as one launch (``whole``) and in chunks (``parts``), which takes ``run_us``.
+    """A captured run, as one launch (``whole``) and in ``chunks``, which takes ``run_us``.
 
     All of it is on memory of its own, so it can be run by one at a time.
     """
@@ -91,7 +91,7 @@ class Capture:
         self._resources = contextlib.ExitStack()
         self.inputs: dict[str, Staged] = {}
         self.outputs: dict[str, Staged] = {}
-        self.parts: list[Executable] = []
+        self.chunks: list[Executable] = []
         run_options.add_run_config_entry(_ASYNCHRONOUS, "1")
 
         def run() -> None:
@@ -181,13 +181,13 @@ class Capture:
         self.whole.upload(self._stream)
         self._stream.synchronise()
         self.run_us = min(self._timed(self.whole) for _ in range(PASSES))
-        self.parts = [self.whole]
+        self.chunks = [self.whole]
         if graph.can_be_cut and self.run_us > CHUNK_US:
-            self.parts = [
+            self.chunks = [
                 self._keep(graph.executable(*each, sources)) for each in self._cut(graph, sources)
             ]
-        for part in self.parts:
-            part.upload(self._stream)
+        for chunk in self.chunks:
+            chunk.upload(self._stream)
 
     def _own_sources(self, graph: Graph) -> dict[int, int]:
         """Copy to the device what copies read of the process's memory, which is used again.
@@ -205,14 +205,14 @@ class Capture:
         self._stream.synchronise()
         return addresses
 
-    def _timed(self, part: Executable) -> float:
-        """Return the time of ``part`` on the device, in µs."""
+    def _timed(self, executable: Executable) -> float:
+        """Return the time of ``executable`` on the device, in µs."""
         with (
             contextlib.closing(self._context.event()) as first,
             contextlib.closing(self._context.event()) as last,
         ):
             first.record(self._stream)
-            part.launch(self._stream)
+            executable.launch(self._stream)
             last.record(self._stream)
             self._stream.synchronise()
             return last.ms_since(first) * 1e3
@@ -257,16 +257,16 @@ class Capture:
         A session whose own answers change is not compared. Raises NotCapturedError.
         """
 
-        def launch_parts() -> None:
-            for part in self.parts:
-                part.launch(self._stream)
+        def launch_chunks() -> None:
+            for chunk in self.chunks:
+                chunk.launch(self._stream)
 
         for values, reference in ((inputs, expected), (_others(inputs), None)):
             self.write(values, self._stream)
             reference = reference or self._answers(self._run)
             if self._answers(self._run) != reference:
                 return
-            for run in (lambda: self.whole.launch(self._stream), launch_parts):
+            for run in (lambda: self.whole.launch(self._stream), launch_chunks):
                 if self._answers(run) != reference:
                     raise NotCapturedError("captured, it answers otherwise than its session")
 

@@ -217,10 +217,10 @@ class CapturedRun:
 
     __slots__ = (
         "_capture",
+        "_chunks",
         "_inputs",
         "_is_plain",
         "_network",
-        "_parts",
         "_position",
         "_requested",
         "_results",
@@ -238,7 +238,7 @@ class CapturedRun:
             (name, value.dtype.str, value.shape) for name, value in inputs.items()
         )
         self._capture: Capture | None = None
-        self._parts: Sequence[Any] = ()
+        self._chunks: Sequence[Any] = ()
         self._position = 0
         self._turn = -1
         self._ticket: LaneWork | None = None
@@ -255,13 +255,13 @@ class CapturedRun:
         """The name of the next launch, for traces; empty: there is none."""
         if self.is_finished:
             return ""
-        return f"chunk {self._position} of {len(self._parts)}" if self._parts else "capture"
+        return f"chunk {self._position} of {len(self._chunks)}" if self._chunks else "capture"
 
     @property
     def is_finished(self) -> bool:
         if self._results is not None:
             return True
-        count = len(self._parts)
+        count = len(self._chunks)
         return self._turn == self._network.turn and self._position == count > 0
 
     def step(self) -> bool:
@@ -277,14 +277,14 @@ class CapturedRun:
         stream, capture, position = network.device.stream, self._capture, self._position
         assert capture is not None
         if position == 0:
-            self._parts = [capture.whole] if network.device.is_urgent else capture.parts
+            self._chunks = [capture.whole] if network.device.is_urgent else capture.chunks
             capture.write(self._inputs, stream)
-        self._parts[position].launch(stream)
+        self._chunks[position].launch(stream)
         self._position = position + 1
-        if self._position == len(self._parts):
+        if self._position == len(self._chunks):
             capture.read(self._requested, stream)
         network.issued(stream)
-        return self._position == len(self._parts)
+        return self._position == len(self._chunks)
 
     def _prepare(self) -> bool:
         """Whether the network is this run's, and there is something to launch."""
@@ -307,7 +307,7 @@ class CapturedRun:
             return False
         network.captured.move_to_end(self.key)
         self._turn = network.take()
-        self._position, self._parts = 0, ()
+        self._position, self._chunks = 0, ()
         return True
 
     def results(self) -> dict[str, Any]:

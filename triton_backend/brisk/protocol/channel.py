@@ -50,7 +50,7 @@ MAX_FORM_BYTES = 4096
 """Longer forms are read anew each time, so that no peer can fill the memory with them."""
 
 JSON_TYPES = [record for record in RECORD_TYPES if record not in (Infer, Result, Release)]
-"""By their kind, the number that such a record begins with."""
+"""The records that travel as JSON, by their kind: the number that such a record begins with."""
 
 _KINDS = {record: kind for kind, record in enumerate(JSON_TYPES)}
 
@@ -134,10 +134,10 @@ def _read_json(data: bytes | memoryview) -> Any:
 
 
 def checked(value: Any, annotation: Any) -> Any:
-    """``value``, as ``json`` has read it, made what ``annotation`` says.
+    """Return ``value``, as ``json`` has read it, as an object of the annotated type.
 
-    That is int, str, bool, a named tuple of such, a tuple of any number of one of these, or an
-    optional one. ProtocolError for any other value.
+    Types are int, str, bool, a named tuple of such, a tuple of any number of one of these, or an
+    optional one. Raises ProtocolError for any other value.
     """
     if annotation is int:
         if type(value) is not int or not -MAX_INTEGER <= value <= MAX_INTEGER:
@@ -298,7 +298,7 @@ def send_bytes(connection: socket.socket, data: bytes, descriptor: int | None) -
 
 
 def send_record(connection: socket.socket, record: Record, descriptor: int | None = None) -> None:
-    """``record`` as one message; raises as ``encode_record`` and ``send_bytes`` do."""
+    """Send ``record`` as one message. Raises as ``encode_record`` and ``send_bytes`` do."""
     send_bytes(connection, encode_record(record), descriptor)
 
 

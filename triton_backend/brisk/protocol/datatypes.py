@@ -14,15 +14,18 @@ if TYPE_CHECKING:
 
 
 class Datatype(NamedTuple):
-    """``name`` as on the wire; ``element_name`` as in a program (``float32`` …)."""
+    """An element type of tensors."""
 
     name: str
+    """The name on the wire."""
     element_name: str
+    """The name in a program (``float32`` …)."""
 
     @property
     def numpy(self) -> np.dtype:
-        """Of an element in shared memory; BF16 travels as uint16 bit patterns because numpy has no
-        such type.
+        """Return numpy's type of an element in shared memory.
+
+        BF16 travels as uint16 bit patterns because numpy has no such type.
         """
         return _numpy_types()[self.name]
 
@@ -83,7 +86,7 @@ def serialize_strings(elements: Iterable[object]) -> bytes:
 
 
 def deserialize_strings(data: memoryview | bytes, count: int) -> list[bytes]:
-    """Exactly ``count`` elements; InvalidRequestError where ``data`` holds anything else."""
+    """Return ``count`` elements; InvalidRequestError if ``data`` holds anything else."""
     elements: list[bytes] = []
     position, end = 0, len(data)
     for _ in range(count):

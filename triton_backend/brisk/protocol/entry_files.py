@@ -13,14 +13,14 @@ from pathlib import Path
 
 MODEL_FILE = "model.onnx"
 PIPELINE_FILE = "pipeline.json"
-"""Where another entry has MODEL_FILE: several networks that answer one request."""
+"""A pipeline's description, in the place of MODEL_FILE: several networks answer one request."""
 REMOTE_FILE = "model.remote"
-"""Where a version has MODEL_FILE that lies elsewhere: the URL and digest of its manifest."""
+"""URL and digest of the manifest of a MODEL_FILE that lies elsewhere, in its place."""
 CONFIG_FILE = "config.pbtxt"
-"""Of the entry itself, beside its version directories."""
+"""The entry's configuration, beside its version directories."""
 
 VIEW_VARIABLE = "_BRISK_REPOSITORY_VIEW"
-"""Of a server that reads one: its directory. Set by ``brisk serve``, and by nobody else."""
+"""The directory of the view that a server reads. Set by ``brisk serve``, and by nobody else."""
 
 REFUSED = "brisk_refused"
 """A parameter of a view's configuration: why Brisk could not complete the user's."""
@@ -103,7 +103,8 @@ def is_behind_view(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def users_path(path: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the user has what the server sees at ``path``; the same where that is in no view."""
+    """Return the user's path of what the server sees at ``path``; the same if that is in no
+    view."""
     view = environment.get(VIEW_VARIABLE)
     if not view or not path.is_relative_to(view):
         return path

@@ -18,15 +18,15 @@ DEFAULT_MAX_RUN_NS = 600_000_000_000
 
 
 class Hello(NamedTuple):
-    """A stub's first record. ``parent``: the process number of its server, 0 from who only looks.
-    ``settings``: what its environment says to a runtime; None where that was said before.
-    """
+    """A stub's first record."""
 
     protocol: int
     version: str
     pid: int
     parent: int
+    """The process number of the stub's server; 0 from an observer."""
     settings: tuple[str, ...] | None = None
+    """What the stub's environment says to a runtime; None: that was said before."""
 
 
 class Welcome(NamedTuple):
@@ -68,49 +68,52 @@ class Region(NamedTuple):
 class StateForm(NamedTuple):
     """What a model hands on from one request of a sequence to the next: ``output`` to ``input``.
 
-    ``datatype``, ``shape`` (with the batch dimension, 1, where the model has one) and ``file`` are
-    of the first request's: its value as a tensor lies in shared memory; empty: zeros.
+    ``datatype``, ``shape`` and ``file`` describe the value that the first request takes.
     """
 
     input: str
     output: str
     datatype: str
     shape: tuple[int, ...]
+    """The batch dimension, 1, included if the model has one."""
     file: str
+    """The value, as a tensor lies in shared memory; empty: zeros."""
 
 
 class LoadModel(NamedTuple):
-    """Asks for a session of one model version; ``model`` names it in later records.
-
-    ``max_batch_size`` 0: the model's first dimension is no batch. ``batching``: queued requests
-    may be joined along it. ``states``: kept for up to ``max_sequences`` sequences, each until it
-    has been idle for ``sequence_idle_ns``. ``mark``: a region of the stub's that begins with
-    its mark (``brisk.protocol.shared_memory``). ``strikes``: workers that its load has ended.
-    ``max_run_ns``: what a run may take. ``cause``: why it is to be loaded, for metrics.
-    ``accuracy_ppm``: how many of a million early answers must be the model's own, which are
-    learned from the traffic where no caches were trained; 0: trained caches alone give them.
-    ``tolerance``: which values count as the model's own (``brisk.settings.tolerance``); empty: it
-    has classes.
-    """
+    """Asks for a session of one model version."""
 
     name: str
     version: int
     path: str
     max_batch_size: int
+    """0: the model's first dimension is no batch."""
     batching: bool
+    """Whether queued requests may be joined along the batch."""
     max_queue_size: int
     job_class: str
     states: tuple[StateForm, ...] = ()
     max_sequences: int = 0
+    """The most sequences whose states are kept."""
     sequence_idle_ns: int = 0
+    """How long the states of a sequence without requests are kept."""
     tuning: SessionTuning = SessionTuning()
     mark: Region = Region(0, 0, 0)
+    """A region of the stub's that begins with its mark (``brisk.protocol.shared_memory``)."""
     model: int = 0
+    """The number that names the session in later records."""
     strikes: int = 0
+    """How many workers this load has ended."""
     max_run_ns: int = DEFAULT_MAX_RUN_NS
+    """The longest that a run may take."""
     cause: str = "entry"
+    """The reason for the load, for metrics."""
     accuracy_ppm: int = 0
+    """How many of a million early answers must be the model's own, which are learned from the
+    traffic if no caches were trained; 0: only trained caches give early answers."""
     tolerance: str = ""
+    """The values that count as the model's own (``brisk.settings.tolerance``); empty: it has
+    classes."""
 
 
 class ModelLoaded(NamedTuple):
@@ -144,52 +147,48 @@ class TensorForm(NamedTuple):
 
 
 class InferForm(NamedTuple):
-    """What is asked of ``model``, apart from the values. ``outputs``: names wanted, in order.
-
-    ``agreement_ppm``: of a million early answers of learned caches, how many must be the model's
-    own; None: as promised, a million: no early answers.
-    """
+    """A request of ``model``, apart from the values."""
 
     model: int
     inputs: tuple[TensorForm, ...]
     outputs: tuple[str, ...]
+    """The names of the requested outputs, in order."""
     job_class: str
     agreement_ppm: int | None = None
+    """How many of a million early answers must be the model's own; None: as the caches promise; a
+    million: no early answers."""
 
 
 class SequenceStep(NamedTuple):
-    """Which sequence a request belongs to, and whether it is the first or the last of it.
-
-    ``sequence``: the correlation id as JSON, so that 7 and "7" are two sequences, as in Triton.
-    """
+    """The sequence that a request belongs to, and whether it is the first or the last of it."""
 
     sequence: str
+    """The correlation id as JSON, so that 7 and "7" are two sequences, as in Triton."""
     starts: bool
     ends: bool
 
 
 class Infer(NamedTuple):
-    """One request, or ``requests`` of a model's that Triton handed over at once, whose inputs lie
-    one behind the other. ``regions``: of the form's inputs, in their order. Times are
-    CLOCK_MONOTONIC.
-
-    ``mark``: as in LoadModel; the stub has the inputs behind it. ``deadline_ns``: afterwards
-    the answer is of no use; None: no limit. ``is_replay``: an earlier worker had it; it waits
-    again whatever the queue's bound is. ``trace_context``: Triton's, where it traces the request;
-    else empty. ``arrived_ns``: when Triton handed it to the stub, for whoever records a
-    trace; 0: unknown. ``step``: of a model with states, whose they are; None for any other.
-    """
+    """One request, or several that Triton handed over at once. Times are CLOCK_MONOTONIC."""
 
     request: int
     form: InferForm
     regions: tuple[Region, ...]
+    """The places of the form's inputs, in their order."""
     mark: Region
+    """The stub's mark, as in LoadModel; the inputs lie behind it."""
     deadline_ns: int | None = None
+    """The time after which the answer is of no use; None: no limit."""
     is_replay: bool = False
+    """Whether an earlier worker had it: it waits again whatever the queue's bound is."""
     trace_context: str = ""
+    """Triton's, if it traces the request; else empty."""
     arrived_ns: int = 0
+    """When Triton handed it to the stub, for traces; 0: unknown."""
     step: SequenceStep | None = None
+    """None: the model has no states."""
     requests: int = 1
+    """How many requests of the model these are, whose inputs lie one behind the other."""
 
 
 class Cancel(NamedTuple):
@@ -199,23 +198,25 @@ class Cancel(NamedTuple):
 
 
 class ResultForm(NamedTuple):
-    """``exits``: who answered, row by row, where a learned cache answered any; else empty."""
+    """An answer, apart from the values."""
 
     outputs: tuple[TensorForm, ...]
     exits: str = ""
+    """The exit that answered, row by row, if one answered any; else empty."""
 
 
 class Result(NamedTuple):
-    """The answer. Its regions, of the form's outputs in their order, stay the stub's to read
-    until it sends Release. ``started_ns``: of its first layer, CLOCK_MONOTONIC.
-    """
+    """The answer of a request."""
 
     request: int
     form: ResultForm
     regions: tuple[Region, ...]
+    """The places of the form's outputs, in their order: the stub's to read until it sends
+    Release."""
     queue_ns: int
     execution_ns: int
     started_ns: int
+    """When the first segment began, CLOCK_MONOTONIC."""
 
 
 class Release(NamedTuple):
@@ -237,13 +238,15 @@ class ComputeInStub(NamedTuple):
     """The stub may compute requests of ``model`` itself, from now on: normal ones, of so many rows
     that a run takes a millisecond or two.
 
-    ``prepared``: the path of its prepared form. ``row_ns``: what a run of a row takes. Sent with a
-    descriptor of the gate, a page that begins with the number of real-time requests in flight.
+    The record goes with a descriptor of the gate, a page that begins with the number of real-time
+    requests in flight.
     """
 
     model: int
     prepared: str
+    """The path of the model's prepared form."""
     row_ns: int
+    """The time of a run of one row."""
 
 
 class ComputeNoMore(NamedTuple):
@@ -253,14 +256,12 @@ class ComputeNoMore(NamedTuple):
 
 
 class ComputedInStub(NamedTuple):
-    """How many requests of ``model`` the stub has answered itself since it said so last.
-
-    ``durations``: of their runs, how many in each class (``metrics.BOUNDS_NS``).
-    """
+    """How many requests of ``model`` the stub has answered itself since its last such record."""
 
     model: int
     answered: int
     durations: tuple[int, ...] = ()
+    """How many of their runs were of each class of ``metrics.BOUNDS_NS``."""
 
 
 class Log(NamedTuple):
@@ -274,14 +275,12 @@ class Log(NamedTuple):
 
 
 class AskStatistics(NamedTuple):
-    """Asks what the worker has counted; answered by StatisticsTold, the last with ``is_last``.
-
-    ``takes_news``: only what no stub of the same server was told before, and it counts as
-    told; of a server's stubs only one is told at all, the first that asked and is still
-    there. Else everything, as it stands.
-    """
+    """Asks what the worker has counted; answered by StatisticsTold, the last with ``is_last``."""
 
     takes_news: bool
+    """Whether to report only what no stub of the same server was told before. Then it counts as
+    told, and one stub of a server is told at all, the first that asked and is still there. Else
+    everything is reported, as it stands."""
 
 
 class ForgetStatistics(NamedTuple):
@@ -297,10 +296,12 @@ class Sample(NamedTuple):
 
 
 class StatisticsTold(NamedTuple):
-    """``worker``: its role. ``is_chosen``: the receiver is the one of its server that is told."""
+    """What a worker has counted, or a piece of it."""
 
     worker: str
+    """The worker's role."""
     is_chosen: bool
+    """Whether the receiver is the stub of its server that is told."""
     samples: tuple[Sample, ...]
     is_last: bool
 
@@ -320,27 +321,27 @@ class AskTrace(NamedTuple):
 
 
 class Span(NamedTuple):
-    """``lane``: the thread or queue it lay in. Times are CLOCK_MONOTONIC.
-
-    ``request`` names the request or load it belongs to, the same in all processes. ``details``:
-    whatever else is worth reading, Triton's trace context for instance. On the way, texts are cut
-    to what a record holds.
-    """
+    """A stretch of time in a trace. Times are CLOCK_MONOTONIC; texts are cut to what a record
+    holds."""
 
     lane: str
+    """The thread or queue that it lies in."""
     name: str
     begin_ns: int
     end_ns: int
     request: str
+    """The request or load that it belongs to, by a name that is the same in all processes."""
     details: str
+    """What else is worth reading, Triton's trace context for instance."""
 
 
 class TraceTold(NamedTuple):
-    """``left_out``: how many spans found no room."""
+    """The spans of a recording, or some of them."""
 
     pid: int
     spans: tuple[Span, ...]
     left_out: int
+    """How many spans found no room."""
     is_last: bool
 
 

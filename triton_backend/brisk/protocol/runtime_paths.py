@@ -1,4 +1,4 @@
-"""Where the runtime of a device is found: a private directory with two sockets and a lock.
+"""The place of a device's runtime: a private directory with two sockets and a lock.
 
 The supervisor holds the lock for as long as it lives, so "is there a runtime?" has one answer,
 two supervisors can never be, and whatever lies in the directory of a free lock is left over.
@@ -47,11 +47,11 @@ ROLE_OF_CLASS = {
     JobClass.NORMAL.value: Role.FOREGROUND,
     JobClass.BESTEFFORT.value: Role.BACKGROUND,
 }
-"""Of requests."""
+"""The role of the worker that requests of a class go to."""
 
 
 def new_socket() -> socket.socket:
-    """Of the kind that Brisk's processes speak over."""
+    """Return a socket of the kind that Brisk's processes speak over."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
@@ -78,7 +78,7 @@ class RuntimePaths(NamedTuple):
         return self.base / self.device.replace(":", "-")
 
     def socket_path(self, role: Role) -> Path:
-        """Where requests of ``role`` are taken."""
+        """Return the path of the socket that takes requests of ``role``."""
         return self.directory / f"{role.value}.sock"
 
     @property
@@ -90,7 +90,10 @@ class RuntimePaths(NamedTuple):
         return self.base / f"{self.directory.name}.failed"
 
     def leave_words(self, problem: str) -> None:
-        """Of a runtime that cannot start, for whoever has started it. Raises OSError."""
+        """Leave the reason why this runtime cannot start, for the process that started it.
+
+        Raises OSError.
+        """
         self._words_path.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         with open(os.open(self._words_path, flags, 0o600), "w") as file:

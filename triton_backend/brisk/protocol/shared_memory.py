@@ -26,7 +26,7 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def padded(size: int) -> int:
-    """``size`` bytes, rounded up so that what lies behind them is aligned."""
+    """Return ``size``, rounded up so that what lies behind so many bytes is aligned."""
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
@@ -50,7 +50,7 @@ class Slab:
         self.used = 0
 
     def announcement(self) -> SlabChange:
-        """With the slab's own descriptor."""
+        """Return the record that announces the slab, with the slab's own descriptor."""
         return SlabChange(AttachSlab(self.number, self.size), self.descriptor)
 
     def take(self, size: int) -> int | None:
@@ -124,17 +124,17 @@ class Arena:
 
         Raises UnavailableError where the system has no memory for another slab.
         """
-        wanted = _room(size)
+        room = _room(size)
         with self._lock:
             for slab in self._slabs.values():
-                offset = slab.take(wanted)
+                offset = slab.take(room)
                 if offset is not None:
                     break
             else:
-                slab = self._new_slab(max(self._slab_bytes, wanted))
-                offset = slab.take(wanted)
+                slab = self._new_slab(max(self._slab_bytes, room))
+                offset = slab.take(room)
                 assert offset is not None
-            self._used_bytes += wanted
+            self._used_bytes += room
             return Region(slab.number, offset, size)
 
     def free(self, region: Region) -> None:
@@ -153,7 +153,7 @@ class Arena:
         return slab.memory[region.offset : region.offset + region.size]
 
     def address(self, region: Region) -> int:
-        """Where the region's bytes are in this process, until it is freed."""
+        """Return the address of the region's bytes in this process, valid until it is freed."""
         slab = self._slabs[region.slab]
         if not slab.address:
             import ctypes  # only a worker asks; a stub's start does without
@@ -291,7 +291,7 @@ _WAITING, _BEGUN = 0, 1
 
 
 def checked_mark(region: Region) -> Region:
-    """``region``; ProtocolError where it is too small for a mark."""
+    """Return ``region``; ProtocolError if it is too small for a mark."""
     if region.size < MARK_BYTES:
         raise ProtocolError(f"a mark takes {MARK_BYTES} bytes, not {region.size}")
     return region

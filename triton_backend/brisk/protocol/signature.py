@@ -8,12 +8,14 @@ from typing import Literal, NamedTuple, TypeAlias
 
 
 class TensorType(NamedTuple):
-    """``element``: ``float32`` and so on, None where unknown. A size is None where it is dynamic
-    or unknown, the shape where its rank is. ``is_optional``: an input with a default."""
+    """The type of an input or output."""
 
     element: str | None
+    """``float32`` and so on; None: unknown."""
     shape: tuple[int | None, ...] | None
+    """A size is None if it is dynamic or unknown, the shape if its rank is."""
     is_optional: bool = False
+    """Whether it is an input with a default."""
 
     def __str__(self) -> str:
         sizes = "…" if self.shape is None else ", ".join(str(s or "?") for s in self.shape)

@@ -7,57 +7,61 @@ from typing import NamedTuple
 
 
 class ExitStatus(NamedTuple):
-    """A learned cache: rows it has answered, how many were audited, how many of those agree.
-
-    ``state``: ``on``, or why it is off.
-    """
+    """An exit: the rows that it has answered, how many were audited, how many of those agree."""
 
     name: str
     answered: int
     audited: int
     agreed: int
     state: str
+    """``on``, or the reason why it is off."""
 
 
 class ModelStatus(NamedTuple):
-    """A session: the name it was first asked for by, and how many instances use it.
-
-    ``waiting``: requests in the queue; ``answered``: those answered well, of its present users.
-    ``exits`` of caches of ``revision``, which were offered ``offered_rows``. ``lanes`` load its
-    layers just now; a pipeline has no layers of its own. ``is_settled``: no kernel of it will be
-    exchanged for a better one any more. ``job_class``: its entry's. ``weight_bytes``: of the files
-    that its weights are mapped from. ``failed``: requests of its present users answered with an
-    error. ``shared_layers``: those that run in a session of their structure. ``durations``: of
-    the runs of those answered well, how many requests in each class (``metrics.BOUNDS_NS``).
-    ``learning``: in words how far learning of early answers from the traffic is. ``arriving``: in
-    words how far the model's bytes have come, if they are on their way.
-    """
+    """A session. Counts of requests are those of its present users."""
 
     name: str
+    """The name that it was first asked for by."""
     version: int
     is_ready: bool
     uses: int
+    """How many instances use it."""
     waiting: int
+    """The requests in the queue."""
     answered: int
+    """The requests answered well."""
     path: str
     exits: tuple[ExitStatus, ...] = ()
     revision: int = 0
+    """The revision of the learned caches whose exits these are."""
     offered_rows: int = 0
+    """The rows that the exits might have answered."""
     layers: int = 0
+    """The model's segments; a pipeline has none of its own."""
     loaded_layers: int = 0
+    """The segments that are loaded."""
     lanes: int = 0
+    """The lanes that load segments just now."""
     is_settled: bool = False
+    """Whether no session of it will be exchanged for a faster one any more."""
     job_class: str = "normal"
+    """The entry's class."""
     weight_bytes: int = 0
+    """The size of the files that the weights are mapped from."""
     failed: int = 0
+    """The requests answered with an error."""
     shared_layers: int = 0
+    """The segments that run in a session of their structure."""
     durations: tuple[int, ...] = ()
+    """How many of the requests answered well had runs of each class of ``metrics.BOUNDS_NS``."""
     learning: str = ""
+    """How far learning of early answers from the traffic is, in words."""
     arriving: str = ""
+    """How far the model's bytes have come, in words, if they are on their way."""
 
 
 class RunStatus(NamedTuple):
-    """A run of one or more joined requests. ``layers_done``: of the model's program."""
+    """A run of one or more joined requests."""
 
     model: str
     job_class: str
@@ -65,17 +69,21 @@ class RunStatus(NamedTuple):
     is_parked: bool
     running_ns: int
     layers_done: int
+    """The segments that it has computed."""
 
 
 class Incident(NamedTuple):
-    """Something that went wrong: ``ago_ns`` before the Status, ``what`` in words."""
+    """Something that went wrong."""
 
     ago_ns: int
+    """The time from the incident to the Status."""
     what: str
+    """The incident in words."""
 
 
 class Status(NamedTuple):
-    """``models`` and ``incidents`` may be cut to what a record holds; ``model_count`` is not."""
+    """A worker's state. ``models`` and ``incidents`` may be cut to what a record holds;
+    ``model_count`` is not."""
 
     pid: int
     role: str

@@ -26,7 +26,7 @@ REGION, SERVER, BACKEND = 2, 5, 9
 """Positions in the command line."""
 
 POLL_INTERVAL_S = 0.5
-"""Where the kernel has no process descriptors."""
+"""The time between two looks at a process, if the kernel has no process descriptors."""
 
 _forked: tuple[list[bytes], int] | None = None
 _watching = threading.Lock()
@@ -39,7 +39,7 @@ def become(arguments: list[bytes], launcher: int) -> None:
 
 
 def command_line(process: int | None = None) -> list[bytes]:
-    """Of another process, or this one; empty where the process is gone."""
+    """Return the command line of another process, or this one; empty: the process is gone."""
     if process is None and _forked is not None:
         return _forked[0]
     try:

@@ -41,47 +41,50 @@ MOST_THREADS = 1024
 
 
 class ArtefactUse(str, Enum):
-    """``build``: used, and made in the background where there is none. ``use``: used only."""
+    """What becomes of artefacts."""
 
     BUILD = "build"
+    """They are used, and made in the background if there are none."""
     USE = "use"
+    """They are used only."""
     OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``threads``: for computing one layer. ``idle_exit_s``: life without any client.
-
-    ``outstanding_layers``: of other than real-time runs, on a device that is issued to ahead of
-    its work. ``max_waiting``: requests of all models that may wait in a worker.
-    ``background_bytes``: memory that the background worker may take.
-    ``artefacts``: whether they are used, and made. ``sampled_share``: of the runs of models with
-    learned caches, which are kept, ``sample_bytes`` of each model at most; ``adaptation_s``
-    between two times that caches learn of them, 0: never. ``realtime_niceness``: of computing
-    threads while a real-time model is served, 0: as it is. ``max_load_s``: that a model's load may
-    take. ``computes_in_stubs``: whether stubs are offered small models. ``runs_side_by_side``:
-    whether several runs compute at once where requests crowd.
-    """
+    """What a runtime's environment says to it."""
 
     threads: int
+    """The threads that compute one segment."""
     idle_exit_s: float
+    """How long the runtime lives without any client."""
     policy: Policy
     limits: Limits
-    outstanding_layers: int
+    outstanding_launches: int
+    """The launches of other than real-time runs that may be on a GPU at once."""
     max_waiting: int
+    """The requests of all models that may wait in a worker."""
     background_bytes: int
+    """The memory that the background worker may take."""
     artefacts: ArtefactUse
     sampled_share: float
+    """The share of the runs of models with learned caches whose inputs are kept."""
     sample_bytes: int
+    """The most bytes of such inputs of each model."""
     adaptation_s: float
+    """The time between two times that caches learn of them; 0: never."""
     realtime_niceness: int
+    """The niceness of computing threads while a real-time model is served; 0: as it is."""
     max_load_s: float
+    """The longest that a model's load may take."""
     computes_in_stubs: bool
+    """Whether stubs are offered small models."""
     runs_side_by_side: bool
+    """Whether several runs compute at once when requests crowd."""
 
 
 def read_settings() -> Settings:
-    """From environment variables, which docs/configuration.md explains.
+    """Return the settings of environment variables, which docs/configuration.md explains.
 
     Raises InvalidConfigurationError naming the variable that is wrong.
     """
@@ -95,7 +98,7 @@ def read_settings() -> Settings:
             share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
             normal_share=_between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
         ),
-        outstanding_layers=_whole("BRISK_OUTSTANDING_LAYERS", 2),
+        outstanding_launches=_whole("BRISK_OUTSTANDING_LAYERS", 2),
         max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
         artefacts=_artefact_use(),

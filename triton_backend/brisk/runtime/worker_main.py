@@ -25,7 +25,7 @@ from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.times import ProfileTable
 
 SWITCH_INTERVAL_S = 0.0001
-"""How long the load lane may keep the interpreter's lock that a layer of a request waits for."""
+"""How long the load lane may keep the interpreter's lock that a segment of a request waits for."""
 
 
 def run_worker(
@@ -57,7 +57,7 @@ def run_worker(
         controller = Foreground(gate, policy, limits, profiles)
     transport = Connections(listeners)
     try:
-        queues = open_queues(device, settings.outstanding_layers)
+        queues = open_queues(device, settings.outstanding_launches)
     except (InvalidConfigurationError, UnavailableError) as error:
         _refuse_all(transport, error, settings.idle_exit_s)
         return

@@ -37,7 +37,7 @@ class Realtime:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state when a best-effort layer is about to begin."""
+    """The state when a best-effort segment is about to begin."""
 
     now_ns: int
     realtime: Realtime
@@ -54,7 +54,7 @@ class Policy:
     interrupts: Callable[[Job, Job], bool]
     """Whether a waiting job takes a running one's place in its worker."""
     lets_beside: Callable[[Snapshot], bool]
-    """Whether a best-effort layer may begin beside real-time work."""
+    """Whether a best-effort segment may begin beside real-time work."""
     separates: bool
     """Whether best-effort work has a worker of its own."""
     stands_back: bool
@@ -69,7 +69,7 @@ class Policy:
         return snapshot.realtime.count == 0 or self.lets_beside(snapshot)
 
     def admits(self, snapshot: Snapshot) -> bool:
-        """Whether a best-effort layer may begin: ``lets_run``, or best-effort work has had less
+        """Whether a best-effort segment may begin: ``lets_run``, or best-effort work has had less
         than its minimum share."""
         return snapshot.share < snapshot.limits.share or self.lets_run(snapshot)
 

@@ -155,7 +155,7 @@ class MinimumShare:
         if self._state is Demand.HELD:
             self._behind_ns += self.share * passed_ns
         elif self._state is Demand.NONE:
-            if self._behind_ns:  # most of the time it is 0, and this is asked beside every layer
+            if self._behind_ns:  # most of the time it is 0, and this is asked beside every segment
                 self._behind_ns *= 0.5 ** (passed_ns / PATIENCE_NS)
         else:
             left_ns = self._behind_ns - (1.0 - self.share) * passed_ns

@@ -10,7 +10,7 @@ import numpy as np
 
 from brisk.errors import BriskError, InternalError, InvalidRequestError
 from brisk.segments.onnxruntime import onnxruntime
-from brisk.segments.program import Part, SegmentProgram, requested_slots
+from brisk.segments.program import LoadedSegment, SegmentProgram, requested_slots
 from brisk.segments.values import Value, to_array, to_ort_value
 
 _OURS = (MemoryError, TypeError, AttributeError)
@@ -24,7 +24,7 @@ class SegmentFrame:
     for what only the values show, from ``step``. A frame whose step has raised is finished.
     """
 
-    __slots__ = ("_held", "_parts", "_position", "_program", "_requested", "_values")
+    __slots__ = ("_held", "_position", "_program", "_requested", "_segments", "_values")
 
     early = None
     """No learned caches answer rows of it."""
@@ -35,11 +35,11 @@ class SegmentFrame:
         inputs: Mapping[str, Value],
         requested: Sequence[str] | None = None,
     ) -> None:
-        """``inputs`` by name; ``requested`` output names, None for all."""
+        """Begin a job. ``inputs`` by name; ``requested`` output names, None for all."""
         self._requested = requested_slots(program.outputs, requested)
         self._values = program.bind_inputs(inputs)
         self._program = program
-        self._parts = program.parts.current()
+        self._segments = program.segments.current()
         self._position = 0
         self._held: list[np.ndarray] = []
         """Arrays whose memory OrtValues show."""
@@ -59,33 +59,34 @@ class SegmentFrame:
 
     @property
     def is_finished(self) -> bool:
-        return self._position == len(self._parts)
+        return self._position == len(self._segments)
 
     def step(self) -> bool:
         """Run one segment, free what nothing reads any more; True where the job is finished."""
         values, position = self._values, self._position
-        if position == len(self._parts):
+        if position == len(self._segments):
             return True
-        part = self._parts[position]
-        if part is None:  # it is still to be loaded
-            part = self._program.parts[position]
+        segment = self._segments[position]
+        if segment is None:  # it is still to be loaded
+            segment = self._program.segments[position]
         try:
-            if part.goes_by_arrays:
-                given = [to_array(values[slot]) for slot in part.reads]
+            if segment.goes_by_arrays:
+                arguments = [to_array(values[slot]) for slot in segment.reads]
             else:
-                given = [self._ort_value(slot) for slot in part.reads]
-            options = control().options(shrinks_arena=part.session.shrinks_arena)
-            made = part.run(dict(zip(part.inputs, given)), part.outputs, options)  # noqa: B905
+                arguments = [self._ort_value(slot) for slot in segment.reads]
+            options = control().options(shrinks_arena=segment.session.shrinks_arena)
+            feeds = dict(zip(segment.inputs, arguments))  # noqa: B905
+            results = segment.run(feeds, segment.outputs, options)
         except BriskError:
             raise
         except Exception as error:
-            raise self._classify(part, error) from error
-        for place, slot in enumerate(part.writes):
-            values[slot] = made[place]  # iterating ends by a C++ exception, which costs 40 us
-        for slot in part.dead:
+            raise self._classify(segment, error) from error
+        for place, slot in enumerate(segment.writes):
+            values[slot] = results[place]  # iterating ends by a C++ exception, which costs 40 us
+        for slot in segment.dead:
             values[slot] = None
         self._position = position = position + 1
-        return position == len(self._parts)
+        return position == len(self._segments)
 
     def value_at(self, name: str) -> Value:
         """What a live value is at this boundary; not to be changed.
@@ -111,7 +112,7 @@ class SegmentFrame:
         if not self.is_finished:
             raise InternalError(
                 f"model '{self._program.plan.name}' has run {self._position} of "
-                f"{len(self._parts)} segments, results were asked for"
+                f"{len(self._segments)} segments, results were asked for"
             )
         return {name: to_array(self._values[slot]) for name, slot in self._requested.items()}
 
@@ -122,13 +123,13 @@ class SegmentFrame:
             value = self._values[slot] = to_ort_value(value)
         return value
 
-    def _classify(self, part: Part, error: Exception) -> BriskError:
-        """Whose fault it is.
+    def _classify(self, segment: LoadedSegment, error: Exception) -> BriskError:
+        """Return the error, by whose fault it is.
 
         A model whose inputs are all of fixed shape and that fails otherwise than by an argument's
         fault (a value, an index) is ours; the rest is what the request brought.
         """
-        spec = part.spec
+        spec = segment.spec
         text = f"segment {spec.index} ({spec.words}) failed: {error}"
         if isinstance(error, UnicodeError):
             return InvalidRequestError(f"a string is not UTF-8, as ONNX Runtime's are: {text}")
@@ -163,17 +164,17 @@ def run_in_one(program: SegmentProgram) -> RunAll | None:
     Runtime looks at names, types and shapes itself, but for scalars and inputs that may be left
     out.
     """
-    parts = program.parts.current()
-    part = parts[0] if len(parts) == 1 else None
+    segments = program.segments.current()
+    segment = segments[0] if len(segments) == 1 else None
     if (
-        part is None
-        or part.session.run is not None
-        or part.goes_by_arrays
-        or not set(program.outputs) <= set(part.outputs)
+        segment is None
+        or segment.session.run is not None
+        or segment.goes_by_arrays
+        or not set(program.outputs) <= set(segment.outputs)
     ):
         return None
-    run: RunAll = part.session.session._sess.run
-    slots = tuple(zip(part.inputs, part.reads, strict=True))
+    run: RunAll = segment.session.session._sess.run
+    slots = tuple(zip(segment.inputs, segment.reads, strict=True))
     if all(program.slots[name] == slot for name, slot in slots) and not any(
         each.variable.optional or each.variable.type.shape == () for each in program.inputs
     ):
@@ -209,12 +210,12 @@ class RunControl:
         ``shrinks_arena``: whether the arena gives back what the run leaves free (the entry's
         ``memory.enable_memory_arena_shrinkage``).
         """
-        found = self._options.get(shrinks_arena)
-        if found is None:
-            found = self._options[shrinks_arena] = onnxruntime().RunOptions()
+        run_options = self._options.get(shrinks_arena)
+        if run_options is None:
+            run_options = self._options[shrinks_arena] = onnxruntime().RunOptions()
             if shrinks_arena:
-                found.add_run_config_entry(_SHRINKS, "cpu:0")
-        return found
+                run_options.add_run_config_entry(_SHRINKS, "cpu:0")
+        return run_options
 
     def end(self) -> None:
         """Let the owner's run end with an error at its next node; later ones would, too."""
@@ -222,7 +223,7 @@ class RunControl:
             options.terminate = True
 
     def renew(self) -> None:
-        """After ``end``: later runs are computed again."""
+        """Let later runs be computed again, after ``end``."""
         self._options = {}
 
 
@@ -232,7 +233,7 @@ _threads = threading.local()
 def control() -> RunControl:
     """The calling thread's."""
     try:
-        found: RunControl = _threads.control
+        own: RunControl = _threads.control
     except AttributeError:
-        found = _threads.control = RunControl()
-    return found
+        own = _threads.control = RunControl()
+    return own

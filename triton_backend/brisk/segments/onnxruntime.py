@@ -72,11 +72,13 @@ def onnxruntime() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """``data``: the bytes of an initialiser, uint8, in place; ``kind``: its TensorProto type."""
+    """An initialiser."""
 
     name: str
     data: np.ndarray
+    """The bytes, uint8, in place."""
     kind: int
+    """The TensorProto type."""
     shape: tuple[int, ...]
 
 
@@ -94,8 +96,10 @@ class StructureRun:
         outputs: Mapping[str, str],
         weights: Mapping[str, Any],
     ) -> None:
-        """``inputs``, ``outputs``: the session's names by the model's; ``weights``: OrtValues by
-        the session's names, which are shown, not copied.
+        """Keep what a run needs.
+
+        ``inputs``, ``outputs``: the session's names by the model's; ``weights``: OrtValues by the
+        session's names, which are shown, not copied.
         """
         self._bound = session._sess.run_with_ort_values
         self._inputs = inputs
@@ -103,24 +107,24 @@ class StructureRun:
         self._weights = weights
 
     def __call__(self, feeds: Mapping[str, Any], outputs: list[str], options: Any) -> Any:
-        given = {**self._weights}
+        arguments = {**self._weights}
         for name, value in feeds.items():
-            given[self._inputs[name]] = value
-        return self._bound(given, [self._outputs[name] for name in outputs], options)
+            arguments[self._inputs[name]] = value
+        return self._bound(arguments, [self._outputs[name] for name in outputs], options)
 
 
 @dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly
 class OrtSession:
-    """``session``: an ``InferenceSession``; ``held``: the weights that it reads in place.
-
-    ``shrinks_arena``: whether each of its runs gives memory back to the system. ``run``: how it is
-    run with one model's weights, where it is a structure's.
-    """
+    """A session of ONNX Runtime's with what must live as long as it."""
 
     session: Any
+    """An ``InferenceSession``."""
     held: tuple[Any, ...]
+    """The weights that the session reads in place."""
     shrinks_arena: bool = False
+    """Whether each run gives memory back to the system."""
     run: StructureRun | None = None
+    """Runs a structure's session with one model's weights; None: it is no structure's."""
 
 
 _running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()
@@ -132,9 +136,9 @@ def running(key: tuple[object, ...]) -> OrtSession | None:
 
 
 def shared(key: tuple[object, ...], make: Callable[[], OrtSession]) -> OrtSession:
-    """That session, or one that is made. ``key``: all that it is made from, and how."""
-    found = _running.get(key)
-    return _running.setdefault(key, make()) if found is None else found
+    """Return ``running``'s session, or make one. ``key``: all that it is made from, and how."""
+    session = _running.get(key)
+    return _running.setdefault(key, make()) if session is None else session
 
 
 def value_in_place(weight: Weight) -> Any:
@@ -156,7 +160,8 @@ def session_options(
     spins_long: bool = False,
     uses_memory_pattern: bool = True,
 ) -> Any:
-    """``SessionOptions`` on at most ``threads`` threads that soon sleep with nothing to do.
+    """Return ``SessionOptions`` for at most ``threads`` threads that soon sleep with nothing to
+    do.
 
     ``is_warm`` False: for the session that starts at once, whose graph stays as it is and whose
     weights are not packed, whatever the entry allows; all else is the same.
@@ -251,7 +256,7 @@ def _share_arena() -> None:
 # operators, so it is asked for by another spelling of its path, from which a new file is loaded.
 
 _known: dict[str, list[tuple[int, ...]]] = {}
-"""By path: device, inode, size and time of each file that was loaded from there, in order."""
+"""Device, inode, size and time of each file that was loaded from a path, in order."""
 _lock = threading.Lock()
 
 
@@ -272,18 +277,18 @@ def _loadable_name(path: str) -> str:
         status = os.fstat(descriptor)
     finally:
         os.close(descriptor)
-    found = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
     with _lock:
-        known = _known.setdefault(real, [])
-        if found not in known:
-            if any(each[:2] == found[:2] for each in known) and _is_mapped(real):
+        identities = _known.setdefault(real, [])
+        if identity not in identities:
+            if any(each[:2] == identity[:2] for each in identities) and _is_mapped(real):
                 raise InvalidModelError(
                     f"the library of custom operators {path} was written anew while it is in use; "
                     "expected a new file that takes its place (write another one and rename it), "
                     "or that every entry which uses it is unloaded before"
                 )
-            known.append(found)
-        turn = known.index(found)
+            identities.append(identity)
+        turn = identities.index(identity)
     folder, name = os.path.split(real)
     return os.path.join(folder, "./" * turn + name)
 

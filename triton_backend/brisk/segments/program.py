@@ -13,31 +13,32 @@ from brisk.graph.files.element_types import name_of_dtype
 from brisk.graph.program import ValueType, Variable
 from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.source import SegmentPlan, SegmentSpec
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 from brisk.segments.values import Value
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A session with the slots that it reads, in the order of ``inputs``, writes, and leaves.
-
-    ``run`` takes feeds by name, names of outputs and the options of a run.
-    ``goes_by_arrays``: strings, which no OrtValue can be made of, are numpy's.
-    """
+class LoadedSegment:
+    """A segment's session with the slots of a frame that it reads and writes."""
 
     spec: SegmentSpec
     run: Callable[[Mapping[str, Any], list[str], Any], Sequence[Any]]
+    """Takes feeds by name, names of outputs and the options of a run."""
     inputs: tuple[str, ...]
     outputs: list[str]
     reads: tuple[int, ...]
+    """The slots of ``inputs``, in their order."""
     writes: tuple[int, ...]
+    """The slots of ``outputs``, in their order."""
     dead: tuple[int, ...]
+    """The slots that no later segment reads."""
     goes_by_arrays: bool
+    """Whether values go in and out as numpy's: no OrtValue can be made of strings."""
     session: OrtSession
 
 
 class InputCheck:
-    """Of one input of a model."""
+    """The check of one input of a model."""
 
     __slots__ = ("_fixed", "_rank", "variable")
 
@@ -49,10 +50,10 @@ class InputCheck:
         self._fixed = [(axis, size) for axis, size in sizes if isinstance(size, int)]
 
     def accept(self, value: Value) -> Value:
-        """The value, C-contiguous; Triton has no tensors of rank 0: a scalar comes as ``[1]`` or
-        ``[1, 1]``, as its entry has it.
+        """Return the value, C-contiguous.
 
-        Raises InvalidRequestError where it is not of the declared element type or shape.
+        Triton has no tensors of rank 0: a scalar comes as ``[1]`` or ``[1, 1]``, as its entry has
+        it. Raises InvalidRequestError if it is not of the declared element type or shape.
         """
         declared = self.variable.type
         if not isinstance(value, np.ndarray):
@@ -60,10 +61,10 @@ class InputCheck:
         if self._rank == 0 and value.size == 1:
             value = value.reshape(())
         if name_of_dtype(value.dtype) != declared.dtype or not self._fits(value.shape):
-            given = ValueType(name_of_dtype(value.dtype), tuple(value.shape))
+            actual = ValueType(name_of_dtype(value.dtype), tuple(value.shape))
             raise InvalidRequestError(
                 f"input '{self.variable.name}': expected {describe_type(declared)}, "
-                f"got {describe_type(given)}"
+                f"got {describe_type(actual)}"
             )
         return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
@@ -79,7 +80,7 @@ class InputCheck:
 
 
 def describe_type(declared: ValueType) -> str:
-    """``float32 [N, 3, 224, 224]``, for messages."""
+    """Return ``float32 [N, 3, 224, 224]``, for messages."""
     if declared.shape is None:
         return f"{declared.dtype} of any shape"
     sizes = ", ".join("?" if size is None else str(size) for size in declared.shape)
@@ -88,48 +89,52 @@ def describe_type(declared: ValueType) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SegmentProgram:
-    """``parts``: by segment, some of which may still be loading. ``slots``: by name of a value."""
+    """A model as its frames run it."""
 
     plan: SegmentPlan
-    parts: LayerTable[Part]
+    segments: SegmentTable[LoadedSegment]
+    """The segments in their order, some of which may still be loading."""
     slots: Mapping[str, int]
+    """The place of each value in a frame, by the value's name."""
     inputs: tuple[InputCheck, ...]
     outputs: Mapping[str, int]
     is_static: bool
     """Whether every input is of one shape: then a failing kernel is hardly a request's fault."""
 
     def bind_inputs(self, inputs: Mapping[str, Value]) -> list[Any]:
-        """The slots of a new frame. Raises InvalidRequestError where an input does not fit."""
+        """Return the slots of a new frame. Raises InvalidRequestError if an input does not fit."""
         values: list[Any] = [None] * len(self.slots)
-        taken = 0
+        used = 0
         for check in self.inputs:
             name = check.variable.name
             if name in inputs:
                 values[self.slots[name]] = check.accept(inputs[name])
-                taken += 1
+                used += 1
             elif not check.variable.optional:
                 raise missing_input(name)
             else:
                 values[self.slots[name]] = self.plan.defaults[name]
-        if taken != len(inputs):
-            known = [check.variable.name for check in self.inputs]
-            raise unknown_inputs(inputs, known)
+        if used != len(inputs):
+            names = [check.variable.name for check in self.inputs]
+            raise unknown_inputs(inputs, names)
         return values
 
 
 def missing_input(name: str) -> InvalidRequestError:
+    """Return the error of a request that lacks an input."""
     return InvalidRequestError(f"input '{name}' is missing")
 
 
-def unknown_inputs(given: Collection[str], known: Sequence[str]) -> InvalidRequestError:
-    unknown = sorted(set(given) - set(known))
-    return InvalidRequestError(f"there is no input {unknown}; the inputs are {known}")
+def unknown_inputs(names: Collection[str], declared: Sequence[str]) -> InvalidRequestError:
+    """Return the error of a request that has inputs which the model has not."""
+    unknown = sorted(set(names) - set(declared))
+    return InvalidRequestError(f"there is no input {unknown}; the inputs are {declared}")
 
 
 def requested_slots(
     outputs: Mapping[str, int], requested: Sequence[str] | None
 ) -> Mapping[str, int]:
-    """Slot by requested output. Raises InvalidRequestError where there is no such output."""
+    """Return slots by requested output. Raises InvalidRequestError if there is no such output."""
     if requested is None or tuple(requested) == tuple(outputs):
         return outputs
     unknown = [name for name in requested if name not in outputs]
@@ -139,13 +144,16 @@ def requested_slots(
 
 
 def slots_of(plan: SegmentPlan) -> dict[str, int]:
-    """A slot for each value that crosses a border of a segment."""
+    """Return a slot for each value that crosses a boundary of a segment."""
     names = [variable.name for variable in (*plan.inputs, *plan.outputs)]
     names += [name for spec in plan.segments for name in spec.outputs]
     return {name: slot for slot, name in enumerate(dict.fromkeys(names))}
 
 
-def make_part(spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]) -> Part:
+def make_segment(
+    spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]
+) -> LoadedSegment:
+    """Return the segment of ``spec`` that runs in ``session``."""
     opened = session.session
     kinds = [each.type for each in (*opened.get_inputs(), *opened.get_outputs())]
     goes_by_arrays = "tensor(string)" in kinds
@@ -154,7 +162,7 @@ def make_part(spec: SegmentSpec, session: OrtSession, slots: Mapping[str, int]) 
     run = session.run or bound.run_with_ort_values
     if goes_by_arrays:  # its arguments stand in another order
         run = lambda feeds, outputs, options: bound.run(outputs, feeds, options)  # noqa: E731
-    return Part(
+    return LoadedSegment(
         spec,
         run,
         spec.inputs,

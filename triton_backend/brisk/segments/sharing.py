@@ -31,25 +31,27 @@ def may_have_siblings(prefix: str = "") -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeptStructure:
-    """A segment's structure in its prepared form. ``proto``: number of the blob with its graph;
-    ``digest``: of that; ``inputs``, ``outputs``: its names, in the order of the segment's;
-    ``weights`` with its names, ``blobs``: of them. ``recipes``: how each follows from another
-    model's; None where it does not.
-    """
+    """A segment's structure in its prepared form. Names are the structure's."""
 
     proto: int
+    """The number of the blob with the graph."""
     digest: str
+    """The graph's digest."""
     inputs: tuple[str, ...]
+    """The names of inputs, in the order of the segment's."""
     outputs: tuple[str, ...]
+    """The names of outputs, in the order of the segment's."""
     weights: tuple[Weight, ...]
     blobs: tuple[int, ...]
+    """The numbers of the weights' blobs."""
     recipes: tuple[Any, ...] | None = None
+    """How each weight follows from another model's; None: it does not."""
 
 
 def read_structure(
     record: Mapping[str, Any] | None, weight_of: Callable[..., Weight]
 ) -> KeptStructure | None:
-    """Of a manifest. ``weight_of``: makes a weight of its record.
+    """Return a manifest's structure. ``weight_of``: makes a weight of its record.
 
     Raises KeyError, TypeError or ValueError where nobody has written such a record.
     """

@@ -17,30 +17,31 @@ from brisk.segments.onnxruntime import OrtSession
 
 @dataclass(frozen=True, slots=True)
 class SegmentSpec:
-    """``inputs``, ``outputs``: names of the values that cross its borders, in order.
-
-    ``dead``: values that nothing behind it reads. ``words``: its first and last node.
-    """
+    """A segment's place in its model."""
 
     index: int
     inputs: tuple[str, ...]
+    """The names of the values that enter it, in order."""
     outputs: tuple[str, ...]
+    """The names of the values that leave it, in order."""
     dead: tuple[str, ...]
+    """The values that nothing behind it reads."""
     words: str
+    """Its first and last node."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """``defaults``: of inputs that a request may leave out, by name. ``fixed``: inputs that have a
-    default in the model's file and take nothing else here.
-    """
+    """A model as segments."""
 
     name: str
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     segments: tuple[SegmentSpec, ...]
     defaults: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """The values of inputs that a request may leave out, by name."""
     fixed: tuple[Variable, ...] = ()
+    """The inputs that have a default in the model's file and take nothing else here."""
 
 
 class FileBytes(NamedTuple):
@@ -50,12 +51,13 @@ class FileBytes(NamedTuple):
 
 
 class RowTable(NamedTuple):
-    """A weight of which a run reads the rows that the input ``ids`` numbers, and nothing else
-    does anything. ``rows``: how many of equal size ``place`` holds."""
+    """A weight of which a run reads only some rows."""
 
     ids: str
+    """The input that numbers the rows."""
     place: FileBytes
     rows: int
+    """How many rows of equal size ``place`` holds."""
 
 
 class Source(ABC):
@@ -65,7 +67,7 @@ class Source(ABC):
     origin: str
     """What it reads: ``model`` or ``artefact``."""
     weight_bytes: int
-    """Of the files that it maps."""
+    """The size of the files that it maps."""
     made_of: Mapping[str, Stamp]
     """Every file of the model, in the state in which it was read: ``content.stamps`` of it."""
     wants_artefact = False
@@ -74,13 +76,15 @@ class Source(ABC):
     """What is unusual about how it is served, for its log."""
 
     def reads(self, index: int) -> Sequence[FileBytes]:
-        """What of its files ``open`` of a segment reads, for files that may still be arriving."""
+        """Return what ``open`` of a segment reads of its files, which may still be arriving."""
         return ()
 
     def defer_tables(self, index: int, wait: Callable[[], None]) -> Sequence[RowTable]:
-        """Tables whose bytes ``open`` of a segment does not read from now on: a run needs the
-        rows that it asks for. ``wait``: until all are here, for an opening that has to read them
-        after all; it may raise UnavailableError. To be called before the segment is opened.
+        """Return the tables whose bytes ``open`` of a segment does not read from now on.
+
+        A run needs the rows that it asks for. ``wait`` returns when all are here, for an opening
+        that has to read them after all; it may raise UnavailableError. To be called before the
+        segment is opened.
         """
         return ()
 
@@ -90,11 +94,12 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, index: int) -> OrtSession:
-        """What starts cheapest (NNV12, 3.1: the cold solution). Raises BriskError."""
+        """Open the session that starts cheapest (NNV12, 3.1: the cold solution). Raises
+        BriskError."""
 
     @abstractmethod
     def open_warm(self, index: int) -> OrtSession | None:
-        """What runs fastest; None where that is the first one. Raises BriskError."""
+        """Open the session that runs fastest; None: that is the first one. Raises BriskError."""
 
     def close(self) -> None:  # noqa: B027  # some have nothing to let go of
         """Let go of what only opening needs: nothing is opened any more."""

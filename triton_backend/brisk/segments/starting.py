@@ -14,24 +14,31 @@ from typing import Any, Protocol
 
 from brisk.os_priority import LOADING, lower_thread
 from brisk.segments.onnxruntime import OrtSession
-from brisk.segments.program import InputCheck, Part, SegmentProgram, make_part, slots_of
+from brisk.segments.program import (
+    InputCheck,
+    LoadedSegment,
+    SegmentProgram,
+    make_segment,
+    slots_of,
+)
 from brisk.segments.source import SegmentPlan, Source
-from brisk.segments.table import GiveWay, LayerTable
+from brisk.segments.table import GiveWay, SegmentTable
 
 
 def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def start_lanes(
-    table: LayerTable[Any],
+    table: SegmentTable[Any],
     threads: int,
     give_way: GiveWay | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[threading.Thread]:
     """Load all of ``table`` in the background, on all cores but the executor's, at least one.
 
-    The lanes, which end by themselves. ``give_way`` as in the table's ``work``. ``around``:
+    Return the lanes, which end by themselves. ``give_way``: see the table's ``work``. ``around``:
     entered by each for as long as it lives.
     """
 
@@ -58,8 +65,8 @@ class StartingSegments:
     source: Source
 
     @property
-    def table(self) -> LayerTable[Part]:
-        return self.program.parts
+    def table(self) -> SegmentTable[LoadedSegment]:
+        return self.program.segments
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """Make every warm session, then give them all to new frames at once (PASK VI, NNV12 3.5).
@@ -74,9 +81,9 @@ class StartingSegments:
         return is_done
 
     def moved_to(self, source: Source, may_go_on: Callable[[], bool]) -> StartingSegments | None:
-        """As ``load_warm``, with all sessions from another source of the same segments.
+        """Exchange all sessions like ``load_warm``, from another source of the same segments.
 
-        What the model is from then on; None where it stays what it is.
+        Return what the model is from then on; None: it stays what it is.
         """
         is_done = self._exchange(partial(_open_fastest, source), may_go_on)
         return replace(self, source=source) if is_done else None
@@ -86,33 +93,36 @@ class StartingSegments:
     ) -> bool:
         if not self.table.is_whole:
             return False
-        made: dict[int, Part] = {}
+        segments: dict[int, LoadedSegment] = {}
         for spec in self.program.plan.segments:
             if not may_go_on():
                 return False
             session = open_one(spec.index)
             if session is not None:
-                made[spec.index] = make_part(spec, session, self.program.slots)
-        if made:
-            self.table.switch(made)
+                segments[spec.index] = make_segment(spec, session, self.program.slots)
+        if segments:
+            self.table.switch(segments)
         return True
 
 
 def start_segments(source: Source, arriving: Arriving | None = None) -> StartingSegments:
-    """No segment is loaded yet; lanes are to take them in turn. ``arriving``: where what
-    ``source`` reads may not be here yet."""
+    """Return a model of which no segment is loaded yet; lanes are to take them in turn.
+
+    ``arriving``: given if what ``source`` reads may not be here yet.
+    """
     return StartingSegments(_program(source.plan, source.open, arriving), source)
 
 
 def open_warm_program(
     source: Source, open_one: Callable[[int], OrtSession] | None = None
 ) -> SegmentProgram:
-    """With all sessions of ``source`` that run fastest, where nobody waits for the first answer.
+    """Return a program of the sessions of ``source`` that run fastest, if nobody waits for a first
+    answer.
 
-    ``open_one``: makes other ones. Raises BriskError where one cannot be made.
+    ``open_one``: makes other ones. Raises BriskError if one cannot be made.
     """
     program = _program(source.plan, open_one or partial(_open_fastest, source))
-    _ = list(program.parts)  # loads them, or raises
+    _ = list(program.segments)  # loads them, or raises
     source.close()
     return program
 
@@ -128,12 +138,12 @@ class Arriving(Protocol):
         """Whether all that opening it reads is here."""
 
     def wait_for(self, index: int) -> None:
-        """Until it is. Raises UnavailableError where nothing arrives any more."""
+        """Wait until it is here. Raises UnavailableError if nothing arrives any more."""
 
     def opening(self) -> AbstractContextManager[None]:
-        """While a segment is opened."""
+        """Return a context to enter while a segment is opened."""
 
-    def guarded(self, index: int, part: Part) -> Part:
+    def guarded(self, index: int, segment: LoadedSegment) -> LoadedSegment:
         """The segment, whose runs wait for what opening it did not read."""
 
 
@@ -142,17 +152,17 @@ def _program(
 ) -> SegmentProgram:
     slots = slots_of(plan)
 
-    def load(index: int) -> Part:
+    def load(index: int) -> LoadedSegment:
         if arriving is None:
-            return make_part(plan.segments[index], open_one(index), slots)
+            return make_segment(plan.segments[index], open_one(index), slots)
         arriving.wait_for(index)
         with arriving.opening():
-            part = make_part(plan.segments[index], open_one(index), slots)
-        return arriving.guarded(index, part)
+            segment = make_segment(plan.segments[index], open_one(index), slots)
+        return arriving.guarded(index, segment)
 
     return SegmentProgram(
         plan,
-        LayerTable(len(plan.segments), load, *() if arriving is None else (arriving.is_here,)),
+        SegmentTable(len(plan.segments), load, *() if arriving is None else (arriving.is_here,)),
         slots,
         tuple(InputCheck(variable) for variable in plan.inputs),
         {variable.name: slots[variable.name] for variable in plan.outputs},

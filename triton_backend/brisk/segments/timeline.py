@@ -10,19 +10,21 @@ clock_ns = time.perf_counter_ns
 
 
 class EventKind(str, Enum):
-    """The stages of a start; ``WAIT``: of whoever runs a part that is not there yet."""
+    """The stages of a start."""
 
     PARSE = "parse"
     CREATE = "create"
     WAIT = "wait"
+    """An executor waits for a segment that is not there yet."""
 
 
 class TimelineEvent(NamedTuple):
-    """Times are of ``clock_ns``."""
+    """One stage of a start. Times are of ``clock_ns``."""
 
     lane: str
     kind: EventKind
-    layer: int | None
+    segment: int | None
+    """None: the stage is the whole model's."""
     start_ns: int
     end_ns: int
 
@@ -33,10 +35,10 @@ class Recorder:
     def __init__(self) -> None:
         self._events: list[TimelineEvent] = []
 
-    def add(self, lane: str, kind: EventKind, layer: int | None, start_ns: int) -> None:
+    def add(self, lane: str, kind: EventKind, segment: int | None, start_ns: int) -> None:
         """Record a stage that ends now."""
-        self._events.append(TimelineEvent(lane, kind, layer, start_ns, clock_ns()))
+        self._events.append(TimelineEvent(lane, kind, segment, start_ns, clock_ns()))
 
     def events(self) -> list[TimelineEvent]:
-        """By their start."""
+        """Return the events, by their start."""
         return sorted(self._events.copy(), key=lambda event: event.start_ns)

@@ -22,7 +22,8 @@ from brisk.graph.files.element_types import (
 from brisk.segments.onnxruntime import onnxruntime
 
 Value: TypeAlias = np.ndarray
-"""Of a request: strings are ``object`` arrays of str, bfloat16 and float8 ``ml_dtypes`` arrays."""
+"""A value of a request: strings are ``object`` arrays of str, bfloat16 and float8 ``ml_dtypes``
+arrays."""
 
 
 @functools.cache

@@ -86,7 +86,8 @@ def prepare_log() -> None:
 
 
 def log(level: str, text: str) -> None:
-    """``level``: ``error``, ``warning``, anything else is information. Any thread."""
+    """Write to Triton's log. ``level``: ``error``, ``warning``; any other is information. Any
+    thread."""
     prepare_log()
     write = {
         "error": pb_utils.Logger.log_error,
@@ -228,8 +229,10 @@ def auto_complete(model_config: Any) -> Any:
 
 
 def _start_runtime(config: Mapping[str, Any]) -> None:
-    """That of the device of the entry's first instances, unless it is there. What goes wrong is
-    said by the model's stub, which needs it."""
+    """Start the runtime of the device of the entry's first instances, unless it is there.
+
+    Errors are reported by the model's stub, which needs it.
+    """
     for group in config.get("instance_group", ())[:1]:
         device = None
         if group.get("kind") == "KIND_CPU":

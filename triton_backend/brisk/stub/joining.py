@@ -28,7 +28,7 @@ class ReadRequest(NamedTuple):
     rows: int
 
     def joins_as(self) -> tuple[object, ...] | None:
-        """Those of equal keys may travel together; None: it goes alone.
+        """Return a key: requests of equal keys may travel together; None: this one goes alone.
 
         A real-time request is not to wait for another one's rows, one with a deadline not to be
         late by them; strings have no rows of one size.
@@ -70,15 +70,15 @@ def joined(alone: Sequence[Group], row_ns: float | None) -> list[Group]:
         if key is None:
             groups.append(one)
             continue
-        asked = one.asked[0]
-        total = rows.get(key, 0) + asked.rows
+        request = one.asked[0]
+        total = rows.get(key, 0) + request.rows
         if key not in latest or total * (row_ns or 0) > LONGEST_JOINED_NS:
-            latest[key], rows[key] = one, asked.rows
+            latest[key], rows[key] = one, request.rows
             groups.append(one)
             continue
         rows[key] = total
         group = latest[key]
         group.places.extend(one.places)
         group.requests.extend(one.requests)
-        group.asked.append(asked)
+        group.asked.append(request)
     return groups

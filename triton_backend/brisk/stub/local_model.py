@@ -37,7 +37,7 @@ from brisk.telemetry.statistics import RequestAccount
 
 if TYPE_CHECKING:
     from brisk.segments.frame import RunAll, RunControl
-    from brisk.segments.program import Part, SegmentProgram
+    from brisk.segments.program import LoadedSegment, SegmentProgram
 
 LONGEST_NS, LONGEST_TRIED_NS = 4_000_000, 8_000_000
 """Expected of a run of all that came at once: longer ones gain nothing by being here. What is
@@ -61,15 +61,18 @@ TELL_NS = 1_000_000_000
 """Between two reports to the worker."""
 
 LEARNT = 15
-"""Of answers but those whose number has none of these bits set durations are not learnt: to do so
-each time costs more than all else that is done for a request."""
+"""The mask of answers' numbers: durations are learnt of answers whose number has none of these
+bits set. To do so each time costs more than all else that is done for a request."""
 
 _NO_ARRAYS = frozenset({"string", "bfloat16"})
 """Types whose tensors Triton's module does not make of arrays as they are."""
 
 
 class LocalModel:
-    """``answer`` is Triton's thread's. Make it in another one: it imports ONNX Runtime."""
+    """A model that its stub computes.
+
+    ``answer`` is Triton's thread's. Make the object in another one: it imports ONNX Runtime.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,8 @@ class LocalModel:
         gate: int,
         tell: Callable[[ComputedInStub], None],
     ) -> None:
-        """``gate``: a descriptor, closed here. ``tell``: sends to the worker.
+        """Map the prepared form. ``gate``: a descriptor, closed here. ``tell``: sends to the
+        worker.
 
         Raises BriskError where the prepared form cannot be used in this process, OSError where it
         or the gate cannot be mapped.
@@ -91,16 +95,16 @@ class LocalModel:
         program, is_for_a_row = _open(model, offer)
         self._most_rows = 1 if is_for_a_row else MOST_ROWS
         self._program = program
-        """It keeps the weights mapped."""
+        """The program, which keeps the weights mapped."""
         self._run = _run_of(program)
         self._options: Any = None
-        """Of the thread that runs it, once it has."""
-        self._shrinks_arena = any(each.session.shrinks_arena for each in _parts(program))
+        """The ``RunOptions`` of the thread that runs it, once it has."""
+        self._shrinks_arena = any(each.session.shrinks_arena for each in _loaded_segments(program))
         shapes = [each.type.shape for each in program.plan.outputs]
         self._has_scalars = any(not shape for shape in shapes)
         self._joins = model.batching
         self._expected_ns = {1: float(offer.row_ns)}
-        """By the number of rows in binary digits: 1, 2 or 3, 4 to 7, …"""
+        """The time of a run by its number of rows in binary digits: 1, 2 or 3, 4 to 7, …"""
         self._model = offer.model
         self._tell = tell
         self._answered = self._told = 0
@@ -148,11 +152,11 @@ class LocalModel:
             guard.begun_ns = begun_ns
             if not guard.is_awake:
                 guard.wake()
-            made = self._run(outputs, feeds, options)
+            values = self._run(outputs, feeds, options)
             guard.begun_ns = 0
             if self._has_scalars:
-                made = _as_configured(outputs, made, entry)
-            response = pb_utils.InferenceResponse(list(map(pb_utils.Tensor, outputs, made)))
+                values = _as_configured(outputs, values, entry)
+            response = pb_utils.InferenceResponse(list(map(pb_utils.Tensor, outputs, values)))
         except Exception:  # noqa: BLE001  # a worker is asked, and tells what is wrong
             self._give_way()
             return None
@@ -168,7 +172,7 @@ class LocalModel:
     def _answer_joined(
         self, requests: Sequence[Any], entry: Entry, account: RequestAccount, begun_ns: int
     ) -> list[Any] | None:
-        """As ``answer``, several in one run; raises whatever is wrong."""
+        """Answer several requests in one run, like ``answer``; raise whatever is wrong."""
         if not self._joins:
             return None
         columns: dict[str, list[np.ndarray]] = {}
@@ -194,9 +198,9 @@ class LocalModel:
         self._guard.begun_ns = begun_ns
         if not self._guard.is_awake:
             self._guard.wake()
-        made = self._run(outputs, feeds, options)
+        values = self._run(outputs, feeds, options)
         self._guard.begun_ns = 0
-        for array in made:
+        for array in values:
             if not array.shape or len(array) != total:
                 return None
         responses, begin = [], 0
@@ -204,7 +208,7 @@ class LocalModel:
             end = begin + rows
             tensors = [
                 pb_utils.Tensor(name, array[begin:end])
-                for name, array in zip(outputs, made)  # noqa: B905  # as many as were asked for
+                for name, array in zip(outputs, values)  # noqa: B905  # as many as were asked for
             ]
             responses.append(pb_utils.InferenceResponse(tensors))
             begin = end
@@ -217,7 +221,7 @@ class LocalModel:
         return responses
 
     def _begin(self) -> Any:
-        """Of the first run in Triton's thread: its ``RunOptions``."""
+        """Make the ``RunOptions`` of Triton's thread, before its first run."""
         from brisk.segments.frame import control
 
         own = control()
@@ -306,8 +310,8 @@ def _open(model: LoadModel, offer: ComputeInStub) -> tuple[SegmentProgram, bool]
     return open_warm_program(source, source.open_for_a_row), True
 
 
-def _parts(program: SegmentProgram) -> list[Part]:
-    return [part for part in program.parts.current() if part is not None]
+def _loaded_segments(program: SegmentProgram) -> list[LoadedSegment]:
+    return [segment for segment in program.segments.current() if segment is not None]
 
 
 def _run_of(program: SegmentProgram) -> RunAll:

@@ -57,7 +57,8 @@ class Publisher:
         self._thread: threading.Thread | None = None
 
     def start(self, ask: Callable[[], None]) -> None:
-        """``ask`` makes the workers tell, sooner or later, what ``take`` is to be given."""
+        """Begin to ask. ``ask`` makes the workers report, sooner or later, what ``take`` is to be
+        given."""
         if self._interval_s:
             self._thread = threading.Thread(
                 target=self._run, args=(ask,), name="brisk-metrics", daemon=True
@@ -82,10 +83,10 @@ class Publisher:
                 ask()
                 self._publish(self._statistics.take_news(OWN_NEWS))
                 while self._told and not self._closing.is_set():
-                    told = self._told.popleft()
-                    if not told.is_chosen:
-                        self._withdraw_gauges(told.worker)
-                    self._publish(told.samples)
+                    report = self._told.popleft()
+                    if not report.is_chosen:
+                        self._withdraw_gauges(report.worker)
+                    self._publish(report.samples)
         except Exception as error:  # noqa: BLE001  # Triton's own, of no common class
             self._log("warning", f"no more metrics: {type(error).__name__}: {error}")
 
@@ -100,14 +101,14 @@ class Publisher:
                     self._add(series)
 
     def _add(self, series: PublishedSeries) -> None:
-        """To a counter, or say what a gauge is now. The lock is held."""
+        """Add to a counter, or set a gauge. The lock is held."""
         worker = dict(series.labels)["worker"] if series.is_gauge else ""
         key = series.name, worker
         if key not in self._families:
             kinds = pb_utils.MetricFamily
             kind = kinds.GAUGE if series.is_gauge else kinds.COUNTER
-            made = kinds(name=series.name, description=series.help, kind=kind)
-            self._families[key] = made, {}
+            new_family = kinds(name=series.name, description=series.help, kind=kind)
+            self._families[key] = new_family, {}
         family, metrics = self._families[key]
         metric = metrics.get(series.labels)
         if metric is None:

@@ -27,7 +27,8 @@ class OfferedModel:
         report: Callable[[ComputedInStub], None],
         log: Callable[[str, str], None],
     ) -> None:
-        """``report``: sends to the worker what was computed here, from any thread."""
+        """Begin without an offer. ``report``: sends to the worker what was computed here, from any
+        thread."""
         self.local: LocalModel | None = None
         self._model = model
         self._report = report

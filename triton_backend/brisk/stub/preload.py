@@ -17,9 +17,10 @@ from brisk.settings import computes_in_stubs
 
 
 def _import_onnxruntime() -> None:
-    """For stubs that will compute small models themselves: they share what it takes in memory.
+    """Import ONNX Runtime for stubs that will compute small models themselves: they share the
+    memory that it takes.
 
-    Raises OSError where it has started threads: nothing may be forked then.
+    Raises OSError if it has started threads: nothing may be forked then.
     """
     from brisk.stub.backend import one_blas_thread
 

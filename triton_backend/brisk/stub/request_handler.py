@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 MOST_PENDING, HELD_BACK_S, HELD_LOOK_S = 64, 0.05, 0.002
-"""From so many requests of an instance in flight on, each waits so long in Triton's queue, unless
-they get fewer. 512 requests to each of ten models kept the processors for some seconds, before the
-most of them were computed."""
+"""The number of an instance's requests in flight from which on each waits so long in Triton's
+queue, unless they get fewer, and the time between two looks. 512 requests to each of ten models
+kept the processors for some seconds, before the most of them were computed."""
 
 IN_VAIN_NS = 100_000_000
 """How long short runs are not awaited once one has not come in time: others are computed first,
@@ -54,7 +54,7 @@ TOLD_AGAIN_S = 60.0
 
 
 class RequestHandler:
-    """Of one model instance; Triton calls it from one thread."""
+    """The requests of one model instance; Triton calls it from one thread."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class RequestHandler:
         """
         local = self._offered.local
         if local is not None:
-            found = local.answer(requests, self._entry, self._counted.account)
-            if found is not None:
-                return found
+            responses_here = local.answer(requests, self._entry, self._counted.account)
+            if responses_here is not None:
+                return responses_here
         if self._may_be_held and self._connection.pending >= MOST_PENDING:
             self._hold_back()
         arrived_ns = time.monotonic_ns()
@@ -138,18 +138,18 @@ class RequestHandler:
     def _await(self, groups: list[Group], responses: list[Any], arrived_ns: int) -> None:
         """Send all on and put their answers in; one that comes later leaves None in its place."""
         awake_ns = EYES_OPEN_NS if self._promptness.is_imminent else 0
-        taken = [self._take(group, arrived_ns, is_awaited=True) for group in groups]
-        for group, (reply, number) in zip(groups, taken, strict=True):
+        awaited = [self._take(group, arrived_ns, is_awaited=True) for group in groups]
+        for group, (reply, number) in zip(groups, awaited, strict=True):
             has_read = self._connection.attend(
                 reply.job_class, reply.has_answered, awake_ns, WAIT_NS
             )
-            found = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
-            if found is None:
+            answers = reply.wait(0.0 if has_read else WAIT_NS / 1e9)
+            if answers is None:
                 self._waits_from_ns = arrived_ns + IN_VAIN_NS
                 if number:
                     self._watcher.watch(number, reply)
                 continue
-            for place, response in zip(group.places, found, strict=True):
+            for place, response in zip(group.places, answers, strict=True):
                 responses[place] = response
 
     def _stop_joining(self) -> None:
@@ -176,8 +176,10 @@ class RequestHandler:
             return Group([place], [request], [], error)
 
     def _hold_back(self) -> None:
-        """Where many are in flight, wait a moment before more are read: the worker has enough to
-        do, and who fills its queue shall not take the processors from everybody else meanwhile.
+        """Wait a moment before more requests are read, if many are in flight.
+
+        The worker has enough to do, and who fills its queue shall not take the processors from
+        everybody else meanwhile.
         """
         pending, now_s = self._connection.pending, time.monotonic()
         if now_s >= self._tells_from_s:
@@ -296,11 +298,11 @@ class RequestHandler:
 
 
 def _without_fillers(requests: list[Any], steps: Steps) -> list[Any]:
-    """Those that somebody has asked; the others are answered."""
-    asked = []
+    """Return the requests that a client has sent; answer the others."""
+    of_clients = []
     for request in requests:
         if steps.is_filler(request):
             send_nothing(request)
         else:
-            asked.append(request)
-    return asked
+            of_clients.append(request)
+    return of_clients

@@ -34,12 +34,12 @@ def failed_response(error: Exception) -> Any:
     code, text = "INTERNAL", f"{type(error).__name__}: {error}"
     if isinstance(error, BriskError):
         code, text = _CODES.get(error.code, code), str(error)
-    made = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
-    return pb_utils.InferenceResponse(output_tensors=[], error=made)
+    triton_error = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
+    return pb_utils.InferenceResponse(output_tensors=[], error=triton_error)
 
 
 EXIT_PARAMETER = "brisk_exit"
-"""Of a response: who answered, where a learned cache did; where the server has such parameters."""
+"""A response's parameter, if the server has such: the exit that answered, if one did."""
 
 _FINAL = 1
 """TRITONSERVER_RESPONSE_COMPLETE_FINAL of Triton's C interface. Triton's module has it, too, but
@@ -82,7 +82,8 @@ class TritonReply(Reply):
         *,
         is_awaited: bool,
     ) -> None:
-        """``rows``: each request's, of the batch dimension, where there are several.
+        """Make the response of requests that travel together. ``rows``: each one's, if there are
+        several.
 
         ``job_class``: the entry's, until the requests are known to have one of their own.
 
@@ -246,8 +247,8 @@ MINIMUM_AGE_NS = 50_000_000
 """Requests answered sooner than this are never asked about."""
 
 BUDGET_NS = 1_000_000
-"""For asking, of each interval: some ten requests. With 512 in flight to each of ten models,
-asking about all of them took a whole processor."""
+"""The time for asking in each interval: some ten requests. With 512 in flight to each of ten
+models, asking about all of them took a whole processor."""
 
 
 class CancellationWatcher:

@@ -18,7 +18,7 @@ _MOST_FAILED = 4096
 
 
 class Steps:
-    """Of one model instance; Triton's thread only."""
+    """The sequence steps of one model instance's requests; Triton's thread only."""
 
     def __init__(self, settings: SequenceSettings) -> None:
         self._settings = settings
@@ -76,13 +76,13 @@ class Steps:
             return
         for tensor in request.inputs():
             if tensor.name() == name:
-                given = tensor.as_numpy().reshape(-1)
+                values = tensor.as_numpy().reshape(-1)
                 if (
-                    len(given) != 1
+                    len(values) != 1
                     or isinstance(correlation_id, str)
-                    or given[0] != correlation_id
+                    or values[0] != correlation_id
                 ):
                     raise InvalidRequestError(
                         f"the correlation id {json.dumps(correlation_id):.140} is no value of "
-                        f"control '{name}', which is of type {given.dtype}"
+                        f"control '{name}', which is of type {values.dtype}"
                     )

@@ -23,10 +23,11 @@ _NAMES = {kind: name for name, kind in _ELEMENTS.items() if name not in ("BF16",
 
 
 class InputData(NamedTuple):
-    """``content``: row-major; serialised strings as uint8."""
+    """An input's values."""
 
     form: TensorForm
     content: np.ndarray
+    """The values in row-major order; serialised strings as uint8."""
 
     def write(self, memory: memoryview) -> None:
         """Copy into ``memory``, of as many bytes."""

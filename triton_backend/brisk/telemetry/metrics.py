@@ -72,12 +72,12 @@ REQUEST_SECONDS = Metric(
 )
 QUEUE_SECONDS = Metric(
     "brisk_queue_seconds",
-    "From the request's arrival in the worker to its first layer",
+    "From the request's arrival in the worker to its first segment",
     REQUEST_LABELS,
 )
 EXECUTION_SECONDS = Metric(
     "brisk_execution_seconds",
-    "From the request's first layer to its last, time parked for more urgent ones included",
+    "From the request's first segment to its last, time parked for more urgent ones included",
     REQUEST_LABELS,
 )
 RUN_REQUESTS = Metric(
@@ -97,7 +97,7 @@ LOADS = Metric(
 LOAD_SECONDS = Metric("brisk_load_seconds", "What a model's load took in the worker", MODEL_LABELS)
 STARTS = Metric(
     "brisk_cold_starts_total",
-    "Sessions whose layers are all loaded: from an artefact, a sibling's, or the model",
+    "Sessions whose segments are all loaded: from an artefact, a sibling's, or the model",
     ("model", "version", "origin"),
 )
 START_SECONDS = Metric(
@@ -105,9 +105,9 @@ START_SECONDS = Metric(
     "Time in the stages of cold starts, over all lanes",
     ("model", "version", "origin", "phase"),
 )
-LOADED_LAYERS = Metric(
+LOADED_SEGMENTS = Metric(
     "brisk_loaded_layers_total",
-    "Solutions loaded in cold starts: made from the model or reused from an artefact, by a lane, "
+    "Segments loaded in cold starts: made from the model or reused from an artefact, by a lane, "
     "or stolen from the lanes by the request that needs them",
     ("model", "version", "origin", "by"),
 )
@@ -156,7 +156,7 @@ RUNS_ASIDE = Metric(
 )
 PREEMPTION_SECONDS = Metric(
     "brisk_preemption_seconds",
-    "From the arrival of a request that preempts to its first layer",
+    "From the arrival of a request that preempts to its first segment",
     REQUEST_LABELS,
 )
 SHED = Metric(
@@ -166,11 +166,11 @@ SHED = Metric(
 )
 GATE_CLOSURES = Metric(
     "brisk_gate_closures_total",
-    "How often real-time work came where there was none, which holds best-effort layers",
+    "How often real-time work came where there was none, which holds best-effort segments",
 )
 FREEZES = Metric(
     "brisk_besteffort_freezes_total",
-    "How often a best-effort layer was stopped half-way for real-time work",
+    "How often a best-effort segment was stopped half-way for real-time work",
 )
 HELD_SECONDS = Metric(
     "brisk_besteffort_held_seconds_total",

@@ -25,7 +25,7 @@ from brisk.protocol.status import Status
 from brisk.protocol.stub_process import parent_of
 
 TIMEOUT_S = 10.0
-"""A worker answers between two layers; a best-effort one gets only what processors have left."""
+"""A worker answers between two segments; a best-effort one gets only what processors have left."""
 
 INCIDENTS = 20
 

@@ -16,7 +16,7 @@ from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.errors import UnavailableError
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
-from brisk.segments.program import Part
+from brisk.segments.program import LoadedSegment
 from brisk.segments.source import SegmentSpec
 from brisk.sourcing.arriving import ArrivingCopy, make_copy
 from support.remote.published import Published, publish
@@ -73,19 +73,19 @@ def arriving(tmp_path: Path) -> Arriving:
     return Arriving(tmp_path)
 
 
-def part_of(ran: list[Any]) -> Part:
+def segment_of(ran: list[Any]) -> LoadedSegment:
     def run(feeds: Mapping[str, Any], outputs: list[str], options: Any) -> Sequence[Any]:
         ran.append(feeds)
         return []
 
     spec = SegmentSpec(1, ("ids",), ("y",), (), "")
-    return Part(spec, run, ("ids",), ["y"], (0,), (1,), (), False, None)  # type: ignore[arg-type]
+    return LoadedSegment(spec, run, ("ids",), ["y"], (0,), (1,), (), False, None)  # type: ignore[arg-type]
 
 
 def test_a_run_that_comes_too_soon_waits_for_its_rows(arriving: Arriving) -> None:
     ran: list[Any] = []
     ids = np.array([[0, 3999, -2]])
-    guarded = arriving.rows.guarded(1, part_of(ran))
+    guarded = arriving.rows.guarded(1, segment_of(ran))
     running = threading.Thread(target=guarded.run, args=({"ids": ids}, ["y"], None))
     running.start()
     arriving.put_rows(np.array([0]))
@@ -105,13 +105,13 @@ def test_a_run_of_an_unloaded_model_ends(arriving: Arriving) -> None:
     ran: list[Any] = []
     arriving.is_unloaded = True
     with pytest.raises(UnavailableError, match="unloaded"):
-        arriving.rows.guarded(1, part_of(ran)).run({"ids": np.array([1])}, ["y"], None)
+        arriving.rows.guarded(1, segment_of(ran)).run({"ids": np.array([1])}, ["y"], None)
     assert not ran
 
 
 def test_other_segments_and_other_inputs_wait_for_nothing(arriving: Arriving) -> None:
-    part = part_of([])
-    assert arriving.rows.guarded(0, part) is part
+    segment = segment_of([])
+    assert arriving.rows.guarded(0, segment) is segment
     assert arriving.rows.are_here({"mask": np.array([1])})
     assert arriving.rows.are_here({"ids": np.array([], np.int64)})
     assert arriving.rows.are_here({"ids": np.array([4000, -4001, 1 << 60])})

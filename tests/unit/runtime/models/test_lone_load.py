@@ -8,7 +8,7 @@ import pytest
 
 from brisk.runtime.models.yielding import LONGEST_ALONE_S, LoneLoad
 from brisk.runtime.requests.batch import RunsInProgress
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 from support.runtime.gates import LAZY
 
 
@@ -78,7 +78,7 @@ def test_each_one_is_granted_anew() -> None:
 @pytest.mark.parametrize("is_closed", [False, True], ids=["loaded", "closed"])
 def test_the_next_one_waits_for_the_lanes_of_the_one_before(is_closed: bool) -> None:
     """Else the end of the first would be taken for that of the second, which then waited."""
-    table = LayerTable(1, lambda index: "part")
+    table = SegmentTable(1, lambda index: "segment")
     lone = LoneLoad(lambda: None, RunsInProgress())
     thread = _entering(lone)
     lone.grant()

@@ -8,14 +8,14 @@ from brisk.runtime.models.yielding import LONGEST_YIELD_S, Yielding
 from brisk.runtime.requests.batch import Run, RunsInProgress
 from brisk.scheduling.job_class import JobClass
 from brisk.segments.starting import start_lanes
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 from support.runtime.gates import job, run_of
 from support.runtime.requests import ASession, a_table
 
 pytestmark = pytest.mark.timing
 
 
-def _run(table: LayerTable[str], job_class: JobClass) -> Run:
+def _run(table: SegmentTable[str], job_class: JobClass) -> Run:
     return run_of(job(1, job_class), session=ASession(table=table))
 
 
@@ -48,16 +48,16 @@ def test_a_lane_waits_for_the_end_of_a_realtime_run() -> None:
     assert 0.02 <= time.now_s < LONGEST_YIELD_S
 
 
-def test_no_layer_waits_longer_than_the_bound() -> None:
+def test_no_segment_waits_longer_than_the_bound() -> None:
     yielding, time = _yielding(ends_s=1e9)
     time.runs.leading[:] = [_run(a_table(), JobClass.REALTIME)]
     loading = a_table()
-    for layer in range(1, 4):
+    for segment in range(1, 4):
         yielding.give_way(loading)
-        assert LONGEST_YIELD_S * layer <= time.now_s <= (LONGEST_YIELD_S + 0.002) * layer
+        assert LONGEST_YIELD_S * segment <= time.now_s <= (LONGEST_YIELD_S + 0.002) * segment
 
 
-def test_a_run_does_not_wait_for_its_own_layers_nor_anyone_for_a_normal_run() -> None:
+def test_a_run_does_not_wait_for_its_own_segments_nor_anyone_for_a_normal_run() -> None:
     yielding, time = _yielding(ends_s=1e9)
     own = a_table()
     time.runs.leading[:] = [_run(own, JobClass.REALTIME)]
@@ -67,7 +67,7 @@ def test_a_run_does_not_wait_for_its_own_layers_nor_anyone_for_a_normal_run() ->
     assert time.now_s == 0.0
 
 
-def test_lanes_ask_before_each_layer_and_a_closed_table_waits_for_nothing() -> None:
+def test_lanes_ask_before_each_segment_and_a_closed_table_waits_for_nothing() -> None:
     asked: list[int] = []
     table = a_table()
     (lane,) = start_lanes(table, 2, lambda asking: asked.append(asking.loaded))

@@ -19,7 +19,7 @@ def closed() -> int:
     return sum(each.values[0] for each in samples if each.metric == metrics.GATE_CLOSURES.name)
 
 
-def test_a_layer_is_held_from_the_arrival_of_real_time_work_to_its_answer() -> None:
+def test_a_segment_is_held_from_the_arrival_of_real_time_work_to_its_answer() -> None:
     pair = Pair("preemptive")
     before = closed()
     urgent = [job(1), job(2)]
@@ -48,7 +48,7 @@ def test_the_alarm_rings_only_for_who_sleeps() -> None:
     one = job(1)
     pair.foreground.admitted(one)
     pair.foreground.ended(one)
-    assert not pair.rings(), "no layer was held"
+    assert not pair.rings(), "no segment was held"
 
 
 def test_a_job_that_was_never_admitted_opens_nothing() -> None:
@@ -70,7 +70,7 @@ def test_the_background_learns_what_the_foreground_expects() -> None:
     assert pair.gate.realtime().end_ns is None
 
 
-def test_a_best_effort_run_takes_what_its_layers_do_and_not_how_long_they_were_held() -> None:
+def test_a_best_effort_run_takes_what_its_segments_do_and_not_how_long_they_were_held() -> None:
     pair, profile = Pair("preemptive"), RunProfile()
     run = run_of(job(99, JobClass.BESTEFFORT), profile)
     run.computed_ns = 100

@@ -35,14 +35,14 @@ def test_what_one_process_writes_the_other_reads() -> None:
     assert in_child(lambda: gate.realtime().count) == 3
 
     def begin() -> int:
-        gate.begin_layer()
+        gate.begin_segment()
         os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
     assert in_child(begin) == -signal.SIGKILL
-    assert gate.page.layer_runs
-    gate.pause_layers()
-    assert not gate.page.layer_runs
+    assert gate.page.segment_runs
+    gate.pause_segments()
+    assert not gate.page.segment_runs
 
 
 @pytest.mark.parametrize(("share", "niceness"), [(0.0, 19), (0.1, 9)])

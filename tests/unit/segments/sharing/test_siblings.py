@@ -165,7 +165,7 @@ def test_a_model_of_several_segments_with_weights_in_place(
     path = chain(tmp_path / "next.onnx", seed=2)
     session = load(path)
     assert session.origin == "sibling"
-    assert session.shared_layers == len(session.starting.program.plan.segments) > 1
+    assert session.shared_segments == len(session.starting.program.plan.segments) > 1
     rows = np.random.default_rng(0).standard_normal((3, 512)).astype(np.float32)
     found = answer(session, rows)
     prepare(path, 1)

@@ -182,7 +182,7 @@ def test_a_structure_lives_as_long_as_a_model_of_it(
     assert kept() is None
 
 
-def test_layers_of_one_shape_share_a_session_within_a_model(
+def test_segments_of_one_shape_share_a_session_within_a_model(
     tmp_path: Path, short_segments: None, made: Sequence[OrtSession]
 ) -> None:
     source = prepared(chain(tmp_path / "chain.onnx"))

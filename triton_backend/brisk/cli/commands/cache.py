@@ -42,9 +42,9 @@ def show() -> None:
     from brisk.errors import ArtefactError
 
     _check_directory()
-    kept = room.kept_artefacts()
+    artefacts = room.kept_artefacts()
     table = Table("MiB", "last used", "in use", "made from")
-    for each in reversed(kept):
+    for each in reversed(artefacts):
         is_held = False
         try:
             is_held = room.is_held(each.path)
@@ -57,10 +57,10 @@ def show() -> None:
         size = f"{each.size_bytes / 2**20:.1f}"
         table.add_row(size, used, "yes" if is_held else "", made_from)
     directory = store.artefacts_directory()
-    if kept:
+    if artefacts:
         Console().print(table)
-        total = sum(each.size_bytes for each in kept) / 2**20
-        print(f"{len(kept)} in {directory}: {total:.1f} of {room.limit() / 2**20:.0f} MiB")
+        total = sum(each.size_bytes for each in artefacts) / 2**20
+        print(f"{len(artefacts)} in {directory}: {total:.1f} of {room.limit() / 2**20:.0f} MiB")
     else:
         print(f"{directory} holds no prepared form")
     _show_copies()
@@ -113,6 +113,6 @@ def clear(
     if copies:
         gone = [each for each in copies if remove(each.folder)]
         freed = sum(each.size_bytes for each in gone) / 2**20
-        left = len(copies) - len(gone)
+        in_use = len(copies) - len(gone)
         copies_gone = counted(len(gone), "copy", "copies")
-        print(f"removed {copies_gone} of {freed:.1f} MiB; {left} are in use")
+        print(f"removed {copies_gone} of {freed:.1f} MiB; {in_use} are in use")

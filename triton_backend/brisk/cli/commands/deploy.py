@@ -148,15 +148,15 @@ def _prepare(file: Path, cores: int, disk: float | None) -> None:
     taps = tapped_values(latest(file))
     try:
         factor = DISK_FACTOR if disk is None else disk
-        made = prepare(file, cores, taps, disk_factor=factor)
+        preparation = prepare(file, cores, taps, disk_factor=factor)
     except OSError as error:
         raise InvalidConfigurationError(
             f"the prepared form of {file} cannot be written: {error.strerror or error}"
         ) from error
-    kept = PreparedModel(made.path, file, cores, taps).kept
-    print(f"{file}: {counted(len(kept), 'segment')}")
-    for segment, each in zip(made.plan.segments, kept, strict=True):
+    segments = PreparedModel(preparation.path, file, cores, taps).kept
+    print(f"{file}: {counted(len(segments), 'segment')}")
+    for segment, each in zip(preparation.plan.segments, segments, strict=True):
         print(f"  {segment.index}: {segment.words}")
         print(f"     {packing_words(each)}")
-    size = made.path.stat().st_size / 1e6
-    print(f"  wrote {made.path} ({size:.1f} MB) in {made.seconds:.1f} s")
+    size = preparation.path.stat().st_size / 1e6
+    print(f"  wrote {preparation.path} ({size:.1f} MB) in {preparation.seconds:.1f} s")

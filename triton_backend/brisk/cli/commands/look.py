@@ -100,7 +100,10 @@ def _parted(
     *,
     anywhere: bool,
 ) -> Iterator[str]:
-    """``network``: hosts, the Mbit/s of their links and of the registry."""
+    """Yield lines on which parts of the model would start on which hosts.
+
+    ``network``: hosts, the Mbit/s of their links and of the registry.
+    """
     from brisk.cli.views.hosts import hosts_text
     from brisk.partitions.network import HostNetwork
     from brisk.pipelines import is_pipeline

@@ -81,10 +81,10 @@ def workload(
     from brisk_client.workload.description import WorkloadFailedError
     from brisk_client.workload.runner import run_workload
 
-    wanted = _read(file, seconds, model or [])
+    described = _read(file, seconds, model or [])
     try:
-        with run_progress(wanted, Console()) as watch:
-            outcome = run_workload(wanted, url, rows=rows, watch=watch)
+        with run_progress(described, Console()) as watch:
+            outcome = run_workload(described, url, rows=rows, watch=watch)
     except WorkloadFailedError as error:
         raise UnavailableError(str(error)) from None
     report = summarise_run(f"workload {file.stem}", outcome)
@@ -100,23 +100,25 @@ def _read(file: Path, seconds: float | None, models: list[str]) -> Workload:
     from brisk_client.workload.parsing import read_workload
 
     try:
-        found = read_workload(file)
+        described = read_workload(file)
     except OSError as error:
         raise InvalidConfigurationError(
             f"workload '{file}' cannot be read: {error.strerror}; expected a JSON file"
         ) from None
     except ValueError as error:
         raise InvalidConfigurationError(f"{error}; expected a workload in DISB's JSON") from None
-    known = {task.model for task in found.tasks}
+    models_asked = {task.model for task in described.tasks}
     renamed = {}
     for text in models:
         old, _, new = text.partition("=")
         if not old or not new:
             raise InvalidConfigurationError(f"--model wants A=B, not '{text}'")
-        if old not in known:
+        if old not in models_asked:
             raise InvalidConfigurationError(
-                f"--model: no task asks '{old}', only {', '.join(sorted(known))}"
+                f"--model: no task asks '{old}', only {', '.join(sorted(models_asked))}"
             )
         renamed[old] = new
-    tasks = tuple(replace(task, model=renamed.get(task.model, task.model)) for task in found.tasks)
-    return replace(found, tasks=tasks, duration_s=seconds or found.duration_s)
+    tasks = tuple(
+        replace(task, model=renamed.get(task.model, task.model)) for task in described.tasks
+    )
+    return replace(described, tasks=tasks, duration_s=seconds or described.duration_s)

@@ -28,11 +28,11 @@ DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:NUMBER.")]
 
 
 def for_each_entry(model: Path, act: Callable[[Path], None]) -> None:
-    """``act`` on ``model``, or on each entry of a repository: what is wrong with one is told, and
-    keeps none of the others from it.
+    """Call ``act`` with ``model``, or with each entry of a repository: errors of one are printed,
+    and do not keep it from the others.
 
-    Raises as ``act`` for a model, and typer.Exit with status 1 for a repository of which some
-    failed.
+    Raises what ``act`` raises for a model, and typer.Exit with status 1 for a repository of which
+    some entries failed.
     """
     entries = entries_in(model)
     has_failed = False

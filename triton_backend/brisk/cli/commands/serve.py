@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def serve(words: Sequence[str]) -> None:
-    """``words``: behind ``brisk serve``. Becomes the server."""
+    """Become the server. ``words``: those behind ``brisk serve``."""
     own, others = _parser().parse_known_args(words)
     from brisk.settings import check_settings
     from brisk.triton.launch import command_line, server_environment
@@ -175,10 +175,10 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
     from brisk.settings import cache_directory, runtime_directory
     from brisk.triton.backend_directory import assemble, default_directory
 
-    kept = default_directory(installation, names)
+    default = default_directory(installation, names)
     try:
-        make_private(kept)
-        return assemble(kept, installation, names=names, compiles=False)
+        make_private(default)
+        return assemble(default, installation, names=names, compiles=False)
     except OSError as error:
         cause = error
     print(
@@ -186,14 +186,15 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
         f"({cause.strerror or cause}): nothing is kept for the next start (BRISK_CACHE_DIR)",
         file=sys.stderr,
     )
-    place = runtime_directory() / "backends" / kept.name
+    place = runtime_directory() / "backends" / default.name
     try:
         make_private(runtime_directory())
         return assemble(place, installation, names=names, compiles=False)
     except OSError as error:
         raise InvalidConfigurationError(
-            f"backends can be put neither into '{kept}' ({cause}) nor into '{place}' ({error}); "
-            "expected one that this user can write to (BRISK_CACHE_DIR, BRISK_RUNTIME_DIR)"
+            f"backends can be put neither into '{default}' ({cause}) nor into '{place}' "
+            f"({error}); expected one that this user can write to (BRISK_CACHE_DIR, "
+            "BRISK_RUNTIME_DIR)"
         ) from error
 
 
@@ -231,7 +232,7 @@ def _start_runtimes(
 
 
 def _start_apart(work: Callable[[], None]) -> None:
-    """``work`` in a process that is no child of this one, which goes on at once.
+    """Do ``work`` in a process that is no child of this one, which goes on at once.
 
     This process becomes a server, which waits for none of our children.
     """
@@ -272,7 +273,8 @@ def _completed(
 
 
 def _tell_of_names(options: Sequence[str]) -> None:
-    """Of entries that no server without a view can load, on which a load would wait for ever."""
+    """Report entries that no server without a view can load, on which a load would wait for
+    ever."""
     from brisk.triton.server_preload import unstartable
     from brisk.view.plan import local_repositories
 

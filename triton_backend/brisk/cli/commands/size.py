@@ -32,17 +32,18 @@ _FIRST = "brisk_first_of_all"
 
 
 class Size(NamedTuple):
-    """What one more entry takes. ``mib``: memory that the processes of the server hold more with
-    it; ``processor_ms``: user and system time of all of them, a request. None where it was not
-    asked, for which ``problem`` has the reason."""
+    """What one more entry takes. Times are None if no request was sent."""
 
     entry: str
     is_loaded: bool
     mib: float = 0.0
+    """The memory that the processes of the server hold more with it."""
     p50_ms: float | None = None
     p99_ms: float | None = None
     processor_ms: float | None = None
+    """The user and system time of all processes, for a request."""
     problem: str = ""
+    """Why no request was sent."""
 
 
 def size(
@@ -75,7 +76,7 @@ def size(
     shapes = dict(map(_shape, shape or ()))
     _check_repository(repository)
     entries = sorted(path.name for path in repository.iterdir() if path.is_dir())
-    sizes, known = [], set[str]()
+    sizes, input_names = [], set[str]()
     with (
         tempfile.TemporaryDirectory(prefix="brisk-size-") as folder,
         _first_forgotten(Path(folder)),
@@ -88,13 +89,13 @@ def size(
             before_mib, held_mib = held_mib, _settled_mib(server)
             sizes.append(measured._replace(mib=held_mib - before_mib))
             if measured.is_loaded:
-                known.update(described["name"] for described in client.inputs(entry))
+                input_names.update(described["name"] for described in client.inputs(entry))
     if as_json:
-        found = {"server_mib": alone_mib, "entries": [each._asdict() for each in sizes]}
-        print(json.dumps(found, indent=1))
+        report = {"server_mib": alone_mib, "entries": [each._asdict() for each in sizes]}
+        print(json.dumps(report, indent=1))
     else:
         _show(alone_mib, sizes)
-    if unknown := sorted(shapes.keys() - known):
+    if unknown := sorted(shapes.keys() - input_names):
         raise InvalidConfigurationError(f"--shape: no loaded model has an input '{unknown[0]}'")
     if not all(each.is_loaded for each in sizes):
         raise typer.Exit(1)
@@ -145,8 +146,8 @@ def _first_forgotten(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if (made := find_prepared(folder / _FIRST / "1" / MODEL_FILE)) is not None:
-            room.remove(made)
+        if (prepared := find_prepared(folder / _FIRST / "1" / MODEL_FILE)) is not None:
+            room.remove(prepared)
 
 
 def _shape(text: str) -> tuple[str, list[int]]:
@@ -158,7 +159,8 @@ def _shape(text: str) -> tuple[str, list[int]]:
 
 
 def _settled_mib(server: BenchmarkServer) -> float:
-    """Of all processes; what several share counts once (proportional set sizes)."""
+    """Return the memory of all processes; what several share counts once (proportional set
+    sizes)."""
     from brisk_bench.density.memory import settled_memory
 
     return sum(each.pss_bytes for each in settled_memory(server.place.base)) / 2**20
@@ -180,8 +182,8 @@ def _measure(
         return Size(entry, is_loaded=False, problem=problem)
     try:
         names = {described["name"] for described in client.inputs(entry)}
-        wanted = {name: sizes for name, sizes in shapes.items() if name in names}
-        inputs = client.example_inputs(entry, wanted)
+        own_shapes = {name: sizes for name, sizes in shapes.items() if name in names}
+        inputs = client.example_inputs(entry, own_shapes)
         _warm(server, client, entry, inputs)
         times_s: list[float] = []
         before_s = server.processor_s()

@@ -18,7 +18,7 @@ from brisk.protocol.runtime_paths import RuntimePaths, runtime_place
 from brisk.telemetry.observer import Observer, observe_all
 
 PIPE_COLUMNS = 160
-"""Where the output is no terminal and so has no width: no name of a column or model is cut."""
+"""The width of an output that is no terminal: no name of a column or model is cut."""
 
 
 def status(
@@ -39,11 +39,11 @@ def status(
     nothing is started where no runtime is.
     """
     place = runtime_place(device)
-    found = look_at_all(place)
+    snapshots = look_at_all(place)
     if as_json:
-        print(json.dumps([_plain(snapshot) for snapshot in found], indent=1))
+        print(json.dumps([_plain(snapshot) for snapshot in snapshots], indent=1))
         return
-    _show(place, found, 0.0 if once else interval)
+    _show(place, snapshots, 0.0 if once else interval)
 
 
 def look_at_all(place: RuntimePaths) -> list[StatusSnapshot]:
@@ -78,8 +78,8 @@ def _plain(value: Any) -> Any:
     return [_plain(element) for element in value] if isinstance(value, tuple) else value
 
 
-def _show(place: RuntimePaths, found: list[StatusSnapshot], interval_s: float) -> None:
-    """Once where ``interval_s`` is 0; else workers come and go."""
+def _show(place: RuntimePaths, snapshots: list[StatusSnapshot], interval_s: float) -> None:
+    """Print the workers' states: once if ``interval_s`` is 0; else workers come and go."""
     from rich.console import Console
     from rich.live import Live
 
@@ -87,16 +87,16 @@ def _show(place: RuntimePaths, found: list[StatusSnapshot], interval_s: float) -
     if not console.is_terminal:
         console.width = PIPE_COLUMNS
     if not interval_s or not console.is_terminal:
-        console.print(render(found, {}, None, console.width))
+        console.print(render(snapshots, {}, None, console.width))
         return
-    shown = render(found, {}, console.height, console.width)
+    shown = render(snapshots, {}, console.height, console.width)
     with contextlib.suppress(KeyboardInterrupt), Live(shown, console=console) as live:
         while True:
-            before = {snapshot.worker: snapshot for snapshot in found}
+            before = {snapshot.worker: snapshot for snapshot in snapshots}
             time.sleep(interval_s)
             try:
-                found = look_at_all(place)
+                snapshots = look_at_all(place)
             except BriskError as error:
                 live.update(f"{error}; looking again")
                 continue
-            live.update(render(found, before, console.height, console.width))
+            live.update(render(snapshots, before, console.height, console.width))

@@ -79,14 +79,14 @@ def trace(
         Path | None, typer.Option(help="The trace; the picture lies beside it, as .png.")
     ] = None,
 ) -> None:
-    """Record when each lane, queue and layer did what, for one request.
+    """Record when each lane, queue and segment did what, for one request.
 
     With `--url` the request goes through the running server, whose `$BRISK_RUNTIME_DIR` must be
     this one's; other requests that run meanwhile are in the trace, too. Without, a runtime of its
     own loads the model first: a cold start and its first request, then a warm one.
 
     The file is for https://ui.perfetto.dev. Recording slows a traced request by some microseconds
-    a layer.
+    a segment.
     """
     from brisk_client.urgency import check_class
 
@@ -95,11 +95,11 @@ def trace(
         check_class(job_class)
     except ValueError as error:
         raise InvalidConfigurationError(f"--class: {error}") from None
-    given = _given_inputs(data, shape or ())
+    given_inputs = _given_inputs(data, shape or ())
     if url:
-        processes = _through_server(model, url, device, job_class, given)
+        processes = _through_server(model, url, device, job_class, given_inputs)
     else:
-        processes = _cold_start(Path(model), device, job_class, given)
+        processes = _cold_start(Path(model), device, job_class, given_inputs)
     stem = Path(model).resolve().name if not url else model
     file = output or Path(f"{stem}.trace.json")
     write_perfetto(processes, file)
@@ -173,7 +173,7 @@ def _through_server(
 
 @contextlib.contextmanager
 def _naming_made_up(inputs: Mapping[str, np.ndarray], given: GivenInputs) -> Iterator[None]:
-    """Where a request is refused, say which of its inputs nobody has given: they may not fit."""
+    """Say which inputs of a refused request were not given by the user: they may not fit."""
     made_up = {name: array for name, array in inputs.items() if name not in given.arrays}
     try:
         yield
@@ -196,7 +196,8 @@ def _ask(
 
 
 def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> list[ProcessSpans]:
-    """In a runtime of this command's own, asked through the same code as in Triton's stub."""
+    """Record a cold start in a runtime of this command's own, asked through the same code as in
+    Triton's stub."""
     from brisk.stub.runtime_client.client import RuntimeClient
     from brisk_bench.engines.model_inputs import make_inputs
     from brisk_bench.harness.command_line import UnusableArgumentError

@@ -57,7 +57,7 @@ class RichProgress(Progress):
 def print_exploration(console: Console, found: Exploration) -> None:
     """Every variant as measured."""
     table = Table(title="explored caches; chosen ones are marked")
-    for column in ("", "nodes done", "variant", "hit rate", "accuracy", "look-up", "memory"):
+    for column in ("", "nodes done", "variant", "hit rate", "accuracy", "evaluation", "memory"):
         table.add_column(column, justify="left" if column in ("", "variant") else "right")
     for index, one in enumerate(found.problem.candidates):
         table.add_row(
@@ -73,7 +73,7 @@ def print_exploration(console: Console, found: Exploration) -> None:
     if found.skipped:
         console.print(
             f"{found.skipped} further variants do not fit their point or the memory budget, or "
-            "their look-up alone would outlast the model; they were not trained"
+            "their evaluation alone would outlast the model; they were not trained"
         )
     if found.label_agreement is not None:
         console.print(f"the model's own accuracy on the data: {found.label_agreement:.2%}")
@@ -99,10 +99,10 @@ def print_outcome(
 
 def print_cascade(console: Console, cascade: Cascade) -> None:
     """Exits by level: what held-out data proves of each and of all together."""
-    mode = "in the model's own thread" if cascade.synchronous else "in a lane of their own"
+    mode = "in the model's own thread" if cascade.synchronous else "by a thread of their own"
     gain = cascade.expected.base_s / cascade.expected.mean_s
     console.print(
-        f"revision {cascade.revision}, look-ups {mode}; expected "
+        f"revision {cascade.revision}, exits evaluated {mode}; expected "
         f"{cascade.expected.mean_s * 1e3:.2f} ms on average instead of "
         f"{cascade.expected.base_s * 1e3:.2f} ms ({gain:.2f} times as fast)",
         markup=False,
@@ -114,7 +114,7 @@ def print_cascade(console: Console, cascade: Cascade) -> None:
             title=f"promise {level.accuracy:.1%}{within}, proved with {cascade.confidence:.0%} "
             "confidence"
         )
-        for column in ("exit", "answers", "agrees", "at least", "look-up", "memory"):
+        for column in ("exit", "answers", "agrees", "at least", "evaluation", "memory"):
             is_name = column == "exit"
             table.add_column(column, justify="left" if is_name else "right", no_wrap=is_name)
         for exit_, threshold, count in zip(
@@ -181,7 +181,8 @@ def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path)
 
 
 def print_live_figures(console: Console, model_file: Path) -> None:
-    """Of the CPU's runtime under ``$BRISK_RUNTIME_DIR``; one line where it does not serve them."""
+    """Print figures of the CPU's runtime under ``$BRISK_RUNTIME_DIR``; one line if it does not
+    serve the caches."""
     try:
         served = _served(model_file)
     except BriskError as error:
@@ -198,16 +199,16 @@ def print_live_figures(console: Console, model_file: Path) -> None:
 
 def _served(model_file: Path) -> list[ModelStatus]:
     """The model as each worker has it. Raises UnavailableError where no runtime answers."""
-    found = []
+    served = []
     for observer in observe_all(runtime_place("cpu")):
         with observer:
             models = observer.status().models
-        found += [model for model in models if _is_same(model.path, model_file)]
-    return found
+        served += [model for model in models if _is_same(model.path, model_file)]
+    return served
 
 
-def _is_same(told: str, model_file: Path) -> bool:
-    """``told`` is the end of a path, cut to what a record holds."""
-    return os.path.realpath(model_file).endswith(told) or (
-        os.path.exists(told) and os.path.samefile(told, model_file)
+def _is_same(path_end: str, model_file: Path) -> bool:
+    """Whether both are one file. ``told``: the end of a path, cut to what a record holds."""
+    return os.path.realpath(model_file).endswith(path_end) or (
+        os.path.exists(path_end) and os.path.samefile(path_end, model_file)
     )

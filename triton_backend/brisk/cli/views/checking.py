@@ -32,13 +32,14 @@ PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
 
 
 class Remark(NamedTuple):
-    """``severity``: a problem is refused at load, a warning has no effect or not the one meant.
-    ``version`` None: all of the entry, ``entry`` empty: the repository.
-    """
+    """A fault of a repository."""
 
     entry: str
+    """Empty: the whole repository."""
     version: int | None
+    """None: all of the entry."""
     severity: str
+    """A problem is refused at load, a warning has no effect or not the one meant."""
     text: str
 
 
@@ -88,10 +89,11 @@ def _check_entry(directory: Path) -> Iterator[Remark]:
         yield of_all(PROBLEM, lacking)
         return
     versions = loaded_versions(directory, config)
-    wanted = config.version_policy.specific.versions
-    if wanted and not set(wanted) & set(versions):
+    served_versions = config.version_policy.specific.versions
+    if served_versions and not set(served_versions) & set(versions):
         yield of_all(
-            PROBLEM, f"version_policy loads versions {list(wanted)}; there are {list(versions)}"
+            PROBLEM,
+            f"version_policy loads versions {list(served_versions)}; there are {list(versions)}",
         )
         return
     platform = "" if config.backend else config.platform
@@ -154,7 +156,7 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
 
 
 def _open(entry: Entry) -> str:
-    """As a load would, but for its weights' best form: what is unusual about it.
+    """Open the model like a load, but for its weights' best form. Return what is unusual about it.
 
     Raises BriskError.
     """
@@ -167,7 +169,7 @@ def _open(entry: Entry) -> str:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """In the form in which Triton hands a configuration to a stub."""
+    """Return a configuration in the form in which Triton hands it to a stub."""
     from google.protobuf import json_format
 
     config = SCHEMA.ModelConfig()

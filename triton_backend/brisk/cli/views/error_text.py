@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def tell_error(text: str) -> None:
-    """In red, its first line; its others as they are."""
+    """Print an error: its first line in red, its others as they are."""
     from rich.console import Console  # late: most commands end without an error
     from rich.text import Text
 

@@ -42,14 +42,14 @@ def hosts_text(
         tuning = read_tuning(written_config(entry), entry, file).tuning
     source = _served(file, tuning)
     profile = measured_profile(source)
-    made = "prepared form" if source.origin == "artefact" else "file"
+    source_name = "prepared form" if source.origin == "artefact" else "file"
     if anywhere:
         source = BareModel(file, usable_cores(), tapped_values(latest(file)), tuning, longest_ns=0)
         profile = _as_fast_as(profile.run_s, measured_profile(source))
-        made = "file"
+        source_name = "file"
     count = len(profile)
     yield (
-        f"{file}: {_counted(count, 'segment')} of its {made}, "
+        f"{file}: {_counted(count, 'segment')} of its {source_name}, "
         f"{profile.weight_bytes / 1e6:.1f} MB; a request takes {_time(profile.run_s)} here on "
         f"{_counted(usable_cores(), 'thread')}"
     )
@@ -84,8 +84,8 @@ def _served(file: Path, tuning: SessionTuning) -> Source:
 
 
 def _as_fast_as(run_s: float, profile: ModelProfile) -> ModelProfile:
-    """With times of runs that come to ``run_s``: many short sessions take longer than the few that
-    a part would have.
+    """Return the profile with times of runs that add up to ``run_s``: many short sessions take
+    longer than the few that a part would have.
     """
     share = run_s / profile.run_s
     return ModelProfile(
@@ -117,7 +117,7 @@ def _plan_text(pricing: Pricing, plan: PartitionPlan, segments: SegmentPlan) -> 
 
 
 def _span_text(segments: SegmentPlan, first: int, end: int) -> str:
-    """``segments 3 to 7 (conv_9 to relu_20)``."""
+    """Return a text like ``segments 3 to 7 (conv_9 to relu_20)``."""
     ends = [segments.segments[index].words.rpartition(", ")[2] for index in (first, end - 1)]
     begin, behind = ends[0].partition(" to ")[0], ends[1].rpartition(" to ")[2]
     name = f"segment {first}" if end - first == 1 else f"segments {first} to {end - 1}"

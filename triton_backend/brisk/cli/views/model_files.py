@@ -9,7 +9,7 @@ from brisk.paths import find_inside
 from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE, REMOTE_FILE
 
 _NAMES = (REMOTE_FILE, PIPELINE_FILE, MODEL_FILE)
-"""Of what may be a version's model; the last one is it where there are several."""
+"""The names that a version's model may have; of several, the last one is it."""
 
 
 def version_files(model_directory: Path) -> dict[int, Path]:
@@ -18,11 +18,11 @@ def version_files(model_directory: Path) -> dict[int, Path]:
     Raises InvalidModelError where there is none, or where one lies outside of its version.
     """
     files = {
-        int(path.parent.name): found
+        int(path.parent.name): version_file
         for name in _NAMES
         for path in model_directory.glob(f"*/{name}")
         if path.parent.name.isdecimal()
-        and (found := find_inside(path.parent, name, "model file")) is not None
+        and (version_file := find_inside(path.parent, name, "model file")) is not None
     }
     if not files:
         entries = [path.name for path in sorted(model_directory.glob("*")) if is_model(path)]
@@ -55,7 +55,7 @@ def _check_present(model: Path) -> None:
 
 
 def entries_in(model: Path) -> list[Path]:
-    """``model`` itself, or where it is a repository its entries that have a model.
+    """Return ``model`` itself, or, of a repository, its entries that have a model.
 
     Raises InvalidModelError where there is none.
     """
@@ -92,9 +92,9 @@ def model_file(model: Path, version: int | None = None) -> Path:
     chosen = max(files) if version is None else version
     if chosen not in files:
         raise InvalidModelError(f"'{model}' has no version {chosen}, only {list(files)}")
-    found = files[chosen]
-    if found.name != REMOTE_FILE:
-        return found
+    file = files[chosen]
+    if file.name != REMOTE_FILE:
+        return file
     from brisk.copies.courier import fetch
 
-    return fetch(found)
+    return fetch(file)

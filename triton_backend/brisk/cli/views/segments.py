@@ -80,9 +80,9 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
         first_node += len(nodes)
         what = "answers" if live is answers else "hands on"
         words = f"{time_ns / 1e6:.1f} ms, {what} {_crossing_text(live, types)}"
-        kept = "" if prepared is None else f"; {packing_words(prepared.kept[spec.index])}"
-        found = "".join(f"; exit at {each}" for each in exits.get(spec.index + 1, ()))
-        yield f"{spec.index:>4}  {spec.words}: {words}{kept}{found}"
+        packing = "" if prepared is None else f"; {packing_words(prepared.kept[spec.index])}"
+        exit_names = "".join(f"; exit at {each}" for each in exits.get(spec.index + 1, ()))
+        yield f"{spec.index:>4}  {spec.words}: {words}{packing}{exit_names}"
         for node in nodes if every else ():
             domain = f"{shown(node.domain)}." if node.domain else ""
             name = shown(node.name or (node.output[0] if node.output else ""))
@@ -104,7 +104,7 @@ def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
 
 
 def _typed(proto: ModelProto) -> ModelProto | None:
-    """With inferred types; None where they cannot be."""
+    """Return the model with inferred types; None: they cannot be inferred."""
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=False)
     except Exception:  # noqa: BLE001  # of no common class
@@ -112,7 +112,8 @@ def _typed(proto: ModelProto) -> ModelProto | None:
 
 
 def size_text(source: BareModel) -> str:
-    """Of a model in words: its nodes and weights, those of bodies and functions included."""
+    """Return a model's size in words: its nodes and weights, those of bodies and functions
+    included."""
     file = source.file
     if file.unread is not None:
         return f"{len(file.unread) / 1e6:.1f} MB that ONNX Runtime reads by itself"
@@ -218,16 +219,16 @@ def packing_words(kept: KeptSegment) -> str:
 def _crossing_text(names: Sequence[str], types: Mapping[str, TypeProto]) -> str:
     """How many tensors, and of how many bytes."""
     sizes = [_bytes_of(types.get(name)) for name in names]
-    known = sum(size for size in sizes if size is not None)
+    known_bytes = sum(size for size in sizes if size is not None)
     unknown = sizes.count(None)
-    text = f"{known / 1e6:.2f} MB" if known >= 10_000 else f"{known} bytes"
+    text = f"{known_bytes / 1e6:.2f} MB" if known_bytes >= 10_000 else f"{known_bytes} bytes"
     return f"{_count_text(len(names), 'tensor')}, {text}" + (
         f" and {unknown} of unknown size" if unknown else ""
     )
 
 
 def _bytes_of(kind: TypeProto | None) -> int | None:
-    """Of a tensor; None where that cannot be told."""
+    """Return the size of a tensor; None: it is not known."""
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
     element = kind.tensor_type.elem_type
@@ -259,15 +260,15 @@ def captured_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
 
 
 def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]], str]:
-    """Of the caches that the model would be served with: the names of their exits by how many
-    segments are done there, and what there is to say of them.
+    """Return the names of the exits that the model would be served with, by how many segments are
+    done there, and a remark on them.
     """
     path = latest(file)
     record = read_record(file)
     tried = f"; tried alone: {', '.join(map(str, record.ways))}" if record and record.ways else ""
     if not path.exists():
-        told = "none" if record is None else f"none; {record.words(collected(file)[0])}"
-        return {}, told + tried
+        words = "none" if record is None else f"none; {record.words(collected(file)[0])}"
+        return {}, words + tried
     try:
         cascade = read_cascade(path, digest_of(file))
         places = find_places(plan, read_graph(file), cascade)
@@ -294,7 +295,7 @@ def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]]
 
 
 def _type_text(value: ValueType) -> str:
-    """``float32[batch, 3, 224, 224]``; ``?`` for what is not known."""
+    """Return a text like ``float32[batch, 3, 224, 224]``; ``?`` for what is not known."""
     shape = (
         "?"
         if value.shape is None
@@ -306,12 +307,12 @@ def _type_text(value: ValueType) -> str:
 
 def _variables_text(kind: str, variables: Sequence[Variable], *, every: bool) -> Iterator[str]:
     """A line each, ``kind`` before it."""
-    told = variables if every else variables[:MOST_VARIABLES]
-    for variable in told:
+    listed = variables if every else variables[:MOST_VARIABLES]
+    for variable in listed:
         optional = " optional" * variable.optional
         yield f"  {kind} {variable.name}: {_type_text(variable.type)}{optional}"
-    if len(told) < len(variables):
-        yield f"  and {len(variables) - len(told)} {kind}s more (--all)"
+    if len(listed) < len(variables):
+        yield f"  and {len(variables) - len(listed)} {kind}s more (--all)"
 
 
 def _count_text(count: int, word: str) -> str:

@@ -23,7 +23,7 @@ _WORDS = ("model", "class", "state", "early exits of")
 
 
 class ProcessUse(NamedTuple):
-    """Of a worker, since it began: processor time and resident memory, as the kernel has them."""
+    """A worker's processor time since it began and its resident memory, as the kernel has them."""
 
     processor_s: float
     resident_bytes: int
@@ -49,7 +49,8 @@ def render(
     height: int | None,
     width: int,
 ) -> Group:
-    """Of all workers of a runtime; rates where ``before``, by worker, has an earlier look.
+    """Return the state of all workers of a runtime; with rates if ``before``, by worker, has an
+    earlier look.
 
     ``height``: lines of the terminal; models that it cannot show are counted in one line.
     ``width``: its columns; those of the table give way by worth.
@@ -109,7 +110,7 @@ def worker_line(now: StatusSnapshot, before: StatusSnapshot | None) -> str:
 def model_rows(
     now: StatusSnapshot, before: StatusSnapshot | None
 ) -> Iterator[tuple[tuple[float, int, str], tuple[str, ...]]]:
-    """For each model that the worker tells of, its place (busy ones first) and its cells.
+    """Yield for each model that the worker reports its place (busy ones first) and its cells.
 
     Empty where nothing was counted yet. Answers a second: since the look before. Times: from the
     first segment of a run to its last, of all runs, by the histogram's classes.
@@ -123,10 +124,10 @@ def model_rows(
         earlier = {(each.name, each.version): each.answered for each in before.status.models}
     for model in now.status.models:
         key = (model.name, str(model.version))
-        known = earlier.get((model.name, model.version))
+        earlier_count = earlier.get((model.name, model.version))
         per_s = None
-        if before is not None and known is not None:
-            per_s = max(0, model.answered - known) / (now.at_s - before.at_s)
+        if before is not None and earlier_count is not None:
+            per_s = max(0, model.answered - earlier_count) / (now.at_s - before.at_s)
         times_s = (quantile_s(model.durations, share) for share in (0.5, 0.99))
         early = sum(exit_.answered for exit_ in model.exits)
         yield (
@@ -147,8 +148,8 @@ def model_rows(
 
 
 def quantile_s(classes: Sequence[int], share: float) -> float | None:
-    """Of a histogram, linear within a class, as Prometheus' ``histogram_quantile``; None where
-    nothing was counted."""
+    """Return a quantile of a histogram, linear within a class, like Prometheus'
+    ``histogram_quantile``; None: nothing was counted."""
     rank = share * sum(classes)
     if not rank:
         return None
@@ -177,14 +178,14 @@ def _models(rows: Sequence[tuple[str, ...]], hidden: int, room: int, width: int)
         name: max(map(len, (name, *(cells[place] for cells in shown))))
         for place, name in enumerate(_COLUMNS)
     }
-    kept = set(_COLUMNS)
+    columns = set(_COLUMNS)
     for name in _FIRST_TO_GO:
-        if sum(widths[each] + _BETWEEN for each in kept) + _BETWEEN > width:
-            kept.remove(name)
-    table = _table(*(name for name in _COLUMNS if name in kept))
+        if sum(widths[each] + _BETWEEN for each in columns) + _BETWEEN > width:
+            columns.remove(name)
+    table = _table(*(name for name in _COLUMNS if name in columns))
     for cells in shown:
         named = zip(_COLUMNS, cells, strict=True)
-        table.add_row(*(cell for name, cell in named if name in kept))
+        table.add_row(*(cell for name, cell in named if name in columns))
     hidden += len(rows) - len(shown)
     if hidden:
         table.add_row(f"… and {hidden} more")

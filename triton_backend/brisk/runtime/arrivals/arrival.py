@@ -23,9 +23,9 @@ from brisk.errors import ArtefactError, BriskError, InternalError, UnavailableEr
 from brisk.runtime.arrivals.asking import STALLED_S, CopyAsker
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.runtime.log import LOGGER
-from brisk.segments.program import Part
+from brisk.segments.program import LoadedSegment
 from brisk.segments.source import FileBytes, Source
-from brisk.segments.table import GiveWay, LayerTable
+from brisk.segments.table import GiveWay, SegmentTable
 
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
 """Between two looks at whether a segment's bytes are here."""
@@ -155,7 +155,7 @@ class ModelArrival:
         else:  # cut otherwise than where it was published: nobody knows
             self._run_s = [0.0] * count
 
-    def follow(self, table: LayerTable[Any]) -> None:
+    def follow(self, table: SegmentTable[Any]) -> None:
         """Fetch it, and then what is left of the model, for as long as ``table`` is open."""
         self._is_closed = lambda: table.is_closed
         self._look()
@@ -165,7 +165,7 @@ class ModelArrival:
         """For lanes: until the bytes of the next segment are here, or the table is closed; then
         what ``others`` say."""
 
-        def wait(table: LayerTable[Any]) -> None:
+        def wait(table: SegmentTable[Any]) -> None:
             made: int | None = None
             while not table.is_closed:
                 index = table.next_free()
@@ -193,9 +193,9 @@ class ModelArrival:
         """
         self._wait(self._spans[index])
 
-    def guarded(self, index: int, part: Part) -> Part:
+    def guarded(self, index: int, segment: LoadedSegment) -> LoadedSegment:
         """A segment whose runs wait for the rows of tables that they read."""
-        return part if self._rows is None else self._rows.guarded(index, part)
+        return segment if self._rows is None else self._rows.guarded(index, segment)
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.errors import UnavailableError
 from brisk.runtime.arrivals.asking import CopyAsker
-from brisk.segments.program import Part
+from brisk.segments.program import LoadedSegment
 
 _LOOK_S = 0.002
 
@@ -90,20 +90,20 @@ class ArrivingRows:
             self._ask(missing)
         return not missing
 
-    def guarded(self, index: int, part: Part) -> Part:
+    def guarded(self, index: int, segment: LoadedSegment) -> LoadedSegment:
         """A segment whose run waits for its rows: whoever started it sooner than it should have
         been gets a right answer all the same. The run raises UnavailableError where nobody needs
         it any more."""
         names = {table.ids for table in self.tables if table.segment == index}
         if not names:
-            return part
+            return segment
 
         def run(feeds: Mapping[str, Any], outputs: list[str], options: Any) -> Sequence[Any]:
             if not self._is_whole:
                 self._wait({name: feeds[name] for name in names if name in feeds})
-            return part.run(feeds, outputs, options)
+            return segment.run(feeds, outputs, options)
 
-        return replace(part, run=run)
+        return replace(segment, run=run)
 
     def _wait(self, feeds: Mapping[str, Any]) -> None:
         values = {

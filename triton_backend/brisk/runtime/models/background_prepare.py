@@ -27,10 +27,12 @@ from brisk.runtime.log import LOGGER, start_logging
 from brisk.runtime.sessions.identity import identity_of
 
 DELAY_S = 5.0
-"""From a load to the start of its build: who stays for less needs none, starting comes first."""
+"""The time from a load to the start of its build: who stays for less needs none, starting comes
+first."""
 
 MOST_PROCESSOR_S = 1200
-"""Of processor time for one build: on idle processors only, it may take any time by the clock."""
+"""The most processor time of one build: on idle processors only, it may take any time by the
+clock."""
 
 LOOK_S = 0.5
 """Between two looks whether a build is still wanted."""
@@ -41,16 +43,14 @@ REFUSED, BUSY = 3, 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparationTask:
-    """The prepared form of ``model``, cut behind ``taps``, is to be made.
-
-    ``is_wanted``: whether somebody still serves the model; if not, it is not made, or no further.
-    ``tell``: called from another thread, with whether it is there.
-    """
+    """The order to make the prepared form of ``model``, cut behind ``taps``."""
 
     model: Path
     taps: Collection[str]
     is_wanted: Callable[[], bool]
+    """Whether the model is still served; if not, the form is not made, or no further."""
     tell: Callable[[bool], None]
+    """Called from another thread, with whether the form is there."""
 
 
 class SegmentPreparer:
@@ -122,7 +122,7 @@ class SegmentPreparer:
 
 
 def arguments(model: Path, threads: int, taps: Collection[str]) -> list[str]:
-    """Of the process that makes the prepared form."""
+    """Return the arguments of the process that makes the prepared form."""
     return ["--threads", str(threads), *(f"--tap={tap}" for tap in taps), "--", str(model)]
 
 
@@ -143,7 +143,7 @@ def main() -> int:
     try:
         if is_prepared(model, threads, taps):
             return 0
-        made = prepare(model, threads, taps)
+        preparation = prepare(model, threads, taps)
     except UnavailableError:
         return BUSY
     except BriskError as error:
@@ -152,8 +152,10 @@ def main() -> int:
     except OSError as error:
         LOGGER.warning(f"no prepared form of {model}: {error}")
         return 1
-    LOGGER.info(f"made {made.path} in {made.seconds:.1f} s: the next start is from it")
-    if not made.agrees:
+    LOGGER.info(
+        f"made {preparation.path} in {preparation.seconds:.1f} s: the next start is from it"
+    )
+    if not preparation.agrees:
         LOGGER.warning(
             f"{model}: ONNX Runtime optimises it otherwise than another model of its structure; "
             "none of them is started by another one's form any more"

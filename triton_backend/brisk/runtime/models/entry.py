@@ -21,80 +21,85 @@ from brisk.telemetry.metrics import BOUNDS_NS
 
 
 class LoadState(IntEnum):
-    """The life of a load, in order; a load that fails does so before it is RUNNABLE.
-
-    QUEUED: waits for the load lane, a pipeline for its networks. PARSING: is made runnable.
-    RUNNABLE: answers requests, while lanes load its parts. LOADED: every part is there, or has
-    failed. WARM: what runs faster has taken over, and an artefact will. SETTLED: what computes it
-    stays as it is, until learned caches want other boundaries; from then on equal inputs of equal
-    shapes have answers of equal bits.
-    """
+    """The life of a load, in order; a load that fails does so before it is RUNNABLE."""
 
     QUEUED = 0
+    """The load waits for the load lane, that of a pipeline for its networks."""
     PARSING = 1
+    """The model is made runnable."""
     RUNNABLE = 2
+    """The model answers requests, while lanes load its segments."""
     LOADED = 3
+    """Every segment is there, or has failed."""
     WARM = 4
+    """Sessions that run faster have taken over, and an artefact will."""
     SETTLED = 5
+    """Nothing that computes the model is exchanged any more, until learned caches want other
+    boundaries: equal inputs of equal shapes have answers of equal bits."""
     FAILED = 6
 
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """One peer's use of a session. ``backlog``: requests that came before it was ready.
-
-    ``answered``, ``failed``: how many of its requests the worker answered well, or with an error.
-    ``sequences``: None where the model has no states.
-
-    ``durations``: of the runs of those answered well, how many in each class of the metrics'.
-    ``lone_run``: the profile of its last run of one request, and that one's rows.
-    ``is_offered``: its stub may compute it (``offering``); ``is_refused``: it never may. ``seen``:
-    ``answered`` at the last look; ``rate``: answers a second of late.
-    """
+    """One peer's use of a session."""
 
     peer: Peer
     model: LoadModel
     key: str
     session: Servable | None = None
     backlog: list[Infer] = field(default_factory=list)
+    """The requests that came before the session was ready."""
     answered: int = 0
+    """How many requests of the peer the worker has answered well."""
     failed: int = 0
+    """How many it has answered with an error."""
     sequences: Sequences | None = None
+    """None: the model has no states."""
     lone_run: tuple[RunProfile, int] | None = None
+    """The profile of the last run of one request, and that request's rows."""
     is_offered: bool = False
+    """Whether the peer, a stub, may compute the model itself (``offering``)."""
     is_refused: bool = False
+    """Whether it never may."""
     seen: int = 0
+    """The value of ``answered`` at the last look of ``offering``."""
     rate: float = 0.0
+    """The answers a second of late."""
     durations: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_NS) + 1))
+    """How many of the requests answered well had runs of each class of the metrics' durations."""
 
 
 @dataclass(slots=True, eq=False)
 class SessionEntry:
-    """``asker``: who asked first, under whose name the load is counted. ``stands_back``: it is
-    loaded on what processors others leave. ``pipeline``: what it is, if not one network; ``parts``
-    are the entries of its networks then, by their files. ``pipelines``: those that this network is
-    a part of. ``error``: how its load has failed.
+    """A file's session with its load and all that use it.
 
-    The worker's main thread's, but for the life of the load: ``state`` is changed by one thread
-    after the other, the load lane, then whoever loads the last part, then what follows a load.
+    It belongs to the worker's main thread, but for the life of the load: ``state`` is changed by
+    one thread after the other, the load lane, then the one that loads the last segment, then the
+    one that does what follows a load.
     """
 
     key: str
     path: Path
     asker: LoadModel
+    """The first to ask, under whose name the load is counted."""
     stands_back: bool = False
+    """Whether the model is loaded on what processors others leave."""
     pipeline: PipelineDescription | None = None
+    """None: the entry is one network."""
     asked_ns: int = field(default_factory=time.monotonic_ns)
     state: LoadState = LoadState.QUEUED
     bindings: list[Binding] = field(default_factory=list)
     marks: list[memoryview] = field(default_factory=list)
-    """Of the askers, as long as a load or its lanes may take the worker down."""
+    """The askers' marks of a load under way, as long as it may take the worker down."""
     awaits_bytes: bool = False
     """Whether its lanes do nothing until some arrive, so that it is to blame for nothing now."""
     session: Servable | None = None
     error: BriskError | None = None
-    parts: dict[Path, SessionEntry] = field(default_factory=dict)
+    """The failure of the load."""
+    networks: dict[Path, SessionEntry] = field(default_factory=dict)
+    """A pipeline's networks, by their files."""
     pipelines: list[SessionEntry] = field(default_factory=list)
+    """The pipelines that this network belongs to."""
 
     @property
     def is_needed(self) -> bool:
@@ -102,8 +107,11 @@ class SessionEntry:
 
     @property
     def aim(self) -> Aim | None:
-        """Of early answers that its traffic is to teach; None: none are. Not of a pipeline's
-        network, whose runs nobody samples, nor with states, which caches know nothing of."""
+        """What early answers that its traffic is to teach aim at; None: none are.
+
+        A pipeline's network has none, since nobody samples its runs; nor has a model with states,
+        which caches know nothing of.
+        """
         asker, is_asked = self.asker, self.bindings or not self.pipelines
         if not asker.accuracy_ppm or asker.states or not is_asked:
             return None
@@ -115,7 +123,7 @@ class SessionEntry:
         if self.pipeline is None:
             return self.state is LoadState.SETTLED
         return self.state >= LoadState.LOADED and all(
-            part.is_settled for part in self.parts.values()
+            network.is_settled for network in self.networks.values()
         )
 
     @property
@@ -124,7 +132,7 @@ class SessionEntry:
         return self.asker.name, str(self.asker.version)
 
     def ask(self, memory: memoryview) -> None:
-        """``memory``: another asker's mark, which shows from now on whether this loads."""
+        """Let another asker's mark, in ``memory``, show from now on whether this loads."""
         if self.state >= LoadState.LOADED:
             return
         # A lane may begin or end the load between any two of these lines: the mark is in the list
@@ -153,12 +161,14 @@ class SessionEntry:
                 reset_mark(memory)
 
     def loaded(self) -> None:
-        """Any lane: every part is there, or has failed."""
+        """Any lane: every segment is there, or has failed."""
         self.reach(LoadState.LOADED)
 
     def reach(self, state: LoadState) -> None:
-        """The load has come so far. LOADED, which is said before any request can need the last
-        part, and FAILED: from now on it is to blame for nothing.
+        """Note that the load has come so far.
+
+        LOADED is noted before any request can need the last segment. From LOADED or FAILED on the
+        load is to blame for nothing.
         """
         self.state = state
         if state in (LoadState.LOADED, LoadState.FAILED):
@@ -171,7 +181,7 @@ class SessionEntry:
 
 @dataclass(frozen=True, slots=True)
 class LoadOutcome:
-    """Exactly one of ``session`` and ``error``."""
+    """The end of a load's first stage, with exactly one of ``session`` and ``error``."""
 
     entry: SessionEntry
     session: Servable | None
@@ -180,7 +190,7 @@ class LoadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LoadCompletion:
-    """All layers of the session are loaded; nothing of its load runs any more."""
+    """All segments of the session are loaded; nothing of its load runs any more."""
 
     entry: SessionEntry
 

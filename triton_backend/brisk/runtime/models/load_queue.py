@@ -15,7 +15,7 @@ from brisk.scheduling.job_class import JobClass
 Task = TypeVar("Task")
 
 SLOW_S = 1.0
-"""From then on a task is slow, and the next one does not wait for it."""
+"""The time from which on a task is slow, and the next one does not wait for it."""
 
 MOST_THREADS = 4
 
@@ -34,7 +34,7 @@ class LoadQueue(Generic[Task]):
         self._slow_s = slow_s
         self._changed = threading.Condition()
         self._ranks: dict[Task, int] = {}
-        """In the order in which they came."""
+        """The tasks' numbers, in the order in which they came."""
         self._begun_s: list[float] = []
         """When each of the tasks under way began."""
         self._work: Callable[[Task], None] | None = None

@@ -18,16 +18,18 @@ ABANDONED_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """``what`` is done, in words. ``is_wanted``: whether anybody needs it. ``is_over``: None where
-    it is told. ``give_up``: called once, by who looks, when it has taken too long; None: nobody
-    waits for it.
-    """
+    """Work that is watched."""
 
     what: str
+    """The work in words."""
     begun_s: float
     is_wanted: Callable[[], bool]
+    """Whether anybody needs it."""
     is_over: Callable[[], bool] | None = None
+    """Whether it has ended; None: its end is reported."""
     give_up: Callable[[], None] | None = None
+    """Called once, by the thread that looks, when it has taken too long; None: nobody waits for
+    it."""
     is_given_up: bool = False
     unwanted_since_s: float | None = None
 
@@ -36,7 +38,7 @@ class LoadWatch:
     """Threads tell it what they do (``over``), the worker looks once a second."""
 
     def __init__(self, longest_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
-        """``longest_s``: from then on work has taken too long."""
+        """Watch nothing yet. ``longest_s``: the time from which on work has taken too long."""
         self._longest_s = longest_s
         self._clock_s = clock_s
         self._works: list[Work] = []

@@ -6,7 +6,7 @@ What happens, in which thread, and the state of the entry behind it:
    QUEUED.
 2. ``_load``, the load lane: the session is made runnable (``load_session``): its prepared form is
    mapped, or its file read and cut. PARSING, then RUNNABLE: the worker takes the ``LoadOutcome``.
-3. The session's lanes load its parts; the last one says so. LOADED, and a ``LoadCompletion``.
+3. The session's lanes load its segments; the last one says so. LOADED, and a ``LoadCompletion``.
    Of a model that comes from elsewhere, what arrives is told by ``LoadArrival``.
 4. ``_finish``, the lane behind loads, once all is loaded and requests leave it calm: warm kernels
    take over, and learned caches are read. SETTLED, or WARM where a prepared form is to be made.
@@ -49,7 +49,7 @@ from brisk.runtime.models.yielding import Activity, LoneLoad, Yielding, tidy_up
 from brisk.runtime.sessions.open_session import import_what_files_need, load_session
 from brisk.runtime.sessions.session import Session
 from brisk.runtime.settings import ArtefactUse
-from brisk.segments.table import EXECUTOR, LayerTable
+from brisk.segments.table import EXECUTOR, SegmentTable
 from brisk.segments.timeline import EventKind
 from brisk.telemetry import count, metrics
 from brisk.telemetry.events import SPANS
@@ -58,7 +58,8 @@ LOADS = "load lane"
 """The lane of the spans of loads."""
 
 SLOW_S = 30.0
-"""From then on a session is slow to finish, and others do not wait; it may wait for calm."""
+"""The time from which on a session is slow to finish, and others do not wait; it may wait for
+calm."""
 
 LONGEST_PAUSE_S = 0.1
 """What each 2 MiB of a model file wait for a gap between requests before they are copied."""
@@ -85,10 +86,11 @@ class MakeNarrow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adopt:
-    """``is_there``: the entry's prepared form has been made; else it will not be."""
+    """The end of the making of an entry's prepared form."""
 
     entry: SessionEntry
     is_there: bool
+    """Whether it has been made; else it will not be."""
 
 
 Later: TypeAlias = "Finish | MakeNarrow | Adopt"
@@ -112,7 +114,8 @@ class Loader:
         longest_s: float,
         activity: Activity,
     ) -> None:
-        """``longest_s``: that a load may take. ``activity``: what the worker computes."""
+        """Start the lane. ``longest_s``: the most of a load. ``activity``: what the worker
+        computes."""
         self._device = device
         self._threads = threads
         self._wake = wake
@@ -156,8 +159,8 @@ class Loader:
         self._wake()
 
     def _give_up(self, entry: SessionEntry) -> None:
-        """Its load takes too long: who asked for it is told so. What it may still come to finds
-        that nobody needs it."""
+        """Tell the askers that the load takes too long. What it may still come to finds that
+        nobody needs it."""
         if entry.state < LoadState.RUNNABLE:
             text = (
                 f"loading {entry.path} takes longer than {self._longest_s:g} s (BRISK_MAX_LOAD_S)"
@@ -233,7 +236,7 @@ class Loader:
         """All that the session's lanes read is here. Any thread."""
         table = session.table
         self.watch.follow(
-            f"loading parts of {entry.path}",
+            f"loading segments of {entry.path}",
             lambda: not table.is_closed,
             lambda: not (table.is_loading or table.lanes_at_work),
         )
@@ -293,10 +296,10 @@ class Loader:
 
     def _preparation(self, entry: SessionEntry, session: Session) -> PreparationTask:
         """The session's prepared form, to be made; keeps no session alive."""
-        known = weakref.ref(session)
+        reference = weakref.ref(session)
 
         def is_wanted() -> bool:
-            return (user := known()) is not None and not user.table.is_closed
+            return (user := reference()) is not None and not user.table.is_closed
 
         def tell(is_there: bool) -> None:
             self._later.put(Adopt(entry, is_there), None)
@@ -321,11 +324,11 @@ class Loader:
             entry.reach(LoadState.SETTLED)
 
     def _pause(self) -> None:
-        """For a gap between requests, unless another session waits to be finished."""
+        """Wait for a gap between requests, unless another session waits to be finished."""
         if self._later.is_empty():
             self._yielding.pause(LONGEST_PAUSE_S)
 
-    def _between(self, table: LayerTable[Any], until_s: float) -> Callable[[], bool]:
+    def _between(self, table: SegmentTable[Any], until_s: float) -> Callable[[], bool]:
         """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
         most.
         """
@@ -358,25 +361,25 @@ def _succeeds(session: Session, work: Callable[[], bool]) -> bool:
         return False
 
 
-# What a model's start came to, counted once all its parts are loaded; its stages as spans.
+# What a model's start came to, counted once all its segments are loaded; its stages as spans.
 
 
 def report_start(session: Session, labels: tuple[str, str]) -> None:
-    """Once for each session, under the model and version of ``labels``."""
+    """Count the start of a session, once for each, under the model and version of ``labels``."""
     origin = session.origin
     count(metrics.STARTS, (*labels, origin))
     events = session.table.recorder.events()
     for kind in EventKind:
         if total_ns := sum(each.end_ns - each.start_ns for each in events if each.kind is kind):
             count(metrics.START_SECONDS, (*labels, origin, kind.value), total_ns)
-    made = [event for event in events if event.kind is EventKind.CREATE]
+    creations = [event for event in events if event.kind is EventKind.CREATE]
     for where, stolen in (("lane", False), ("stolen", True)):
-        number = sum((event.lane == EXECUTOR) is stolen for event in made)
-        count(metrics.LOADED_LAYERS, (*labels, origin, where), number)
+        number = sum((event.lane == EXECUTOR) is stolen for event in creations)
+        count(metrics.LOADED_SEGMENTS, (*labels, origin, where), number)
     _report_lookups(session, labels)
     # CLOCK_MONOTONIC is what both of Python's clocks read.
     for event in events:
-        name = event.kind.value if event.layer is None else f"{event.kind.value} {event.layer}"
+        name = event.kind.value if event.segment is None else f"{event.kind.value} {event.segment}"
         SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))
 
 

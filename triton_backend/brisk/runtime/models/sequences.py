@@ -28,29 +28,27 @@ IDLE_MARGIN_NS = 5_000_000_000
 """Triton ends an idle sequence without a word to its backend; the state goes so much later."""
 
 MAX_STATE_BYTES = 1 << 30
-"""Of a first state."""
+"""The most bytes of a first state."""
 
 State: TypeAlias = Mapping[str, Value]
-"""By the model's inputs; on the CPU, never changed."""
+"""The values of states by the model's inputs; on the CPU, never changed."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenSequence:
-    """One life of a sequence, from the request that starts it to the one that ends it.
-
-    ``state`` is what its next run starts from: what the last request that was answered well has
-    left. ``outputs``: by the input of each state, what is handed on to it. ``line``: its requests
-    in order; the first one waits for its turn or runs, all others wait for it.
-    """
+    """One life of a sequence, from the request that starts it to the one that ends it."""
 
     state: State
+    """What the next run starts from: the state behind the last request that was answered well."""
     outputs: Mapping[str, str]
+    """The output that is handed on to the input of each state."""
     used_ns: int
     line: deque[Job] = field(default_factory=deque)
+    """The requests in order; the first one waits for its turn or runs, all others wait for it."""
 
 
 class Sequences:
-    """Those of one binding. A request belongs to the life that is there when it enters.
+    """The sequences of one binding. A request belongs to the life that is there when it enters.
 
     So a request that starts a sequence anew has nothing to do with what is still under way of
     the one before, and whoever ends it needs no further notice: nobody else will find that life.
@@ -100,7 +98,8 @@ class Sequences:
         return sequence
 
     def leave(self, sequence: OpenSequence, job: Job, now_ns: int) -> Job | None:
-        """``job`` is answered, well or not; the one whose turn it is now, if it was before it."""
+        """Note that ``job`` is answered, well or not. Return the one whose turn it is now, if it
+        waited for this."""
         was_first = sequence.line[0] is job
         sequence.line.remove(job)
         sequence.used_ns = now_ns
@@ -124,7 +123,7 @@ class Sequences:
         """
         if len(self._alive) < 2 * max(1, self._model.max_sequences):
             return
-        idle = next((key for key, found in self._alive.items() if not found.line), None)
+        idle = next((key for key, sequence in self._alive.items() if not sequence.line), None)
         if idle is not None:
             del self._alive[idle]
 

@@ -32,7 +32,7 @@ class CompositeLoads(Protocol):
     """Loads of entries that are made of several networks, each loaded as an entry of its own."""
 
     def add(self, entry: SessionEntry) -> None:
-        """``entry`` waits for its networks."""
+        """Let ``entry`` wait for its networks."""
 
     def drop(self, entry: SessionEntry) -> None:
         """Nobody waits for ``entry`` any more."""
@@ -45,13 +45,14 @@ class SessionTable:
     """Sessions by the file they were loaded from, counted by their bindings."""
 
     def __init__(self, loader: Loader, pipelines: CompositeLoads, precedence: Precedence) -> None:
-        """``precedence`` is told whether a real-time model is ready."""
+        """Begin without models. ``precedence`` is told whether a real-time model is ready."""
         self._precedence = precedence
         self._loader = loader
         self._pipelines = pipelines
         self._entries: dict[str, SessionEntry] = {}
         self.bindings: dict[tuple[int, int], Binding] = {}
-        """By the number of the peer, and its own of the model; not to be changed from outside."""
+        """The bindings by the number of the peer, and its own of the model; not to be changed from
+        outside."""
         self.serves_realtime = False
         """Whether a model whose requests are real-time by default is ready."""
 
@@ -89,7 +90,8 @@ class SessionTable:
         self._precedence.follow(self.serves_realtime)
 
     def ask_for_narrow(self, binding: Binding) -> bool:
-        """Its model's requests crowd. False where what computes it may still change."""
+        """Note that requests of the binding's model crowd. False: what computes it may still
+        change."""
         entry = self._entries.get(binding.key)
         if entry is not None and entry.is_settled and entry.pipeline is None:
             self._loader.make_narrow(entry)
@@ -103,7 +105,7 @@ class SessionTable:
         """Keep a request until its session is loaded, which is as urgent as it now."""
         binding.backlog.append(record)
         entry = self._entries[binding.key]
-        for loading in entry.parts.values() or (entry,):
+        for loading in entry.networks.values() or (entry,):
             self._loader.hurry(loading, record.form.job_class)
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
@@ -131,7 +133,7 @@ class SessionTable:
         return waiting
 
     def complete(self, completion: LoadCompletion) -> None:
-        """Every layer is loaded."""
+        """Every segment is loaded."""
         completion.entry.marks.clear()
         self._pipelines.assemble()
 
@@ -195,9 +197,9 @@ class SessionTable:
         if entry is None:
             entry = self._entries[key] = SessionEntry(key, path, asker, pipeline=description)
             for file in files:
-                part = entry.parts[file] = self._open(file, asker)
-                part.pipelines.append(entry)
-                if LoadState.PARSING <= part.state < LoadState.LOADED:
+                network = entry.networks[file] = self._open(file, asker)
+                network.pipelines.append(entry)
+                if LoadState.PARSING <= network.state < LoadState.LOADED:
                     entry.begin()
             self._pipelines.add(entry)
         return entry
@@ -223,7 +225,7 @@ class SessionTable:
             self._loader.give_memory_back()
         elif entry.pipeline is not None:
             self._pipelines.drop(entry)
-        for part in entry.parts.values():
-            part.pipelines.remove(entry)
-            self._drop_unless_needed(part)
-        entry.parts.clear()
+        for network in entry.networks.values():
+            network.pipelines.remove(entry)
+            self._drop_unless_needed(network)
+        entry.networks.clear()

@@ -15,16 +15,17 @@ from typing import Any, Protocol
 from brisk.runtime.memory import give_back
 from brisk.runtime.sessions.session import Servable
 from brisk.scheduling.job_class import JobClass
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 
 LONGEST_YIELD_S = 0.05
-"""That one layer of a load waits for real-time requests."""
+"""The longest that one segment of a load waits for real-time requests."""
 
 LONGEST_WAIT_S = 1.0
 """How long work that nobody waits for is put off; then it is done beside requests."""
 
 CALM_S = 0.05
-"""Without a request for so long, none follows at once: more than a client takes between two."""
+"""The time without a request after which none follows at once: more than a client takes between
+two."""
 
 LONGEST_ALONE_S = 30.0
 """A load that takes longer goes on beside requests: others are not kept waiting for ever."""
@@ -64,7 +65,7 @@ class Yielding:
     for until it disturbs no request.
 
     A load beside a request takes processor time, memory bandwidth and, in its Python parts, the
-    interpreter's lock. So its lanes stop between two layers, for a bounded time each, so that a
+    interpreter's lock. So its lanes stop between two segments, for a bounded time each, so that a
     load ends however many requests there are. Any thread but the worker's main thread may wait.
     """
 
@@ -74,7 +75,7 @@ class Yielding:
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``activity``: of the worker; its times are of ``clock_s``."""
+        """Keep the clock. ``activity``: the worker's, whose times are of ``clock_s``."""
         self._activity = activity
         self._loaded_s = -CALM_S
         """When a model was loaded last."""
@@ -87,16 +88,16 @@ class Yielding:
         return _is_serving(self._activity)
 
     @property
-    def _urgent(self) -> LayerTable[Any] | None:
-        """The parts of the real-time run in progress; None: there is none, or a pipeline's."""
+    def _urgent(self) -> SegmentTable[Any] | None:
+        """The segments of the real-time run in progress; None: there is none, or a pipeline's."""
         activity = self._activity
         for run in (activity.leading or activity.beside)[-1:]:  # a copy: the list may change
             if run.job_class is JobClass.REALTIME:
                 return run.session.table
         return None
 
-    def give_way(self, table: LayerTable[Any]) -> None:
-        """Called by a lane of ``table`` before each layer. A run's own layers do not wait."""
+    def give_way(self, table: SegmentTable[Any]) -> None:
+        """Let a lane of ``table`` wait before a segment. A run's own segments do not wait."""
         until_s = self._clock_s() + LONGEST_YIELD_S
         while self._urgent not in (None, table) and self._clock_s() < until_s:
             if table.is_closed:
@@ -116,7 +117,7 @@ class Yielding:
             self._sleep(_LOOK_S)
 
     def pause(self, longest_s: float) -> None:
-        """``await_gap`` for so long at most."""
+        """Call ``await_gap``, for so long at most."""
         self.await_gap(self._clock_s() + longest_s)
 
     def await_calm(self, until_s: float) -> None:
@@ -149,15 +150,16 @@ class LoneLoad:
         activity: Activity,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``wake``: called when runs may begin again. ``activity``: of the worker."""
+        """Begin without a load. ``wake``: called when runs may begin again. ``activity``: the
+        worker's."""
         self._wake = wake
         self._activity = activity
         self._clock_s = clock_s
         self.is_used = False
         """Whether any load was ever done alone: else no run has to ask."""
         self._until_s: float | None = None
-        self._table: LayerTable[Any] | None = None
-        """Whose lanes do the rest of the load."""
+        self._table: SegmentTable[Any] | None = None
+        """The table whose lanes do the rest of the load."""
         self._granted = threading.Event()
 
     def holds_runs(self) -> bool:
@@ -199,7 +201,7 @@ class LoneLoad:
         self._wake()
         self._granted.wait(LONGEST_ALONE_S)
 
-    def go_on_in(self, table: LayerTable[Any]) -> None:
+    def go_on_in(self, table: SegmentTable[Any]) -> None:
         """The lanes of ``table`` do the rest of the load, which ends with them."""
         self._table = table
         table.when_loaded(self._wake)

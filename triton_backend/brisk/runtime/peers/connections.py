@@ -53,15 +53,15 @@ class Anticipation:
     def wait(self, look: Callable[[float], list[Found]], timeout_s: float) -> list[Found]:
         """What ``look(timeout_s)`` finds; ``look(0)`` is asked again and again first if eager."""
         begun_ns = now_ns = self._clock_ns()
-        found: list[Found] = []
+        events: list[Found] = []
         until_ns = begun_ns + SPIN_NS if self._gap_ns < SPIN_NS else begun_ns
-        while not found and now_ns < until_ns:
-            found = look(0)
+        while not events and now_ns < until_ns:
+            events = look(0)
             now_ns = self._clock_ns()
-        found = found or look(timeout_s)
+        events = events or look(timeout_s)
         gap_ns = min(self._clock_ns() - begun_ns, _MOST_GAP_NS)
         self._gap_ns = (3 * self._gap_ns + gap_ns) // 4
-        return found
+        return events
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +88,7 @@ class Peer:
     """The socket is full, and ``poll`` looks for room in it."""
     is_welcome: bool = False
     is_leaving: bool = False
-    """It has said that its model is unloaded."""
+    """Whether it has reported that its model is unloaded."""
     parent: int = 0
     server_birth: int | None = None
     orphaned_ns: int | None = None
@@ -100,18 +100,20 @@ class Peer:
 
 
 class Arrival(NamedTuple):
-    """``record`` came from ``peer``; a ``descriptor`` is the receiver's to close."""
+    """A record that a peer has sent."""
 
     peer: Peer
     record: Record
     descriptor: int | None
+    """The descriptor sent with it, the receiver's to close."""
 
 
 class Departure(NamedTuple):
-    """``peer`` is gone, for the reason given; None where it just closed."""
+    """The end of a peer's connection."""
 
     peer: Peer
     reason: str | None
+    """None: the peer just closed it."""
 
 
 class Connections:
@@ -126,7 +128,7 @@ class Connections:
         self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._alarm, select.EPOLLIN)
         self.peers: dict[int, Peer] = {}
-        """By their descriptors; not to be changed from outside."""
+        """The peers by their descriptors; not to be changed from outside."""
         self._departures: deque[Departure] = deque()
         self._accepted = 0
         self._is_accepting = True
@@ -141,7 +143,7 @@ class Connections:
         os.eventfd_write(self._alarm, 1)
 
     def wait(self, timeout_s: float) -> None:
-        """Until something has come, which the next ``poll`` finds; any thread."""
+        """Wait until something has come, which the next ``poll`` finds; any thread."""
         if not self._departures:
             self._poll.poll(timeout_s)
 

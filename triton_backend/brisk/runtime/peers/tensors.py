@@ -77,17 +77,17 @@ class InputViews:
         ProtocolError where a region lies outside shared memory.
         """
         values: dict[str, Value] = {}
-        for wanted, region in zip(_inputs_of(record.form), record.regions, strict=True):
-            key = (id(wanted), region.slab, region.offset)
-            known = self._views.get(key)
-            if known is not None and region.size == wanted.size:
-                values[wanted.form.name] = known[1]
+        for tensor, region in zip(_inputs_of(record.form), record.regions, strict=True):
+            key = (id(tensor), region.slab, region.offset)
+            view = self._views.get(key)
+            if view is not None and region.size == tensor.size:
+                values[tensor.form.name] = view[1]
                 continue
-            value = values[wanted.form.name] = _read(wanted, self._arena.memory(region))
-            if wanted.dtype is not None and wanted.count:
+            value = values[tensor.form.name] = _read(tensor, self._arena.memory(region))
+            if tensor.dtype is not None and tensor.count:
                 if len(self._views) >= MAX_VIEWS:
                     self._views.clear()
-                self._views[key] = wanted, value
+                self._views[key] = tensor, value
         return values
 
     def clear(self) -> None:
@@ -162,7 +162,7 @@ def write_tensors(
 
 
 _Kind: TypeAlias = "tuple[str, np.dtype | None, tuple[int, ...], int | None]"
-"""Of an output: name, dtype, shape; None and its size in bytes for strings."""
+"""What an output is: name, dtype, shape; for strings no dtype, and the size in bytes."""
 
 
 @lru_cache(maxsize=256)

@@ -18,7 +18,7 @@ FEW = 10
 their median stands for them."""
 
 HOPE = 0.995
-"""Each time another variant runs instead, this one is expected to take so much less.
+"""The factor of a variant's expected time each time another one runs instead.
 
 What was measured once, beside other work, may be true no more, and a variant that is thought too
 slow is never measured again. So it is tried again in time: one that is 5 % too slow for its place
@@ -33,7 +33,7 @@ MOST_SHAPES = 64
 """Kinds of input remembered; the one that was not seen for longest is forgotten."""
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
-"""Of a request's inputs."""
+"""The shapes of a request's inputs."""
 
 
 class _Runs:

@@ -33,7 +33,7 @@ from brisk.runtime.sessions.session import Session
 from brisk.segments.values import Value
 
 RUNS = 4
-"""Of each network; the first one, which warms caches, does not count."""
+"""The trial runs of each network; the first one, which warms caches, does not count."""
 
 WHOLE_MODEL = 1.0
 """The agreement asked of networks, so that learned caches answer nothing."""
@@ -67,24 +67,24 @@ def assemble(
 
 def signature_of(session: Session) -> NetworkSignature:
     def kinds(variables: Sequence[Variable]) -> dict[str, TensorType]:
-        found = {}
+        types = {}
         for variable in variables:
             shape = variable.type.shape
             if shape is not None:
                 shape = tuple(size if isinstance(size, int) else None for size in shape)
-            found[variable.name] = TensorType(variable.type.dtype, shape, variable.optional)
-        return found
+            types[variable.name] = TensorType(variable.type.dtype, shape, variable.optional)
+        return types
 
     return NetworkSignature(kinds(session.inputs), kinds(session.outputs))
 
 
 class PipelineLoads:
-    """Of pipelines, in the worker's main thread; ``tell`` takes their outcomes."""
+    """Loads of pipelines, in the worker's main thread; ``tell`` takes their outcomes."""
 
     def __init__(self, tell: Callable[[LoadOutcome], None]) -> None:
         self._tell = tell
         self._waiting: list[SessionEntry] = []
-        """For their networks."""
+        """The pipelines that wait for their networks."""
         self.tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
         """One after the other."""
 
@@ -101,18 +101,18 @@ class PipelineLoads:
         """Have the pipelines tried whose networks are all there; fail those that miss one."""
         for entry in list(self._waiting):
             sessions = {
-                path: part.session
-                for path, part in entry.parts.items()
-                if isinstance(part.session, Session) and part.state >= LoadState.LOADED
+                path: network.session
+                for path, network in entry.networks.items()
+                if isinstance(network.session, Session) and network.state >= LoadState.LOADED
             }
-            has_failed = any(part.error for part in entry.parts.values())
-            if len(sessions) < len(entry.parts) and not has_failed:
+            has_failed = any(network.error for network in entry.networks.values())
+            if len(sessions) < len(entry.networks) and not has_failed:
                 continue
             self._waiting.remove(entry)
             assert entry.pipeline is not None
             try:
                 for words, path in entry.pipeline.networks:
-                    if (error := entry.parts[path].error) is not None:
+                    if (error := entry.networks[path].error) is not None:
                         raise type(error)(f"{words}: {error}")
                 session = assemble(entry.pipeline, sessions, entry.labels, entry.asked_ns)
             except BriskError as error:
@@ -121,12 +121,12 @@ class PipelineLoads:
                 self.tried.append((entry, session, try_pipeline(session)))
 
     def advance(self) -> None:
-        """Run layers of a trial for a quantum; tell the outcome of one that has ended."""
+        """Run segments of a trial for a quantum; tell the outcome of one that has ended."""
         until_ns = time.monotonic_ns() + QUANTUM_NS
         while self.tried and time.monotonic_ns() < until_ns:
-            entry, session, layers = self.tried[0]
+            entry, session, segments = self.tried[0]
             try:
-                next(layers)
+                next(segments)
                 continue
             except StopIteration:
                 outcome = LoadOutcome(entry, session, None)
@@ -140,7 +140,7 @@ class PipelineLoads:
 
 
 def try_pipeline(session: PipelineSession) -> Iterator[None]:
-    """Run every network of every node; yields after each layer.
+    """Run every network of every node; yields after each segment.
 
     Inputs are zeros of the entry's ``trial_shapes``, else of the networks' own shapes with 1 for
     each dynamic size. A node reads what the most accurate variant of an earlier one made. Raises
@@ -165,13 +165,13 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
 def _try_node(
     node: NodeNetworks, values: dict[NodeSource, Value], shapes: Shapes
 ) -> Iterator[None]:
-    taken = {tensor: values[s] for tensor, s in node.description.inputs.items()}
+    inputs = {tensor: values[s] for tensor, s in node.description.inputs.items()}
     networks = list(node.variants.values()) + ([node.early] if node.early else [])
     best = max(node.description.variants, key=lambda variant: variant.accuracy).name
     for network in networks:
         outputs = [variable.name for variable in network.session.outputs]
         for number in range(RUNS):
-            run = NetworkRun(network, taken, outputs, shapes, WHOLE_MODEL)
+            run = NetworkRun(network, inputs, outputs, shapes, WHOLE_MODEL)
             while not run.step():
                 yield
             if network.expect_ns(shapes) > LONG_RUN_NS:

@@ -24,16 +24,16 @@ def shapes_of(inputs: Mapping[str, Value]) -> Shapes:
 
 @dataclass(frozen=True, slots=True)
 class PipelineNetwork:
-    """A node's network with what it took; ``words`` name it in errors.
-
-    ``profile``: of its whole runs. ``usual``: where early answers may come, of all runs in which
-    it was the node's variant, attempts at an early answer included.
-    """
+    """A node's network with the times of its runs."""
 
     words: str
+    """The network's name in errors."""
     session: Session
     profile: LatencyProfile = field(default_factory=LatencyProfile)
+    """The times of whole runs."""
     usual: LatencyProfile = field(default_factory=LatencyProfile)
+    """The times of all runs in which it was the node's variant, attempts at an early answer
+    included; used if early answers may come."""
 
     def expect_ns(self, shapes: Shapes) -> int:
         """Precondition: it has been tried."""
@@ -42,7 +42,7 @@ class PipelineNetwork:
         return expected_ns
 
     def named(self, error: BriskError) -> BriskError:
-        """``error`` with its name before the text."""
+        """Return ``error`` with the network's name before the text."""
         return type(error)(f"{self.words}: {error}")
 
 
@@ -64,7 +64,7 @@ class NetworkRun:
         shapes: Shapes,
         agreement: float | None = None,
     ) -> None:
-        """``shapes``: of the request. ``agreement``: as ``Session.start`` takes it.
+        """Start a run. ``shapes``: the request's. ``agreement``: see ``Session.start``.
 
         Raises the errors of the network's frame, with its name before their text.
         """
@@ -77,7 +77,7 @@ class NetworkRun:
         except BriskError as error:
             raise network.named(error) from error
         self.early = self.frame.early
-        """Its frame, where learned caches may answer."""
+        """The frame, if learned caches may answer; else None."""
 
     @property
     def is_all_early(self) -> bool:
@@ -85,7 +85,7 @@ class NetworkRun:
         return early is not None and all(one.exit_index is not None for one in early.answers)
 
     def step(self) -> bool:
-        """Run a layer; True after the last one, when its time has been learned.
+        """Run a segment; True after the last one, when its time has been learned.
 
         A run that a learned cache has shortened says nothing of a whole one.
         """

@@ -1,7 +1,7 @@
 """A pipeline that answers requests, and one request of it, which steps through its nodes' frames.
 
 To the worker it is a session, and its runs are frames, like any other: parked, resumed, cancelled
-and late at every layer boundary. Between two nodes the query is planned anew.
+and late at every segment boundary. Between two nodes the query is planned anew.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PipelineSession(Servable):
     load_ns: int
     labels: tuple[str, str]
     threads: int = 1
-    """Of its networks' sessions."""
+    """The threads of its networks' sessions."""
     summary: str = field(init=False)
     has_steady_runs = False  # they are as long as their time allows
 
@@ -60,17 +60,17 @@ class PipelineSession(Servable):
         agreement: float | None = None,
         dues: Sequence[Due] = (),
     ) -> PipelineFrame:
-        """As ``Servable``: planned for the request that is due first, by its own time-out or else
-        by the entry's objective. Raises InvalidRequestError where names do not fit the pipeline.
+        """See ``Servable``. The plan is for the request that is due first, by its own time-out or
+        else by the entry's objective. Raises InvalidRequestError if names do not fit the pipeline.
         """
-        for kind, given, known in (
+        for kind, names, declared in (
             ("input", list(inputs), list(self.signature.inputs)),
             ("output", list(requested), list(self.signature.outputs)),
         ):
-            for name in given:
-                if name not in known:
+            for name in names:
+                if name not in declared:
                     raise InvalidRequestError(
-                        f"the pipeline has no {kind} '{name}'; its {kind}s are {known}"
+                        f"the pipeline has no {kind} '{name}'; its {kind}s are {declared}"
                     )
         for name in self.signature.inputs:
             if name not in inputs:
@@ -93,7 +93,7 @@ class PipelineSession(Servable):
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
     ) -> Sequence[CachedRun]:
-        """As ``Servable``; a frame adds to them as its nodes end."""
+        """See ``Servable``. A frame adds to them as its nodes end."""
         return frame.cached if isinstance(frame, PipelineFrame) else ()
 
     def needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
@@ -145,10 +145,11 @@ class PipelineFrame:
         query: Query,
         agreement: float | None = None,
     ) -> None:
-        """``inputs`` of the request, checked; ``query`` plans the nodes that ``requested`` needs.
+        """Begin a request. ``inputs`` are checked; ``query`` plans the nodes that ``requested``
+        needs.
 
-        ``agreement``: of its networks' learned caches with the whole networks; None for what they
-        promise.
+        ``agreement``: how often early answers of its networks must be the whole networks' own;
+        None: as they promise.
         """
         self._session = session
         self._agreement = agreement
@@ -165,7 +166,8 @@ class PipelineFrame:
         self._variant = ""
         self._spent_ns = 0
         self.taken: dict[str, tuple[str, bool]] = {}
-        """By node: the variant chosen, and whether it, or the early answer, answered early."""
+        """The variant chosen for a node, and whether it, or the early answer, answered early, by
+        node."""
         self.cached: list[CachedRun] = []
         """Finished runs of networks with learned caches."""
 
@@ -175,18 +177,18 @@ class PipelineFrame:
 
     @property
     def upcoming(self) -> str:
-        """The next layer in words, for traces: its node's name before it."""
+        """The next segment in words, for traces: its node's name before it."""
         if self.is_finished:
             return ""
-        layer = "planned" if self._run is None else self._run.frame.upcoming
-        return f"{self._left[0].description.name}: {layer}"
+        segment = "planned" if self._run is None else self._run.frame.upcoming
+        return f"{self._left[0].description.name}: {segment}"
 
     @property
     def is_finished(self) -> bool:
         return not self._left
 
     def step(self) -> bool:
-        """Run one layer of the node that is due; True where the last node is finished."""
+        """Run one segment of the node that is due; True where the last node is finished."""
         if self.is_finished:
             return True
         run = self._run or self._begin(self._left[0])
@@ -214,11 +216,11 @@ class PipelineFrame:
     def _start(
         self, node: NodeNetworks, network: PipelineNetwork, inputs: Mapping[str, Value]
     ) -> NetworkRun:
-        wanted = [s.tensor for s, count in self._reads.items() if s.node == node.description.name]
+        outputs = [s.tensor for s, count in self._reads.items() if s.node == node.description.name]
         early = node.description.early_answer
-        if network is node.early and early is not None and early.confidence not in wanted:
-            wanted.append(early.confidence)
-        self._run = NetworkRun(network, inputs, wanted, self._shapes, self._agreement)
+        if network is node.early and early is not None and early.confidence not in outputs:
+            outputs.append(early.confidence)
+        self._run = NetworkRun(network, inputs, outputs, self._shapes, self._agreement)
         return self._run
 
     def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:

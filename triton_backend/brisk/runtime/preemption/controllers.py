@@ -1,4 +1,4 @@
-"""Each worker's half of a policy: when a layer may begin, and what the other worker is told.
+"""Each worker's half of a policy: when a segment may begin, and what the other worker is told.
 
 The foreground worker closes the gate during real-time work and describes that; the background
 worker gives way to everything else on the machine.
@@ -27,15 +27,14 @@ LONGEST_SUSPENSION_NS = 100_000_000
 
 
 class PreemptionController:
-    """Told of jobs and runs as they come and go; used by the worker's main thread.
-
-    ``alarm`` is an eventfd that is written to when a held run should be looked at again.
-    ``quanta_ns``: time between two looks at the sockets while a run of a class computes, in whole
-    layers. A look takes some microseconds, and what can interrupt the run comes that much sooner.
-    """
+    """Told of jobs and runs as they come and go; used by the worker's main thread."""
 
     quanta_ns: ClassVar[Mapping[JobClass, int]]
+    """The time between two looks at the sockets while a run of a class computes, in whole
+    segments. A look takes some microseconds, and what can interrupt the run comes that much
+    sooner."""
     alarm: int | None = None
+    """An eventfd that is written to when a held run should be looked at again."""
 
     def __init__(self, gate: Gate, policy: Policy, limits: Limits) -> None:
         self.policy = policy
@@ -59,19 +58,19 @@ class PreemptionController:
         return False
 
     def holds(self, run: Run, now_ns: int) -> bool:
-        """Whether the run's next layer must wait."""
+        """Whether the run's next segment must wait."""
         return False
 
     def pauses(self) -> None:
-        """No layer runs until ``holds`` is asked again."""
+        """No segment runs until ``holds`` is asked again."""
 
     def finished(self, run: Run, now_ns: int) -> None:
-        """A run has computed its last layer; it is not answered yet."""
+        """A run has computed its last segment; it is not answered yet."""
 
 
 class Foreground(PreemptionController):
     """Never holds a run: here policy is who interrupts whom, what the gate says, and whether a
-    best-effort layer that is under way goes on. Normal work that has had less than its minimum
+    best-effort segment that is under way goes on. Normal work that has had less than its minimum
     share goes before real-time work between two runs.
 
     Refuses a real-time request that is sure to be late.
@@ -104,7 +103,7 @@ class Foreground(PreemptionController):
         self._computes: JobClass | None = None
 
     def check(self, job: Request) -> None:
-        """Only real-time jobs with a deadline are refused: others may be in time by luck."""
+        """Refuse real-time jobs with a deadline only: others may be in time by luck."""
         if job.job_class is not JobClass.REALTIME or job.deadline_ns is None:
             return
         key = most_urgent_first(job)
@@ -166,8 +165,8 @@ class Foreground(PreemptionController):
         self._suspend_or_resume(run, now_ns)
 
     def _suspend_or_resume(self, run: Run, now_ns: int) -> None:
-        """A layer under way goes on beside ``run`` where the policy would let it begin."""
-        if not self.gate.page.layer_runs:
+        """A segment under way goes on beside ``run`` where the policy would let it begin."""
+        if not self.gate.page.segment_runs:
             return
         suspended_ns = self.suspension.since_ns
         if (
@@ -175,14 +174,14 @@ class Foreground(PreemptionController):
             run.session.is_loading
             # and whatever else waits for the other worker, does so for a bounded time
             or (suspended_ns is not None and now_ns - suspended_ns > LONGEST_SUSPENSION_NS)
-            or self.admits_layers(now_ns)
+            or self.admits_segments(now_ns)
         ):
             self.suspension.resume()
         else:
             self.suspension.suspend(now_ns)
 
-    def admits_layers(self, now_ns: int) -> bool:
-        """Whether the policy lets best-effort layers run now."""
+    def admits_segments(self, now_ns: int) -> bool:
+        """Whether the policy lets best-effort segments run now."""
         return self._limits.share > 0 or self.policy.lets_run(
             Snapshot(now_ns, self.gate.realtime(), 0.0, self._limits)
         )
@@ -198,7 +197,7 @@ class Foreground(PreemptionController):
 
 
 class Background(PreemptionController):
-    """Holds a run's next layer while the policy says so.
+    """Holds a run's next segment while the policy says so.
 
     It looks at its sockets rarely, since the gate tells what is urgent: with looks every 0.2 ms,
     five networks in closed loops got 33 to 57 runs a second, not 53 to 66.
@@ -224,20 +223,20 @@ class Background(PreemptionController):
                 limits=self._limits,
             )
         ):
-            self.gate.hold_layers()
+            self.gate.hold_segments()
             self._share.change(now_ns, is_held=True)
             self._held_since_ns = now_ns
             return True
         self._share.change(now_ns, is_held=False)
-        self.gate.begin_layer()
+        self.gate.begin_segment()
         return False
 
     def pauses(self) -> None:
-        self.gate.pause_layers()
+        self.gate.pause_segments()
         self._share.rest()
         self._held_since_ns = None
 
     def finished(self, run: Run, now_ns: int) -> None:
-        """Without the time that its layers were held."""
+        """Note the end of ``run``, without the time that its segments were held."""
         if not run.has_early_answers:
             run.profile.learn(run.computed_ns)

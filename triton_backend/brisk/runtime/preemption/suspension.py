@@ -1,6 +1,6 @@
-"""Best-effort work stopped in the middle of a layer (REEF's reset, 4.3, on processors).
+"""Best-effort work stopped in the middle of a segment (REEF's reset, 4.3, on processors).
 
-Niceness 19 gives a layer that a real-time request has come upon turns on the request's
+Niceness 19 gives a segment that a real-time request has come upon turns on the request's
 processors until it ends: two to four in a run of 12 to 20 ms, for 0.3 to 0.5 ms each, a tenth of
 the run. A stopped process takes none, and goes on where it was: nothing is computed again.
 
@@ -21,7 +21,8 @@ from brisk.telemetry import metrics
 
 
 class Suspension:
-    """Of the worker behind ``gate``; used by the foreground worker's main thread."""
+    """The suspension of the worker behind ``gate``; used by the foreground worker's main
+    thread."""
 
     def __init__(self, gate: Gate, tell: Callable[[str], None] = LOGGER.warning) -> None:
         self._gate = gate
@@ -58,7 +59,7 @@ class Suspension:
         except (OSError, AttributeError) as error:
             self._is_allowed = False
             self._tell(
-                f"best-effort layers cannot be stopped half-way ({error}): those that real-time "
+                f"best-effort segments cannot be stopped half-way ({error}): those that real-time "
                 "requests come upon go on beside these; see 'brisk doctor'"
             )
             return False

@@ -39,24 +39,24 @@ Leaving = tuple[Request, Mapping[str, Value], list[str]]
 
 @dataclass(slots=True)
 class Run:
-    """``rows``: of the batch dimension, each job's.
-
-    ``is_disturbed``: parked, narrow, or begun while the session was loading: its time says nothing
-    about threads. ``is_narrow``: it computes on one thread, beside others. ``cached``: its runs of
-    networks with learned caches; a pipeline adds to them as its nodes end. ``computed_ns``: the
-    time of the layers that are done.
-    """
+    """One frame with the requests that it answers."""
 
     jobs: list[Request]
     rows: list[range]
+    """Each job's rows of the batch."""
     frame: Frame
     started_ns: int
     session: Servable
     profile: RunProfile
     is_disturbed: bool
+    """Whether it was parked, is narrow, or was begun while the session was loading: its time says
+    nothing about threads."""
     cached: Sequence[CachedRun] = ()
+    """Its runs of networks with learned caches; a pipeline adds to them as its nodes end."""
     computed_ns: int = 0
+    """The time of the segments that are done."""
     is_narrow: bool = False
+    """Whether it computes on one thread, beside others."""
 
     @property
     def job_class(self) -> JobClass:
@@ -79,7 +79,7 @@ class Run:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
 
     def park(self) -> None:
-        """Leave it at its layer boundary: it is not to blame for a worker's death meanwhile."""
+        """Leave it at its segment boundary: it is not to blame for a worker's death meanwhile."""
         self.is_disturbed = True
         for job in self.live:
             reset_mark(job.mark)
@@ -89,23 +89,23 @@ class Run:
             set_mark(job.mark)
 
     def count_preemption(self) -> None:
-        """It has just taken the worker from a less urgent one."""
+        """Count that it has just taken the worker from a less urgent one."""
         waited_ns = self.started_ns - self.jobs[0].arrival_ns
         telemetry.count(metrics.PREEMPTIONS, self.labels)
         telemetry.observe(metrics.PREEMPTION_SECONDS, self.labels, waited_ns)
 
     def count(self) -> None:
-        """It is finished."""
+        """Count the run, which is finished."""
         requests = sum(job.record.requests for job in self.jobs)
         telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], requests)
 
-    def share_of(self, taken_ns: int) -> int:
-        """Of a time that it has computed for, what would have been left to others."""
-        return taken_ns // self.session.threads if self.is_narrow else taken_ns
+    def share_of(self, computed_ns: int) -> int:
+        """Return how much of a time for which it has computed is lost to others."""
+        return computed_ns // self.session.threads if self.is_narrow else computed_ns
 
     @property
     def early(self) -> ExitingFrame | None:
-        """Its frame, where learned caches may answer."""
+        """The frame, if learned caches may answer; else None."""
         return self.frame.early
 
     @property
@@ -113,16 +113,16 @@ class Run:
         return self.early is not None and self.early.has_early_answers
 
     def take_leaving(self) -> list[Leaving]:
-        """Those that leave the batch now, while others go on."""
+        """Return the jobs that leave the batch now, while others go on."""
         early = self.early
         if early is None or len(self.jobs) == 1 or not early.take_answers():
             return []
-        found: list[Leaving] = []
+        leaving: list[Leaving] = []
         for job, rows in zip(self.jobs, self.rows, strict=True):
             values = early.answer_of(rows) if job.state is JobState.RUNNING else None
             if values is not None:
-                found.append((job, values, early.answerers(rows)))
-        return found
+                leaving.append((job, values, early.answerers(rows)))
+        return leaving
 
     def answerers(self, rows: range) -> list[str]:
         """Who answered each of ``rows``; nothing where it was the model alone."""
@@ -136,14 +136,14 @@ class Run:
             if job.state is JobState.RUNNING:
                 # The state is copied before the answer goes, and counts after it: whatever fails,
                 # a request with an error has not changed it. The next one begins after this.
-                asked, state = job.divide(share)
+                values, state = job.divide(share)
                 answerers = self.answerers(rows)
-                requests.succeed(job, asked, self.started_ns, finished_ns, answerers)
+                requests.succeed(job, values, self.started_ns, finished_ns, answerers)
                 if state is not None and job.sequence is not None:
                     job.sequence.state = state
 
     def split(self, results: Mapping[str, Value]) -> list[Mapping[str, Value]]:
-        """Each job's rows of the results.
+        """Return each job's rows of the results.
 
         Raises InternalError where an output has not the batch's rows: such a model must not be
         batched, which its ``max_batch_size`` claims.
@@ -166,20 +166,20 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class RunsInProgress:
-    """What a worker computes: changed by whoever has its baton, read by threads of loads, too.
-
-    ``leading``: of the thread that leads; the last one computes, those before it are parked at
-    their layer boundaries. ``beside``: of companions (``SideBySide``). ``ended_ns``: when a
-    stretch of computing has ended last.
-    """
+    """What a worker computes: changed by the thread that has its baton, read by threads of loads,
+    too."""
 
     leading: list[Run] = field(default_factory=list)
+    """The runs of the thread that leads; the last one computes, those before it are parked at
+    their segment boundaries."""
     beside: list[Run] = field(default_factory=list)
+    """The runs of companions (``SideBySide``)."""
     ended_ns: int = 0
+    """When a stretch of computing has ended last."""
 
 
 LONGEST_JOINED_NS = 20_000_000
-"""Beside other models, which wait for the whole of a run."""
+"""The longest joined run beside other models, which wait for all of it."""
 
 NONE_EARLY = math.inf
 """The agreement of a request whose answer shall be the model's own: no cache promises it."""

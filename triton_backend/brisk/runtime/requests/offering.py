@@ -28,27 +28,29 @@ from brisk.scheduling.job_class import JobClass
 from brisk.telemetry.events import INCIDENTS, SPANS
 
 LEAST_ANSWERS = 50
-"""Of a binding to one worker, before its stub may compute: it has not died of them."""
+"""The answers of a binding to one worker before its stub may compute: it has not died of them."""
 
 LEAST_RATE, RATE_A_MIB = 0.5, 0.2
 """Answers a second from which on a model is worth a session in its stub, and how many more for
 each MiB of its weights, which such a session may pack for itself."""
 
 COLD = 0.1
-"""Of that rate: below it a session is given back."""
+"""The share of that rate below which a session is given back."""
 
 RATE_OVER_S = 15.0
 """The time constant of the moving average of a model's answers a second."""
 
 SMALL_NS = 2_000_000
-"""Of a run of one request: what takes longer gains little."""
+"""The longest run of one request of a small model: what takes longer gains little."""
 
 
 class Offering:
-    """``look`` is called about once a second, the rest as things happen."""
+    """Offers of models to their stubs. ``look`` is called about once a second, the rest as things
+    happen."""
 
     def __init__(self, connections: Connections, sessions: SessionTable, gate: int | None) -> None:
-        """``gate``: the descriptor of its page; None: nothing is ever offered."""
+        """Begin without offers. ``gate``: the descriptor of its page; None: nothing is ever
+        offered."""
         self._connections = connections
         self._sessions = sessions
         self._gate = gate
@@ -127,9 +129,10 @@ class Offering:
             self._missing += [(peer, binding.model) for binding in offered]
 
     def _judge_missing(self) -> None:
-        """Whose stub has died, and its server has not, is offered no more. Behind the end of a
-        connection: a process lets go of its sockets before it is gone, and a server's stubs
-        before it has.
+        """Note that a model is offered no more if its stub has died and the stub's server has not.
+
+        This comes after the end of a connection: a process lets go of its sockets before it is
+        gone, and a server's stubs before it has.
         """
         missing, self._missing = self._missing, []
         for peer, model in missing:
@@ -160,8 +163,8 @@ def averaged(rate: float, came: int, passed_s: float) -> float:
     """
     if passed_s <= 0:
         return rate
-    kept = math.exp(-passed_s / RATE_OVER_S)
-    return kept * rate + (1 - kept) * came / passed_s
+    weight = math.exp(-passed_s / RATE_OVER_S)
+    return weight * rate + (1 - weight) * came / passed_s
 
 
 def _row_ns(binding: Binding) -> float:

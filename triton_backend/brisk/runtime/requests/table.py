@@ -50,15 +50,16 @@ ProfileKey = tuple[str, tuple[tuple[int, ...], ...]]
 
 @dataclass(slots=True, eq=False)
 class Request(Job):
-    """``sequence``: the one it is a step of, where the model has states. ``is_alone``: joined to
-    others, it has failed; only the bad one shall."""
+    """A request on its way through a worker."""
 
     peer: Peer
     record: Infer
     binding: Binding
     mark: memoryview
     sequence: OpenSequence | None = None
+    """The sequence that it is a step of; None: the model has no states."""
     is_alone: bool = False
+    """Whether it is joined to no others, since it has failed with some: only the bad one shall."""
 
     @property
     def label(self) -> str:
@@ -79,10 +80,10 @@ class Request(Job):
     @property
     def outputs(self) -> tuple[str, ...]:
         """What its run has to make: what is asked for, and the next state."""
-        asked = self.record.form.outputs
+        requested = self.record.form.outputs
         if self.sequence is None:
-            return asked
-        return tuple(dict.fromkeys((*asked, *self.sequence.outputs.values())))
+            return requested
+        return tuple(dict.fromkeys((*requested, *self.sequence.outputs.values())))
 
     def inputs(self) -> Mapping[str, Value]:
         """Raises as ``InputViews.read`` does."""
@@ -114,7 +115,8 @@ class JobListener(Protocol):
 
 
 class RequestTable:
-    """``queue`` holds those that wait; every one in flight is among its peer's ``jobs``."""
+    """The requests of a worker: ``queue`` holds those that wait; every one in flight is among its
+    peer's ``jobs``."""
 
     def __init__(
         self,
@@ -128,7 +130,7 @@ class RequestTable:
         self._listener = listener
         self._profiles = profiles
         self._behind: dict[int, Request] = {}
-        """Those that wait for another one of their sequence, and not in the queue."""
+        """The requests that wait for another one of their sequence, and not in the queue."""
         self._arrived = 0
 
     def admit(self, binding: Binding, record: Infer) -> None:
@@ -297,13 +299,13 @@ class RequestTable:
         """A run of the job alone has raised ``error``. A peer that named memory it has not is
         dropped.
         """
-        told = shortage(error, f"a request of model '{job.binding.model.name}'") or error
-        if not isinstance(told, BriskError):
-            told = InternalError(f"{type(error).__name__}: {error}")
+        reported = shortage(error, f"a request of model '{job.binding.model.name}'") or error
+        if not isinstance(reported, BriskError):
+            reported = InternalError(f"{type(error).__name__}: {error}")
         if job.state is JobState.RUNNING:
-            self.fail(job, told)
-        if isinstance(told, ProtocolError):
-            self._transport.drop(job.peer, str(told))
+            self.fail(job, reported)
+        if isinstance(reported, ProtocolError):
+            self._transport.drop(job.peer, str(reported))
 
     def retry(self, job: Request) -> None:
         """Queue a running job again, to run alone."""

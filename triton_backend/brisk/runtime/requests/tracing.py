@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
 
 FRONTEND = "frontend"
-"""From when Triton handed a request to its stub to when the worker had it."""
+"""The lane of requests from when Triton hands them to their stub to when the worker has them."""
 
 QUEUE = "queue"
-LAYERS = "layers"
+SEGMENTS = "layers"
+"""The lane of segments that were computed. Trace files have named it so from the beginning."""
 
 
 class TracedFrame:
@@ -52,7 +53,7 @@ class TracedFrame:
         name = self._frame.upcoming
         begin_ns = time.monotonic_ns()
         is_finished = self._frame.step()
-        SPANS.add(LAYERS, name, begin_ns, time.monotonic_ns(), self._request, self._details)
+        SPANS.add(SEGMENTS, name, begin_ns, time.monotonic_ns(), self._request, self._details)
         return is_finished
 
     def results(self) -> dict[str, Value]:
@@ -60,7 +61,7 @@ class TracedFrame:
 
 
 def trace_run(jobs: Sequence[Request], frame: Frame, started_ns: int) -> Frame:
-    """``frame``, wrapped; notes how long its jobs have waited."""
+    """Return ``frame``, wrapped. Note how long its jobs have waited."""
     for job in jobs:
         name, context = job.label, job.record.trace_context
         job_class, arrived_ns = job.job_class.value, job.record.arrived_ns

@@ -71,8 +71,8 @@ class LaunchQueue:
     def __init__(
         self, device: Device | None = None, urgency: int = 0, capacity: int | None = None
     ) -> None:
-        """``device`` None: on a CPU, where there always is room. ``urgency``: index of its
-        stream. ``capacity`` None: no bound.
+        """Make an empty queue. ``device`` None: on a CPU, where there always is room. ``urgency``:
+        index of its stream. ``capacity`` None: no bound.
         """
         self._device = device
         self._stream: Stream | None = None if device is None else device.streams[urgency]
@@ -81,7 +81,7 @@ class LaunchQueue:
         self._free: list[Event] = []
 
     def issuing(self) -> AbstractContextManager[object]:
-        """While entered, the calling thread issues to this queue's stream."""
+        """Return a context in which the calling thread issues to this queue's stream."""
         if self._device is None or self._stream is None:
             return nullcontext()
         return self._device.issuing(self._stream)
@@ -115,7 +115,7 @@ class LaunchQueue:
 
 
 def open_queues(device: str, capacity: int) -> Mapping[JobClass, LaunchQueue]:
-    """Where the work of each class is issued, on ``cpu`` or ``cuda:<n>``.
+    """Return the queues that the work of each class is issued to, on ``cpu`` or ``cuda:<n>``.
 
     ``capacity``: launches of other than real-time runs that may be on a GPU. Raises
     UnavailableError where ONNX Runtime has no provider for it, or there is no driver,

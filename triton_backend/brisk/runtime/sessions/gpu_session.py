@@ -36,7 +36,7 @@ class GpuSession(Session):
         program, network, _ = opened
         plan = program.plan
         self.path = path
-        self.table = program.parts
+        self.table = program.segments
         self.inputs, self.outputs = (*plan.inputs, *plan.fixed), plan.outputs
         self.threads = 1
         self.caches = SessionCaches()
@@ -48,13 +48,13 @@ class GpuSession(Session):
         self.summary = self._words()
 
     def _words(self) -> str:
-        made = [each for each in self.network.captured.values() if each is not None]
-        if not made:
+        captures = [each for each in self.network.captured.values() if each is not None]
+        if not captures:
             return "computed by ONNX Runtime on the GPU, not captured yet"
-        nodes = sum(made[0].nodes.values())
+        nodes = sum(captures[0].nodes.values())
         return (
-            f"{nodes} launches of ONNX Runtime captured in {len(made[0].parts)} chunks, "
-            f"{made[0].run_us / 1e3:.2f} ms on the GPU"
+            f"{nodes} launches of ONNX Runtime captured in {len(captures[0].chunks)} chunks, "
+            f"{captures[0].run_us / 1e3:.2f} ms on the GPU"
         )
 
     def start(
@@ -73,7 +73,8 @@ class GpuSession(Session):
         return CapturedRun(network, _given(program, values), requested)
 
     def _open_taking_optional(self) -> OpenedNetwork:
-        """By the first request that gives an input which has a default. Raises BriskError."""
+        """Open the network that takes optional inputs, for the first request that gives one.
+        Raises BriskError."""
         opened = _open(self.path, takes_optional=True)
         if opened.made_of != self._opened.made_of:
             opened.network.close()
@@ -82,7 +83,8 @@ class GpuSession(Session):
         return opened
 
     def lost_device(self) -> None:
-        """It may be due to what was captured: the third time, it is run as ever."""
+        """Note that the device was lost, which may be due to what was captured: the third time,
+        nothing captured is launched any more."""
         with contextlib.suppress(OSError, ValueError, InvalidModelError):
             note = note_of(self.path, "captures")
             make_private(note.parent)
@@ -99,7 +101,8 @@ class GpuSession(Session):
 
 
 def load_gpu_session(path: Path) -> GpuSession:
-    """As ``load_session``; runs of batch 1 are captured already, where inputs can be made up.
+    """Load a session on a GPU (``load_session``); runs of batch 1 are captured already, if inputs
+    can be made up.
 
     Raises InvalidModelError where ONNX Runtime does not take the model, or there is no memory for
     it on the device, and CudaError where that is lost.
@@ -110,11 +113,12 @@ def load_gpu_session(path: Path) -> GpuSession:
 
 
 class OpenedNetwork(NamedTuple):
-    """``made_of``: the files, as they were."""
+    """A model on a GPU."""
 
     program: SegmentProgram
     network: CapturedNetwork
     made_of: Mapping[str, Any]
+    """The files, as they were."""
 
 
 _PLANNED = frozenset({"LSTM", "GRU", "RNN"})
@@ -133,9 +137,9 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
             path, 1, longest_ns=math.inf, provider=provider, takes_optional=takes_optional
         )
         program = open_warm_program(source)
-        (part,) = program.parts
+        (segment,) = program.segments
         run = partial(run_serially, program)
-        return program, source, Instance(part.session.session, stream, run)
+        return program, source, Instance(segment.session.session, stream, run)
 
     def open_another() -> Instance:
         _, other, instance = open_one()
@@ -145,7 +149,7 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
         return instance
 
     program, source, first = open_one()
-    (part,) = program.parts
+    (segment,) = program.segments
     plans = any("Conv" in name or name in _PLANNED for name in source.operators)
     network = CapturedNetwork(
         device,
@@ -153,13 +157,13 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
         open_another if plans else None,
         onnxruntime().RunOptions,
         lambda text: LOGGER.info(f"{path}: {text}"),
-        may_capture=set(program.outputs) <= set(part.outputs) and _may_be_captured(path),
+        may_capture=set(program.outputs) <= set(segment.outputs) and _may_be_captured(path),
     )
     return OpenedNetwork(program, network, source.made_of)
 
 
 MOST_LOSSES = 2
-"""Of the device, beside runs of a model: once it may have been another one's fault."""
+"""How often the device may be lost beside runs of a model: once it may be another one's fault."""
 
 
 def _may_be_captured(path: Path) -> bool:
@@ -190,8 +194,8 @@ def provider_on(ordinal: int, stream: Stream) -> Provider:
 
 def _given(program: SegmentProgram, values: Sequence[Any]) -> dict[str, Any]:
     """What the session takes, by name, of a frame's slots."""
-    (part,) = program.parts
-    return {name: values[slot] for name, slot in zip(part.inputs, part.reads, strict=True)}
+    (segment,) = program.segments
+    return {name: values[slot] for name, slot in zip(segment.inputs, segment.reads, strict=True)}
 
 
 def _try_out(opened: OpenedNetwork) -> None:
@@ -200,8 +204,8 @@ def _try_out(opened: OpenedNetwork) -> None:
     for size in SIZES if network.may_capture else ():
         try:
             inputs = made_up(program.plan, size)
-            given = _given(program, program.bind_inputs(inputs))
-            network.capture(CapturedRun(network, given, ()).key, given).result()
+            values = _given(program, program.bind_inputs(inputs))
+            network.capture(CapturedRun(network, values, ()).key, values).result()
         except CudaError:
             raise
         except Exception:  # noqa: BLE001  # made-up inputs need not suit a model

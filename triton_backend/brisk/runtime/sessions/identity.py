@@ -94,9 +94,10 @@ def copy_at(path: Path) -> LocalCopy | None:
 
 
 def note_of(model: Path, kind: str) -> Path:
-    """Where that is noted of the model as it is now: a changed one is tried anew.
+    """Return the path of a note of this kind on the model as it is now: a changed one is tried
+    anew.
 
-    Raises InvalidModelError where it is gone.
+    Raises InvalidModelError if the model is gone.
     """
     digest = hashlib.blake2b(os.fsencode(identity_of(str(model))), digest_size=16).hexdigest()
     return cache_directory() / kind / digest

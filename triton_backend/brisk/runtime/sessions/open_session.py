@@ -23,13 +23,12 @@ def load_session(
     give_way: GiveWay | None = None,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> Session:
-    """Make the model at ``path`` runnable, and let lanes load its parts.
+    """Make the model at ``path`` runnable, and let lanes load its segments.
 
     ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
     maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
-    before each part. ``tuning``: of ONNX Runtime's sessions, which alone know libraries of custom
-    operators.
-    Raises InvalidModelError and its kin where the model cannot be served.
+    before each segment. ``tuning``: of ONNX Runtime's sessions, which alone know libraries of
+    custom operators. Raises InvalidModelError and its kin where the model cannot be served.
     """
     started_ns = time.monotonic_ns()
     session: Session

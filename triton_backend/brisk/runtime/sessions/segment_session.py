@@ -46,17 +46,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _ModelFile:
-    """A model's own file. ``taps``: values that segments end behind. ``copy``: that it is of,
-    where it lies elsewhere and may still be arriving."""
+    """A model's own file."""
 
     path: Path
     threads: int
     taps: Collection[str]
+    """The values that segments end behind."""
     tuning: SessionTuning
     copy: LocalCopy | None = None
+    """The copy that it belongs to, if the model lies elsewhere and may still be arriving."""
 
     def cut_as_published(self) -> _ModelFile:
-        """With the cuts of a model that lies elsewhere; itself where it has none."""
+        """Return it with the cuts of a model that lies elsewhere; itself if it has none."""
         if self.copy is None or not self.copy.manifest.cuts:
             return self
         return replace(self, taps=frozenset(self.taps).union(self.copy.manifest.cuts))
@@ -77,7 +78,7 @@ class _ModelFile:
         takes_optional: bool = False,
         longest_ns: float | None = None,
     ) -> BareModel:
-        """As ``BareModel``. Raises UnavailableError where the file is still arriving."""
+        """Return its ``BareModel``. Raises UnavailableError if the file is still arriving."""
         from brisk.segments.model.sources import BareModel
 
         if self.is_arriving:
@@ -92,7 +93,7 @@ class _ModelFile:
         )
 
     def checked(self, read: ModelFile | None, *, is_awaited: bool) -> BareModel:
-        """As ``checked_model``; the graph is kept where a load that did not has ended a worker."""
+        """Call ``checked_model``; keep the graph if a load that did not has ended a worker."""
         from brisk.segments.model.sources import checked_model
 
         return checked_model(
@@ -164,20 +165,22 @@ class SegmentSession(Session):
         return source.lookups if isinstance(source, PreparedModel) else {}
 
     @property
-    def shared_layers(self) -> int:
-        parts = self.table.current()
-        return sum(part is not None and part.session.run is not None for part in parts)
+    def shared_segments(self) -> int:
+        segments = self.table.current()
+        return sum(segment is not None and segment.session.run is not None for segment in segments)
 
     @property
     def wants_artefact(self) -> bool:
         return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
-        """As ``Session``: its weights are the mapped file then, not memory of this process."""
-        found = find_prepared(self.path, self.taps)
-        if found is None:
+        """See ``Session``: the weights are the mapped file then, not memory of this process."""
+        prepared_form = find_prepared(self.path, self.taps)
+        if prepared_form is None:
             return False
-        prepared = PreparedModel(found, self.path, self.threads, self.taps, self._file.tuning)
+        prepared = PreparedModel(
+            prepared_form, self.path, self.threads, self.taps, self._file.tuning
+        )
         if prepared.plan.segments != self.starting.program.plan.segments:
             return False
         if prepared.made_of != self.starting.source.made_of:
@@ -205,7 +208,8 @@ class SegmentSession(Session):
         return SegmentFrame(self.starting.program, inputs, requested)
 
     def open_narrow(self) -> SegmentProgram | None:
-        """As ``Session``: of the same prepared form, in the same forms of its weights."""
+        """See ``Session``. The program is of the same prepared form, in the same forms of
+        weights."""
         source, tuning = self.starting.source, self._file.tuning
         if not isinstance(source, PreparedModel) or not source.is_own or tuning.is_parallel:
             return None
@@ -221,7 +225,7 @@ class SegmentSession(Session):
         return SegmentFrame(narrow, inputs, requested)
 
     def _program_taking_optional(self) -> SegmentProgram:
-        """For the rare request that gives an input which has a default. Made by the first one.
+        """The program for the rare request that gives an optional input, made by the first one.
 
         Raises BriskError.
         """
@@ -233,7 +237,7 @@ class SegmentSession(Session):
         return self._taking_optional
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
-        """As ``Session.load_warm``; a model of whose exchange workers have died stays as it is."""
+        """See ``Session``. A model of whose exchange workers have died stays as it is."""
         with exchange_attempt(self.path) as may_be_tried:
             if may_be_tried:
                 return self.starting.load_warm(may_go_on)
@@ -251,7 +255,7 @@ def load_segment_session(
     give_way: GiveWay | None,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> SegmentSession:
-    """As ``load_session``. Raises InvalidModelError where ONNX Runtime does not take the model."""
+    """See ``load_session``. Raises InvalidModelError if ONNX Runtime does not take the model."""
     started_ns = clock_ns()
     with without_collections():
         plain = _ModelFile(path, threads, tapped_values(latest(path)), tuning, copy_at(path))
@@ -286,8 +290,8 @@ def _arriving(
     copy: LocalCopy,
     reject: Callable[[ArtefactError], None] | None,
 ) -> tuple[Source, ModelArrival]:
-    """As ``open_arriving``. ``plain``: without the cuts of what was published, as other models
-    are. Raises InvalidModelError as ``BareModel``."""
+    """See ``open_arriving``. ``plain``: without the cuts of what was published. Raises
+    InvalidModelError like ``BareModel``."""
     from brisk.runtime.arrivals.arrival import open_arriving
     from brisk.segments.model.sources import BareModel
 
@@ -306,7 +310,7 @@ def _arriving(
 def _form_of_whole(
     file: _ModelFile, copy: LocalCopy, reject: Callable[[ArtefactError], None]
 ) -> tuple[Source | None, ModelArrival | None]:
-    """As ``open_form``, of a model whose own files are here."""
+    """See ``open_form``, of a model whose own files are here."""
     from brisk.runtime.arrivals.arrival import open_form
 
     if not file.tuning.keeps_answers:
@@ -317,9 +321,9 @@ def _form_of_whole(
 
 def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
     """The model's prepared form; None where there is none that can be used."""
-    found = find_prepared(file.path, file.taps)
+    prepared_form = find_prepared(file.path, file.taps)
     try:
-        return None if found is None else MendedModel(found, file, reject)
+        return None if prepared_form is None else MendedModel(prepared_form, file, reject)
     except ArtefactError as error:
         reject(error)
         return None

@@ -23,42 +23,47 @@ REVIEWED_ROWS = 500
 """Rows that an exit looks up between two reviews of what that costs and brings."""
 
 REVIEW_CONFIDENCE = 0.999
-"""With which a hit rate is below what would pay, for the exit to be switched off."""
+"""The confidence with which a hit rate must be below what would pay for the exit to be switched
+off."""
 
 
 @dataclass(slots=True)
 class ExitUse:
-    """Of one exit, since its last review: rows looked up and answered, and the worker's time."""
+    """The use of one exit since its last review."""
 
     looked: int = 0
+    """The rows that it was evaluated for."""
     answered: int = 0
     spent_ns: int = 0
+    """The worker's time."""
 
 
 @dataclass(slots=True, eq=False)
 class ServedCaches:
-    """``base``: the model, cut behind the exits. ``spared``: by exit, the share of it behind that.
-
-    The rest is the worker's main thread's, of runs that are finished. ``rows``: that could have
-    been answered early; ``answered``: that were, by exit. ``costly``: exits that cost more than
-    they spare, with that in words. ``has_failed``: a look-up has raised something, which is told
-    once.
-    """
+    """Learned caches of a session, with counts of finished runs, which are the worker's main
+    thread's."""
 
     base: BaseModel
+    """The model, cut behind the exits."""
     cascade: Cascade
     places: Places
     spared: tuple[float, ...]
+    """The share of the model behind each exit."""
     audit: CascadeAudit
     rows: int = 0
+    """The rows that could have been answered early."""
     answered: Counter[int] = field(default_factory=Counter)
+    """The rows that were, by exit."""
     uses: dict[int, ExitUse] = field(default_factory=dict)
     costly: dict[int, str] = field(default_factory=dict)
+    """The exits that cost more than they save, with the reason in words."""
     has_failed: bool = False
+    """Whether an evaluation has raised an error, which is reported once."""
 
     @classmethod
     def of(cls, cascade: Cascade, base: BaseModel) -> ServedCaches:
-        """``base`` is cut behind the cascade's taps, as far as it has them.
+        """Return the caches of ``base``, which is cut behind the cascade's taps, as far as it has
+        them.
 
         Raises DamagedFileError where ``cascade`` is of another model.
         """
@@ -87,40 +92,40 @@ class ServedCaches:
                 self.uses[answer.exit_index].answered += len(answer.rows)
 
     def review(self) -> list[int]:
-        """Switch off exits that cost more than they spare; which ones.
+        """Switch off exits that cost more than they save. Return these.
 
-        What a hit spares was measured when the caches were trained, what a look-up costs the
+        What a hit saves was measured when the caches were trained, what an evaluation costs the
         worker's thread is measured as it serves, and the rest is the live hit rate: its upper
         bound, over ``REVIEWED_ROWS`` rows, each of which is reviewed once.
         """
-        found = []
+        costly = []
         for index, use in self.uses.items():
             if use.looked < REVIEWED_ROWS:
                 continue
             exit_ = self.cascade.exits[index]
-            # in the lane what is saved is less the look-up
+            # on the exit thread what is saved is less the evaluation
             spared_s = exit_.saved_s + (0.0 if self.cascade.synchronous else exit_.lookup_s)
             cost_s = use.spent_ns / use.looked / 1e9
             most = upper_bound(use.answered, use.looked, REVIEW_CONFIDENCE)
             if exit_.saved_s > 0 and most * spared_s < cost_s and index not in self.costly:
                 self.costly[index] = (
                     f"it has answered {use.answered} of {use.looked} rows, sparing "
-                    f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms a look-up"
+                    f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms an evaluation"
                 )
-                found.append(index)
+                costly.append(index)
             self.uses[index] = ExitUse()
-        return found
+        return costly
 
     def exits(self) -> tuple[ExitStatus, ...]:
         """What each exit has come to."""
-        found = []
+        statuses = []
         for index, exit_ in enumerate(self.cascade.exits):
             audit = self.audit.exits.get(index) or ExitAudit(self.audit.accuracy)
             state = "off: cost" if index in self.costly else "on"
             state = "off: promise" if audit.is_off else state
             answered = self.answered[index]
-            found.append(ExitStatus(exit_.name, answered, audit.audited, audit.agreed, state))
-        return tuple(found)
+            statuses.append(ExitStatus(exit_.name, answered, audit.audited, audit.agreed, state))
+        return tuple(statuses)
 
 
 def _spared(exit_: Exit, base_s: float) -> float:

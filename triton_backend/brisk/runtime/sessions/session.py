@@ -15,7 +15,7 @@ import numpy as np
 
 from brisk.graph.program import Variable
 from brisk.runtime.sessions.session_caches import SessionCaches
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 from brisk.segments.values import Value
 
 if TYPE_CHECKING:
@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 
 class Frame(Protocol):
-    """One run, computed step by step; ``position``: steps done. ``early``: itself, where learned
-    caches may answer rows of it.
+    """One run, computed step by step.
+
+    ``position``: the steps done. ``early``: the frame itself, if learned caches may answer rows of
+    it.
     """
 
     @property
@@ -49,34 +51,36 @@ class Due(NamedTuple):
 
 
 class Servable(ABC):
-    """``load_ns``: what it took until it could run; ``summary``: one line for the log.
-
-    ``prepared``: the file of its prepared form, if it runs from one. ``threads``: how many compute
-    a run. ``table``: its parts, ``caches``: its early exits; None
-    for a pipeline, whose networks have theirs. ``weight_bytes``: of the files that its weights are
-    mapped from. ``has_steady_runs``: whether what a run took predicts the next one.
-    ``narrow``: the same on one thread, where several runs go on side by side; ``crowds``: how
-    often that would have been so.
-    """
+    """What a worker serves: one network, or a pipeline of several."""
 
     load_ns: int
+    """The time until it could run."""
     summary: str
+    """One line for the log."""
     threads: int
-    table: LayerTable[Any] | None = None
+    """The threads that compute a run."""
+    table: SegmentTable[Any] | None = None
+    """The segments; None for a pipeline, whose networks have theirs."""
     caches: SessionCaches | None = None
+    """The early exits; None for a pipeline."""
     prepared: Path | None = None
+    """The file of the prepared form, if it runs from one."""
     lookups: Mapping[str, int] = MappingProxyType({})
-    """Of sessions that models of one structure share, by what came of them."""
+    """The count of sessions that models of one structure share, by what came of them."""
     weight_bytes = 0
+    """The size of the files that the weights are mapped from."""
     has_steady_runs = True
+    """Whether the time of a run predicts that of the next one."""
     narrow: SegmentProgram | None = None
+    """The same on one thread, for several runs side by side."""
     crowds = 0
+    """How often several runs would have gone on side by side."""
     arrival: ModelArrival | None = None
-    """Of its files, where these are on their way from elsewhere."""
+    """The arrival of the files, if they are on their way from elsewhere."""
 
     @property
-    def shared_layers(self) -> int:
-        """Of its parts, those that run in a session which models of their structure share."""
+    def shared_segments(self) -> int:
+        """The number of segments that run in a session which models of their structure share."""
         return 0
 
     @property
@@ -86,7 +90,7 @@ class Servable(ABC):
 
     @property
     def is_loading(self) -> bool:
-        """Whether lanes still load parts of it."""
+        """Whether lanes still load segments of it."""
         return self.table is not None and self.table.is_loading
 
     @abstractmethod
@@ -118,7 +122,7 @@ class Servable(ABC):
         return
 
     def start_narrow(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
-        """As ``start``, by ``narrow``, which must be there."""
+        """Start a run of ``narrow``, which must be there; else like ``start``."""
         return self.start(inputs, requested)
 
     def close(self) -> None:
@@ -128,20 +132,18 @@ class Servable(ABC):
 
 
 class Session(Servable):
-    """One network. ``inputs`` and ``outputs``: what it takes and gives.
-
-    Its parts are loaded by lanes once it can run, or by the first request where it is faster.
-    ``taps``: values that its parts end behind, for learned caches. ``starts_with_substitutes``:
-    whether warm solutions are still to take over (PASK VI, NNV12 3.5).
-    """
+    """One network. Its segments are loaded by lanes once it can run, or by the first request if
+    that is faster."""
 
     path: Path
-    table: LayerTable[Any]
+    table: SegmentTable[Any]
     caches: SessionCaches
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     taps: Collection[str] = ()
+    """The values that segments end behind, for learned caches."""
     starts_with_substitutes = False
+    """Whether warm solutions are still to take over (PASK VI, NNV12 3.5)."""
 
     @property
     @abstractmethod
@@ -179,17 +181,15 @@ class Session(Servable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedRun:
-    """A finished run of a session that has, or is to have, learned caches.
-
-    ``labels``: model and version that its answers are counted under. ``frame``: None where it has
-    no learned caches yet, and samples are wanted. ``inputs`` may be the stub's memory, which goes
-    with the last answer of the run.
-    """
+    """A finished run of a session that has, or is to have, learned caches."""
 
     session: Session
     frame: ExitingFrame | None
+    """None: there are no learned caches yet, and samples are wanted."""
     inputs: Mapping[str, Value]
+    """The inputs, which may be the stub's memory: that goes with the last answer of the run."""
     labels: tuple[str, str]
+    """Model and version that the answers are counted under."""
 
     def copies(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray] | None:
         """Copies of the inputs, or of some rows; None where one has values that numpy has not."""

@@ -44,12 +44,12 @@ class SessionCaches:
         self.collects = False
         """Whether samples of the runs are wanted, for there are no caches yet."""
         self.learning = ""
-        """In words how far learning from the traffic alone is."""
+        """How far learning from the traffic alone is, in words."""
         self._served: ServedCaches | None = None
         self._predecessor: ServedCaches | None = None
         self._candidate: ServedCaches | None = None
         self.trial = VersionTrial()
-        """Of the candidate, if there is one: the main thread's own."""
+        """The trial of the candidate, if there is one: the main thread's own."""
         self._arrived: deque[tuple[ServedCaches | None, bool]] = deque()
         self.changes: deque[Change] = deque()
         """What the main thread has decided, for whoever keeps the files; it empties this."""
@@ -117,19 +117,19 @@ class SessionCaches:
 
     def note(self, frame: ExitingFrame) -> ServedCaches | None:
         """A run is finished. Returns the version that answered; None: it is served no more."""
-        found = self.version_of(frame.cascade)
-        if found is None:
+        version = self.version_of(frame.cascade)
+        if version is None:
             return None
-        found.note(frame)
-        saving = self.trial.candidate if found is self._candidate else self.trial.present
+        version.note(frame)
+        saving = self.trial.candidate if version is self._candidate else self.trial.present
         rows = frame.rows
         for answer in frame.answers:
             if answer.exit_index is not None:
-                saving.add(len(answer.rows), found.spared[answer.exit_index])
+                saving.add(len(answer.rows), version.spared[answer.exit_index])
                 rows -= len(answer.rows)
         saving.add(rows, 0.0)
         self.settle()
-        return found
+        return version
 
     def refuted(self, version: ServedCaches) -> None:
         """The audit has switched an exit of ``version`` off: go back to the one before, if any."""
@@ -174,7 +174,7 @@ class SessionCaches:
 
 @cache
 def look_up_lane() -> LookUpLane:
-    """The worker's one lane, begun with the first look-up."""
+    """Return the worker's one exit thread, begun with the first evaluation."""
     from brisk.exits.serving.lane import LookUpLane
 
     return LookUpLane()

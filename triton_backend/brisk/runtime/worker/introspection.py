@@ -147,7 +147,7 @@ class Observation:
             model.job_class,
             session.weight_bytes if session else 0,
             sum(binding.failed for binding in bindings),
-            session.shared_layers if session else 0,
+            session.shared_segments if session else 0,
             tuple(map(sum, zip(*(binding.durations for binding in bindings), strict=True))),
             exits.learning[:MAX_TEXT_CHARACTERS] if exits else "",
             session.arrival.words()[:MAX_TEXT_CHARACTERS] if session and session.arrival else "",
@@ -170,7 +170,7 @@ class Observation:
         }
         for labels in {*now, *self._measured}:  # what is gone holds nothing
             held_by = now.get(labels)
-            size, shared = (held_by.weight_bytes, held_by.shared_layers) if held_by else (0, 0)
+            size, shared = (held_by.weight_bytes, held_by.shared_segments) if held_by else (0, 0)
             STATISTICS.hold(metrics.MODEL_WEIGHT_BYTES, labels, size)
             STATISTICS.hold(metrics.SHARED_SEGMENTS, labels, shared)
         self._measured = set(now)

@@ -1,4 +1,5 @@
-"""Where a model's graph is cut: at boundaries that are cheap to cross, so that no segment is long.
+"""The cutting of a model's graph: at boundaries that are cheap to cross, so that no segment is
+long.
 
 A segment is loaded, run and interrupted as a whole. Times are predicted from the multiplications
 of convolutions and products; what a cut costs is a call of ONNX Runtime and moving the live
@@ -35,12 +36,11 @@ LONGEST_SEGMENT_NS: float = 10_000_000
 """Predicted on one thread: what a more urgent request waits for within a worker."""
 
 MOST_LOSS = 0.02
-"""Of the model's time, that all its cuts may cost together."""
+"""The share of the model's time that all its cuts may cost together."""
 
 CROSSING_BYTES_PER_NS = 2.0
-"""At which a live image of a convolutional model leaves its kernels' own blocked layout, and comes
-back into it.
-"""
+"""The speed at which a live image of a convolutional model leaves its kernels' own blocked layout,
+and comes back into it."""
 
 PLAIN_CROSSING_BYTES_PER_NS = 32.0
 """The same for other tensors, which stay as they are: they miss a memory that is still at hand."""
@@ -52,7 +52,7 @@ way takes it out and in again.
 """
 
 CALL_NS = 30_000
-"""Of one more session."""
+"""The time of a call of one more session."""
 
 SMALL_MODEL_BYTES = 1 << 20
 """A model file of fewer bytes and at most SMALL_MODEL_NODES nodes is one segment unseen."""
@@ -101,10 +101,12 @@ class NodeSpan:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Before node ``position``; ``cost_ns`` of crossing it."""
+    """A place to cut a graph."""
 
     position: int
+    """The node that follows."""
     cost_ns: float
+    """The time of crossing it."""
 
 
 def cut_points(
@@ -175,7 +177,7 @@ def _tapped(
         return frozenset()
     single, live = single_values(graph), live_values(graph)
     makers = {name: position for position, node in enumerate(graph.node) for name in node.output}
-    found = set()
+    positions = set()
     for name in taps:
         if name not in makers:
             continue
@@ -183,8 +185,8 @@ def _tapped(
         if 0 < position < len(graph.node) and all(
             _may_cross(types.get(each)) for each in live[position]
         ):
-            found.add(position)
-    return frozenset(found)
+            positions.add(position)
+    return frozenset(positions)
 
 
 def _with_forced(
@@ -193,20 +195,21 @@ def _with_forced(
     """Cut at ``forced``, too; ordinary cuts that this makes needless are left out."""
     elapsed = list(accumulate(times_ns, initial=0.0))
     ends = sorted({*(span.stop for span in spans), *forced})
-    kept: list[int] = [0]
+    cuts: list[int] = [0]
     for place, end in enumerate(ends):
         is_last = place == len(ends) - 1
-        if end in forced or is_last or elapsed[ends[place + 1]] - elapsed[kept[-1]] > longest_ns:
-            kept.append(end)
+        if end in forced or is_last or elapsed[ends[place + 1]] - elapsed[cuts[-1]] > longest_ns:
+            cuts.append(end)
     return [
-        NodeSpan(start, stop, elapsed[stop] - elapsed[start]) for start, stop in pairwise(kept)
+        NodeSpan(start, stop, elapsed[stop] - elapsed[start]) for start, stop in pairwise(cuts)
     ]
 
 
 def _spans(
     times_ns: Sequence[float], boundaries: Sequence[Boundary], longest_ns: float, budget_ns: float
 ) -> list[NodeSpan]:
-    """As many cuts as their costs allow, evenly: segments get longer where they do not."""
+    """Return the spans between as many cuts as their costs allow, evenly: segments get longer if
+    they do not."""
     elapsed = list(accumulate(times_ns, initial=0.0))
     target_ns = longest_ns
     while target_ns < elapsed[-1]:
@@ -224,8 +227,8 @@ def _spans(
 def _cheapest(
     elapsed: Sequence[float], boundaries: Sequence[Boundary], target_ns: float
 ) -> list[Boundary]:
-    """From the front: each segment ends at the cheapest boundary of its second half, or at the
-    next one behind it.
+    """Return boundaries, chosen from the front: each segment ends at the cheapest one of its
+    second half, or at the next one behind it.
     """
     cuts: list[Boundary] = []
     start = 0

@@ -41,7 +41,7 @@ resizing, nor on pools that round up.
 """
 
 _ROUNDS_UP = frozenset({"MaxPool", "AveragePool"})
-"""Those of them that may round up."""
+"""The pooling operators that may round up."""
 
 _ROWS = "brisk:rows:"
 """Begins the name of a first dimension that has a number: equal numbers have equal names, as
@@ -54,7 +54,7 @@ _NO_SHAPE, _RANK, _SIZES = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``proto``: an ONNX model."""
+    """A segment as an ONNX model of its own."""
 
     spec: SegmentSpec
     proto: ModelProto
@@ -81,7 +81,7 @@ def extract(
     pieces = list(_pieces(graph, names, _with_outputs(names, spans)))
     crossing = {name for spec, *_ in pieces[1:] for name in spec.inputs}
     types = _border_types(model, names, typed or model, crossing)
-    known = {**types, **{info.name: info.type for info in graph.output}}
+    all_types = {**types, **{info.name: info.type for info in graph.output}}
     initialisers = {tensor.name: tensor for tensor in graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
     segments = []
@@ -100,7 +100,7 @@ def extract(
             proto.input.extend(_info(name, types) for name in spec.inputs)
         else:
             proto.input.extend(info for info in graph.input if info.name in read)
-        proto.output.extend(_info(name, known) for name in spec.outputs)
+        proto.output.extend(_info(name, all_types) for name in spec.outputs)
         makes = set(chain.from_iterable(names.makes[span.start : span.stop]))
         proto.value_info.extend(info for info in graph.value_info if info.name in makes)
         segments.append(Segment(spec, whole))
@@ -110,7 +110,7 @@ def extract(
 def _pieces(
     graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]
 ) -> Iterator[tuple[SegmentSpec, NodeSpan, Collection[str]]]:
-    """Of each span what crosses its borders, and the names that its nodes read."""
+    """Yield what crosses the borders of each span, and the names that its nodes read."""
     last_use = names.last_use
     produced = [info.name for info in graph.input]
     for index, span in enumerate(spans):
@@ -134,8 +134,8 @@ def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeS
     start, predicted_ns = 0, 0.0
     for span in spans:
         predicted_ns += span.predicted_ns
-        made = chain.from_iterable(names.makes[start : span.stop])
-        if any(names.last_use.get(name, -1) >= span.stop for name in made):
+        outputs = chain.from_iterable(names.makes[start : span.stop])
+        if any(names.last_use.get(name, -1) >= span.stop for name in outputs):
             yield NodeSpan(start, span.stop, predicted_ns)
             start, predicted_ns = span.stop, 0.0
 
@@ -177,7 +177,8 @@ def _drop_unread(graph: GraphProto) -> None:
 
 
 def _drop_earlier(graph: GraphProto) -> None:
-    """Of initialisers of one name the last counts, a hoisted constant before all."""
+    """Remove all initialisers of one name but the last, and but a hoisted constant, which counts
+    before all."""
     last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
     for position in reversed(range(len(graph.initializer))):
         if last[graph.initializer[position].name] != position:
@@ -223,9 +224,11 @@ def _words(graph: GraphProto, span: NodeSpan) -> str:
 def _border_types(
     model: ModelProto, names: NodeNames, typed: ModelProto, crossing: Collection[str]
 ) -> Mapping[str, TypeProto]:
-    """Of each of ``crossing``, values that cross a border: element type, and of the shape what is
-    sure. ``typed``: the model with inferred types; where the file itself says something of a value
-    that is read, they may follow from that.
+    """Return the types of the values of ``crossing``, which cross a border: element type, and of
+    the shape what is sure.
+
+    ``typed``: the model with inferred types; if the file itself says something of a value that is
+    read, they may follow from that.
 
     Sizes are numbers, or names that the model's inputs have. A first dimension has no number:
     jobs go on with some rows of a batch.
@@ -267,16 +270,16 @@ def _inferred_alone(model: ModelProto, wanted: Collection[str]) -> Mapping[str, 
 
 
 def _sureness(graph: GraphProto, names: NodeNames) -> Mapping[str, int]:
-    """By name of a value, what may be said of its shape."""
+    """Return what may be said of each value's shape, by its name."""
     sure: dict[str, int] = {}
     for node, operator, reads, makes in zip(
         graph.node, names.operators, names.reads, names.makes, strict=True
     ):
-        found = _of_node(node, operator)
+        sureness = _of_node(node, operator)
         for name in reads:
-            found = min(found, sure.get(name, _SIZES))
+            sureness = min(sureness, sure.get(name, _SIZES))
         for name in makes:
-            sure[name] = found
+            sure[name] = sureness
     sure.update((info.name, _SIZES) for info in graph.input)
     return sure
 
@@ -300,10 +303,10 @@ def _border_type(kind: TypeProto, shape: TypeProto | None, sure: int, own: set[s
     border.tensor_type.ClearField("shape")
     if sure == _NO_SHAPE or shape is None or not shape.tensor_type.HasField("shape"):
         return border
-    known = shape.tensor_type.shape.dim
+    sizes = shape.tensor_type.shape.dim
     dims = border.tensor_type.shape.dim
     border.tensor_type.shape.SetInParent()
-    for axis, size in enumerate(known):
+    for axis, size in enumerate(sizes):
         dim = dims.add()
         if sure < _SIZES:
             continue

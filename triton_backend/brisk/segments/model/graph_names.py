@@ -11,17 +11,17 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, h
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """What a graph's nodes say, by their position: a start walks the messages once.
-
-    ``reads``: as ``reads_of``; ``makes``: outputs that have a name. ``last_use``, ``constants``:
-    as the functions of such names say.
-    """
+    """What a graph's nodes say, by their position: a start walks the messages once."""
 
     operators: Sequence[str]
     reads: Sequence[tuple[str, ...]]
+    """See ``reads_of``."""
     makes: Sequence[tuple[str, ...]]
+    """The outputs that have a name."""
     last_use: Mapping[str, int]
+    """See the function of that name."""
     constants: frozenset[str]
+    """See the function of that name."""
 
 
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
@@ -29,27 +29,27 @@ WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 
 
 def operators_of(model: ModelProto) -> set[str]:
-    """Of all nodes, those of bodies and functions included."""
-    found: set[str] = set()
-    left = [model.graph.node, *(function.node for function in model.functions)]
-    while left:
-        for node in left.pop():
-            found.add(node.op_type)
+    """Return the operators of all nodes, those of bodies and functions included."""
+    operators: set[str] = set()
+    remaining = [model.graph.node, *(function.node for function in model.functions)]
+    while remaining:
+        for node in remaining.pop():
+            operators.add(node.op_type)
             if node.op_type in WITH_BODIES or node.domain not in ("", "ai.onnx"):
-                left += [body.node for each in node.attribute for body in bodies_of(each)]
-    return found
+                remaining += [body.node for each in node.attribute for body in bodies_of(each)]
+    return operators
 
 
 def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
-    """Those of bodies and functions."""
+    """Yield the nodes of bodies and functions."""
     for function in model.functions:
         yield from function.node
-    left = [model.graph.node, *(function.node for function in model.functions)]
-    while left:
-        for node in left.pop():
+    remaining = [model.graph.node, *(function.node for function in model.functions)]
+    while remaining:
+        for node in remaining.pop():
             for body in (body for each in node.attribute for body in bodies_of(each)):
                 yield from body.node
-                left.append(body.node)
+                remaining.append(body.node)
 
 
 def names_of(graph: GraphProto) -> NodeNames:
@@ -105,15 +105,15 @@ def constants_of(graph: GraphProto) -> set[str]:
 
 
 def types_of(graph: GraphProto) -> dict[str, TypeProto]:
-    found = {
+    types = {
         tensor.name: helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
         for tensor in graph.initializer
     }
-    return {**found, **value_types(graph)}
+    return {**types, **value_types(graph)}
 
 
 def value_types(graph: GraphProto, wanted: Collection[str] | None = None) -> dict[str, TypeProto]:
-    """As ``types_of``, without initialisers. ``wanted``: names of no others."""
+    """Return ``types_of`` without initialisers. ``wanted``: only of these names."""
     infos = chain(graph.input, graph.output, graph.value_info)
     if wanted is None:
         return {info.name: info.type for info in infos}
@@ -121,8 +121,10 @@ def value_types(graph: GraphProto, wanted: Collection[str] | None = None) -> dic
 
 
 def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
-    """By number of nodes done, from 0 to all: inputs and computed values that later nodes read,
-    or that are outputs of the graph, in the order in which they came to be.
+    """Return the live values by the number of nodes done, from 0 to all.
+
+    These are inputs and computed values that later nodes read, or that are outputs of the graph,
+    in the order in which they came to be.
     """
     last_use, constant = names_of(graph).last_use, constants_of(graph)
     alive = {info.name: None for info in graph.input if info.name not in constant}
@@ -140,12 +142,12 @@ def single_values(graph: GraphProto) -> dict[str, int]:
     alone, and the first such boundary: so many nodes are done there.
     """
     inputs, shapes = {info.name for info in graph.input}, shape_values(graph)
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, live in enumerate(live_values(graph)[:-1]):
         own = [name for name in live if name not in shapes]
         if len(own) == 1 and own[0] not in inputs:
-            found.setdefault(own[0], position)
-    return found
+            positions.setdefault(own[0], position)
+    return positions
 
 
 _OF_SHAPES = frozenset({"Shape", "Size"})
@@ -155,12 +157,12 @@ def shape_values(graph: GraphProto) -> set[str]:
     """Computed values that follow from shapes of values and from constants alone: a few numbers,
     as exporters hand them on to Reshape and Expand."""
     constant = constants_of(graph) - {info.name for info in graph.input}
-    found: set[str] = set()
+    values: set[str] = set()
     for node in graph.node:
-        is_made = all(name in found or name in constant for name in reads_of(node))
-        if node.op_type in _OF_SHAPES or (is_made and any(name in found for name in node.input)):
-            found.update(name for name in node.output if name)
-    return found
+        is_made = all(name in values or name in constant for name in reads_of(node))
+        if node.op_type in _OF_SHAPES or (is_made and any(name in values for name in node.input)):
+            values.update(name for name in node.output if name)
+    return values
 
 
 def is_in_order(graph: GraphProto, names: NodeNames | None = None) -> bool:
@@ -171,14 +173,14 @@ def is_in_order(graph: GraphProto, names: NodeNames | None = None) -> bool:
     inputs as outputs, but refuses names that are given twice, which no segment alone would show.
     """
     names = names or names_of(graph)
-    given = {info.name for info in graph.input} | names.constants
-    made: set[str] = set()
+    inputs = {info.name for info in graph.input} | names.constants
+    computed: set[str] = set()
     for reads, makes in zip(names.reads, names.makes, strict=True):
-        if any(name not in given and name not in made for name in reads):
+        if any(name not in inputs and name not in computed for name in reads):
             return False
         for name in makes:
-            if name in given or name in made:
+            if name in inputs or name in computed:
                 return False
-            made.add(name)
-    wanted = [info.name for info in graph.output]
-    return made.issuperset(wanted) and len(set(wanted)) == len(wanted)
+            computed.add(name)
+    outputs = [info.name for info in graph.output]
+    return computed.issuperset(outputs) and len(set(outputs)) == len(outputs)

@@ -21,13 +21,13 @@ from brisk.segments.model.model_file import ModelFile
 from brisk.segments.model.node_times import node_times_ns
 
 MOST_COST = 0.01
-"""Of the model's time, that the cut may cost every run."""
+"""The share of the model's time that the cut may cost every run."""
 
 LEAST_GAIN = 0.05
-"""Of the model's time, that a first answer must be sooner by."""
+"""The share of the model's time by which a first answer must be sooner."""
 
 BYTES_PER_NS = 0.125
-"""At which bytes are taken to come: a link of 1 Gbit/s."""
+"""The speed at which bytes are assumed to come: a link of 1 Gbit/s."""
 
 
 def late_cut(file: ModelFile) -> str:
@@ -71,7 +71,7 @@ def _late_ns(elapsed: Sequence[float], come: Sequence[float], before: int, cut: 
 
 
 def _weight_bytes(file: ModelFile) -> list[float]:
-    """Of each node: of the weights that no node before it reads."""
+    """Return for each node the bytes of the weights that no node before it reads."""
     seen: set[str] = set()
     sizes = []
     for node in file.proto.graph.node:

@@ -32,25 +32,25 @@ from brisk.segments.onnxruntime import IN_PLACE_BYTES, Weight
 from brisk.segments.source import FileBytes
 
 MOST_NESTED_BYTES = 1 << 30
-"""Of external data of nodes and of their bodies, which is copied into the model."""
+"""The most external data of nodes and of their bodies, which is copied into the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """``proto``: the model, its large weights as references into ``files``.
-
-    ``weights``: those weights by name. ``files``: each mapped file by its name in the model's
-    folder. ``stamps``: of these when they were mapped, the model's own as ``ITSELF``.
-    ``unread``: the whole file, where ONNX Runtime reads it by itself: one in its own format, or
-    ``unread_file``; ``proto`` has inputs and outputs only then.
-    """
+    """A model that was read, its large weights in place."""
 
     path: Path
     proto: ModelProto
+    """The model, its large weights as references into ``files``."""
     weights: Mapping[str, Weight]
+    """The large weights by name."""
     files: Mapping[str, memoryview]
+    """The mapped files by their names in the model's folder."""
     stamps: Mapping[str, Stamp]
+    """The files' stamps when they were mapped, the model's own as ``ITSELF``."""
     unread: memoryview | None = None
+    """The whole file, if ONNX Runtime reads it by itself: one in its own format, or
+    ``unread_file``; ``proto`` has only inputs and outputs then."""
 
     def give_to(self, options: Any) -> None:
         """Let a session with these ``SessionOptions`` read the files, none of which it opens."""
@@ -60,18 +60,19 @@ class ModelFile:
         )
 
     def bytes_of(self, names: Iterable[str]) -> list[FileBytes]:
-        """Where the weights of these names lie, as they are in the files; others are left out."""
+        """Return the places of the weights that lie in the files as they are; others are left
+        out."""
         spans = [
             (_address(data), len(data), self.path.parent / name)
             for name, data in self.files.items()
             if len(data)
         ]
-        found = []
+        places = []
         for weight in (self.weights[name] for name in names if name in self.weights):
             address = int(weight.data.ctypes.data)
             start, _, path = next(span for span in spans if span[0] <= address < span[0] + span[1])
-            found.append(FileBytes(path, address - start, weight.data.nbytes))
-        return sorted(found)
+            places.append(FileBytes(path, address - start, weight.data.nbytes))
+        return sorted(places)
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -110,8 +111,8 @@ def unread_file(path: Path) -> ModelFile:
     if file.unread is not None or set(file.files) != {path.name}:
         raise InvalidModelError(f"{path}: ONNX Runtime is not to open other files by itself")
     graph = file.proto.graph
-    given = constants_of(graph)
-    inputs = [info for info in graph.input if info.name not in given]
+    constants = constants_of(graph)
+    inputs = [info for info in graph.input if info.name not in constants]
     shell = helper.make_graph([], graph.name or path.stem, inputs, list(graph.output))
     unread = file.files[path.name]
     return replace(file, proto=helper.make_model(shell), weights={}, files={}, unread=unread)
@@ -125,7 +126,8 @@ def _with_weights(
     *,
     refers: bool,
 ) -> ModelFile:
-    """``refers``: whether any tensor may be kept in another file."""
+    """Return the model with its large weights. ``refers``: whether any tensor may be kept in
+    another file."""
     proto.ClearField("training_info")  # nothing of it is served, nor opened
     files = {path.name: itself}
     weights: dict[str, Weight] = {}
@@ -235,11 +237,11 @@ def _external(path: Path, tensor: TensorProto, files: dict[str, MappedFile]) -> 
     except InvalidModelError as error:
         raise InvalidModelError(f"{path}: {error}") from error
     if location not in files:
-        found = find_inside(path.parent, location, f"{label}: external data")
-        if found is None or found.is_dir():
+        file = find_inside(path.parent, location, f"{label}: external data")
+        if file is None or file.is_dir():
             raise InvalidModelError(f"{label} refers to external data '{location}': no such file")
         try:
-            files[location] = map_file(found)
+            files[location] = map_file(file)
         except OSError as error:
             raise InvalidModelError(
                 f"{label}: external data '{location}' cannot be read: {error.strerror}"

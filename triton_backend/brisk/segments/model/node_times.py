@@ -10,16 +10,16 @@ from onnx import GraphProto, ModelProto, TensorShapeProto, TypeProto
 from brisk.segments.model.graph_names import NodeNames, names_of, value_types
 
 MULTIPLICATIONS_PER_NS = 50.0
-"""Of one thread; large float32 convolutions reach 20 to 80 with AVX2 and AVX-512."""
+"""The speed of one thread; large float32 convolutions reach 20 to 80 with AVX2 and AVX-512."""
 
 BYTES_PER_NS = 8.0
-"""At which memory is read and written anew."""
+"""The speed at which memory is read and written anew."""
 
 IMAGE_RANK = 4
-"""Of tensors that have a blocked layout: batch, channels, height, width."""
+"""The rank of tensors that have a blocked layout: batch, channels, height, width."""
 
 LARGEST_COUNT = 1 << 62
-"""Of elements that are reckoned with."""
+"""The most elements that are reckoned with."""
 
 UNKNOWN_BATCH, UNKNOWN_SIZE = 1, 128
 """Taken for a first dimension, and for another one, that is not known before a request comes."""
@@ -30,9 +30,9 @@ _PRODUCTS = frozenset({"MatMul", "Gemm", "MatMulInteger", "FusedMatMul"})
 
 
 def predicted_times_ns(typed: ModelProto) -> list[float]:
-    """Of each node of a model whose types are inferred, on one thread."""
-    known = with_image_sizes(typed) or typed
-    return node_times_ns(typed.graph, names_of(typed.graph), value_types(known.graph))
+    """Return the time of each node of a model whose types are inferred, on one thread."""
+    sized = with_image_sizes(typed) or typed
+    return node_times_ns(typed.graph, names_of(typed.graph), value_types(sized.graph))
 
 
 def with_image_sizes(model: ModelProto) -> ModelProto | None:
@@ -53,7 +53,7 @@ def with_image_sizes(model: ModelProto) -> ModelProto | None:
 
 
 def _unknown_sizes(model: ModelProto) -> list[TensorShapeProto.Dimension]:
-    """Of images that are inputs, but of their first dimension."""
+    """Return the unknown sizes of images that are inputs, but those of their first dimension."""
     dims = [info.type.tensor_type.shape.dim for info in model.graph.input]
     images = [each for each in dims if len(each) == IMAGE_RANK]
     return [dim for each in images for dim in each[1:] if dim.dim_value <= 0]
@@ -66,18 +66,18 @@ def sizes_of(kind: TypeProto | None) -> list[int]:
 
 
 def _assumed(sizes: Iterable[int]) -> list[int]:
-    """``sizes``, with something in place of those that are not known."""
-    known = list(sizes)
-    if min(known, default=1) > 0:
-        return known
+    """Return ``sizes`` with assumed ones in place of those that are not known."""
+    listed = list(sizes)
+    if min(listed, default=1) > 0:
+        return listed
     return [
         size if size > 0 else (UNKNOWN_SIZE if axis else UNKNOWN_BATCH)
-        for axis, size in enumerate(known)
+        for axis, size in enumerate(listed)
     ]
 
 
 def count_of(sizes: Sequence[int]) -> int:
-    """Of elements; bounded, since a file may claim any."""
+    """Return the count of elements; bounded, since a file may claim any."""
     count = 1
     for size in sizes:
         count = min(count * size, LARGEST_COUNT)
@@ -87,7 +87,7 @@ def count_of(sizes: Sequence[int]) -> int:
 def node_times_ns(
     graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]
 ) -> list[float]:
-    """Of each node on one thread, from the sizes of what it reads and makes."""
+    """Return the time of each node on one thread, from the sizes of what it reads and makes."""
     weights = {tensor.name: tensor for tensor in graph.initializer}
 
     def sizes(name: str) -> list[int]:
@@ -95,18 +95,18 @@ def node_times_ns(
         return sizes_of(types.get(name)) if weight is None else _assumed(weight.dims)
 
     def read(position: int, place: int) -> list[int]:
-        given = graph.node[position].input
-        return sizes(given[place]) if place < len(given) else []
+        names = graph.node[position].input
+        return sizes(names[place]) if place < len(names) else []
 
-    found = []
+    times_ns = []
     for position, operator in enumerate(names.operators):
-        made = sum(count_of(sizes(name)) for name in names.makes[position])
+        elements = sum(count_of(sizes(name)) for name in names.makes[position])
         work = 0
         if operator in CONVOLUTIONS:
-            work = made * count_of(read(position, 3 if operator == "QLinearConv" else 1)[1:])
+            work = elements * count_of(read(position, 3 if operator == "QLinearConv" else 1)[1:])
         elif operator in _PRODUCTS:
-            work = made * (read(position, 0)[-1:] or [1])[0]
+            work = elements * (read(position, 0)[-1:] or [1])[0]
         elif operator == "ConvTranspose":
             work = count_of(read(position, 0)) * count_of(read(position, 1)[1:])
-        found.append(4 * made / BYTES_PER_NS + work / MULTIPLICATIONS_PER_NS)
-    return found
+        times_ns.append(4 * elements / BYTES_PER_NS + work / MULTIPLICATIONS_PER_NS)
+    return times_ns

@@ -32,7 +32,8 @@ Provider: TypeAlias = "str | tuple[str, Mapping[str, str]]"
 CPU: Provider = "CPUExecutionProvider"
 
 PATIENCE_S = 2.0
-"""For finding the node: sessions of the first nodes of a large segment take their time."""
+"""The time for finding the node: sessions of the first nodes of a large segment take their
+time."""
 
 _REASON_CHARACTERS = 1500
 
@@ -42,15 +43,13 @@ _VERSIONS = re.compile(r"Unsupported model IR version|only \*guarantees\* suppor
 
 
 class Form(Enum):
-    """How a session is made (NNV12's candidates for ONNX Runtime).
-
-    ``IN_PLACE``: the graph as it is, computing on the weights of the mapped file. ``OPTIMISED``:
-    graph optimised, weights packed as the kernels like them, all in memory of its own; takes many
-    times as long to make.
-    """
+    """How a session is made (NNV12's candidates for ONNX Runtime)."""
 
     IN_PLACE = "in place"
+    """The graph as it is, computing on the weights of the mapped file."""
     OPTIMISED = "optimised"
+    """The graph optimised, weights packed as the kernels like them, all in memory of its own; it
+    takes many times as long to make."""
 
 
 def open_segment(
@@ -105,7 +104,7 @@ def _make_session(
     is_one_of_several: bool,
     provider: Provider,
 ) -> OrtSession:
-    """A session of the segment in ``proto``, or of a part of it.
+    """Return a session of the segment in ``proto``, or of a piece of it.
 
     Raises what ONNX Runtime raises, and UnavailableError as ``open_segment``.
     """
@@ -130,9 +129,9 @@ def _make_session(
     model = proto.SerializeToString() if file.unread is None else bytes(file.unread)
     providers = [provider] if provider == CPU else [provider, CPU]
     session = onnxruntime().InferenceSession(model, options, providers=providers)
-    wanted = provider if isinstance(provider, str) else provider[0]
-    if session.get_providers()[0] != wanted:
-        raise UnavailableError(f"ONNX Runtime's {wanted} did not start here")
+    provider_name = provider if isinstance(provider, str) else provider[0]
+    if session.get_providers()[0] != provider_name:
+        raise UnavailableError(f"ONNX Runtime's {provider_name} did not start here")
     return OrtSession(session, tuple(held), tuning.shrinks_arena)
 
 
@@ -153,9 +152,9 @@ def _blame(proto: ModelProto, error: Exception, make: Callable[[ModelProto], obj
             return f"no node found, operator sets {sets}, IR version {proto.ir_version}"
         domain = node.domain or "ai.onnx"
         version = versions.get(domain, "not imported")
-        made = node.output[0] if node.output else ""
+        output = node.output[0] if node.output else ""
         name = (
-            f"node '{shown(node.name)}'" if node.name else f"the node that makes '{shown(made)}'"
+            f"node '{shown(node.name)}'" if node.name else f"the node that makes '{shown(output)}'"
         )
         return (
             f"{name}, operator {shown(node.op_type)} of domain {shown(domain)}, "
@@ -178,14 +177,14 @@ def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto
 
     if not nodes or is_taken(len(nodes)):
         return None  # the nodes are not to blame, or not they alone
-    taken, refused = 0, len(nodes)
+    accepted, refused = 0, len(nodes)
     until_s = time.monotonic() + PATIENCE_S
-    while refused - taken > 1:
+    while refused - accepted > 1:
         if time.monotonic() > until_s:
             return None
-        middle = (taken + refused) // 2
+        middle = (accepted + refused) // 2
         if is_taken(middle):
-            taken = middle
+            accepted = middle
         else:
             refused = middle
     return nodes[refused - 1]
@@ -194,16 +193,16 @@ def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto
 def _beginning(proto: ModelProto, count: int) -> ModelProto:
     """The first ``count`` nodes; all that they make is given out, so that none is left away."""
     graph = proto.graph
-    kept = GraphProto(name=graph.name)
-    kept.node.extend(graph.node[:count])
+    beginning = GraphProto(name=graph.name)
+    beginning.node.extend(graph.node[:count])
     for field in ("initializer", "sparse_initializer", "input", "value_info"):
-        getattr(kept, field).extend(getattr(graph, field))
+        getattr(beginning, field).extend(getattr(graph, field))
     declared = {info.name: info for info in graph.output}
-    made = dict.fromkeys(name for node in kept.node for name in node.output if name)
-    kept.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in made)
+    outputs = dict.fromkeys(name for node in beginning.node for name in node.output if name)
+    beginning.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in outputs)
     return ModelProto(
         ir_version=proto.ir_version,
         opset_import=proto.opset_import,
         functions=proto.functions,
-        graph=kept,
+        graph=beginning,
     )

@@ -59,13 +59,13 @@ def output_types(model: ModelProto) -> dict[str, tuple[str | None, list[Size] | 
     del graph.output[:]
     graph.output.extend(ValueInfoProto(name=name) for name in names)
     _name_counts(graph)
-    found: dict[str, tuple[str | None, list[Size] | None]] = {}
+    types: dict[str, tuple[str | None, list[Size] | None]] = {}
     for info in infer(model).graph.output:
         kind = from_type_proto(info.type, inferred=True)
         if kind.container is ContainerKind.TENSOR:
             sizes = None if kind.shape is None else [_said(size) for size in kind.shape]
-            found[info.name] = kind.dtype, sizes
-    return found
+            types[info.name] = kind.dtype, sizes
+    return types
 
 
 def _name_sizes(inputs: list[ValueInfoProto]) -> None:
@@ -89,14 +89,14 @@ def _name_counts(graph: GraphProto) -> None:
             shapes[node.output[0]] = [None, count]
         elif node.op_type == "NonMaxSuppression":
             shapes[node.output[0]] = [count, 3]
-    known = {info.name: info for info in (*graph.value_info, *graph.output)}
+    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
     for name, shape in shapes.items():
-        info = known.get(name) or graph.value_info.add()
+        info = infos.get(name) or graph.value_info.add()
         info.CopyFrom(helper.make_tensor_value_info(name, TensorProto.INT64, shape))
 
 
 def _said(size: Size) -> Size:
-    """Without the names that inference itself makes up, which say nothing."""
+    """Return the size; None for a name that inference itself makes up, which says nothing."""
     if not isinstance(size, str):
         return size
     word = size.partition(" ")[0]
@@ -104,7 +104,7 @@ def _said(size: Size) -> Size:
 
 
 def infer(model: ModelProto) -> ModelProto:
-    """``model`` with the types that could be inferred; with none where inference fails."""
+    """Return ``model`` with the types that could be inferred; with none if inference fails."""
     for data_propagation in (True, False):
         if data_propagation and _propagated(model.graph) > MAX_PROPAGATED:
             continue
@@ -128,11 +128,11 @@ def _propagated(graph: GraphProto) -> int:
     total = 0
     for node in graph.node:
         sizes = [elements.get(name, 1) for name in node.input if name] or [1]
-        made = 1
+        count = 1
         if node.op_type in _PROPAGATING:
-            made = sum(sizes) if node.op_type == "Concat" else max(sizes)
-            total += made
-        elements.update(dict.fromkeys(node.output, made))
+            count = sum(sizes) if node.op_type == "Concat" else max(sizes)
+            total += count
+        elements.update(dict.fromkeys(node.output, count))
     return total
 
 

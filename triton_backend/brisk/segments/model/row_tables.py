@@ -25,10 +25,12 @@ _NUMBERS = (TensorProto.INT32, TensorProto.INT64)
 
 
 class NamedTable(NamedTuple):
-    """``name``: of an initialiser. ``ids``: of the input that says which rows are read."""
+    """A weight of which a run reads rows."""
 
     name: str
+    """The initialiser's name."""
     ids: str
+    """The name of the input that says which rows are read."""
     rows: int
 
 
@@ -41,10 +43,10 @@ def row_tables(graph: GraphProto, inputs: Collection[str]) -> Iterator[NamedTabl
     if not ids or not sizes:
         return
     uses = Counter(name for reads in names_of(graph).reads for name in reads)
-    kept = {info.name for info in graph.output}
+    graph_outputs = {info.name for info in graph.output}
     for node in graph.node:
         name = node.input[0] if len(node.input) == 2 else ""
-        if name in sizes and uses[name] == 1 and name not in kept and _gathers_rows(node):
+        if name in sizes and uses[name] == 1 and name not in graph_outputs and _gathers_rows(node):
             numbers = ids.get(node.input[1])
             if numbers is not None:
                 yield NamedTable(name, numbers, sizes[name].dims[0])
@@ -65,11 +67,11 @@ def _gathers_rows(node: NodeProto) -> bool:
 
 def _ids_of(graph: GraphProto, inputs: Collection[str]) -> dict[str, str]:
     """The input that a value holds the numbers of, by the value's name."""
-    found = {info.name: info.name for info in graph.input if _may_number(info, inputs)}
+    ids_by_value = {info.name: info.name for info in graph.input if _may_number(info, inputs)}
     for node in graph.node:
-        if _keeps_numbers(node) and (ids := found.get(node.input[0])) is not None:
-            found[node.output[0]] = ids
-    return found
+        if _keeps_numbers(node) and (ids := ids_by_value.get(node.input[0])) is not None:
+            ids_by_value[node.output[0]] = ids
+    return ids_by_value
 
 
 def _keeps_numbers(node: NodeProto) -> bool:

@@ -36,8 +36,9 @@ from brisk.segments.source import FileBytes, RowTable, SegmentPlan, Source
 from brisk.tuning import SessionTuning
 
 MOST_DIGESTED_BYTES = 16 << 20
-"""Of a segment's weights, so that its warm session is shared with equal segments: a digest of
-these takes 16 ms. Larger ones are shared when their prepared form, which keeps one, takes over.
+"""The most bytes of a segment's weights with which its warm session is shared with equal segments:
+a digest of these takes 16 ms. Larger ones are shared when their prepared form, which keeps one,
+takes over.
 """
 
 
@@ -77,7 +78,9 @@ class BareModel(Source):
         keeps_graph: bool = False,
         file: ModelFile | None = None,
     ) -> None:
-        """``taps``: values behind which the model is cut, so that a frame can show them.
+        """Read and cut the model at ``path``.
+
+        ``taps``: values behind which the model is cut, so that a frame can show them.
         ``tuning``: of all its sessions. ``takes_optional``: whether requests may give inputs that
         have a default; else those are constants, which are folded and fused as others are.
         ``longest_ns`` as in ``cut_points``. ``provider``: ONNX Runtime's; what it does not know is
@@ -102,11 +105,12 @@ class BareModel(Source):
         self._provider = provider
         self._opened: dict[int, OrtSession] = {}
         self._warm: dict[int, tuple[OrtSession, Key | None]] = {}
-        """By segment, sessions that are warm from the start, until they are shared; their keys."""
+        """The sessions that are warm from the start, until they are shared, and their keys, by
+        segment."""
         self._ahead: dict[int, tuple[Structure, OrtSession]] = {}
-        """By segment, its graph with the weights as inputs, and a session of that."""
+        """The graph of a segment with the weights as inputs, and a session of that, by segment."""
         self._deferred: dict[int, Callable[[], None]] = {}
-        """By segment, what waits for its tables."""
+        """The functions that wait for a segment's tables, by segment."""
         self._is_awaited = is_awaited
         self._keeps_graph = keeps_graph
         self.wants_artefact = file.unread is None  # else it is optimised already
@@ -141,12 +145,12 @@ class BareModel(Source):
         if self.file.unread is not None or self._first_form(segment) is not Form.IN_PLACE:
             return ()
         inputs = {variable.name for variable in self.plan.inputs}
-        found = []
+        tables = []
         for table in row_tables(segment.proto.graph, inputs):
             for place in self.file.bytes_of([table.name]):
-                found.append(RowTable(table.ids, place, table.rows))
+                tables.append(RowTable(table.ids, place, table.rows))
                 self._deferred[index] = wait
-        return found
+        return tables
 
     def make_ahead(self, index: int) -> None:
         """A session of the segment's graph as it is, with its weights as inputs: it cannot have
@@ -159,10 +163,10 @@ class BareModel(Source):
         graph = segment.proto.graph
         held = [weights[each.name] for each in graph.initializer if each.name in weights]
         with contextlib.suppress(Exception):  # ONNX Runtime's have no common class
-            made = structure_of(segment.proto.SerializeToString(), held, segment.spec)
-            if made is not None:
-                session = open_structure(made.proto, self._threads, self._tuning)
-                self._ahead[index] = made, session
+            structure = structure_of(segment.proto.SerializeToString(), held, segment.spec)
+            if structure is not None:
+                session = open_structure(structure.proto, self._threads, self._tuning)
+                self._ahead[index] = structure, session
 
     def open(self, index: int) -> OrtSession:
         return self._opened.pop(index, None) or self._made(index) or self._open_first(index)
@@ -187,14 +191,14 @@ class BareModel(Source):
         first = self._warm.pop(index, None)
         if first is not None:
             session, key = first
-            kept = session if key is None else shared(key, lambda: session)
-            return None if kept is session else kept
+            shared_one = session if key is None else shared(key, lambda: session)
+            return None if shared_one is session else shared_one
         key = self._key(index)
-        if key is not None and (found := running(key)) is not None:
-            return found
-        made = self._open(index, [Form.OPTIMISED])[0]
+        if key is not None and (running_one := running(key)) is not None:
+            return running_one
+        warm = self._open(index, [Form.OPTIMISED])[0]
         key = self._key_of_both(key, index)
-        return made if key is None else shared(key, lambda: made)
+        return warm if key is None else shared(key, lambda: warm)
 
     def _key_of_both(self, before: Key | None, index: int) -> Key | None:
         """The key of a session that was made since ``before`` was; None where the file was written
@@ -351,7 +355,8 @@ def _cut(
 
 
 def _operators_of_unread(file: memoryview) -> Set[str]:
-    """Of an ONNX file, which nobody else has read, all that optimising changes."""
+    """Return what optimising changes of the operators of an ONNX file that nobody else has
+    read."""
     return read_ort_operators(file) if is_ort_format(file) else CHANGED_BY_OPTIMISING
 
 
@@ -365,11 +370,11 @@ def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:
     infos = [info for info in graph.input if info.name in constants]
     if not infos:
         return ()
-    kept = [info for info in graph.input if info.name not in constants]
-    found = tuple(_variable(info, True) for info in infos)
+    remaining = [info for info in graph.input if info.name not in constants]
+    variables = tuple(_variable(info, True) for info in infos)
     del graph.input[:]
-    graph.input.extend(kept)
-    return found
+    graph.input.extend(remaining)
+    return variables
 
 
 def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
@@ -384,7 +389,7 @@ def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
             weight = file.weights.get(tensor.name)
             raw = None if weight is None else weight.data.data
             defaults[tensor.name] = np.array(read_tensor(tensor, None, raw))
-    kept = [tensor for tensor in graph.initializer if tensor.name not in optional]
+    remaining = [tensor for tensor in graph.initializer if tensor.name not in optional]
     del graph.initializer[:]
-    graph.initializer.extend(kept)
+    graph.initializer.extend(remaining)
     return defaults

@@ -43,23 +43,24 @@ _QUANTISED = ("Linear", "Integer", "Quantize", "NBits", "QOrdered", "QAttention"
 
 
 class Structure(NamedTuple):
-    """``proto``: the graph with canonical names, its weights are inputs; ``digest``: of it.
-
-    ``inputs``, ``outputs``: canonical names, in the order of the segment's. ``weights``: with
-    canonical names.
-    """
+    """A segment without its weights' values. Names are canonical."""
 
     proto: bytes
+    """The graph, whose weights are inputs."""
     digest: str
+    """The digest of ``proto``."""
     inputs: tuple[str, ...]
+    """The names of inputs, in the order of the segment's."""
     outputs: tuple[str, ...]
+    """The names of outputs, in the order of the segment's."""
     weights: tuple[Weight, ...]
 
 
 def structure_of(
     optimised: bytes, weights: Sequence[Weight], spec: SegmentSpec
 ) -> Structure | None:
-    """Of a segment as ``save_optimised`` made it; None where no other model could run in it."""
+    """Return the structure of a segment as ``save_optimised`` made it; None: no other model could
+    run in it."""
     model = ModelProto.FromString(optimised)
     graph = model.graph
     if model.functions or graph.sparse_initializer:
@@ -90,11 +91,11 @@ def structure_of(
         for name in node.output:
             if name and name not in names.known:
                 names.new("v", name)
-    made = _rebuilt(model, nodes, names, used_weights, used_constants, spec)
-    digest = hashlib.blake2b(made, digest_size=16).hexdigest()
+    graph_bytes = _rebuilt(model, nodes, names, used_weights, used_constants, spec)
+    digest = hashlib.blake2b(graph_bytes, digest_size=16).hexdigest()
     inputs = tuple(names.known[name] for name in spec.inputs)
     outputs = tuple(names.known[name] for name in spec.outputs)
-    return Structure(made, digest, inputs, outputs, tuple(used_weights))
+    return Structure(graph_bytes, digest, inputs, outputs, tuple(used_weights))
 
 
 def _lifted(
@@ -105,15 +106,15 @@ def _lifted(
     None where one of the former must be known when the session is made.
     """
     fixed = {name for node in model.graph.node if is_fixed(node) for name in node.input}
-    found = {weight.name: weight for weight in weights}
-    if not fixed.isdisjoint(found):
+    by_name = {weight.name: weight for weight in weights}
+    if not fixed.isdisjoint(by_name):
         return None
     if any(weight.kind in PACKED or weight.kind in COMPLEX for weight in weights):
         return None
     for name, tensor in constants.items():
-        if name not in found and name not in fixed and tensor.data_type in _FLOATS:
-            found[name] = _embedded(tensor)
-    return found
+        if name not in by_name and name not in fixed and tensor.data_type in _FLOATS:
+            by_name[name] = _embedded(tensor)
+    return by_name
 
 
 def _in_order(
@@ -128,44 +129,45 @@ def _in_order(
     may stand for each other.
     """
     maker = {name: number for number, node in enumerate(nodes) for name in node.output if name}
-    known: dict[str, object] = {name: ("i", number) for number, name in enumerate(spec.inputs)}
+    origins: dict[str, object] = {name: ("i", number) for number, name in enumerate(spec.inputs)}
     for name, weight in lifted.items():
-        known[name] = ("w", weight.kind, weight.shape)
+        origins[name] = ("w", weight.kind, weight.shape)
     for name, tensor in constants.items():
         if name not in lifted:
             bare = TensorProto()
             bare.CopyFrom(tensor)
             bare.ClearField("name")
             bare.ClearField("doc_string")
-            known[name] = ("c", bare.SerializeToString(deterministic=True))
+            origins[name] = ("c", bare.SerializeToString(deterministic=True))
     ends = {name: number for number, name in enumerate(spec.outputs)}
     above: list[str] = []
     readers: dict[int, list[tuple[int, int, int]]] = {number: [] for number in range(len(nodes))}
     for number, node in enumerate(nodes):
-        told: list[object] = [node.domain, node.op_type]
-        told += [each.SerializeToString(deterministic=True) for each in _attributes(node)]
+        description: list[object] = [node.domain, node.op_type]
+        description += [each.SerializeToString(deterministic=True) for each in _attributes(node)]
         for place, name in enumerate(node.input):
-            told.append(known.get(name, ""))
+            description.append(origins.get(name, ""))
             if name in maker:
                 slot = list(nodes[maker[name]].output).index(name)
                 readers[maker[name]].append((slot, place, number))
-        above.append(_digest(told))
+        above.append(_digest(description))
         for slot, name in enumerate(node.output):
-            known[name] = (above[number], slot)
+            origins[name] = (above[number], slot)
     below = [""] * len(nodes)
     for number in reversed(range(len(nodes))):
-        told = [ends.get(name, "") for name in nodes[number].output]
-        told += sorted(
+        description = [ends.get(name, "") for name in nodes[number].output]
+        description += sorted(
             (slot, place, above[reader], below[reader]) for slot, place, reader in readers[number]
         )
-        below[number] = _digest(told)
+        below[number] = _digest(description)
     return _sorted(nodes, maker, [*zip(above, below, strict=True)])
 
 
 def _sorted(
     nodes: Sequence[NodeProto], maker: Mapping[str, int], ranks: Sequence[tuple[str, str]]
 ) -> list[NodeProto]:
-    """Each behind those whose values it reads; of several that may come, the least rank."""
+    """Return the nodes, each behind those whose values it reads; of several that may come, the one
+    of the least rank first."""
     waits = [len({maker[name] for name in node.input if name in maker}) for node in nodes]
     readers: dict[int, set[int]] = {number: set() for number in range(len(nodes))}
     for number, node in enumerate(nodes):
@@ -174,15 +176,15 @@ def _sorted(
                 readers[maker[name]].add(number)
     ready = [(ranks[number], number) for number, left in enumerate(waits) if not left]
     heapify(ready)
-    found = []
+    in_order = []
     while ready:
         _, number = heappop(ready)
-        found.append(nodes[number])
+        in_order.append(nodes[number])
         for reader in readers[number]:
             waits[reader] -= 1
             if not waits[reader]:
                 heappush(ready, (ranks[reader], reader))
-    return found
+    return in_order
 
 
 def _digest(told: object) -> str:
@@ -202,8 +204,8 @@ class _Names:
         self._numbers = {kind: count() for kind in "cvwd"}
 
     def new(self, kind: str, name: str) -> str:
-        found = self.known[name] = f"{kind}{next(self._numbers[kind])}"
-        return found
+        new_name = self.known[name] = f"{kind}{next(self._numbers[kind])}"
+        return new_name
 
     def of_dimensions(self) -> Iterator[str]:
         return (f"d{number}" for number in self._numbers["d"])
@@ -229,10 +231,10 @@ def _rebuilt(
     kept: Sequence[TensorProto],
     spec: SegmentSpec,
 ) -> bytes:
-    made = ModelProto(ir_version=model.ir_version)
+    rebuilt = ModelProto(ir_version=model.ir_version)
     for entry in sorted(model.opset_import, key=lambda each: each.domain):
-        made.opset_import.add().CopyFrom(entry)
-    graph = made.graph
+        rebuilt.opset_import.add().CopyFrom(entry)
+    graph = rebuilt.graph
     graph.name = "structure"
     infos = {info.name: info for info in (*model.graph.input, *model.graph.output)}
     dimensions: dict[str, str] = {}
@@ -261,18 +263,18 @@ def _rebuilt(
             output=[names.known[name] if name else "" for name in node.output],
             attribute=_attributes(node),
         )
-    return made.SerializeToString(deterministic=True)
+    return rebuilt.SerializeToString(deterministic=True)
 
 
 def _info(
     name: str, kind: TypeProto, dimensions: dict[str, str], fresh: Iterator[str]
 ) -> ValueInfoProto:
-    made = ValueInfoProto(name=name, type=kind)
-    if made.type.HasField("tensor_type"):
-        for dim in made.type.tensor_type.shape.dim:
+    info = ValueInfoProto(name=name, type=kind)
+    if info.type.HasField("tensor_type"):
+        for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param:
                 if dim.dim_param not in dimensions:
                     dimensions[dim.dim_param] = next(fresh)
                 dim.dim_param = dimensions[dim.dim_param]
             dim.ClearField("denotation")
-    return made
+    return info

@@ -57,7 +57,7 @@ _COLD = _Manner(packs=False, spins_long=False)
 
 
 def prepared_name(digests: Mapping[str, str], taps: Collection[str] = ()) -> str:
-    """``digests``: of the model's files."""
+    """Return the name of a model's prepared form. ``digests``: those of the model's files."""
     text = "\n".join(f"{name}: {value}" for name, value in sorted(fingerprint(taps).items()))
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     return f"{content.digest_of_all(digests)}-{key}{room.ARTEFACT}"
@@ -78,8 +78,8 @@ def find_prepared(
         digests = content.digests_in(folder, model, environment)
     except (OSError, InvalidModelError):
         return None  # who opens the model says what is wrong
-    found = folder / prepared_name(digests, taps)
-    return found if found.is_file() else None
+    file = folder / prepared_name(digests, taps)
+    return file if file.is_file() else None
 
 
 class PreparedModel(Source):
@@ -125,7 +125,7 @@ class PreparedModel(Source):
         self._structures: dict[int, OrtSession] = {}
         """Kept for other models, also when this one runs in sessions of its own."""
         self.lookups = {"found": 0, "made": 0}
-        """Of sessions of structures, by what came of them (PASK, III-C)."""
+        """The count of sessions of structures, by what came of them (PASK, III-C)."""
         try:
             self.plan, self.kept = self._read(self.container.content, model, taps)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -137,32 +137,32 @@ class PreparedModel(Source):
         return self._sibling is None
 
     def reads(self, index: int) -> Sequence[FileBytes]:
-        kept = self.kept[index]
-        structure = kept.structure
+        segment = self.kept[index]
+        structure = segment.structure
         if self._sibling is not None:
             return () if structure is None else self._sibling.reads(structure)
-        blobs = {kept.proto, *kept.blobs}
+        blobs = {segment.proto, *segment.blobs}
         if structure is not None:
             blobs.update((structure.proto, *structure.blobs))
         places = map(self.container.place, sorted(blobs))
         return [FileBytes(self.path, place.offset, place.size) for place in places]
 
     def defer_tables(self, index: int, wait: Callable[[], None]) -> Sequence[RowTable]:
-        """As ``Source``, of a form that somebody vouches for: its tables are not verified."""
-        kept = self.kept[index]
+        """See ``Source``. The form must be one that is vouched for: tables are not verified."""
+        segment = self.kept[index]
         if not self.is_own:
             return ()
         inputs = {variable.name for variable in self.plan.inputs}
-        found = []
-        for weight, blob in zip(kept.weights, kept.blobs, strict=True):
-            ids = dict(kept.tables).get(weight.name)
-            if ids in inputs and kept.blobs.count(blob) == 1:
+        tables = []
+        for weight, blob in zip(segment.weights, segment.blobs, strict=True):
+            ids = dict(segment.tables).get(weight.name)
+            if ids in inputs and segment.blobs.count(blob) == 1:
                 place = self.container.place(blob)
                 where = FileBytes(self.path, place.offset, place.size)
-                found.append(RowTable(ids, where, weight.shape[0]))
+                tables.append(RowTable(ids, where, weight.shape[0]))
                 self.container.vouch_for(blob)
                 self._deferred.add(index)
-        return found
+        return tables
 
     def open(self, index: int) -> OrtSession:
         """Raises ArtefactError where the segment's bytes are damaged."""
@@ -195,11 +195,11 @@ class PreparedModel(Source):
 
     def _warm_manner(self, index: int) -> _Manner | None:
         """None where the first session runs as fast: no threads that could spin longer."""
-        kept = self.kept[index]
+        segment = self.kept[index]
         is_alone = len(self.plan.segments) == 1
-        if not kept.packs and (self._threads == 1 or is_alone):
+        if not segment.packs and (self._threads == 1 or is_alone):
             return None
-        return _Manner(kept.packs, spins_long=not is_alone)
+        return _Manner(segment.packs, spins_long=not is_alone)
 
     def _key(self, index: int, manner: _Manner) -> tuple[object, ...]:
         return self.kept[index].digest, self._threads, self._tuning, manner
@@ -213,8 +213,8 @@ class PreparedModel(Source):
 
     def _structure(self, index: int, manner: _Manner) -> OrtSession | None:
         """The session of the segment's structure, found or made; None where it has none."""
-        kept, key = self.kept[index], self._structure_key(index, manner)
-        structure = kept.structure
+        segment, key = self.kept[index], self._structure_key(index, manner)
+        structure = segment.structure
         if structure is None or key is None:
             return None
 
@@ -224,13 +224,13 @@ class PreparedModel(Source):
                 self._threads,
                 self._tuning,
                 spins_long=manner.spins_long,
-                uses_memory_pattern=kept.gains_by_pattern,
+                uses_memory_pattern=segment.gains_by_pattern,
             )
 
-        found = running(key)
-        self.lookups["made" if found is None else "found"] += 1
-        found = self._structures[index] = found or shared(key, make)
-        return found
+        session = running(key)
+        self.lookups["made" if session is None else "found"] += 1
+        session = self._structures[index] = session or shared(key, make)
+        return session
 
     def _shared(self, index: int, manner: _Manner) -> OrtSession:
         structure = None if manner.packs else self._structure(index, manner)
@@ -263,17 +263,17 @@ class PreparedModel(Source):
             self.container.compare(number)
 
     def _open(self, index: int, manner: _Manner) -> OrtSession:
-        kept, container = self.kept[index], self.container
-        proto = container.copied(kept.proto)
-        container.verify_all(kept.blobs, self._threads)
+        segment, container = self.kept[index], self.container
+        proto = container.copied(segment.proto)
+        container.verify_all(segment.blobs, self._threads)
         try:
             return open_saved(
                 proto,
-                kept.weights,
+                segment.weights,
                 self._threads,
                 self._tuning,
                 **manner._asdict(),
-                uses_memory_pattern=kept.gains_by_pattern,
+                uses_memory_pattern=segment.gains_by_pattern,
             )
         except Exception as error:
             raise ArtefactError(
@@ -284,9 +284,9 @@ class PreparedModel(Source):
     def _read(
         self, record: Any, model: Path, taps: Collection[str]
     ) -> tuple[SegmentPlan, tuple[KeptSegment, ...]]:
-        found, expected = record["fingerprint"], fingerprint(taps)
-        if found != expected:
-            differing = [name for name in expected if found.get(name) != expected[name]]
+        own, expected = record["fingerprint"], fingerprint(taps)
+        if own != expected:
+            differing = [name for name in expected if own.get(name) != expected[name]]
             raise ArtefactError(f"{self.path}: made elsewhere, its {', '.join(differing)} differ")
         if self._sibling is not None:
             self.made_of = self._sibling.check(self.path, record)

@@ -44,11 +44,12 @@ LEAST_GAIN = 1.05
 """How many times as fast a session must be, by packing its weights, to be worth its memory."""
 
 SEVERAL_ROWS = 4
-"""Of a batch that packing is measured with, too: a row alone is multiplied by weights as they are,
-several are not. Networks of matrices took 2 to 4 times as long without packing from two on."""
+"""The rows of a batch that packing is measured with, too: a row alone is multiplied by weights as
+they are, several are not. Networks of matrices took 2 to 4 times as long without packing from two
+on."""
 
 LEAST_BATCH_GAIN = 1.2
-"""By packing, of a batch of so many rows: not every model is asked for one."""
+"""The least gain by packing, for a batch of so many rows: not every model is asked for one."""
 
 LEAST_PATTERN_GAIN = 1.01
 """The same by a memory pattern: a block for all of a run, beside what the first run has taken."""
@@ -56,27 +57,27 @@ LEAST_PATTERN_GAIN = 1.01
 
 @dataclass(frozen=True, slots=True)
 class KeptSegment:
-    """``proto``: number of the blob with its ONNX model; ``blobs``: of those of ``weights``.
-
-    ``gain``: time of a run without packed weights over that with them, ``batch_gain``: the same of
-    several rows, ``pattern_gain``: without a memory pattern over that with one; None: not
-    measured.
-    ``needs_packing``: whether it answers otherwise where its weights are not packed.
-    ``digest``: of all that a session is made from, by which equal segments are known.
-    ``structure``: by which models of other weights are known; None where they cannot share.
-    ``tables``: weights of which a run reads rows, each with the input that names them.
-    """
+    """A segment in a prepared form. Gains are None if they were not measured."""
 
     proto: int
+    """The number of the blob with its ONNX model."""
     weights: tuple[Weight, ...]
     blobs: tuple[int, ...]
+    """The numbers of the weights' blobs."""
     gain: float | None
+    """The time of a run without packed weights over that with them."""
     batch_gain: float | None
+    """The same for several rows."""
     pattern_gain: float | None
+    """The time of a run without a memory pattern over that with one."""
     needs_packing: bool
+    """Whether it answers otherwise if its weights are not packed."""
     digest: str
+    """The digest of all that a session is made from, by which equal segments are known."""
     structure: KeptStructure | None = None
+    """None: models of other weights cannot share its session."""
     tables: tuple[tuple[str, str], ...] = ()
+    """The weights of which a run reads rows, each with the input that names them."""
 
     @property
     def packs_for_a_row(self) -> bool:
@@ -132,7 +133,7 @@ def read_plan(record: Mapping[str, Any], container: Container) -> SegmentPlan:
 
 
 def _check_values(plan: SegmentPlan, container: Container) -> None:
-    """That every value is made before it is read, and not gone."""
+    """Check that every value is made before it is read, and not gone."""
     live = {variable.name for variable in plan.inputs}
     for segment in plan.segments:
         if missing := set(segment.inputs) - live:
@@ -157,7 +158,8 @@ def _read_variable(record: Any) -> Variable:
 
 
 def _write_array(array: np.ndarray, draft: ContainerDraft) -> list[Any]:
-    """``[dtype, shape, blob number]``, of strings ``["string", shape, [text, ...]]``."""
+    """Write the array. Return ``[dtype, shape, blob number]``, or ``["string", shape, [text,
+    ...]]`` for strings."""
     shape = list(array.shape)
     if array.dtype.kind in "OUS":
         return ["string", shape, [str(item) for item in array.reshape(-1)]]

@@ -24,7 +24,7 @@ NOISE = 8
 digits: networks that magnify those are alike no better."""
 
 _LAST_DIGITS = 2**-22
-"""Of float32."""
+"""The relative size of what float32 rounds off, with some room."""
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -52,14 +52,14 @@ class WholeModel:
             ) from error
 
     def answer(self, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Its outputs that are tensors. ``inputs``: of all types but text.
+        """Return the outputs that are tensors. ``inputs``: of all types but text.
 
         Raises what ONNX Runtime raises.
         """
         names = [each.name for each in self._session.get_outputs()]
         values = {name: to_ort_value(array) for name, array in inputs.items()}
-        made = self._session._sess.run_with_ort_values(values, names, None)
-        answers = zip(names, made, strict=True)
+        results = self._session._sess.run_with_ort_values(values, names, None)
+        answers = zip(names, results, strict=True)
         return {name: to_array(value) for name, value in answers if value.is_tensor()}
 
 

@@ -53,8 +53,9 @@ SPARE_BYTES = 16 << 20
 """What any model's may take."""
 
 MOST_MADE_BYTES = 16 << 20
-"""Of weights that the start of another model of the structure folds or lays out anew. ResNet-50's
-94 MB took it 100 ms longer than a graph that is not optimised, whose weights are mapped."""
+"""The most bytes of weights that the start of another model of the structure folds or lays out
+anew. ResNet-50's 94 MB took it 100 ms longer than a graph that is not optimised, whose weights are
+mapped."""
 
 LEAST_SHARED = 0.95
 """How many times as fast as its own a session of the structure must be."""
@@ -64,15 +65,16 @@ _DRAFT = ".draft-"
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """``path``: the published file. ``gains``: of packing, by segment; None: not measured.
-    ``agrees``: whether another model of its structure was optimised alike, if there is one.
-    """
+    """A prepared form that was made."""
 
     path: Path
+    """The published file."""
     plan: SegmentPlan
     gains: tuple[float | None, ...]
+    """The gains by packing, by segment; None: not measured."""
     seconds: float
     agrees: bool = True
+    """Whether another model of its structure was optimised alike, if there is one."""
 
 
 def is_prepared(model: Path, threads: int, taps: Collection[str] = ()) -> bool:
@@ -107,9 +109,9 @@ def prepare(
             if not is_ours:
                 raise UnavailableError(f"{directory}: another process prepares this model")
             _sweep(directory)
-            made = _Making(model, threads, taps, directory, disk_factor)
-            target = directory / prepared_name(made.identity, taps)
-            made = _publish(made, target)
+            making = _Making(model, threads, taps, directory, disk_factor)
+            target = directory / prepared_name(making.identity, taps)
+            making = _publish(making, target)
     except room.NoRoomError as error:
         room.note_refused(directory, error.needed_bytes)
         room.tidy(directory)
@@ -119,31 +121,31 @@ def prepare(
         raise
     room.note_refused(directory, None)
     agrees = True
-    if made.skeleton:
+    if making.skeleton:
         with contextlib.suppress(OSError):  # the form is there; other models do without it
-            agrees = siblings.note_form(made.skeleton, target, made.structures)
+            agrees = siblings.note_form(making.skeleton, target, making.structures)
     seconds = time.monotonic() - started_s
-    return Preparation(target, made.source.plan, tuple(made.gains), seconds, agrees)
+    return Preparation(target, making.source.plan, tuple(making.gains), seconds, agrees)
 
 
-def _publish(made: _Making, target: Path) -> _Making:
+def _publish(making: _Making, target: Path) -> _Making:
     """What it was made by at last: in fewer segments, where more answer otherwise."""
-    content.note_names(target.parent, made.identity)
-    room.check_room(sum(stamp[0] for stamp in made.source.made_of.values()))
+    content.note_names(target.parent, making.identity)
+    room.check_room(sum(stamp[0] for stamp in making.source.made_of.values()))
     try:
-        store.publish(target, made.write)
+        store.publish(target, making.write)
     except _OtherAnswersError:
-        if len(made.source.segments) == 1:
+        if len(making.source.segments) == 1:
             raise
-        made = made.in_one_segment()
-        store.publish(target, made.write)
+        making = making.in_one_segment()
+        store.publish(target, making.write)
     try:
-        if content.stamps(made.model, made.identity) != made.source.made_of:
-            raise InvalidModelError(f"{made.model} has changed while it was prepared")
+        if content.stamps(making.model, making.identity) != making.source.made_of:
+            raise InvalidModelError(f"{making.model} has changed while it was prepared")
     except BaseException:
         room.remove(target)
         raise
-    return made
+    return making
 
 
 def _made_bytes(structure: Structure, recipes: Sequence[Recipe | None]) -> int:
@@ -156,12 +158,12 @@ def _made_bytes(structure: Structure, recipes: Sequence[Recipe | None]) -> int:
 
 def _sweep(directory: Path) -> None:
     """Remove what builders left that were killed; the caller holds the right to build."""
-    for left in directory.iterdir():
-        if left.name.startswith(_DRAFT):
-            shutil.rmtree(left, ignore_errors=True)
-        elif left.name.startswith(".") and f"{room.ARTEFACT}." in left.name:
+    for remnant in directory.iterdir():
+        if remnant.name.startswith(_DRAFT):
+            shutil.rmtree(remnant, ignore_errors=True)
+        elif remnant.name.startswith(".") and f"{room.ARTEFACT}." in remnant.name:
             with contextlib.suppress(OSError):
-                left.unlink()
+                remnant.unlink()
 
 
 class _OtherAnswersError(InvalidModelError):
@@ -169,13 +171,13 @@ class _OtherAnswersError(InvalidModelError):
 
 
 class _Tried(NamedTuple):
-    """``gains``: by packing, and by a memory pattern; ``batch_gain``: by packing, of several rows;
-    None where that is not known.
-    """
+    """What a trial of a segment has shown. Gains are None if they are not known."""
 
     needs_packing: bool
     gains: list[float] | None
+    """The gains by packing, and by a memory pattern."""
     batch_gain: float | None = None
+    """The gain by packing for several rows."""
     structure: Structure | None = None
 
 
@@ -191,7 +193,7 @@ class _Making:
         disk_factor: float,
         longest_ns: float | None = None,
     ) -> None:
-        """``longest_ns``: as in ``cut_points``."""
+        """Begin a preparation. ``longest_ns``: see ``cut_points``."""
         self.model, self._threads, self._taps = model, threads, taps
         self._directory, self._disk_factor = directory, disk_factor
         self.source = BareModel(model, threads, taps, longest_ns=longest_ns)
@@ -207,15 +209,15 @@ class _Making:
         self._structures: dict[str, int] = {}
         self.gains: list[float | None] = []
         self._made_bytes = 0
-        """Of weights that another model's start has to make, not only to show."""
+        """The bytes of weights that another model's start has to make, not only to show."""
         self.structures: list[dict[str, Any]] = []
         self.skeleton = ""
-        """By which other models are known that may be started by this form; empty: none may."""
+        """The skeleton of models that may be started by this form; empty: none may."""
 
     def in_one_segment(self) -> _Making:
         """The same model, to be cut as little as can be."""
-        known = self.model, self._threads, self._taps, self._directory, self._disk_factor
-        return _Making(*known, longest_ns=math.inf)
+        arguments = self.model, self._threads, self._taps, self._directory, self._disk_factor
+        return _Making(*arguments, longest_ns=math.inf)
 
     def write(self, file: BinaryIO) -> None:
         draft = ContainerDraft(file)
@@ -263,8 +265,8 @@ class _Making:
             del session
             recipes = None
             if tried.structure is not None and not self._taps:
-                known = tried.structure, self._threads, Path(folder)
-                recipes = find_recipes(segment, file, *known)
+                arguments = tried.structure, self._threads, Path(folder)
+                recipes = find_recipes(segment, file, *arguments)
                 self._made_bytes += _made_bytes(tried.structure, recipes or ())
             whole = hashlib.blake2b(saved.proto, digest_size=16)
             record = {
@@ -309,7 +311,8 @@ class _Making:
     def _weight(
         self, weight: Weight, draft: ContainerDraft, whole: hashlib.blake2b | None = None
     ) -> list[Any]:
-        """Its record; what several segments read is kept once. ``whole``: of the segment."""
+        """Write a weight, once if several segments read it. Return its record. ``whole``: the
+        segment's digest."""
         digest = hashlib.blake2b(weight.data.data, digest_size=16).digest()
         if whole is not None:
             whole.update(repr((weight.name, weight.kind, tuple(weight.shape), digest)).encode())
@@ -335,46 +338,50 @@ class _Making:
         again = trial.run(spec, session)
         check_alike(label, outputs, again, trial.run(spec, plain.session))
         del again, session
-        made = saved.proto, saved.weights, self._threads
-        packed = open_saved(*made, packs=True)
+        arguments = saved.proto, saved.weights, self._threads
+        packed = open_saved(*arguments, packs=True)
         packed_outputs = trial.run(spec, packed.session)
         needs_packing = saved.needs_packing or not all_alike(outputs, packed_outputs)
-        patterned = open_saved(*made, packs=False, uses_memory_pattern=True)
-        found = gains(trial, spec, plain.session, [packed.session, patterned.session])
+        patterned = open_saved(*arguments, packs=False, uses_memory_pattern=True)
+        measured_gains = gains(trial, spec, plain.session, [packed.session, patterned.session])
         structure = self._structure(spec, saved, plain.session, outputs)
         served = packed_outputs if needs_packing else outputs
         if served is not None:
             trial.go_on(spec, served)
         batch_gain = self._batch_gain(spec, plain.session, packed.session)
-        return _Tried(needs_packing, found, batch_gain, None if needs_packing else structure)
+        return _Tried(
+            needs_packing, measured_gains, batch_gain, None if needs_packing else structure
+        )
 
     def _structure(
         self, spec: SegmentSpec, saved: OptimisedSegment, plain: Any, outputs: list[Any]
     ) -> Structure | None:
         """None where other models cannot share it, it answers otherwise, or takes longer."""
-        made = structure_of(saved.proto, saved.weights, spec)
-        if made is None:
+        structure = structure_of(saved.proto, saved.weights, spec)
+        if structure is None:
             return None
         try:
-            opened = open_structure(made.proto, self._threads)
-            session = with_weights(opened, spec, made.inputs, made.outputs, made.weights)
+            opened = open_structure(structure.proto, self._threads)
+            session = with_weights(
+                opened, spec, structure.inputs, structure.outputs, structure.weights
+            )
         except Exception:  # noqa: BLE001  # ONNX Runtime's have no common class
             return None
-        found = self._trial.run(spec, session)
-        if found is None or not are_equal(outputs, found):
+        shared_outputs = self._trial.run(spec, session)
+        if shared_outputs is None or not are_equal(outputs, shared_outputs):
             return None
         times = gains(self._trial, spec, plain, [session])
-        return made if times is not None and times[0] >= LEAST_SHARED else None
+        return structure if times is not None and times[0] >= LEAST_SHARED else None
 
     def _batch_gain(self, spec: SegmentSpec, plain: Any, packed: Any) -> float | None:
-        """By packing, for a batch of several rows; None where the model takes none."""
+        """Return the gain by packing for a batch of several rows; None: the model takes none."""
         several = self._several
         if several is None:
             return None
         outputs = several.run(spec, plain) if spec.index else several.run_first(spec, plain)
-        found = None if outputs is None else gains(several, spec, plain, [packed])
-        if outputs is None or found is None:
+        measured_gains = None if outputs is None else gains(several, spec, plain, [packed])
+        if outputs is None or measured_gains is None:
             self._several = None
             return None
         several.go_on(spec, outputs)
-        return found[0]
+        return measured_gains[0]

@@ -30,7 +30,7 @@ from brisk.segments.model.structure import Structure, is_fixed, structure_of
 from brisk.segments.prepared.saving import save_optimised
 
 MOST_BYTES = 128 << 20
-"""Of a segment's weights, which are changed and optimised once more in memory."""
+"""The most bytes of a segment's weights, which are changed and optimised once more in memory."""
 
 BLOCKS = (8, 16)
 """Channels that ONNX Runtime's convolutions take at once, by processor (NCHWc)."""
@@ -55,17 +55,18 @@ class Fold(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """``weight``: name of an initialiser; with ``folds`` that of a convolution's filters, whose
-    bias is ``bias``, empty where it has none. ``is_bias``: of such a convolution's folded bias.
-    ``layout``: empty, as it is; (size,): of a vector, with zeros to that size; (block, whole): of
-    filters, whose output channels, and where ``whole`` input channels too, lie in blocks.
-    """
+    """How a weight of a structure follows from a model's weights."""
 
     weight: str
+    """The name of an initialiser; with ``folds`` that of a convolution's filters."""
     bias: str = ""
+    """The name of the convolution's bias; empty: it has none."""
     folds: tuple[Fold, ...] = ()
     is_bias: bool = False
+    """Whether the value is such a convolution's folded bias."""
     layout: tuple[int, ...] = ()
+    """Empty: as it is. (size,): a vector, with zeros to that size. (block, whole): filters, whose
+    output channels, and if ``whole`` input channels too, lie in blocks."""
 
     @property
     def is_view(self) -> bool:
@@ -78,7 +79,7 @@ class Recipe(NamedTuple):
 
 
 def read_recipe(record: Sequence[Any] | None) -> Recipe | None:
-    """Of a manifest; None: the value does not depend on the model's weights.
+    """Return a manifest's recipe; None: the value does not depend on the model's weights.
 
     Raises TypeError or ValueError where nobody has written such a record.
     """
@@ -98,35 +99,35 @@ def follow(recipe: Recipe, floats: Floats) -> np.ndarray:
     """The bytes of the weight, of the model with these initialisers; a view of theirs where
     nothing is done to them. Raises KeyError or ValueError where it is not one of that structure.
     """
-    made = _folded(recipe, floats) if recipe.folds else floats[recipe.weight]
-    laid = np.ascontiguousarray(_laid_out(made, recipe.layout))
+    value = _folded(recipe, floats) if recipe.folds else floats[recipe.weight]
+    laid = np.ascontiguousarray(_laid_out(value, recipe.layout))
     return laid.reshape(-1).view(np.uint8)
 
 
 def _folded(recipe: Recipe, floats: Floats) -> np.ndarray:
-    """As ONNX Runtime's fusions, in its order and precision."""
+    """Return the folded value as ONNX Runtime's fusions make it, in its order and precision."""
     weight = None if recipe.is_bias else floats[recipe.weight]
     bias = floats[recipe.bias] if recipe.bias else None
     channels = floats[recipe.weight].shape[0]
     for fold in recipe.folds:
-        given = [floats[name] for name in fold.names]
+        values = [floats[name] for name in fold.names]
         if fold.operator == "Add":
-            added = _of_channels(given[0], channels)
+            added = _of_channels(values[0], channels)
             bias = added if bias is None else bias + added
             continue
         if fold.operator == _NORMALISES:
-            scale, offset, mean, variance = given
+            scale, offset, mean, variance = values
             factor = scale / np.sqrt(variance + scale.dtype.type(fold.epsilon))
             bias = offset - mean * factor if bias is None else (bias - mean) * factor + offset
         else:
-            factor = _of_channels(given[0], channels)
+            factor = _of_channels(values[0], channels)
             bias = None if bias is None else bias * factor
         if weight is not None:
             weight = weight * factor.reshape(-1, *[1] * (weight.ndim - 1))
-    found = bias if recipe.is_bias else weight
-    if found is None:
+    result = bias if recipe.is_bias else weight
+    if result is None:
         raise ValueError("a convolution without a bias")
-    return found
+    return result
 
 
 def _of_channels(array: np.ndarray, channels: int) -> np.ndarray:
@@ -163,8 +164,8 @@ def _up(size: int, block: int) -> int:
 def find_recipes(
     segment: Segment, file: ModelFile, structure: Structure, threads: int, folder: Path
 ) -> tuple[Recipe | None, ...] | None:
-    """For each of the structure's weights; see ``read_recipe``. None where there is not one for
-    each, so that no other model's weights can take their place.
+    """Return a recipe for each of the structure's weights; see ``read_recipe``. None: there is not
+    one for each, so that no other model's weights can take their place.
 
     ``folder``: for a folder in it as in ``save_optimised``; raises OSError as that.
     """
@@ -186,18 +187,18 @@ def find_recipes(
     if alike is None or alike.digest != structure.digest:
         return None
     book = _Book(segment.proto.graph, changed)
-    found: list[Recipe | None] = []
+    recipes: list[Recipe | None] = []
     used: set[str] = set()
     for own, weight in zip(structure.weights, alike.weights, strict=True):
         if np.array_equal(own.data, weight.data):
-            found.append(None)
+            recipes.append(None)
             continue
         recipe = book.find(weight.data, weight.kind, weight.shape)
         if recipe is None or not np.array_equal(follow(recipe, floats), own.data):
             return None
-        found.append(recipe)
+        recipes.append(recipe)
         used |= recipe.sources
-    return tuple(found) if used >= floats.keys() else None
+    return tuple(recipes) if used >= floats.keys() else None
 
 
 def _are_computed_with(graph: GraphProto, floats: Collection[str]) -> bool:
@@ -225,32 +226,32 @@ def floats_of(graph: GraphProto, file: ModelFile) -> dict[str, np.ndarray]:
     that decide more than a value.
     """
     fixed = {name for node in graph.node if is_fixed(node) for name in node.input}
-    found = {}
+    floats = {}
     for tensor in graph.initializer:
         if tensor.data_type not in _TAKEN or tensor.name in fixed or np.prod(tensor.dims) < 2:
             continue
         weight = file.weights.get(tensor.name)
         if weight is None:
-            found[tensor.name] = numpy_helper.to_array(tensor)
+            floats[tensor.name] = numpy_helper.to_array(tensor)
         else:
             dtype = dtype_of_element(weight.kind)
-            found[tensor.name] = weight.data.view(dtype).reshape(weight.shape)
-    return found
+            floats[tensor.name] = weight.data.view(dtype).reshape(weight.shape)
+    return floats
 
 
 def _changed(array: np.ndarray, name: str) -> np.ndarray:
     """A little, so that no two elements are equal, with the sign that it has or plus."""
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
     random = np.random.default_rng(seed).random((2, *array.shape), np.float32)
-    made = array.astype(np.float32) * (1 + random[0] / 64) + (1 + random[1]) / 4096
-    return made.astype(array.dtype)
+    changed = array.astype(np.float32) * (1 + random[0] / 64) + (1 + random[1]) / 4096
+    return changed.astype(array.dtype)
 
 
 def _with_values(proto: ModelProto, file: ModelFile, values: Floats) -> ModelProto:
     """The same model with all its weights in it, and these."""
-    made = ModelProto()
-    made.CopyFrom(proto)
-    for tensor in made.graph.initializer:
+    model = ModelProto()
+    model.CopyFrom(proto)
+    for tensor in model.graph.initializer:
         weight = file.weights.get(tensor.name)
         if tensor.name in values:
             raw = values[tensor.name].tobytes()
@@ -262,7 +263,7 @@ def _with_values(proto: ModelProto, file: ModelFile, values: Floats) -> ModelPro
         tensor.Clear()
         tensor.name, tensor.data_type, tensor.raw_data = name, kind, raw
         tensor.dims.extend(dims)
-    return made
+    return model
 
 
 class _Book:
@@ -279,9 +280,9 @@ class _Book:
                     continue  # one without a bias
 
     def find(self, data: np.ndarray, kind: int, shape: tuple[int, ...]) -> Recipe | None:
-        known = self._recipes.get(_digest(data))
-        if known is not None or kind != TensorProto.FLOAT:
-            return known
+        recipe = self._recipes.get(_digest(data))
+        if recipe is not None or kind != TensorProto.FLOAT:
+            return recipe
         array = data.view(np.float32)
         if len(shape) == 1:
             return self._padded(array)
@@ -290,9 +291,9 @@ class _Book:
     def _padded(self, array: np.ndarray) -> Recipe | None:
         for (size,) in (each for each in self._shapes if len(each) == 1):
             if size < array.size < size + max(BLOCKS) and not array[size:].any():
-                known = self._recipes.get(_digest(array[:size]))
-                if known is not None:
-                    return known._replace(layout=(array.size,))
+                recipe = self._recipes.get(_digest(array[:size]))
+                if recipe is not None:
+                    return recipe._replace(layout=(array.size,))
         return None
 
     def _blocked(self, array: np.ndarray, shape: tuple[int, ...]) -> Recipe | None:
@@ -316,17 +317,18 @@ class _Book:
                     filled = _up(outer, block), _up(inner, block) if is_whole else inner
                     if filled != (rows, columns):  # with more zeros than these blocks need
                         continue
-                    known = self._recipes.get(_digest(plain[:outer, :inner]))
-                    if known is not None:
-                        return known._replace(layout=(block, is_whole))
+                    recipe = self._recipes.get(_digest(plain[:outer, :inner]))
+                    if recipe is not None:
+                        return recipe._replace(layout=(block, is_whole))
         return None
 
 
 def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
-    """For each convolution and each node behind it that could become part of its weights."""
+    """Yield a recipe for each convolution and each node behind it that could become part of its
+    weights."""
     readers: dict[str, list[NodeProto]] = {}
     origins = {name: name for name in floats}
-    """Of values that are one of ``floats``, in its own shape or another one."""
+    """The names of ``floats`` by values that are one of them, in its own shape or another one."""
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
@@ -349,12 +351,13 @@ def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
 
 
 def _fold(node: NodeProto, others: tuple[str, ...], floats: Floats, channels: int) -> Fold | None:
-    """``others``: of what the node reads besides, the names."""
+    """Return how the node folds into a convolution. ``others``: the names that it reads
+    besides."""
     if any(name not in floats for name in others):
         return None
     if node.op_type == _NORMALISES and len(others) == 4:
-        given = (each.f for each in node.attribute if each.name == "epsilon")
-        return Fold(_NORMALISES, others, next(given, 1e-5))
+        epsilons = (each.f for each in node.attribute if each.name == "epsilon")
+        return Fold(_NORMALISES, others, next(epsilons, 1e-5))
     if node.op_type in ("Mul", "Add") and len(others) == 1:
         return Fold(node.op_type, others) if floats[others[0]].size == channels else None
     return None

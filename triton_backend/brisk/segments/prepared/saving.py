@@ -41,15 +41,15 @@ from brisk.tuning import SessionTuning
 
 @dataclass(frozen=True, slots=True)
 class OptimisedSegment:
-    """``proto``: an ONNX model; ``weights``: what it refers to, in order of first use, but tables
-    of which a run reads a few rows last: where the form arrives, those come later.
-
-    ``needs_packing``: whether it answers otherwise where its weights are not packed.
-    """
+    """A segment as ONNX Runtime has optimised it."""
 
     proto: bytes
+    """The ONNX model."""
     weights: tuple[Weight, ...]
+    """The weights that the model refers to, in order of first use, but tables of which a run reads
+    a few rows last: if the form arrives, those come later."""
     needs_packing: bool
+    """Whether it answers otherwise if its weights are not packed."""
     tables: tuple[NamedTable, ...] = ()
 
 
@@ -118,7 +118,7 @@ def _take_weights(
     What no session can be given, tensors of bodies among them, goes into ``proto``. Raises
     InvalidModelError where ``content`` is not what ``proto`` says.
     """
-    found: list[Weight] = []
+    used_weights: list[Weight] = []
     for tensor in proto.graph.initializer:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
@@ -128,7 +128,7 @@ def _take_weights(
             continue
         if weight.data.size != prod(weight.shape) * dtype_of_element(weight.kind).itemsize:
             raise InvalidModelError(f"{label}: '{tensor.name}' was saved with another size")
-        found.append(weight)
+        used_weights.append(weight)
         del tensor.external_data[:]
         tensor.external_data.add(key="location", value=NOWHERE[1])
     for tensor in _get_all_tensors(proto):
@@ -141,7 +141,9 @@ def _take_weights(
             del tensor.external_data[:]
     order = _order_of_use(proto.graph)
     return tuple(
-        sorted(found, key=lambda each: (each.name in tables, order.get(each.name, len(order))))
+        sorted(
+            used_weights, key=lambda each: (each.name in tables, order.get(each.name, len(order)))
+        )
     )
 
 
@@ -157,8 +159,8 @@ def _range(tensor: TensorProto, content: np.ndarray, label: str) -> np.ndarray:
 
 
 def _order_of_use(graph: GraphProto) -> dict[str, int]:
-    found: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for position, node in enumerate(graph.node):
         for name in reads_of(node):
-            found.setdefault(name, position)
-    return found
+            positions.setdefault(name, position)
+    return positions

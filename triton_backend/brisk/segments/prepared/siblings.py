@@ -28,7 +28,7 @@ from brisk.segments.sharing import KeptStructure
 from brisk.segments.source import FileBytes
 
 MOST_OTHER_BYTES = 1 << 20
-"""Of large weights that are part of the skeleton, whose digest a start waits for."""
+"""The most bytes of large weights that belong to the skeleton, whose digest a start waits for."""
 
 _Form = TypeVar("_Form")
 
@@ -45,7 +45,8 @@ class Sibling:
         self._floats = floats
 
     def check(self, path: Path, record: Mapping[str, Any]) -> Mapping[str, Stamp]:
-        """``record``: the manifest of the form at ``path``. The stamps of the model's files.
+        """Return the stamps of the model's files. ``record``: the manifest of the form at
+        ``path``.
 
         Raises ArtefactError where it is the form of models of another skeleton.
         """
@@ -60,13 +61,13 @@ class Sibling:
         return self.file.bytes_of(names)
 
     def weights(self, kept: KeptStructure, container: Container) -> tuple[Weight, ...]:
-        """Of the segment's structure, with this model's values.
+        """Return the weights of the segment's structure, with this model's values.
 
         Raises ArtefactError where a file has changed meanwhile, or the form is damaged.
         """
         if kept.recipes is None or len(kept.recipes) != len(kept.weights):
             raise ArtefactError(f"{container.path}: no recipes of a segment's weights")
-        found = []
+        values = []
         for weight, blob, record in zip(kept.weights, kept.blobs, kept.recipes, strict=True):
             data = weight.data
             try:
@@ -83,10 +84,10 @@ class Sibling:
                 raise ArtefactError(
                     f"{container.path}: a weight has another size than its model's"
                 )
-            found.append(Weight(weight.name, data, weight.kind, weight.shape))
+            values.append(Weight(weight.name, data, weight.kind, weight.shape))
         if written := content.written_since(self.file.path, self.file.stamps):
             raise ArtefactError(f"{written} was written to while it was loaded")
-        return tuple(found)
+        return tuple(values)
 
 
 def sibling_of(
@@ -125,26 +126,27 @@ def find_form(sibling: Sibling, open_form: Callable[[Path], _Form]) -> _Form | N
 
 
 def skeleton_of(model: Path) -> str:
-    """Of the model in a file; empty where it can have no siblings. Raises InvalidModelError."""
-    found = sibling_of(read_model_file(model))
-    return "" if found is None else found.digest
+    """Return the skeleton of a file's model; empty: it can have no siblings. Raises
+    InvalidModelError."""
+    sibling = sibling_of(read_model_file(model))
+    return "" if sibling is None else sibling.digest
 
 
 def note_form(skeleton: str, path: Path, structures: Sequence[Mapping[str, Any]]) -> bool:
-    """``path``: of the form of a model of that skeleton; ``structures``: of its segments, as in
-    its manifest. False where another form of it has other recipes: optimising looks at values
-    then, and no form starts another model any more.
+    """Note the form at ``path`` of a model of that skeleton. ``structures``: those of its
+    segments, as in its manifest.
 
-    Raises OSError.
+    Return False if another form of the skeleton has other recipes: optimising looks at values
+    then, and no form starts another model any more. Raises OSError.
     """
     if skeletons.is_refused(skeleton):
         return True  # which was told then
-    told = repr([(each["digest"], each["recipes"]) for each in structures])
-    digest = hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+    text = repr([(each["digest"], each["recipes"]) for each in structures])
+    digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     noted = skeletons.noted_forms(skeleton)
-    known = {each: other for each, other in noted.items() if each != path and each.is_file()}
-    agrees = all(other == digest for other in known.values())
-    skeletons.note_forms(skeleton, {path: digest, **known} if agrees else {})
+    others = {each: other for each, other in noted.items() if each != path and each.is_file()}
+    agrees = all(other == digest for other in others.values())
+    skeletons.note_forms(skeleton, {path: digest, **others} if agrees else {})
     return agrees
 
 
@@ -155,15 +157,15 @@ def _skeleton(file: ModelFile, floats: Collection[str]) -> str:
     for field in _TOLD:
         bare.ClearField(field)
     bare.graph.ClearField("doc_string")
-    told = hashlib.blake2b(repr(sorted(fingerprint().items())).encode(), digest_size=16)
+    digest = hashlib.blake2b(repr(sorted(fingerprint().items())).encode(), digest_size=16)
     _clear_values(bare.graph, floats)
     for tensor in bare.graph.initializer:
         weight = file.weights.get(tensor.name)
         if weight is not None and tensor.name not in floats:
-            told.update(weight.data.data)
+            digest.update(weight.data.data)
             tensor.ClearField("external_data")
-    told.update(bare.SerializeToString(deterministic=True))
-    return told.hexdigest()
+    digest.update(bare.SerializeToString(deterministic=True))
+    return digest.hexdigest()
 
 
 def _clear_values(graph: GraphProto, names: Collection[str]) -> None:

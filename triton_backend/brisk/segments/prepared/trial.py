@@ -25,14 +25,14 @@ SIZES = (128, 224, 32, 1)
 
 LEAST_RUNS, MOST_RUNS = 3, 20
 LONGEST_S = 0.6
-"""Of measuring a segment, once it has run ``LEAST_RUNS`` times in each form."""
+"""The longest that a segment is measured, once it has run ``LEAST_RUNS`` times in each form."""
 
 
 class SegmentTrial:
     """The values of one run, as far as it has come; ``values`` None where it cannot go on."""
 
     def __init__(self, plan: SegmentPlan, rows: int = 1) -> None:
-        """``rows``: of the batch dimension, where the model leaves that open."""
+        """Make inputs. ``rows``: the batch's, if the model leaves them open."""
         self._plan = plan
         self._rows = rows
         self.inputs: dict[str, np.ndarray] = {}  # whose memory ``values`` show
@@ -72,8 +72,8 @@ class SegmentTrial:
     def results(self) -> dict[str, np.ndarray]:
         """The model's outputs that are tensors, when all segments have gone on."""
         assert self.values is not None
-        found = {variable.name: self.values[variable.name] for variable in self._plan.outputs}
-        return {name: to_array(value) for name, value in found.items() if value.is_tensor()}
+        values = {variable.name: self.values[variable.name] for variable in self._plan.outputs}
+        return {name: to_array(value) for name, value in values.items() if value.is_tensor()}
 
 
 def all_alike(expected: list[Any], found: list[Any] | None) -> bool:
@@ -112,11 +112,11 @@ def gains(
     times: list[list[float]] = [[] for _ in sessions]
     begun_s = time.perf_counter()
     for count in range(MOST_RUNS):
-        for session, taken in zip(sessions, times, strict=True):
+        for session, session_times in zip(sessions, times, strict=True):
             started_s = time.perf_counter()
             if trial.run(segment, session) is None:
                 return None
-            taken.append(time.perf_counter() - started_s)
+            session_times.append(time.perf_counter() - started_s)
         if count + 1 >= LEAST_RUNS and time.perf_counter() - begun_s > LONGEST_S:
             break
     base, *rest = map(min, times)
@@ -145,13 +145,13 @@ def made_up(plan: SegmentPlan, size: int, rows: int = 1) -> dict[str, np.ndarray
     Raises ValueError, KeyError and TypeError for inputs that cannot be made up.
     """
     rng = np.random.default_rng(0)
-    found = {}
+    inputs = {}
     for variable in plan.inputs:
         kind = variable.type
         if kind.container is not ContainerKind.TENSOR or kind.dtype is None:
             raise ValueError(f"input '{variable.name}' is no tensor of a known type")
         if variable.name in plan.defaults:
-            found[variable.name] = plan.defaults[variable.name]
+            inputs[variable.name] = plan.defaults[variable.name]
             continue
         if kind.shape is None:
             raise ValueError(f"input '{variable.name}' has any shape")
@@ -159,8 +159,8 @@ def made_up(plan: SegmentPlan, size: int, rows: int = 1) -> dict[str, np.ndarray
             each if isinstance(each, int) else (size if axis else rows)
             for axis, each in enumerate(kind.shape)
         ]
-        found[variable.name] = _array(kind.dtype, shape, rng)
-    return found
+        inputs[variable.name] = _array(kind.dtype, shape, rng)
+    return inputs
 
 
 def _array(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray:

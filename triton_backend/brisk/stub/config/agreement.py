@@ -23,7 +23,7 @@ _TYPE_OF_CONTROL = {
     "fp32_false_true": "TYPE_FP32",
     "bool_false_true": "TYPE_BOOL",
 }
-"""By the field that says a control's values."""
+"""A control's type by the field that says its values."""
 
 
 def check_tensors(config: Mapping[str, Any], path: Path) -> None:
@@ -68,9 +68,9 @@ def _of_inputs(config: Mapping[str, Any], signature: NetworkSignature) -> Iterat
         if control["name"] in signature.inputs:  # else Triton adds it for nobody
             kind = signature.inputs[control["name"]]
             yield from _compared(config, f"sequence control '{control['name']}'", control, kind)
-    given = added_inputs(config) | {tensor["name"] for tensor in inputs}
+    provided = added_inputs(config) | {tensor["name"] for tensor in inputs}
     needed = [name for name, kind in signature.inputs.items() if not kind.is_optional]
-    missing = [name for name in needed if name not in given]
+    missing = [name for name in needed if name not in provided]
     if inputs and missing:  # one that names no input at all, uncompleted, promises nothing
         kinds = [(name, signature.inputs[name]) for name in missing]
         lacking = (f"'{name}' ({_datatype(kind)} {_shape(kind)})" for name, kind in kinds)
@@ -81,7 +81,7 @@ def _of_inputs(config: Mapping[str, Any], signature: NetworkSignature) -> Iterat
 
 
 def _controls(config: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Those whose type is known, as inputs: Triton gives each as one element."""
+    """Yield the controls whose type is known, as inputs: Triton gives each as one element."""
     for tensor in (config.get("sequence_batching") or {}).get("control_input", ()):
         for control in tensor.get("control", ()):
             says = (kind for field, kind in _TYPE_OF_CONTROL.items() if control.get(field))
@@ -115,7 +115,10 @@ def _compared(
     kind: TensorType,
     free: Sequence[bool] | None = None,
 ) -> Iterator[str]:
-    """``free``: of an output, which of its sizes are known to be variable."""
+    """Yield how a tensor of the entry differs from the model's.
+
+    ``free``: which sizes of an output are known to be variable.
+    """
     datatype, provided = tensor.get("data_type", ""), _datatype(kind)
     if kind.element is not None and datatype != provided:
         yield (f"configuration expects datatype {datatype} for {words}, model provides {provided}")
@@ -136,8 +139,8 @@ def _compared(
         sizes = _whole(config, tensor)
         free = free or [False] * len(shape)
         fits = len(shape) == len(sizes) and all(
-            _fits(size, given, is_input=is_input, is_free=is_free)
-            for size, given, is_free in zip(shape, sizes, free, strict=True)
+            _fits(size, configured, is_input=is_input, is_free=is_free)
+            for size, configured, is_free in zip(shape, sizes, free, strict=True)
         )
     if not fits:
         batch = " (with the batch)" if max_batch_size else ""

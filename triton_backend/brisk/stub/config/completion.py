@@ -14,7 +14,8 @@ from brisk.stub.config.signature import dims_of, model_dims
 
 _OPTION = "--backend-config"
 _NAMES = ("", "onnxruntime", "brisk")
-"""Of backends, the one that wins last: everybody's, that of ONNX models, Brisk."""
+"""The backends whose defaults apply, the one that wins last: everybody's, that of ONNX models,
+Brisk."""
 _SETTING = "default-max-batch-size"
 DEFAULT_MAX_BATCH_SIZE = 4
 """Triton's own."""

@@ -29,23 +29,24 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """One version of a model entry on one device, and what to ask the runtime for it.
-
-    ``outputs``: the configured output names, in order. ``ones``: by output, the shape in which an
-    answer has a value without sizes. ``bfloat16_inputs``: the inputs that numpy cannot show.
-    ``notices``: what the entry asks for in vain; the first instance (``is_first``) says so for
-    all. ``sequences``: None where Triton's scheduler knows of none.
-    """
+    """One version of a model entry on one device."""
 
     model: LoadModel
+    """The record that asks the runtime for it."""
     device: str
     outputs: tuple[str, ...]
+    """The configured output names, in order."""
     ones: Mapping[str, tuple[int, ...]]
+    """The shape in which an answer has a value without sizes, by output."""
     bfloat16_inputs: frozenset[str]
+    """The inputs that numpy cannot show."""
     parameters: Parameters
     is_first: bool
+    """Whether this is the first instance, which logs ``notices`` for all."""
     notices: tuple[Notice, ...]
+    """What the entry asks for in vain."""
     sequences: SequenceSettings | None
+    """None: Triton's scheduler knows of no sequences."""
 
 
 def read_entry(
@@ -72,8 +73,8 @@ def read_entry(
         sequences = read_sequences(config, directory, model_path)
     tuning, read_by_tuning = SessionTuning(), frozenset[str]()
     if device == "cpu":
-        tuning, told = read_tuning(config, directory, model_path)
-        notices, read_by_tuning = (*notices, *told), TAKEN
+        tuning, tuning_notices = read_tuning(config, directory, model_path)
+        notices, read_by_tuning = (*notices, *tuning_notices), TAKEN
     parameters = parse_parameters(config.get("parameters", {}), read_by_tuning)
     max_batch_size = int(config.get("max_batch_size", 0))
     joins = "dynamic_batching" in config or sequences is not None
@@ -98,9 +99,9 @@ def read_entry(
         outputs=tuple(output["name"] for output in config.get("output", ())),
         ones={output["name"]: _one(output) for output in config.get("output", ())},
         bfloat16_inputs=frozenset(
-            given["name"]
-            for given in config.get("input", ())
-            if given.get("data_type") == "TYPE_BF16"
+            tensor["name"]
+            for tensor in config.get("input", ())
+            if tensor.get("data_type") == "TYPE_BF16"
         ),
         parameters=parameters,
         is_first=is_first_instance(config, arguments.get("model_instance_name", "")),
@@ -136,12 +137,12 @@ def find_model(
     is_named = bool(named) and not named.endswith(".py")
     folder = (directory / str(version)).absolute()
     name, what = (named, "default_model_filename") if is_named else (MODEL_FILE, "model file")
-    found = find_inside(folder, name, what)
-    if found is not None and found.is_dir():
+    file = find_inside(folder, name, what)
+    if file is not None and file.is_dir():
         name = f"{name}/{MODEL_FILE}"
-        found = find_inside(folder, name, what)
+        file = find_inside(folder, name, what)
     others = () if is_named else (PIPELINE_FILE, REMOTE_FILE)
-    present = [found, *(find_inside(folder, other, "model file") for other in others)]
+    present = [file, *(find_inside(folder, other, "model file") for other in others)]
     chosen = [each for each in present if each is not None]
     if len(chosen) > 1:
         raise InvalidModelError(
@@ -158,9 +159,8 @@ def find_model(
 
 
 def _check_completion(config: Mapping[str, Any]) -> None:
-    """Where Brisk has completed the entry in a view, say what Triton's completion would have said.
-
-    Raises InvalidConfigurationError.
+    """Raise InvalidConfigurationError with what Triton's completion would have said, if Brisk has
+    completed the entry in a view.
     """
     if is_behind_view() and (refused := config.get("parameters", {}).get(REFUSED)):
         raise InvalidConfigurationError(refused.get("string_value", ""))

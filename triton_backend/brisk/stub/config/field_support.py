@@ -25,10 +25,12 @@ _PINNED = "Brisk's memory is its own; no tensor passes through Triton's pinned b
 
 
 class Notice(NamedTuple):
-    """``field``: in dots, as in ``config.pbtxt``. ``level``: of the log."""
+    """A field of an entry that does not do what it says."""
 
     level: str
+    """The log's level."""
     field: str
+    """The field's path in ``config.pbtxt``, in dots."""
     consequence: str
     effect: str = "has no effect"
 
@@ -87,7 +89,7 @@ IGNORED = (
         "it names files by a GPU's compute capability, and this instance computes on the CPU",
     ),
 )
-"""Of each field that Triton hands on and Brisk has no use for."""
+"""The notices of the fields that Triton hands on and Brisk has no use for."""
 
 DELAY = Notice(
     "warning",

@@ -27,24 +27,25 @@ Parser = Callable[[str], Any]
 
 
 class Parameters(NamedTuple):
-    """What Brisk reads of an entry's parameters.
-
-    ``job_class``: of requests that ask for none; ``max_class``: the most urgent they may ask for.
-    ``foreign``: names of others, listed once in the log. ``ignored_onnxruntime``: those of the
-    ONNX Runtime backend that mean nothing here. ``is_lazy``: loaded by its first request.
-    ``max_run_ns``: what a run may take. ``accuracy_ppm``, ``tolerance``: as of
-    ``LoadModel``.
-    """
+    """What Brisk reads of an entry's parameters."""
 
     job_class: str
+    """The class of requests that ask for none."""
     max_class: str
+    """The most urgent class that requests may ask for."""
     max_queue_size: int
     max_run_ns: int
+    """The longest that a run may take."""
     is_lazy: bool
+    """Whether the first request loads the model."""
     accuracy_ppm: int
+    """See ``LoadModel``."""
     tolerance: str
+    """See ``LoadModel``."""
     foreign: tuple[str, ...]
+    """The names of parameters that are not Brisk's, listed once in the log."""
     ignored_onnxruntime: tuple[str, ...]
+    """The parameters of the ONNX Runtime backend that mean nothing here."""
 
     def ignored(self) -> Iterator[str]:
         """A line for each kind of parameters that do nothing."""
@@ -101,7 +102,8 @@ ENTRY_PARAMETERS: Mapping[str, Parser] = {
 }
 
 INPUTS_ON_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
-"""Of Triton's Python backend, which hands tensors over in a GPU's memory where it is "no"."""
+"""A parameter of Triton's Python backend, which hands tensors over in a GPU's memory if it is
+"no"."""
 
 ONNXRUNTIME_PARAMETERS = frozenset(
     (
@@ -136,14 +138,14 @@ def parse_texts(
     Raises InvalidConfigurationError with what is wrong with these, and with ``problems``.
     """
     values: dict[str, Any] = {}
-    found = list(problems)
+    mistakes = list(problems)
     for name in texts.keys() & parsers.keys():
         try:
             values[name] = parsers[name](texts[name])
         except ValueError as error:
-            found.append(f"{name} {error}, not '{texts[name]:.60}'")
-    if found:
-        raise InvalidConfigurationError("in the parameters: " + "; ".join(sorted(found)))
+            mistakes.append(f"{name} {error}, not '{texts[name]:.60}'")
+    if mistakes:
+        raise InvalidConfigurationError("in the parameters: " + "; ".join(sorted(mistakes)))
     return values
 
 
@@ -204,17 +206,17 @@ MAX_CONTEXT_CHARACTERS = 200
 
 
 def request_parameters(request: Any) -> Mapping[str, Any]:
-    """Those that the client has set."""
+    """Return the parameters that the client has set."""
     text = request.parameters()
     return json.loads(text) if text and text != "{}" else {}
 
 
 def requested_outputs(request: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that a request asks for, in the order of the entry's ``outputs``."""
-    wanted = request.requested_output_names()
-    if len(wanted) == len(outputs):  # Triton hands on each once, and none but the entry's
+    """Return the outputs that a request asks for, in the order of the entry's ``outputs``."""
+    requested = request.requested_output_names()
+    if len(requested) == len(outputs):  # Triton hands on each once, and none but the entry's
         return outputs
-    return tuple(name for name in outputs if name in wanted)
+    return tuple(name for name in outputs if name in requested)
 
 
 def trace_context(request: Any) -> str:
@@ -272,9 +274,9 @@ def request_agreement(parameters: Mapping[str, Any]) -> int | None:
     From ``brisk_early_exit`` (false: a million, no early answers) and ``brisk_accuracy``, the
     least share. Raises InvalidRequestError for other values.
     """
-    wanted: int | None = None
+    agreement_ppm: int | None = None
     if _ACCURACY in parameters:
-        wanted = _share_ppm(parameters[_ACCURACY])
+        agreement_ppm = _share_ppm(parameters[_ACCURACY])
     if _EARLY_EXIT in parameters:
         text = str(parameters[_EARLY_EXIT]).lower()
         if text not in ("true", "false"):
@@ -284,11 +286,11 @@ def request_agreement(parameters: Mapping[str, Any]) -> int | None:
             )
         if text == "false":
             return MILLION
-    return wanted
+    return agreement_ppm
 
 
 def _share_ppm(value: Any) -> int:
-    """``0.99`` or ``"0.99"`` in parts of a million."""
+    """Return a share, ``0.99`` or ``"0.99"``, in parts of a million."""
     try:
         share = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""``sequence_batching`` of an entry: what its controls and its implicit state ask of the worker.
+"""An entry's ``sequence_batching``: what its controls and its implicit state ask of the worker.
 
 Triton adds control tensors to requests by itself. It does so with states, too, but knows nothing
 of what a Python backend has answered: they always have their first value then. So states are
@@ -26,23 +26,22 @@ from brisk.protocol.signature import NetworkSignature, TensorType
 from brisk.stub.config.signature import dims_of, stated_signature
 
 STATE_DIRECTORY = "initial_state"
-"""Of an entry: where the files are that ``data_file`` names."""
+"""The directory of an entry with the files that ``data_file`` names."""
 
 _DEFAULT_IDLE_US = 1_000_000
 _CORRELATION = "CONTROL_SEQUENCE_CORRID"
 
 
 class SequenceSettings(NamedTuple):
-    """``left_out``: inputs that Triton adds and the request's record does not take along.
-
-    ``correlation_input``: of those that it does, the one with the correlation id.
-    ``max_sequences``: alive at a time in one instance, by Triton's scheduler.
-    """
+    """What an entry's ``sequence_batching`` asks of the worker."""
 
     states: tuple[StateForm, ...]
     left_out: frozenset[str]
+    """The inputs that Triton adds and the request's record does not take along."""
     correlation_input: str | None
+    """The input with the correlation id, if the record takes it along."""
     max_sequences: int
+    """The most sequences of one instance that Triton's scheduler keeps alive at a time."""
     idle_ns: int
 
 
@@ -63,7 +62,7 @@ def state_outputs(config: Mapping[str, Any]) -> frozenset[str]:
 def read_sequences(
     config: Mapping[str, Any], directory: Path, model_path: Path
 ) -> SequenceSettings:
-    """Of an entry in ``directory``, checked against its model.
+    """Return the settings of the entry in ``directory``, checked against its model.
 
     Raises InvalidConfigurationError naming what is wrong or not served, InvalidModelError where
     the model cannot be read.
@@ -141,7 +140,7 @@ def _state(
 
 
 def _check(words: str, tensor: TensorType, datatype: Datatype, dims: list[int]) -> None:
-    """That the model's tensor is what the configuration says it is."""
+    """Check that the model's tensor is what the configuration says it is."""
     if tensor.element not in (None, datatype.element_name):
         raise InvalidConfigurationError(
             f"{words} is {config_name(BY_ELEMENT_NAME[tensor.element])}, "
@@ -151,7 +150,8 @@ def _check(words: str, tensor: TensorType, datatype: Datatype, dims: list[int]) 
     if shape is None or (shape == () and dims == [1]):
         return
     fits = len(shape) == len(dims) and all(
-        size is None or given in (-1, size) for size, given in zip(shape, dims, strict=True)
+        size is None or configured in (-1, size)
+        for size, configured in zip(shape, dims, strict=True)
     )
     if not fits:
         raise InvalidConfigurationError(
@@ -180,7 +180,8 @@ def _first_value(
         )
     shape = tuple(int(size) for size in value.get("dims", ()))
     fits = len(shape) == len(dims) and all(
-        given >= 0 and size in (-1, given) for size, given in zip(dims, shape, strict=True)
+        own_size >= 0 and size in (-1, own_size)
+        for size, own_size in zip(dims, shape, strict=True)
     )
     if not fits:
         raise InvalidConfigurationError(
@@ -198,16 +199,16 @@ def _state_file(directory: Path, name: str, datatype: Datatype, shape: tuple[int
     """The file's own place, which must be in the entry's folder of states, links followed."""
     folder = directory / STATE_DIRECTORY
     try:
-        found = find_inside(folder, name, "data_file")
+        file = find_inside(folder, name, "data_file")
     except InvalidModelError as error:
         raise InvalidConfigurationError(str(error)) from error
-    if found is None or not found.is_file():
+    if file is None or not file.is_file():
         raise InvalidConfigurationError(f"data_file '{name}' is no regular file of {folder}")
-    size = found.stat().st_size
-    wanted = math.prod(shape) * datatype.item_bytes
-    if wanted != size and datatype.item_bytes:
+    size = file.stat().st_size
+    expected_size = math.prod(shape) * datatype.item_bytes
+    if expected_size != size and datatype.item_bytes:
         raise InvalidConfigurationError(
             f"data_file '{name}' has {size} bytes, "
-            f"{config_name(datatype)} {list(shape)} takes {wanted}"
+            f"{config_name(datatype)} {list(shape)} takes {expected_size}"
         )
-    return found
+    return file

@@ -27,7 +27,7 @@ from brisk.stub.config.parameters import (
 from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SESSION_KEYS, SessionTuning, Setting
 
 _LEVELS = {-1: BASIC, 0: ALL, 1: EXTENDED, 2: NONE}
-"""Of ``optimization.graph.level``; 0 is what an entry has that says nothing."""
+"""The optimisation by ``optimization.graph.level``; 0 is what an entry has that says nothing."""
 
 _PREFIXES = ("session.", "ep.", "optimization.", "mlas.")
 _LIBRARIES = "model_operations.op_library_filename"
@@ -81,10 +81,11 @@ TAKEN = frozenset(_PARSERS) - ENTRY_PARAMETERS.keys()
 
 
 class ReadTuning(NamedTuple):
-    """``notices``: what is taken otherwise than it may have been meant."""
+    """An entry's wishes for ONNX Runtime."""
 
     tuning: SessionTuning
     notices: tuple[Notice, ...]
+    """What is taken otherwise than it may have been meant."""
 
 
 def read_tuning(
@@ -177,16 +178,16 @@ def _library(name: str, entry: Path, beside: Path) -> str:
                 f"{_LIBRARIES} '{name:.120}' lies outside of the entry's folder {entry}; expected "
                 "a library in that folder: copy it there"
             )
-        found = find_inside(entry, inside, _LIBRARIES)
+        library = find_inside(entry, inside, _LIBRARIES)
         folders = [entry]
     else:
         version = entry / beside.relative_to(entry).parts[0]
         folders = list(dict.fromkeys((beside, version, entry)))
         candidates = (find_inside(folder, name, _LIBRARIES) for folder in folders)
-        found = next((each for each in candidates if each is not None), None)
-    if found is None or found.is_dir():
+        library = next((each for each in candidates if each is not None), None)
+    if library is None or library.is_dir():
         where = ", ".join(map(str, folders))
         raise InvalidModelError(
             f"there is no library '{name:.120}' ({_LIBRARIES}); expected a file in {where}"
         )
-    return str(found)
+    return str(library)

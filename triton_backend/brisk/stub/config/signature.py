@@ -40,22 +40,23 @@ _ELEMENT_NAMES = {
     13: "uint64",
     16: "bfloat16",
 }
-"""By TensorProto.DataType's numbers, those that Triton has a datatype for."""
+"""The element types that Triton has a datatype for, by TensorProto.DataType's numbers."""
 
 
 INFERENCE_TIMEOUT_S = 60.0
 
 
 class _Stated(NamedTuple):
-    """``is_open``: whether the file leaves open what an output is, or whether its first size is
-    the inputs' first one."""
+    """A signature as a file states it."""
 
     signature: NetworkSignature
     is_open: bool
+    """Whether the file leaves open what an output is, or whether its first size is the inputs'
+    first one."""
 
 
 def model_signature(path: Path) -> NetworkSignature:
-    """Of an ONNX file, or of a pipeline, whose networks are read and checked.
+    """Return the signature of an ONNX file, or of a pipeline, whose networks are read and checked.
 
     Shape inference adds what a file leaves open. Raises InvalidModelError where a file is no
     complete model, or the networks do not fit.
@@ -99,7 +100,7 @@ def _signature(path: Path, read: Callable[[Path], NetworkSignature]) -> NetworkS
 
 
 def dims_of(shape: Sequence[int | None]) -> list[int]:
-    """As ``config.pbtxt`` has them: -1 for a size that is dynamic or unknown."""
+    """Return the sizes as ``config.pbtxt`` has them: -1 for one that is dynamic or unknown."""
     return [-1 if size is None else size for size in shape]
 
 
@@ -111,7 +112,7 @@ def model_dims(tensor: Mapping[str, Any]) -> list[int]:
 
 
 def read_signature(path: Path) -> NetworkSignature:
-    """Of one file, as it states it; inputs that are initialisers, too, are optional.
+    """Return the signature that a file states; inputs that are initialisers, too, are optional.
 
     Raises InvalidModelError where the file is no complete ONNX model of tensors.
     """
@@ -161,22 +162,22 @@ def _damaged(data: memoryview) -> str:
 
 
 def _graph(data: memoryview) -> _Stated:
-    found: dict[int, list[memoryview]] = {5: [], 11: [], 12: []}
+    fields: dict[int, list[memoryview]] = {5: [], 11: [], 12: []}
     for number, value in fields_of(data):
-        if number in found and isinstance(value, memoryview):
-            found[number].append(value)
-    initialised = {_text(value, 8) for value in found[5]}
+        if number in fields and isinstance(value, memoryview):
+            fields[number].append(value)
+    initialised = {_text(value, 8) for value in fields[5]}
     inputs: dict[str, TensorType] = {}
     outputs: dict[str, TensorType] = {}
     batches: set[int | str | None] = set()
     firsts: list[int | str | None] = []
-    for value in found[11]:
+    for value in fields[11]:
         name = _text(value, 1)
         element, sizes = _value(name, value)
         inputs[name] = _kind(name, element, sizes, is_optional=name in initialised)
         if name not in initialised and sizes:
             batches.add(sizes[0])
-    for value in found[12]:
+    for value in fields[12]:
         name = _text(value, 1)
         element, sizes = _value(name, value)
         if element:
@@ -191,7 +192,7 @@ def _graph(data: memoryview) -> _Stated:
 
 
 def _first_sizes(signature: NetworkSignature) -> set[int | None]:
-    """Of what a request gives and gets; -1 for a tensor that has none."""
+    """Return the first sizes of inputs and outputs; -1 for a tensor that has none."""
     needed = [kind for kind in signature.inputs.values() if not kind.is_optional]
     return {kind.shape[0] if kind.shape else -1 for kind in (*needed, *signature.outputs.values())}
 
@@ -254,7 +255,7 @@ def _text(data: memoryview, wanted: int) -> str:
 
 
 def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
-    """``stated``, which the ONNX file at ``path`` says, with what shape inference knows more.
+    """Add what shape inference knows more to ``stated``, which the ONNX file at ``path`` says.
 
     A size that the file says stays; a rank is the inferred one. Where inference fails, nothing is
     added. Waits for a process that imports ``onnx``, once for a state of the file.
@@ -265,11 +266,11 @@ def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
         raise InvalidModelError(f"{path}: cannot be read: {error.strerror or error}") from error
     state = status.st_ino, status.st_size, status.st_mtime_ns
     try:
-        found = _inferred(os.path.abspath(path), state)
+        types = _inferred(os.path.abspath(path), state)
     except (OSError, ValueError):
-        found = {}
+        types = {}
     outputs, origins = dict(stated.outputs), dict[str, tuple[Origin, ...]]()
-    for name, (element, sizes) in found.items():
+    for name, (element, sizes) in types.items():
         if (kind := outputs.get(name)) is None:
             continue
         shape = kind.shape
@@ -307,5 +308,5 @@ def _inferred(path: str, state: tuple[int, ...]) -> Mapping[str, Any]:
         )
     except subprocess.SubprocessError as error:
         raise OSError(str(error)) from error
-    found: Mapping[str, Any] = json.loads(ended.stdout)
-    return found
+    inferred: Mapping[str, Any] = json.loads(ended.stdout)
+    return inferred

@@ -54,7 +54,9 @@ class RuntimeClient:
         tell: Callable[[StatisticsTold], None] = lambda told: None,
         take_offer: Callable[[Offer | None], None] = decline,
     ) -> None:
-        """``tell`` gets the answers to AskStatistics, from any thread; ``take_offer`` the worker's
+        """Make a client without connections.
+
+        ``tell`` gets the answers to AskStatistics, from any thread; ``take_offer`` the worker's
         offers of the model, and None when one does not stand any more.
         """
         self._take_offer = take_offer
@@ -70,7 +72,7 @@ class RuntimeClient:
         self._closing = False
 
     def open(self) -> int:
-        """``begin``, and wait until the load has ended: see ``wait_loaded``."""
+        """Call ``begin``, and wait until the load has ended: see ``wait_loaded``."""
         self.begin()
         return self.wait_loaded()
 
@@ -83,7 +85,7 @@ class RuntimeClient:
             self._new_connection(self._role, is_waited_for=True).open()
 
     def wait_loaded(self) -> int:
-        """Until the load that was begun has ended; its time in ns.
+        """Wait until the load that was begun has ended. Return its time in ns.
 
         Raises what the load raised; the connection is closed then.
         """
@@ -170,7 +172,7 @@ class RuntimeClient:
             worker.cancel(number)
 
     def send(self, record: AskStatistics | ForgetStatistics | ComputedInStub) -> None:
-        """To the workers in use; those that are gone just now are left out."""
+        """Send to the workers in use; those that are gone just now are left out."""
         for worker in list(self._connections.values()):
             worker.send(record)
 
@@ -193,7 +195,8 @@ class RuntimeClient:
         return {"pending": self.pending, **self._arena.statistics()}
 
     def _connection(self, role: Role) -> WorkerConnection | None:
-        """That to the worker of ``role``, opened by its first use; None once closing."""
+        """Return the connection to the worker of ``role``, opened by its first use; None once
+        closing."""
         worker = self._connections.get(role)
         if worker is not None:
             return worker
@@ -276,7 +279,7 @@ class Promptness:
         return self._took_ns < EYES_OPEN_NS
 
     def returns(self, now_ns: int) -> None:
-        """``execute`` ends."""
+        """Note that ``execute`` ends."""
         self._returned_ns = now_ns
 
     def learn(self, took_ns: int) -> None:

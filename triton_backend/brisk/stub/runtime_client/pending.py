@@ -26,18 +26,19 @@ OutputReader = Callable[[Region], memoryview]
 
 
 class Reply(ABC):
-    """Where a request's answer goes. Exactly one of the two is called, once, from any thread."""
+    """The receiver of a request's answer. Exactly one of the two methods is called, once, from any
+    thread."""
 
     @abstractmethod
     def succeed(self, result: Result, read: OutputReader) -> None:
-        """``read`` gives an output's bytes, valid only until this returns."""
+        """Take the answer. ``read`` gives an output's bytes, valid only until this returns."""
 
     @abstractmethod
     def fail(self, error: BriskError) -> None: ...
 
 
 class Pending:
-    """``strikes``: how often a worker died while this request ran."""
+    """An unanswered request. ``strikes``: how often a worker died while it ran."""
 
     __slots__ = ("record", "reply", "strikes")
 
@@ -99,11 +100,12 @@ class PendingTable:
         return pending
 
     def take_all(self) -> list[Pending]:
-        taken = [self.take(number) for number in list(self._pending)]
-        return [pending for pending in taken if pending is not None]
+        pendings = [self.take(number) for number in list(self._pending)]
+        return [pending for pending in pendings if pending is not None]
 
     def strike(self) -> list[Pending]:
-        """After a worker's death: blame what it was running, take out what is guilty again."""
+        """Blame what a worker was running when it died; take out and return what is guilty
+        again."""
         for pending in self._pending.values():
             if mark_is_set(self._arena.memory(pending.record.mark)):
                 pending.strikes += 1
@@ -120,10 +122,11 @@ class PendingTable:
 
 
 class ModelLoad:
-    """``settle`` and ``strike`` are the receiver's; ``wait`` and ``failure`` anybody's."""
+    """A load under way. ``settle`` and ``strike`` are the receiver's; ``wait`` and ``failure``
+    any thread's."""
 
     def __init__(self, model: LoadModel, arena: Arena, *, is_waited_for: bool = True) -> None:
-        """``is_waited_for``: somebody will call ``wait``."""
+        """Begin unsettled. ``is_waited_for``: a thread will call ``wait``."""
         self.model = model
         self.is_waited_for = is_waited_for
         self._arena = arena
@@ -168,7 +171,7 @@ class ModelLoad:
         """A load that nobody waits for, and that memory was short for, is tried again with the
         next request.
         """
-        # A ready session still loads layers; the worker resets the mark after the last.
+        # A ready session still loads segments; the worker resets the mark after the last.
         self._is_loading = isinstance(outcome, ModelLoaded)
         self.is_deferred = isinstance(outcome, UnavailableError) and not self.is_waited_for
         if not self.is_deferred:
@@ -176,7 +179,7 @@ class ModelLoad:
             self._settled.set()
 
     def strike(self) -> BriskError | None:
-        """After a worker's death: the error to settle with where the load is to blame again."""
+        """Note a worker's death. Return the error to settle with if the load is to blame again."""
         if self._outcome is not None or self._is_loading:
             self._cause = "restart"
         if not self._is_loading:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # a stub that finds its runtime does without
     import subprocess
 
 NICENESS = process_niceness()
-"""Of this process when it began, and so the server's: a stub of a real-time model changes its own,
-and what it starts is for all models."""
+"""The niceness of this process when it began, and so the server's: a stub of a real-time model
+changes its own, and what it starts is for all models."""
 
 CONNECT_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 120.0
@@ -50,7 +50,7 @@ _greeted: set[RuntimePaths] = set()
 """Places of runtimes that have welcomed this process."""
 
 _running: list[subprocess.Popen[bytes]] = []
-"""Those that have; polled so that none stays behind as a zombie."""
+"""The processes that were started; polled so that none stays behind as a zombie."""
 
 
 def start_early() -> None:
@@ -165,13 +165,13 @@ TUNABLES = {
     "glibc.malloc.trim_threshold": str(1 << 30),
     "glibc.malloc.arena_max": "1",
 }
-"""Of the C library's allocator, which reads them when a process starts: huge pages where the
-kernel grants them on advice, and blocks of weights and activations kept for the next run instead
-of being mapped, faulted in and unmapped each time. On a virtual machine a page fault costs 1.3 µs:
-100 MB of fresh memory took 33 ms by small pages and 13 by huge ones. One heap for all threads:
-each other one would begin with huge pages of its own. No huge pages where the machine gives free
-memory back to its host: each of them is the host's to find then. glibc before 2.35 and other C
-libraries ignore what they do not know."""
+"""Settings of the C library's allocator, which reads them when a process starts: huge pages where
+the kernel grants them on advice, and blocks of weights and activations kept for the next run
+instead of being mapped, faulted in and unmapped each time. On a virtual machine a page fault costs
+1.3 µs: 100 MB of fresh memory took 33 ms by small pages and 13 by huge ones. One heap for all
+threads: each other one would begin with huge pages of its own. No huge pages where the machine
+gives free memory back to its host: each of them is the host's to find then. glibc before 2.35 and
+other C libraries ignore what they do not know."""
 
 _VIRTIO = Path("/sys/bus/virtio/devices")
 _BALLOON, _REPORTS_FREE_PAGES = 5, 5

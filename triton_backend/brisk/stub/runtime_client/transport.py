@@ -64,7 +64,7 @@ class DirectSender:
 
 
 class QueuedSender:
-    """As DirectSender, in a thread of its own: whoever has a record to send never waits.
+    """Sends like DirectSender, in a thread of its own: callers never wait.
 
     A background worker may not read for long: it gets only what the processors have left. The
     caller's next request may be a real-time one, for another worker.
@@ -130,7 +130,8 @@ class Reader:
     def __init__(
         self, take: Callable[[Record, int | None], None], break_off: Callable[[], None]
     ) -> None:
-        """``break_off``: ends the connection, which wakes the receiver's thread."""
+        """Start the thread. ``break_off``: ends the connection, which wakes the receiver's
+        thread."""
         self._take = take
         self._break_off = break_off
         self._lock = threading.Lock()

@@ -43,7 +43,8 @@ class Offer(NamedTuple):
 
 
 class WorkerConnection:
-    """To the worker of one role. ``log(level, text)`` and ``tell`` may be called from any thread.
+    """A connection to the worker of one role. ``log(level, text)`` and ``tell`` may be called from
+    any thread.
 
     The arena is shared with the client's other connection; everything else is this one's own, so
     that the death or the slowness of one worker is nothing to the other.
@@ -59,7 +60,7 @@ class WorkerConnection:
         tell: Callable[[records.StatisticsTold], None],
         take_offer: Callable[[Offer | None], None],
     ) -> None:
-        """``take_offer``: called with each offer, and with None where it is taken back."""
+        """Open it. ``take_offer``: called with each offer, and with None when it is taken back."""
         self._take_offer = take_offer
         self._place = place
         self._role = role

@@ -61,7 +61,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="Where to write them.", show_default=False)],
     version: VersionOption = None,
 ) -> None:
-    """Write each cache's look-up as an ONNX file, to be looked at."""
+    """Write each exit, as it is evaluated, to an ONNX file, for inspection."""
     from brisk.exits.files.versions import latest
 
     file = model_file(model, version)

@@ -46,16 +46,17 @@ def train(
         float, typer.Option(help="Share of early answers that the model itself would give.")
     ] = 0.97,
     confidence: Annotated[
-        float, typer.Option(help="With which that is proved on held-out data.")
+        float, typer.Option(help="Confidence with which that is proved on held-out data.")
     ] = 0.95,
     memory_budget: Annotated[
-        str | None, typer.Option(help="Of all caches together: bytes, or 500k, 64M, 1G.")
+        str | None,
+        typer.Option(help="Most memory of all caches together: bytes, or 500k, 64M, 1G."),
     ] = None,
     miss_cost: Annotated[
         float,
         typer.Option(
-            help="Share of the model's time by which an input that all caches miss may be late, "
-            "where caches can keep to it; 1: the mean alone counts."
+            help="Latency overhead allowed for inputs that take no exit, as a fraction of the "
+            "model's latency; 1: the mean alone counts."
         ),
     ] = 0.02,
     fit_data: Annotated[
@@ -69,21 +70,25 @@ def train(
     judges: Annotated[
         str,
         typer.Option(
-            help="What may decide about answers: `gated`, or `all`, what strange inputs pass, too."
+            help="Which judges of answers are candidates: `gated`, those that reject "
+            "out-of-distribution inputs by their distance, or `all`."
         ),
     ] = "gated",
     look_ups: Annotated[
         str,
-        typer.Option(help="asynchronous, synchronous, or automatic: what is faster on average."),
+        typer.Option(
+            help="How exits are evaluated: asynchronous (by the exit thread), synchronous (by the "
+            "model's), or automatic: what is faster on average."
+        ),
     ] = "automatic",
     output: Annotated[
-        str | None, typer.Option(help="The value with the class scores; found unless given.")
+        str | None, typer.Option(help="The value with the class scores; inferred unless given.")
     ] = None,
     tolerance: Annotated[
         str | None,
         typer.Option(
-            help="Of a model whose output is no class scores: which values count as its own, as "
-            "`cosine 0.99` or `absolute 0.01`."
+            help="Which values count as the model's own, if its output is no class scores: "
+            "`cosine 0.99` or `absolute 0.01`, for example."
         ),
     ] = None,
     version: VersionOption = None,
@@ -91,10 +96,12 @@ def train(
         int | None, typer.Option(help="Caches trained at once; as many as cores unless given.")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the model while it is measured.")] = 1,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
     scale: Annotated[float, typer.Option(help="Images: what pixels are divided by.")] = 1.0,
-    mean: Annotated[str, typer.Option(help="Images: subtracted then, by channel.")] = "0",
-    deviation: Annotated[str, typer.Option(help="Images: divided by then, by channel.")] = "1",
+    mean: Annotated[str, typer.Option(help="Images: what is subtracted then, by channel.")] = "0",
+    deviation: Annotated[
+        str, typer.Option(help="Images: what is divided by then, by channel.")
+    ] = "1",
     keep_data: Annotated[
         bool,
         typer.Option(
@@ -128,20 +135,24 @@ def train(
         judges=_judges(judges),
     )
     subject = _subject(model_file(model, version), output, tolerance)
-    known = _training_data(subject, data, fit_data, _image_form(scale, mean, deviation), seed)
-    _check_proof(known.division, settings.promise)
-    folder = _work_folder(subject.file, known.samples, known.more, seed)
+    training_data = _training_data(
+        subject, data, fit_data, _image_form(scale, mean, deviation), seed
+    )
+    _check_proof(training_data.division, settings.promise)
+    folder = _work_folder(subject.file, training_data.samples, training_data.more, seed)
     console = Console(soft_wrap=True, highlight=False)
     cascade: Cascade | None
     with bars(console) as drawn:
         progress = RichProgress(drawn)
         if subject.is_whole:
             whole = explore_whole(
-                subject.file, known.samples, subject.tolerance, settings, progress
+                subject.file, training_data.samples, subject.tolerance, settings, progress
             )
             cascade, reason, verification = whole.cascade, whole.reason, whole.verification
         else:
-            explored = explore(subject.file, known.samples, folder, settings, known.more, progress)
+            explored = explore(
+                subject.file, training_data.samples, folder, settings, training_data.more, progress
+            )
             cascade, reason = explored.cascade, explored.reason
             verification = explored.verification
     if not subject.is_whole:
@@ -150,7 +161,7 @@ def train(
     if cascade is None:
         console.print(f"no caches were written: {reason}", style="yellow", markup=False)
     else:
-        for written in _write(subject, cascade, known if keep_data else None):
+        for written in _write(subject, cascade, training_data if keep_data else None):
             console.print(f"written: {written}", markup=False)
     shutil.rmtree(folder)
     if cascade is None:
@@ -180,10 +191,11 @@ def _subject(file: Path, output: str | None, tolerance: str | None) -> _Subject:
 
 
 class _TrainingData(NamedTuple):
-    """``more``: inputs to fit on that need not be like the served."""
+    """The data of a training."""
 
     samples: Samples
     more: Samples | None
+    """Inputs to fit on that need not be like the served."""
     division: Division
 
 
@@ -230,7 +242,8 @@ def _check_proof(division: Division, promise: Promise) -> None:
 
 
 def _work_folder(file: Path, samples: Samples, more: Samples | None, seed: int) -> Path:
-    """Of this model, these samples and this seed: what an interrupted training has left is there.
+    """Return the folder of this model, these samples and this seed, with what an interrupted
+    training has left.
 
     Mode 0700: samples may be private.
     """
@@ -319,12 +332,12 @@ def _image_form(scale: float, mean: str, deviation: str) -> ImageForm:
 
 
 def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
-    if found is None:
+    match = re.fullmatch(r"(\d+)([kmg]?)b?", text.strip().lower())
+    if match is None:
         raise InvalidConfigurationError(
             f"--memory-budget must be bytes, as 500000, 500k, 64M or 1G, not '{text}'"
         )
-    return int(found[1]) * _UNITS[found[2]]
+    return int(match[1]) * _UNITS[match[2]]
 
 
 def _numbers(name: str, text: str) -> tuple[float, ...]:

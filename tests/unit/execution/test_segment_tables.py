@@ -1,4 +1,4 @@
-"""Tables of loading layers: each is loaded once, by whoever gets there first, and none is lost."""
+"""Tables of loading segments: each is loaded once, by the first to get there, and none is lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 from brisk.segments.timeline import EventKind
 
 WAIT_S = 30.0
@@ -28,14 +28,14 @@ def by_executor() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def lanes_of(table: LayerTable) -> list[tuple[str, int | None]]:
+def lanes_of(table: SegmentTable) -> list[tuple[str, int | None]]:
     """Who loaded what, in that order."""
     events = table.recorder.events()
-    return [(event.lane, event.layer) for event in events if event.kind is EventKind.CREATE]
+    return [(event.lane, event.segment) for event in events if event.kind is EventKind.CREATE]
 
 
 def test_the_executor_loads_what_nobody_has_begun() -> None:
-    made = LayerTable(3, lambda index: index)
+    made = SegmentTable(3, lambda index: index)
     assert made[1] == 1
     assert [made[0], made[2]] == [0, 2]
     assert lanes_of(made) == [("issue", 1), ("issue", 0), ("issue", 2)]
@@ -43,14 +43,14 @@ def test_the_executor_loads_what_nobody_has_begun() -> None:
 
 
 def test_a_lane_loads_in_order_what_nobody_has_begun() -> None:
-    made = LayerTable(4, lambda index: index)
+    made = SegmentTable(4, lambda index: index)
     assert made[1] == 1
     made.work("load-1")
     assert [made[index] for index in range(4)] == [0, 1, 2, 3]
     assert lanes_of(made) == [("issue", 1), ("load-1", 0), ("load-1", 2), ("load-1", 3)]
 
 
-def test_an_executor_that_waits_for_a_slow_lane_loads_the_next_layers_meanwhile() -> None:
+def test_an_executor_that_waits_for_a_slow_lane_loads_the_next_segments_meanwhile() -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def load(index: int) -> Any:
@@ -58,10 +58,10 @@ def test_an_executor_that_waits_for_a_slow_lane_loads_the_next_layers_meanwhile(
             begun.set()
             assert may_end.wait(WAIT_S)
         elif index == 2:
-            may_end.set()  # the executor came this far while layer 0 was in work
+            may_end.set()  # the executor came this far while segment 0 was in work
         return index, by_executor()
 
-    made = LayerTable(3, load)
+    made = SegmentTable(3, load)
     lane = in_thread(lambda: made.work("load-0"))
     assert begun.wait(WAIT_S)
     assert made[0] == (0, False)
@@ -69,7 +69,7 @@ def test_an_executor_that_waits_for_a_slow_lane_loads_the_next_layers_meanwhile(
     lane.join(WAIT_S)
 
 
-def test_the_end_of_loading_is_told_before_anybody_has_the_last_layer() -> None:
+def test_the_end_of_loading_is_told_before_anybody_has_the_last_segment() -> None:
     begun, told = threading.Event(), []
 
     def tell() -> None:
@@ -80,7 +80,7 @@ def test_the_end_of_loading_is_told_before_anybody_has_the_last_layer() -> None:
         begun.set()
         return index
 
-    made = LayerTable(1, load)
+    made = SegmentTable(1, load)
     made.when_loaded(tell)
     lane = in_thread(lambda: made.work("load-0"))
     assert begun.wait(WAIT_S)
@@ -91,21 +91,21 @@ def test_the_end_of_loading_is_told_before_anybody_has_the_last_layer() -> None:
     assert told == [1, 1]
 
 
-def test_a_failed_layer_raises_for_everybody_who_needs_it_and_spares_the_others() -> None:
+def test_a_failed_segment_raises_for_everybody_who_needs_it_and_spares_the_others() -> None:
     def load(index: int) -> Any:
         if index == 1:
-            raise InvalidModelError("layer one is bad")
+            raise InvalidModelError("segment one is bad")
         if index == 2:
             raise ZeroDivisionError("two")
         return index
 
-    made = LayerTable(4, load)
+    made = SegmentTable(4, load)
     made.work("load-0")
     assert made.wait(WAIT_S)
     for _ in range(2):
-        with pytest.raises(InvalidModelError, match="layer one is bad"):
+        with pytest.raises(InvalidModelError, match="segment one is bad"):
             made[1]
-        with pytest.raises(InternalError, match="layer 2: ZeroDivisionError: two"):
+        with pytest.raises(InternalError, match="segment 2: ZeroDivisionError: two"):
             made[2]
     assert (made[0], made[3]) == (0, 3)
     assert not made.is_whole
@@ -113,7 +113,7 @@ def test_a_failed_layer_raises_for_everybody_who_needs_it_and_spares_the_others(
 
 
 def test_a_closed_table_begins_nothing_but_what_an_executor_needs() -> None:
-    made = LayerTable(3, lambda index: index)
+    made = SegmentTable(3, lambda index: index)
     made.close()
     made.work("load-0")
     assert not made.is_loading
@@ -122,7 +122,7 @@ def test_a_closed_table_begins_nothing_but_what_an_executor_needs() -> None:
 
 
 def test_frames_take_a_switch_whole_or_not_at_all() -> None:
-    made = LayerTable(2, lambda index: f"cold {index}")
+    made = SegmentTable(2, lambda index: f"cold {index}")
     with pytest.raises(InternalError, match="before they are loaded"):
         made.switch({0: "warm"})
     before = made.current()
@@ -139,7 +139,7 @@ def test_frames_take_a_switch_whole_or_not_at_all() -> None:
     lanes=st.integers(1, 4),
     seed=st.integers(0, 1000),
 )
-def test_every_interleaving_loads_each_layer_once(count: int, lanes: int, seed: int) -> None:
+def test_every_interleaving_loads_each_segment_once(count: int, lanes: int, seed: int) -> None:
     chance = random.Random(seed)
     pauses = [chance.choice((0.0, 0.0, 0.0005, 0.002)) for _ in range(count)]
     loads: list[int] = []
@@ -150,7 +150,7 @@ def test_every_interleaving_loads_each_layer_once(count: int, lanes: int, seed: 
         pause.wait(pauses[index])
         return index
 
-    made = LayerTable(count, load)
+    made = SegmentTable(count, load)
     threads = [in_thread(lambda lane=lane: made.work(f"load-{lane}")) for lane in range(lanes)]
     assert [made[index] for index in range(count)] == list(range(count))
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Tables whose layers are opened as their bytes arrive: nobody waits for more than they need."""
+"""Tables whose segments are opened as their bytes arrive: nobody waits for more than they need."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from brisk.errors import UnavailableError
 from brisk.segments import table as module
-from brisk.segments.table import LayerTable
+from brisk.segments.table import SegmentTable
 
 WAIT_S = 30.0
 
 
 class Bytes:
-    """Which layers' bytes are here, and who waits for them."""
+    """Which segments' bytes are here, and who waits for them."""
 
     def __init__(self, *here: int) -> None:
         self.here = set(here)
@@ -37,11 +37,11 @@ class Bytes:
         return index
 
 
-def test_an_executor_that_waits_takes_no_layer_whose_bytes_are_not_here() -> None:
-    """A lane is at layer 0, whose bytes come last but one; nobody is to begin layer 1, whose bytes
-    never come, since the executor could not come back from it."""
+def test_an_executor_that_waits_takes_no_segment_whose_bytes_are_not_here() -> None:
+    """A lane is at segment 0, whose bytes come last but one; nobody is to begin segment 1, whose
+    bytes never come, since the executor could not come back from it."""
     arriving = Bytes(2)
-    made = LayerTable(3, arriving.load, arriving.is_here)
+    made = SegmentTable(3, arriving.load, arriving.is_here)
     lane = threading.Thread(target=lambda: made._perform(made._claim(0) or 0, "load-1"))
     lane.start()
     while not arriving.begun:
@@ -54,10 +54,10 @@ def test_an_executor_that_waits_takes_no_layer_whose_bytes_are_not_here() -> Non
 
 
 def test_a_rescue_waits_for_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lane that waits for bytes is not one that hangs: nobody loads the layer again."""
+    """A lane that waits for bytes is not one that hangs: nobody loads the segment again."""
     monkeypatch.setattr(module, "RESCUE_S", 0.05)
     arriving = Bytes()
-    made = LayerTable(1, arriving.load, arriving.is_here)
+    made = SegmentTable(1, arriving.load, arriving.is_here)
     lane = threading.Thread(target=lambda: made._perform(made._claim(0) or 0, "load-1"))
     lane.start()
     while not arriving.begun:
@@ -68,7 +68,7 @@ def test_a_rescue_waits_for_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert arriving.begun == [0]
 
 
-def test_a_layer_that_could_not_be_had_is_asked_for_again() -> None:
+def test_a_segment_that_could_not_be_had_is_asked_for_again() -> None:
     """No source answers for a while: requests of that time fail, the model does not."""
     problems = [UnavailableError("the registry does not answer")]
 
@@ -77,7 +77,7 @@ def test_a_layer_that_could_not_be_had_is_asked_for_again() -> None:
             raise problems.pop()
         return index
 
-    made = LayerTable(1, load)
+    made = SegmentTable(1, load)
     with pytest.raises(UnavailableError, match="the registry does not answer"):
         made[0]
     assert not made.is_whole
@@ -93,7 +93,7 @@ def test_a_lane_goes_on_with_what_could_not_be_had_at_first() -> None:
             raise problems.pop()
         return index
 
-    made = LayerTable(3, load)
+    made = SegmentTable(3, load)
     made.work("load-1")
     assert [made[index] for index in range(3)] == [0, 1, 2]
     assert not problems
