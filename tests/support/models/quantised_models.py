@@ -17,6 +17,7 @@ LIMITS = {
     TensorProto.INT8: (-128, 127),
     TensorProto.UINT8: (0, 255),
 }
+BYTES = {TensorProto.INT8: np.int8, TensorProto.UINT8: np.uint8}
 CONTRIBUTED = "com.microsoft"
 
 
@@ -50,11 +51,14 @@ class QuantisedGraph:
         self, kind: int, shape: tuple[int, ...], axis: int, block: int = 0, *, offset: bool = False
     ) -> str:
         """Add a weight behind DequantizeLinear, with a scale for each place of ``axis``, or for
-        each block; return its name."""
+        each block; return its name. A whole byte for each value is written as files have it."""
         low, high = LIMITS[kind]
         name = f"w{len(self.weights)}"
         values = self.random.integers(low, high + 1, shape)
-        self.weights.append(helper.make_tensor(name, kind, shape, values.reshape(-1).tolist()))
+        if dtype := BYTES.get(kind):
+            self.weights.append(numpy_helper.from_array(values.astype(dtype), name))
+        else:
+            self.weights.append(helper.make_tensor(name, kind, shape, values.reshape(-1).tolist()))
         scales = [shape[axis]]
         if block:
             scales = [size // block if each == axis else size for each, size in enumerate(shape)]
