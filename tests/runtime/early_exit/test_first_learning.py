@@ -20,6 +20,7 @@ from brisk.exits.files.learning_record import (
     read_record,
     write_record,
 )
+from brisk.exits.files.sample_files import read_samples_file
 from brisk.exits.files.versions import (
     caches_file,
     learned_file,
@@ -101,9 +102,9 @@ def test_traffic_is_collected_and_what_was_learned_is_served(
 
         wait_until(is_written, "samples of the runs")
         (file, *_) = sorted(samples_folder(model.file).glob("*.npz"))
-        with np.load(file) as archive:
-            assert archive.files == ["image"]
-            np.testing.assert_array_equal(archive["image"][:1], model.easy[:1])
+        (sampled,) = read_samples_file(file)
+        assert list(sampled) == ["image"]
+        np.testing.assert_array_equal(sampled["image"][:1], model.easy[:1])
         write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
         write_cascade(learned_file(model.file), model.cascade)
         wait_until(lambda: taken(ask(connection, model.easy[:1])) == model.name, "an early answer")

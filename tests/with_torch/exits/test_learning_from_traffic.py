@@ -22,6 +22,7 @@ from brisk.exits.files.learning_record import (
     read_record,
     write_record,
 )
+from brisk.exits.files.sample_files import write_samples
 from brisk.exits.files.versions import (
     latest,
     learned_file,
@@ -29,9 +30,9 @@ from brisk.exits.files.versions import (
     private_folder,
     samples_folder,
 )
+from brisk.exits.model_graph import read_graph
 from brisk.runtime.early_exit import learning_process
 from brisk.runtime.early_exit.learning_process import MOST_TRIES, learn, look_at
-from brisk.runtime.early_exit.sampling import write_samples
 from support.exits.adapted import Adapted
 from support.exits.cascades import images, network
 
@@ -146,11 +147,14 @@ def test_samples_of_another_form_and_damaged_ones_are_left_out(
     digits: Path, adapted: Adapted
 ) -> None:
     write_samples(digits, [{"image": images(300)}])
+    write_samples(digits, [{"image": adapted.images[:300].astype(np.float64)}])
+    write_samples(digits, [{"picture": adapted.images[:300]}])
     (samples_folder(digits) / "00000000000000000001-1-5.npz").write_bytes(b"PK\x03\x04 torn")
     write_samples(digits, [{"image": adapted.images[:50]}])
-    samples = learning_process.read_samples(digits)
+    samples = learning_process.read_samples(read_graph(digits))
     assert samples is not None
-    assert samples.inputs["image"].shape == (50, 1, 8, 8), "the newest say what form"
+    (group,) = samples.groups
+    assert group.inputs["image"].shape == (50, 1, 8, 8), "the model says what form"
     refused = learn(digits, LearningRecord(Stage.COLLECTING, 0.97, 1000), 1)
     assert refused.stage is Stage.REFUSED
     assert "expected at least 200 different ones" in refused.reason

@@ -16,18 +16,18 @@ from brisk.errors import InvalidModelError
 from brisk.exits.base_model import load_graph
 from brisk.exits.cascade import Cascade
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
-from brisk.exits.data.samples import Samples
+from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.exploration import ExplorationSettings, explore_whole
 from brisk.exits.exploration.measuring import Verification
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import Aim, LearningRecord, Stage
+from brisk.exits.files.sample_files import write_samples
 from brisk.exits.files.versions import learned_file, make_private_folder, reference_file
 from brisk.exits.model_graph import read_graph
 from brisk.exits.scores import ScoreForm, Scores, agreeing, find_values
 from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.runtime.early_exit.audit_process import Models
 from brisk.runtime.early_exit.learning_process import learn, look_at
-from brisk.runtime.early_exit.sampling import write_samples
 from brisk.settings import Tolerance, tolerance
 from brisk_bench.samples.writer import GraphWriter
 from support.exits.cascades import CLASSES, graph_of, images, network
@@ -67,7 +67,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
     module = importlib.import_module("brisk.exits.exploration.whole_only")
     monkeypatch.setattr(module, "benchmark", lambda *_: [Verification(2e-3, 1e-3, 0.9, 0.0)])
-    monkeypatch.setattr(module, "look_up_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(module, "look_up_seconds", lambda *_: 1e-6)
     path = tmp_path / "model.onnx"
     onnx.save(network(tail="plain"), path)
     make_private_folder(path)
@@ -104,6 +104,10 @@ def test_a_row_agrees_where_it_is_within_the_tolerance(
     assert verdicts.tolist() == [agrees]
 
 
+def rows_of(*parts: dict[str, np.ndarray]) -> SampleGroups:
+    return SampleGroups.of([Samples(part) for part in parts])
+
+
 def served(file: Path, cascade: Cascade, rows: np.ndarray | dict[str, np.ndarray]) -> ExitingFrame:
     """The rows' answers."""
     base = load_graph(read_graph(file))
@@ -119,7 +123,7 @@ def served(file: Path, cascade: Cascade, rows: np.ndarray | dict[str, np.ndarray
 
 def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> None:
     settings = ExplorationSettings(accuracy=0.9)
-    answer = explore_whole(file, Samples({"image": images(600, seed=3)}), COSINE, settings)
+    answer = explore_whole(file, rows_of({"image": images(600, seed=3)}), COSINE, settings)
     assert answer.cascade is not None, answer.reason
     assert answer.cascade.scores.tolerance == COSINE
     (count,) = answer.cascade.levels[0].count.exits
@@ -139,7 +143,7 @@ def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> 
 
 def test_a_tolerance_that_int8_does_not_keep_to_is_not_promised(file: Path) -> None:
     tight = tolerance("absolute 1e-6")
-    samples = Samples({"image": images(600, seed=3)})
+    samples = rows_of({"image": images(600, seed=3)})
     answer = explore_whole(file, samples, tight, ExplorationSettings(accuracy=0.9))
     assert answer.cascade is None
     assert "int8 keeps to absolute 1e-06 in 0.0% of the samples" in answer.reason
@@ -150,7 +154,7 @@ def test_what_is_slower_than_the_model_is_not_served(
 ) -> None:
     module = importlib.import_module("brisk.exits.exploration.whole_only")
     monkeypatch.setattr(module, "benchmark", lambda *_: [Verification(1e-3, 2e-3, 0.9, 0.0)])
-    samples = Samples({"image": images(600, seed=3)})
+    samples = rows_of({"image": images(600, seed=3)})
     answer = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9))
     assert answer.cascade is None
     assert "it is better served as it is" in answer.reason
@@ -167,7 +171,7 @@ def test_a_model_that_mixes_rows_is_refused(file: Path) -> None:
     onnx.save(model, file)
     with pytest.raises(InvalidModelError, match="mixes the rows of a batch"):
         explore_whole(
-            file, Samples({"image": images(600)}), COSINE, ExplorationSettings(accuracy=0.9)
+            file, rows_of({"image": images(600)}), COSINE, ExplorationSettings(accuracy=0.9)
         )
 
 
@@ -238,9 +242,45 @@ def test_a_classifier_of_texts_of_any_length_is_answered_by_int8_where_it_is_sur
         np.testing.assert_allclose(answers[others], own[others], rtol=1e-3, atol=1e-3)
 
 
+def test_samples_of_every_length_teach(file: Path) -> None:
+    """A file of each second's texts, of eleven lengths; the promise holds at lengths that were in
+    no sample, too."""
+    onnx.save(text_classifier(), file)
+    record = look_at(file, Aim(0.9))
+    for seed in range(60):
+        lengths = [4 + (seed + step) % 11 for step in range(4)]
+        write_samples(file, [texts(5, seed=4 * seed + n, length=n) for n in lengths])
+    outcome = learn(file, record, 1)
+    assert (outcome.stage, outcome.samples) == (Stage.SERVED, 1200), outcome.reason
+    cascade = read_cascade(learned_file(file), digest_of(file))
+    whole = load_graph(read_graph(file))
+    for length in (3, 9, 20):
+        rows = texts(300, seed=999, length=length)
+        frame = served(file, cascade, rows)
+        early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
+        assert len(early) > 100
+        own, answers = whole.run(rows)["logits"], frame.results()["logits"]
+        assert (own[early].argmax(1) == answers[early].argmax(1)).mean() >= 0.9
+
+
+def test_rows_of_several_shapes_keep_their_numbers() -> None:
+    parts = [{"x": np.full((2, 3), 0.0)}, {"x": np.full((1, 4), 2.0)}, {"x": np.full((2, 3), 3.0)}]
+    parts[0]["x"][1] = 1.0
+    parts[2]["x"][1] = 4.0
+    samples = rows_of(*parts)
+    assert [len(group) for group in samples.groups] == [4, 1]
+    assert [places.tolist() for places in samples.places] == [[0, 1, 3, 4], [2]]
+    assert len(samples) == 5
+    taken = samples.take(np.array([4, 2, 0]))
+    assert [places.tolist() for places in taken.places] == [[0, 2], [1]]
+    assert taken.groups[0].inputs["x"][:, 0].tolist() == [4.0, 0.0]
+    assert samples.take(np.array([2])).largest.inputs["x"].shape == (1, 4)
+    assert samples.typical_row.inputs["x"].shape == (1, 3)
+
+
 def test_an_exit_of_one_tensor_is_none_of_a_model_of_several(file: Path) -> None:
     onnx.save(text_classifier(), file)
-    samples = Samples(texts(1200))
+    samples = rows_of(texts(1200))
     cascade = explore_whole(file, samples, None, ExplorationSettings(accuracy=0.9)).cascade
     assert cascade is not None
     graph, base = read_graph(file), load_graph(read_graph(file))
@@ -262,7 +302,7 @@ def test_the_auditor_judges_by_the_tolerance(file: Path) -> None:
 
 
 def test_a_file_that_names_no_tolerance_for_values_is_refused(file: Path, tmp_path: Path) -> None:
-    samples = Samples({"image": images(600, seed=3)})
+    samples = rows_of({"image": images(600, seed=3)})
     cascade = explore_whole(file, samples, COSINE, ExplorationSettings(accuracy=0.9)).cascade
     assert cascade is not None
     path = tmp_path / "model.caches"

@@ -7,8 +7,8 @@ by *source*.
 Two rows of images are of one source where the low frequencies of their grey values, as amplitudes
 without phase, in relation to all of them and without the mean, differ by ``ALIKE`` at most: moving
 a picture over an even ground changes only the phase, brightness and contrast only the scale. Rows
-of anything else are of one source where they are equal, bit by bit. Copies that differ otherwise
-(turned, cut, enlarged) count as different sources.
+of anything else are of one source where they are equal, bit by bit, padding left out. Copies that
+differ otherwise (turned, cut, enlarged) count as different sources.
 """
 
 from __future__ import annotations
@@ -149,11 +149,28 @@ def _of_length_one(rows: np.ndarray) -> np.ndarray:
 
 
 def digests(inputs: Mapping[str, np.ndarray]) -> list[bytes]:
-    """Return a digest of the content of each row."""
+    """Return a digest of the content of each row, of texts without how far they are padded."""
+    ends = _ends(inputs)
     row_digests = []
     for row in range(len(next(iter(inputs.values())))):
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         for name in sorted(inputs):
-            digest.update(name.encode() + np.ascontiguousarray(inputs[name][row]).tobytes())
+            content = inputs[name][row] if ends is None else inputs[name][row, : ends[row]]
+            digest.update(name.encode() + np.ascontiguousarray(content).tobytes())
         row_digests.append(digest.digest())
     return row_digests
+
+
+def _ends(inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Return where the first of the values stands that fill a text up to its length, int64
+    [rows], the same one at every place; None if rows are no texts: tensors of one dimension and
+    one length, some of them integers."""
+    arrays = tuple(inputs.values())
+    length = arrays[0].shape[1] if arrays[0].ndim == 2 else 0
+    is_text = any(array.dtype.kind in "iu" for array in arrays)
+    if not length or not is_text or any(array.shape[1:] != (length,) for array in arrays):
+        return None
+    with np.errstate(invalid="ignore"):
+        is_other = np.any([array != array[:, -1:] for array in arrays], axis=0)
+    last = np.where(is_other, np.arange(1, length + 1), 0).max(1)
+    return np.asarray(last + 1, np.int64)

@@ -56,6 +56,24 @@ def test_rows_that_are_no_images_are_of_one_source_where_they_are_equal() -> Non
     assert Sources().of(rows).tolist() == [0, 1, 2]
 
 
+def test_texts_are_of_one_source_however_far_they_are_padded() -> None:
+    """But two that differ in a word, or one of which ends sooner, are two."""
+    words = np.array(
+        [[7, 8, 9, 0, 0, 0], [7, 8, 9, 9, 0, 0], [7, 8, 5, 0, 0, 0], [7, 8, 0, 0, 0, 0]]
+    )
+    texts = {"words": words, "mask": (words > 0).astype(np.float32)}
+    shorter = {name: array[:, :5] for name, array in texts.items()}
+    numbered = Sources()
+    assert numbered.of(texts).tolist() == [0, 1, 2, 3]
+    assert numbered.of(shorter).tolist() == [0, 1, 2, 3]
+    table = {"a": words, "b": words[:, :3]}
+    assert len(set(Sources().of({**table, "b": words[:, 1:4]}).tolist())) == 4
+    floats = words.astype(np.float32)
+    assert (
+        numbered.of({"words": floats}).tolist() != numbered.of({"words": floats[:, :5]}).tolist()
+    )
+
+
 def test_sources_are_bounded_and_new_numbers_are_never_old_ones() -> None:
     sources = Sources(most=20)
     images = pictures(60)

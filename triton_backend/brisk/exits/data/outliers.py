@@ -113,10 +113,17 @@ class Outliers:
         return len(self.kinds)
 
 
-def make_outliers(samples: Samples, seed: int, sources: np.ndarray | None = None) -> Outliers:
+def make_outliers(
+    samples: Samples,
+    seed: int,
+    sources: np.ndarray | None = None,
+    *,
+    of_a_kind: int | None = None,
+) -> Outliers:
     """Return outliers of every kind in equal parts.
 
-    ``sources``: each sample's, int64 [rows]; None: every row is its own. Only floating-point
+    ``sources``: each sample's, int64 [rows]; None: every row is its own. ``of_a_kind``: the rows
+    of each kind; None: by the number of samples. Only floating-point
     inputs are changed; a model without any has no outliers. Blends of samples are the selector's:
     they are out of distribution, not meaningless.
     """
@@ -125,7 +132,7 @@ def make_outliers(samples: Samples, seed: int, sources: np.ndarray | None = None
         nothing = np.empty(0, np.int64)
         return Outliers(samples.take(slice(0, 0)), nothing, nothing)
     uses = (np.arange(len(samples)) if sources is None else sources) % 3
-    each = min(MOST_OF_A_KIND, max(ROWS_OF_A_KIND, len(samples) // len(MAKERS)))
+    each = of_a_kind or min(MOST_OF_A_KIND, max(ROWS_OF_A_KIND, len(samples) // len(MAKERS)))
     parts: dict[str, list[np.ndarray]] = {name: [] for name in samples.inputs}
     chosen_uses: list[np.ndarray] = []
     kinds: list[int] = []
@@ -133,6 +140,7 @@ def make_outliers(samples: Samples, seed: int, sources: np.ndarray | None = None
         order = random.permutation(len(samples))
         if kind >= CLEAR:
             order = order[uses[order] == FOR_SELECTOR]
+            order = order if len(order) > 1 else order[:0]
         rows = np.resize(order, each if len(order) else 0)
         chosen_uses.append(uses[rows])
         kinds += [kind] * len(rows)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from brisk.errors import InvalidRequestError
-from brisk.exits.sources import Sources
+from brisk.exits.sources import Sources, marks
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +29,91 @@ class Samples:
         """Return the samples of ``rows``."""
         labels = None if self.labels is None else self.labels[rows]
         return Samples({name: array[rows] for name, array in self.inputs.items()}, labels)
+
+    def sources(self, numbered: Sources) -> np.ndarray:
+        """Return the source of each row, int64 [rows]."""
+        return numbered.of(self.inputs)
+
+    @property
+    def row_elements(self) -> int:
+        """The numbers of a row's inputs."""
+        return sum(math.prod(array.shape[1:]) for array in self.inputs.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SampleGroups:
+    """Rows whose inputs may have several shapes, texts of several lengths for example."""
+
+    groups: tuple[Samples, ...]
+    """The rows of one shape each; none is empty."""
+    places: tuple[np.ndarray, ...]
+    """The number of each row of a group among all rows, int64 [rows]."""
+
+    @classmethod
+    def of(cls, parts: Sequence[Samples]) -> SampleGroups:
+        """Group the rows of ``parts``, which are numbered in order. Labels are left out."""
+        alike: dict[tuple[tuple[str, tuple[int, ...]], ...], list[int]] = {}
+        for number, part in enumerate(parts):
+            shapes = ((name, array.shape[1:]) for name, array in sorted(part.inputs.items()))
+            alike.setdefault(tuple(shapes), []).append(number)
+        starts = np.cumsum([0, *map(len, parts)])
+        groups, places = [], []
+        for numbers in alike.values():
+            inputs = [parts[number].inputs for number in numbers]
+            rows = [np.arange(starts[number], starts[number + 1]) for number in numbers]
+            places.append(np.concatenate(rows))
+            groups.append(
+                Samples(
+                    {name: np.concatenate([one[name] for one in inputs]) for name in inputs[0]}
+                )
+            )
+        return cls(tuple(groups), tuple(places))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.groups))
+
+    def take(self, rows: np.ndarray) -> SampleGroups:
+        """Return the samples of ``rows``, numbered in that order."""
+        owners = np.empty(len(self), np.int64)
+        numbers = np.empty(len(self), np.int64)
+        for owner, places in enumerate(self.places):
+            owners[places], numbers[places] = owner, np.arange(len(places))
+        taken, places_taken = [], []
+        for owner, group in enumerate(self.groups):
+            places = np.flatnonzero(owners[rows] == owner)
+            if len(places):
+                taken.append(group.take(numbers[rows[places]]))
+                places_taken.append(places)
+        return SampleGroups(tuple(taken), tuple(places_taken))
+
+    @property
+    def largest(self) -> Samples:
+        """The group of most rows."""
+        return max(self.groups, key=len)
+
+    @property
+    def typical_row(self) -> Samples:
+        """One row, of the median number of elements."""
+        seen = 0
+        for group in sorted(self.groups, key=lambda each: each.row_elements):
+            seen += len(group)
+            if 2 * seen >= len(self):
+                break
+        return group.take(slice(0, 1))
+
+    def sources(self, numbered: Sources) -> np.ndarray:
+        """Return the source of each row, int64 [rows].
+
+        Images of different shapes are of different sources; of anything else the content tells.
+        """
+        found = np.empty((len(self), 2), np.int64)
+        for number, (group, places) in enumerate(zip(self.groups, self.places, strict=True)):
+            row_marks = marks(group.inputs)
+            is_digest = row_marks.dtype == np.uint8
+            found[places, 0] = -1 if is_digest else number
+            found[places, 1] = (numbered if is_digest else Sources()).of_marks(row_marks)
+        _, sources = np.unique(found, axis=0, return_inverse=True)
+        return np.asarray(sources.reshape(-1), np.int64)
 
 
 SHARES = (0.50, 0.12, 0.18)
@@ -67,7 +153,11 @@ SHARES_IN_TIME = (0.45, 0.12, 0.18)
 
 
 def divide(
-    samples: Samples, seed: int, more: Samples | None = None, *, proves_newest: bool = False
+    samples: Samples | SampleGroups,
+    seed: int,
+    more: Samples | None = None,
+    *,
+    proves_newest: bool = False,
 ) -> Division:
     """Divide the sources at random; raises InvalidRequestError if there are too few.
 
@@ -75,7 +165,7 @@ def divide(
     ``proves_newest``: samples are in order of time, and the newest calibrate.
     """
     numbered = Sources()
-    sources = numbered.of(samples.inputs)
+    sources = samples.sources(numbered)
     _, firsts = np.unique(sources, return_index=True)
     firsts.sort()
     rows = len(firsts)
@@ -85,7 +175,7 @@ def divide(
             f"there are {len(samples)} samples to train learned caches on{copies}; "
             f"expected at least {FEWEST} different ones"
         )
-    theirs = np.empty(0, np.int64) if more is None else numbered.of(more.inputs)
+    theirs = np.empty(0, np.int64) if more is None else more.sources(numbered)
     order = np.random.default_rng(seed).permutation(rows)
     shares = SHARES if len(theirs) < rows else SHARES_FITTED_ELSEWHERE
     if proves_newest:

@@ -8,6 +8,8 @@ answers otherwise; thresholds are proved as for caches (``brisk.exits.guarantee.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +32,8 @@ from brisk.exits.data.collecting import (
     check_classes,
     settled_scores,
 )
-from brisk.exits.data.outliers import make_outliers
-from brisk.exits.data.samples import Division, Samples, divide
+from brisk.exits.data.outliers import ROWS_OF_A_KIND, make_outliers
+from brisk.exits.data.samples import Division, SampleGroups, Samples, divide
 from brisk.exits.exploration.measuring import (
     BENCHMARK_ROWS,
     RUNS,
@@ -44,9 +46,9 @@ from brisk.exits.exploration.measuring import (
     seconds_of,
 )
 from brisk.exits.exploration.settings import ExplorationSettings, Progress
-from brisk.exits.exploration.whole_models import OUTLIERS, floor_of, front
+from brisk.exits.exploration.whole_models import floor_of, front
 from brisk.exits.files.learning_record import WayTried
-from brisk.exits.guarantee.calibration import CascadeCount, Scored, in_order
+from brisk.exits.guarantee.calibration import CascadeCount, Scored, in_order, joined
 from brisk.exits.guarantee.proposals import calibrate
 from brisk.exits.heads.lookup_model import Judge, LookUpModel, given
 from brisk.exits.learning.quantising import Quantised, Typical, memory_of, quantised
@@ -70,25 +72,6 @@ class ExploredWhole:
     verification: Verification | None = None
     ways: tuple[WayTried, ...] = ()
     """The model in int8, once it is timed."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Answers:
-    """Rows through the model in int8, and through the exact one."""
-
-    values: np.ndarray
-    """The answers of the model in int8, [rows, classes]."""
-    certainty: np.ndarray
-    """How sure it is of each, [rows]."""
-    near: np.ndarray
-    """Whether the row is in distribution, bool [rows]."""
-    exact: np.ndarray
-    """The answers of the exact model, [rows, classes]."""
-
-    def scored(self, scores: Scores, floor: float = 0.0) -> Scored:
-        """Return the rows as the exit scores them, which answers nothing below ``floor``."""
-        certainty = np.where(self.certainty < floor, np.float32(0), self.certainty)
-        return Scored(certainty, agreeing(self.values, self.exact, scores), self.near)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,22 +101,31 @@ class _Pair:
         int8 = self.int8
         return LookUpModel(model, int8.shape, int8.classes, self.threads, is_whole=True)
 
-    def answers(self, look_up: LookUpModel, rows: Samples) -> _Answers:
+    def scored(self, look_up: LookUpModel, rows: SampleGroups) -> Scored:
+        """Return how sure the model in int8 is of ``rows``, and where the exact one agrees; the
+        rows of each shape are together."""
+        return joined([self._scored(look_up, group) for group in rows.groups])
+
+    def _scored(self, look_up: LookUpModel, rows: Samples) -> Scored:
+        exact = _exact_answers(self.base, self.scores, rows)
         parts = []
         for start in range(0, len(rows), BATCH_ROWS):
-            some = rows.take(slice(start, start + BATCH_ROWS))
-            parts.append(look_up(given(self.int8.shape, some.inputs)))
-        return _Answers(
-            values=np.concatenate([part.logits for part in parts]),
-            certainty=np.concatenate([part.scores for part in parts]),
-            near=np.concatenate([part.near for part in parts]),
-            exact=_exact_answers(self.base, self.scores, rows),
-        )
+            some = slice(start, start + BATCH_ROWS)
+            found = look_up(given(self.int8.shape, rows.take(some).inputs))
+            right = agreeing(found.logits, exact[some], self.scores)
+            parts.append(Scored(found.scores, right, found.near))
+        return joined(parts)
+
+
+def _above(scored: Scored, floor: float) -> Scored:
+    """Return the rows as an exit scores them that answers nothing below ``floor``."""
+    scores = np.where(scored.scores < floor, np.float32(0), scored.scores)
+    return dataclasses.replace(scored, scores=scores)
 
 
 def explore_whole(
     model_file: Path,
-    samples: Samples,
+    samples: SampleGroups,
     tolerance: Tolerance | None,
     settings: ExplorationSettings,
     progress: Progress | None = None,
@@ -159,7 +151,9 @@ def explore_whole(
         return ExploredWhole(None, cascade)
     progress.stage("racing", 1)
     rows = division.tune[:BENCHMARK_ROWS]
-    inputs = [bind_rows(samples.take(slice(row, row + 1))) for row in rows]
+    inputs = [
+        bind_rows(samples.take(rows[place : place + 1]).largest) for place in range(len(rows))
+    ]
     [verification] = benchmark(pair.bare, [(pair.bare, cascade)], inputs)
     progress.advance()
     (count,) = cascade.levels[0].count.exits
@@ -178,7 +172,7 @@ def explore_whole(
 def _open_pair(
     graph: ModelGraph,
     scores: Scores,
-    samples: Samples,
+    samples: SampleGroups,
     division: Division,
     threads: int,
     progress: Progress,
@@ -187,16 +181,16 @@ def _open_pair(
     is_classifier = scores.tolerance is None
     bare = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of((), scores, graph))
-    _check_rows(base, scores, samples)
+    _check_rows(base, scores, samples.largest)
     fit = samples.take(division.fit)
     progress.stage("quantising", 1)
     if is_classifier:
-        scores = settled_scores(base, scores, samples)
-    exact = _exact_answers(base, scores, fit)
+        scores = settled_scores(base, scores, samples.largest)
+    exact = np.concatenate([_exact_answers(base, scores, group) for group in fit.groups])
     if is_classifier:
         check_classes(exact, scores, graph.name)
     try:
-        int8 = quantised(graph, scores, fit.inputs)
+        int8 = quantised(graph, scores, fit.largest.inputs)
     except ValueError as error:
         return str(error)
     typical = None if is_classifier else Typical.of(exact)
@@ -206,7 +200,7 @@ def _open_pair(
 
 def _proved(
     pair: _Pair,
-    samples: Samples,
+    samples: SampleGroups,
     division: Division,
     settings: ExplorationSettings,
     digest: str,
@@ -214,8 +208,9 @@ def _proved(
     """Return what the held-out rows prove of the model in int8, or why that is nothing."""
     scores = pair.scores
     without_floor = pair.ready(pair.look_up(0.0))
-    tune = pair.answers(without_floor, samples.take(division.tune))
-    agrees = float(tune.scored(scores).right.mean())
+    tuned_on = samples.take(division.tune)
+    tune = pair.scored(without_floor, tuned_on)
+    agrees = float(tune.right.mean())
     verb = (
         "gives the model's class" if scores.tolerance is None else f"keeps to {scores.tolerance}"
     )
@@ -226,16 +221,15 @@ def _proved(
     if scores.tolerance is not None and agrees < settings.accuracy:
         return unproved
     floor = _floor(pair, without_floor, samples.take(division.select), settings.seed)
-    passing = float((tune.certainty >= floor).mean())
+    passing = float((tune.scores >= floor).mean())
     if passing < DOUBTED_SHARE:
         return (
             f"strange inputs that int8 answers otherwise look like {1 - passing:.0%} of the data"
         )
-    held_out = pair.answers(without_floor, samples.take(division.calibrate))
-    row = division.tune[0]
-    exit_, base_s = _as_exit(pair, floor, samples.take(slice(row, row + 1)))
+    held_out = pair.scored(without_floor, samples.take(division.calibrate))
+    exit_, base_s = _as_exit(pair, floor, tuned_on.typical_row)
     saved_s = base_s - exit_.lookup_s
-    levels = _levels(tune.scored(scores, floor), held_out.scored(scores, floor), settings, saved_s)
+    levels = _levels(_above(tune, floor), _above(held_out, floor), settings, saved_s)
     if not levels:
         return unproved
     missed = 1 - levels[0].count.exits[0].answered / levels[0].count.inputs
@@ -295,14 +289,17 @@ def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
     return exit_, base_s
 
 
-def _floor(pair: _Pair, without_floor: LookUpModel, rows: Samples, seed: int) -> float:
-    """Return the floor by outliers made of ``rows``."""
-    outliers = make_outliers(rows, seed)
-    order = np.random.default_rng(seed).permutation(len(outliers))[:OUTLIERS]
-    if not len(order):
+def _floor(pair: _Pair, without_floor: LookUpModel, rows: SampleGroups, seed: int) -> float:
+    """Return the floor by outliers made of ``rows``, of each shape in proportion."""
+    parts = [
+        make_outliers(group, seed, of_a_kind=math.ceil(ROWS_OF_A_KIND * len(group) / len(rows)))
+        for group in rows.groups
+    ]
+    outliers = SampleGroups.of([part.samples for part in parts if len(part)])
+    if not len(outliers):
         return 0.0
-    scored = pair.answers(without_floor, outliers.samples.take(order)).scored(pair.scores)
-    return floor_of(scored, outliers.kinds[order])
+    kinds = np.concatenate([part.kinds for part in parts if len(part)])
+    return floor_of(pair.scored(without_floor, outliers), kinds)
 
 
 def _exact_answers(base: BaseModel, scores: Scores, rows: Samples) -> np.ndarray:

@@ -4,9 +4,9 @@
 from the traffic is this machine's own and may tell of its requests: it lies in the cache
 directory, in a folder of mode 0700 for each model file, with files of mode 0600:
 
-``samples/``: ``.npz`` files of inputs by name, which ``read_samples`` reads; their names begin
-with the time they were written (ns, 20 digits), so sorted names are in order of time. The runtime
-writes and bounds them.
+``samples/``: files of inputs (``brisk.exits.files.sample_files``); their names begin with the time
+they were written (ns, 20 digits), so sorted names are in order of time. The runtime writes and
+bounds them.
 
 ``learned.caches``: what the traffic alone has taught, where nothing was trained; with what proves
 it in ``learned.reference``, and how far it is in ``learning.json``

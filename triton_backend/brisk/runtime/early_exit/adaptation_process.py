@@ -13,7 +13,6 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from zipfile import BadZipFile
 
 from brisk.os_priority import step_aside
 from brisk.runtime.log import LOGGER, start_logging
@@ -22,7 +21,6 @@ from brisk.runtime.log import LOGGER, start_logging
 if __name__ == "__main__" and not step_aside():
     sys.exit(1)
 
-import numpy as np
 import torch
 
 from brisk.errors import BriskError
@@ -30,6 +28,7 @@ from brisk.exits.adaptation.adapter import Adapter
 from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.sample_files import read_samples_file
 from brisk.exits.files.versions import candidate_file, latest, samples_folder
 
 NANOSECONDS = 1e9
@@ -121,11 +120,10 @@ class Learner:
                 continue
             self._newest = file.name
             try:
-                with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-                    inputs = {name: archive[name] for name in archive.files}
-                self._adapter.take(inputs, int(file.name[:20]) / NANOSECONDS)
+                for inputs in read_samples_file(file):
+                    self._adapter.take(inputs, int(file.name[:20]) / NANOSECONDS)
                 has_come = True
-            except (OSError, ValueError, EOFError, BadZipFile) as error:  # gone again, or damaged
+            except (DamagedFileError, OSError, ValueError) as error:  # gone again, or damaged
                 LOGGER.warning(f"samples '{file}' are left out: {error}")
         return has_come
 

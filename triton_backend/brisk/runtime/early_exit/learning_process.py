@@ -15,9 +15,9 @@ import argparse
 import dataclasses
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zipfile import BadZipFile
 
 from brisk.os_priority import step_aside
 from brisk.runtime.log import LOGGER, start_logging
@@ -29,7 +29,8 @@ if __name__ == "__main__" and not step_aside():
 import numpy as np
 
 from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
-from brisk.exits.data.samples import Samples
+from brisk.exits.data.samples import SampleGroups, Samples
+from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import (
     Aim,
     LearningRecord,
@@ -38,6 +39,7 @@ from brisk.exits.files.learning_record import (
     rows_wanted,
     write_record,
 )
+from brisk.exits.files.sample_files import read_samples_file
 from brisk.exits.files.versions import (
     REFERENCE_SUFFIX,
     learned_file,
@@ -57,6 +59,10 @@ CONFIDENCE = 0.95
 POINTS = 6
 VARIANTS = ("Pool(4096)", "Conv2(3,2)", "Conv3(3,2)", "int8")
 """Few, and quick to train: it is to come to something within minutes, beside the serving."""
+
+ALIKE = 0.8
+"""Share of the samples that have one shape, below which the model in int8 is the one way: a cache
+reads values of one shape."""
 
 MOST_TRIES = 3
 
@@ -120,7 +126,11 @@ def _collecting(aim: Aim) -> LearningRecord:
 
 def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     """Try it with the samples that are there."""
-    samples = read_samples(model)
+    try:
+        graph = read_graph(model)
+    except BriskError as error:
+        return dataclasses.replace(record, stage=Stage.UNFIT, wanted=0, reason=_brief(error))
+    samples = read_samples(graph)
     rows = 0 if samples is None else len(samples)
     tried = dataclasses.replace(record, samples=rows, tries=record.tries + 1, reason="")
     write_record(model, dataclasses.replace(tried, stage=Stage.LEARNING))
@@ -135,7 +145,7 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     try:
-        return _explored(model, samples, folder, threads, tried, refused)
+        return _explored(graph, samples, folder, threads, tried, refused)
     except InvalidRequestError as error:  # samples that do not fit, or copies of few
         return dataclasses.replace(refused, reason=_brief(error))
     except BriskError as error:
@@ -145,8 +155,8 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
 
 
 def _explored(
-    model: Path,
-    samples: Samples,
+    graph: ModelGraph,
+    samples: SampleGroups,
     folder: Path,
     threads: int,
     tried: LearningRecord,
@@ -170,13 +180,15 @@ def _explored(
         proves_newest=True,
     )
     found: Exploration | ExploredWhole
-    is_whole = not _has_points(read_graph(model), tried.tolerance)
+    model, alike = graph.path, samples.largest
+    is_whole = len(alike) < ALIKE * len(samples)
+    is_whole = is_whole or not _has_points(graph, tried.tolerance)
     if is_whole:
         kept_to = tolerance(tried.tolerance) if tried.tolerance else None
         found = whole = explore_whole(model, samples, kept_to, settings)
         ways = whole.ways
     else:
-        found = explored = explore(model, samples, folder, settings)
+        found = explored = explore(model, alike, folder, settings)
         ways = ways_tried(explored.studied.problems.values(), explored.studied.points)
     tried, refused = (dataclasses.replace(each, ways=ways) for each in (tried, refused))
     if found.cascade is None or found.verification is None:
@@ -189,34 +201,41 @@ def _explored(
     if is_whole:  # nothing of it is trained, so nothing is trained again
         reference.unlink(missing_ok=True)
     else:
-        division = divide(samples, settings.seed, proves_newest=True)
+        division = divide(alike, settings.seed, proves_newest=True)
         # What serves comes last: with it the workers see what adaptation goes on from.
-        write_reference(reference, found.cascade.model_digest, samples, division)
+        write_reference(reference, found.cascade.model_digest, alike, division)
     write_cascade(target, found.cascade, PRIVATE)
     more = MORE * len(samples) if tried.tries < MOST_TRIES else 0
     return dataclasses.replace(tried, stage=Stage.SERVED, wanted=more, speed_up=speed_up)
 
 
-def read_samples(model: Path) -> Samples | None:
-    """All that are there, the oldest first; files of another form than the newest are left out."""
-    parts: list[dict[str, np.ndarray]] = []
-    for file in sorted(samples_folder(model).glob("*.npz"), reverse=True):
+def read_samples(graph: ModelGraph) -> SampleGroups | None:
+    """All that are there and fit the model, the oldest first; None if none does."""
+    parts: list[Samples] = []
+    for file in sorted(samples_folder(graph.path).glob("*.npz")):
         try:
-            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-                inputs = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError, BadZipFile) as error:  # gone again, or damaged
+            groups = read_samples_file(file)
+        except (DamagedFileError, OSError) as error:  # gone again, or damaged
             LOGGER.warning(f"samples '{file}' are left out: {error}")
             continue
-        if not parts or _form(inputs) == _form(parts[0]):
-            parts.append(inputs)
-    if not parts:
-        return None
-    parts.reverse()
-    return Samples({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+        parts += [Samples(inputs) for inputs in groups if _is_fit(inputs, graph)]
+    return SampleGroups.of(parts) if parts else None
 
 
-def _form(inputs: dict[str, np.ndarray]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    return {name: (array.dtype.str, array.shape[1:]) for name, array in inputs.items()}
+def _is_fit(inputs: Mapping[str, np.ndarray], graph: ModelGraph) -> bool:
+    """Whether they are the model's inputs, of types and sizes that it reads."""
+    expected = {each.name: each.type for each in graph.inputs if not each.optional}
+    if inputs.keys() != expected.keys():
+        return False
+    return all(
+        array.dtype.name == expected[name].dtype
+        and array.ndim == expected[name].rank
+        and all(
+            not isinstance(size, int) or size == own
+            for size, own in zip((expected[name].shape or ())[1:], array.shape[1:], strict=True)
+        )
+        for name, array in inputs.items()
+    )
 
 
 def _brief(error: Exception) -> str:

@@ -7,18 +7,16 @@ comes is dropped: a sample is worth less than a request's time.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
-from brisk.exits.files.versions import make_private_folder, samples_folder
+from brisk.exits.files.sample_files import Arrays, write_samples
+from brisk.exits.files.versions import samples_folder
 from brisk.runtime.log import LOGGER
 from brisk.runtime.sessions.session import CachedRun
 
@@ -34,8 +32,6 @@ COLLECTED_EVERY_S = 0.05
 
 MOST_WAITING = 64
 """Runs copied and not yet taken up by the writer."""
-
-Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(slots=True)
@@ -113,30 +109,6 @@ class Sampler:
             del buffers[model]
             write_samples(model, buffer.parts)
             _forget_the_oldest(samples_folder(model), self._most_bytes)
-
-
-def write_samples(model: Path, parts: list[Arrays]) -> Path:
-    """One file of all ``parts``, mode 0600; rows of other shapes than the first's are left out.
-
-    Raises OSError.
-    """
-    make_private_folder(model)
-    shapes = {name: array.shape[1:] for name, array in parts[0].items()}
-    alike = [
-        part for part in parts if {name: array.shape[1:] for name, array in part.items()} == shapes
-    ]
-    inputs = {name: np.concatenate([part[name] for part in alike]) for name in shapes}
-    rows = len(next(iter(inputs.values())))
-    target = samples_folder(model) / f"{time.time_ns():020d}-{os.getpid()}-{rows}.npz"
-    unfinished = target.with_suffix(".unfinished")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            np.savez(file, **inputs)
-        unfinished.rename(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return target
 
 
 def _forget_the_oldest(folder: Path, most_bytes: int) -> None:

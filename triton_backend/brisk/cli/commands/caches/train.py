@@ -118,6 +118,7 @@ def train(
     from rich.console import Console
 
     from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
+    from brisk.exits.data.samples import SampleGroups
     from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
 
     settings = ExplorationSettings(
@@ -145,9 +146,8 @@ def train(
     with bars(console) as drawn:
         progress = RichProgress(drawn)
         if subject.is_whole:
-            whole = explore_whole(
-                subject.file, training_data.samples, subject.tolerance, settings, progress
-            )
+            groups = SampleGroups.of([training_data.samples])
+            whole = explore_whole(subject.file, groups, subject.tolerance, settings, progress)
             cascade, reason, verification = whole.cascade, whole.reason, whole.verification
         else:
             explored = explore(

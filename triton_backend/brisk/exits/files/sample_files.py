@@ -1,0 +1,60 @@
+"""Files of a model's sampled inputs: written by the runtime, read by whatever learns from them.
+
+An ``.npz`` of arrays by ``GROUP/INPUT``; rows of one shape are one group, numbered from 0 on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+
+from brisk.exits.files.container import DamagedFileError
+from brisk.exits.files.versions import make_private_folder, samples_folder
+
+Arrays = Mapping[str, np.ndarray]
+"""Inputs by name, [rows, ...]."""
+
+
+def write_samples(model: Path, parts: Sequence[Arrays]) -> Path:
+    """Write one file of all ``parts``, mode 0600, and return its path. Raises OSError."""
+    make_private_folder(model)
+    groups: dict[tuple[tuple[str, tuple[int, ...]], ...], list[Arrays]] = {}
+    for part in parts:
+        shapes = ((name, array.shape[1:]) for name, array in sorted(part.items()))
+        groups.setdefault(tuple(shapes), []).append(part)
+    content = {
+        f"{number}/{name}": np.concatenate([part[name] for part in alike])
+        for number, alike in enumerate(groups.values())
+        for name in alike[0]
+    }
+    rows = sum(len(next(iter(part.values()))) for part in parts)
+    target = samples_folder(model) / f"{time.time_ns():020d}-{os.getpid()}-{rows}.npz"
+    unfinished = target.with_suffix(".unfinished")
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            np.savez(file, **content)
+        unfinished.rename(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return target
+
+
+def read_samples_file(path: Path) -> list[dict[str, np.ndarray]]:
+    """Return the inputs by name of each shape. Raises DamagedFileError, OSError."""
+    groups: dict[str, dict[str, np.ndarray]] = {}
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            for key in archive.files:
+                group, separator, name = key.partition("/")
+                if not (separator and group.isdecimal()):
+                    raise DamagedFileError(f"its array '{key}' belongs to no group")
+                groups.setdefault(group, {})[name] = archive[key]
+    except (ValueError, EOFError, BadZipFile) as error:
+        raise DamagedFileError(f"it is no archive of arrays: {error}") from error
+    return list(groups.values())
