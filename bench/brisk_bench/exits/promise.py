@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from brisk.exits.base_model import run_in_batches
-from brisk.exits.cascade import Exit
+from brisk.exits.cascade import Exit, answer_form
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration import ExplorationSettings
 from brisk.exits.exploration.composition import CompositionProblem, Tried, composition_problem
@@ -52,9 +52,18 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
     """``samples`` through every trained variant, in order."""
     exits = []
     for one in studied.tried:
-        point, classes = studied.points[one.point], studied.scores.classes
-        form = point, one.variant, one.shape, classes, one.model, 0.0, 0
-        exits.append(Exit(*form, judge=one.judge))
+        exits.append(
+            Exit(
+                point=studied.points[one.point],
+                variant=one.variant,
+                shape=one.shape,
+                form=answer_form(studied.scores),
+                model=one.model,
+                lookup_s=0.0,
+                memory_bytes=0,
+                judge=one.judge,
+            )
+        )
     networks = [network_of(exit_) for exit_ in exits]
     parts: list[list[Scored]] = [[] for _ in networks]
     points = [point for point in studied.points if point.position]

@@ -18,7 +18,7 @@ from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.heads.lookup import empty_look_up
-from brisk.exits.heads.lookup_model import LookedUp, ReadyLookUp
+from brisk.exits.heads.lookup_model import AnswerForm, LookedUp, ReadyLookUp
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import ModelGraph, exit_points, read_graph
 from brisk.exits.scores import ScoreForm, find_scores
@@ -135,7 +135,7 @@ def served(
         hidden = hidden_at(cut, point.value, images(64))
         shape = hidden.shape[1:]
         model = export_look_up(empty_look_up("Pool(4096)", shape, CLASSES), shape)
-        exit_ = Exit(point, "Pool(4096)", shape, CLASSES, model, 1e-4, 1000)
+        exit_ = Exit(point, "Pool(4096)", shape, AnswerForm(CLASSES), model, 1e-4, 1000)
         object.__setattr__(exit_, "look_up", by_brightness(exit_.look_up))
         share = 0.6 - 0.3 * index / len(points)
         thresholds.append(float(np.quantile(hidden.reshape(64, -1).mean(1), share)))

@@ -16,6 +16,7 @@ from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 from brisk.exits.heads.lookup import LookUp, empty_look_up
+from brisk.exits.heads.lookup_model import AnswerForm
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.model_graph import exit_points, read_graph
 from brisk.exits.scores import find_scores
@@ -68,7 +69,11 @@ def make_model(file: Path) -> Model:
     cascade = Cascade(
         digest_of(file),
         scores,
-        (Exit(point, "Pool(4096)", (CHANNELS, SIDE, SIDE), CLASSES, model, 1e-4, 1000),),
+        (
+            Exit(
+                point, "Pool(4096)", (CHANNELS, SIDE, SIDE), AnswerForm(CLASSES), model, 1e-4, 1000
+            ),
+        ),
         (
             Level(0.97, (float(exit_scores[order[30:34]].mean()),), count),
             Level(0.99, (math.inf,), count),

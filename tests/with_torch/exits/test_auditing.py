@@ -44,7 +44,7 @@ def question(model: Model, digest: str | None = None) -> Question:
     own = model_answers(model, images)
     answers = np.where(np.arange(len(images))[:, None] % 4, own, -own)  # a quarter is wrong
     form = digest or cascade.model_digest, cascade.scores, {"image": images}
-    return Question(model.file, *form, answers)
+    return Question(model.file, *form, (answers,))
 
 
 def model_answers(model: Model, images: np.ndarray) -> np.ndarray:
@@ -195,7 +195,7 @@ def test_the_pipe_takes_inputs_that_are_larger_than_it(
     images = np.concatenate([question(model).inputs["image"]] * 40)
     assert images.nbytes > 1 << 20
     answers = np.zeros((len(images), model.cascade.scores.classes), np.float32)
-    large = dataclasses.replace(question(model), inputs={"image": images}, answers=answers)
+    large = dataclasses.replace(question(model), inputs={"image": images}, answers=(answers,))
     auditor.ask(large, "large")
     assert len(answered(auditor)[1]) == len(images)
 

@@ -17,7 +17,7 @@ from brisk.exits.cascade import Exit
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.distance_gate import summary
 from brisk.exits.heads.lookup import GatedLookUp, LookUp, empty_look_up, weights_of
-from brisk.exits.heads.lookup_model import OF_CLASSES, OPSET, Judge, LookUpModel
+from brisk.exits.heads.lookup_model import OF_CLASSES, OPSET, AnswerForm, Judge, LookUpModel
 from brisk.exits.heads.predictors import CATALOGUE, variant
 from brisk.exits.learning import exporting
 from brisk.exits.learning.exporting import export_look_up, network_of
@@ -56,7 +56,7 @@ def test_a_model_says_what_its_network_says(
     rows = torch.randn(64, *shape, generator=torch.Generator().manual_seed(2)).relu_()
     network = trained(name, shape, rows, judge)
     data = export_look_up(network, shape, name)
-    outcome = LookUpModel(data, shape, CLASSES)(rows.numpy())
+    outcome = LookUpModel(data, shape, AnswerForm(CLASSES))(rows.numpy())
     with torch.no_grad():
         logits, scores, near = (each.numpy() for each in network(rows))
     scale = max(1.0, float(np.abs(logits).max()))
@@ -66,7 +66,7 @@ def test_a_model_says_what_its_network_says(
     passing = (8, 24) if judge.is_gated else (24, 40)
     assert passing[0] <= (scores > 0).sum() <= passing[1], "some pass gate and floor, some not"
     np.testing.assert_allclose(outcome.scores[agrees], scores[agrees], atol=1e-5)
-    exit_ = Exit(ExitPoint(1, "v"), name, shape, CLASSES, data, 0.0, 0, judge=judge)
+    exit_ = Exit(ExitPoint(1, "v"), name, shape, AnswerForm(CLASSES), data, 0.0, 0, judge=judge)
     again = network_of(exit_)
     for key, array in weights_of(network).items():
         np.testing.assert_array_equal(weights_of(again)[key], array)
@@ -80,7 +80,7 @@ def test_a_row_without_numbers_is_never_answered(value: float, judge: Judge) -> 
     if isinstance(network, GatedLookUp):
         network.gate.limit.fill_(math.inf)
     network.floor.zero_()
-    look_up = LookUpModel(export_look_up(network, (4, 6, 6)), (4, 6, 6), CLASSES)
+    look_up = LookUpModel(export_look_up(network, (4, 6, 6)), (4, 6, 6), AnswerForm(CLASSES))
     strange = rows.numpy().copy()
     strange[2, 1, 3, 3] = value
     outcome = look_up(strange)
@@ -134,13 +134,13 @@ def changed(**parts: object) -> bytes:
 )
 def test_what_is_no_look_up_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(DamagedFileError, match=words):
-        LookUpModel(data, (4, 6, 6), CLASSES)
+        LookUpModel(data, (4, 6, 6), AnswerForm(CLASSES))
 
 
 def test_a_look_up_of_many_rows_answers_each_as_alone() -> None:
     rows = torch.randn(40, 4, 6, 6).relu_()
     data = export_look_up(trained("Pool(4096)", (4, 6, 6), rows), (4, 6, 6))
-    look_up = LookUpModel(data, (4, 6, 6), CLASSES)
+    look_up = LookUpModel(data, (4, 6, 6), AnswerForm(CLASSES))
     together = look_up(rows.numpy())
     for row in range(0, 40, 7):
         alone = look_up(rows.numpy()[row : row + 1])

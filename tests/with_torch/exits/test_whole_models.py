@@ -17,7 +17,7 @@ from brisk.exits.cascade_file import read_cascade, write_cascade
 from brisk.exits.exploration.whole_models import floor_of
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import ExitCount, Scored
-from brisk.exits.heads.lookup_model import Judge, LookUpModel
+from brisk.exits.heads.lookup_model import AnswerForm, Judge, LookUpModel
 from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.quantising import Quantised, quantised, readable
 from brisk.exits.model_graph import ExitPoint, ModelGraph
@@ -44,8 +44,9 @@ def made_of(graph: ModelGraph) -> Quantised:
 
 def front(model: Served, quantised_model: Quantised, floor: float = 0.0) -> Exit:
     point = ExitPoint(0, "image")
-    form = point, INT8, SHAPE, CLASSES, quantised_model.look_up(floor), 1e-4, 1000
-    return Exit(*form, judge=Judge.MARGIN)
+    form = AnswerForm(CLASSES)
+    look_up = quantised_model.look_up(floor)
+    return Exit(point, INT8, SHAPE, form, look_up, 1e-4, 1000, judge=Judge.MARGIN)
 
 
 def with_exits(model: Served, exits: tuple[Exit, ...], thresholds: tuple[float, ...]) -> Served:
@@ -64,7 +65,7 @@ def with_exits(model: Served, exits: tuple[Exit, ...], thresholds: tuple[float, 
 @pytest.mark.parametrize("tail", ["labels", "softmax"])
 def test_it_mostly_answers_as_the_model_and_says_how_sure_it_is(tail: str) -> None:
     graph = graph_of(network(tail=tail))
-    look_up = LookUpModel(made_of(graph).look_up(0.0), SHAPE, CLASSES, is_whole=True)
+    look_up = LookUpModel(made_of(graph).look_up(0.0), SHAPE, AnswerForm(CLASSES), is_whole=True)
     rows = images(200)
     outcome = look_up(rows)
     exact = load_graph(graph).run({"image": rows})["scores"]
@@ -80,11 +81,11 @@ def test_it_mostly_answers_as_the_model_and_says_how_sure_it_is(tail: str) -> No
 def test_nothing_below_the_floor_is_answered_nor_what_is_no_number() -> None:
     quantised_model = made_of(graph_of(network()))
     rows = images(100)
-    free = LookUpModel(quantised_model.look_up(0.0), SHAPE, CLASSES, is_whole=True)(rows).scores
+    free = quantised_model.opened(quantised_model.look_up(0.0))(rows).scores
     floor = float(np.median(free))
     strange = rows.copy()
     strange[3, 1, 2, 2], strange[5, 0, 0, 0] = math.nan, math.inf
-    outcome = LookUpModel(quantised_model.look_up(floor), SHAPE, CLASSES, is_whole=True)(strange)
+    outcome = quantised_model.opened(quantised_model.look_up(floor))(strange)
     assert not outcome.near[[3, 5]].any()
     assert outcome.scores[[3, 5]].tolist() == [0, 0]
     others = np.delete(np.arange(100), [3, 5])
@@ -171,9 +172,9 @@ def test_a_whole_model_of_foreign_operators_is_refused() -> None:
     model = onnx.load_model_from_string(quantised_model.look_up(0.0))
     model.graph.node[0].domain = "evil"
     with pytest.raises(DamagedFileError, match="has operator 'evil:"):
-        LookUpModel(model.SerializeToString(), SHAPE, CLASSES, is_whole=True)
+        LookUpModel(model.SerializeToString(), SHAPE, AnswerForm(CLASSES), is_whole=True)
     with pytest.raises(DamagedFileError, match="operator"):
-        LookUpModel(quantised_model.look_up(0.0), SHAPE, CLASSES)
+        LookUpModel(quantised_model.look_up(0.0), SHAPE, AnswerForm(CLASSES))
 
 
 def test_an_exit_in_front_of_the_model_that_reads_no_input_is_of_another_model() -> None:

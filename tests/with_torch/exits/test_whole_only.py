@@ -24,41 +24,15 @@ from brisk.exits.files.learning_record import Aim, LearningRecord, Stage
 from brisk.exits.files.sample_files import write_samples
 from brisk.exits.files.versions import learned_file, make_private_folder, reference_file
 from brisk.exits.model_graph import read_graph
-from brisk.exits.scores import ScoreForm, Scores, agreeing, find_values
+from brisk.exits.scores import ScoreForm, agreeing, all_agreeing, find_values
 from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.runtime.early_exit.audit_process import Models
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from brisk.settings import Tolerance, tolerance
-from brisk_bench.samples.writer import GraphWriter
-from support.exits.cascades import CLASSES, graph_of, images, network
+from support.exits.cascades import images, network
+from support.exits.texts import WIDTH, text_classifier, text_encoder, texts
 
 COSINE = tolerance("cosine 0.98")
-
-WORDS, WIDTH, KINDS = 50, 16, 4
-
-
-def text_classifier() -> onnx.ModelProto:
-    """Reads numbers of words and a mask, of any length; the mask lives until the end, so that no
-    cache can stand anywhere."""
-    random = np.random.default_rng(0)
-    graph = GraphWriter("text", opset=17)
-    words = graph.input("words", "int64", ("batch", "length"))
-    mask = graph.input("mask", "float32", ("batch", "length"))
-    value = graph.add("Gather", graph.weight(random.normal(0, 1, (WORDS, WIDTH))), words)
-    value = graph.add("MatMul", value, graph.weight(random.normal(0, 1, (WIDTH, 2 * WIDTH))))
-    value = graph.add("Relu", value)
-    value = graph.add("Mul", value, graph.add("Unsqueeze", mask, graph.integers(2)))
-    value = graph.add("ReduceMean", value, axes=[1], keepdims=0)
-    value = graph.add("MatMul", value, graph.weight(random.normal(0, 3, (2 * WIDTH, KINDS))))
-    value = graph.add("Mul", value, graph.add("ReduceMax", mask, axes=[1], keepdims=1))
-    graph.output(value, "logits", "float32", ("batch", KINDS))
-    return graph.model()
-
-
-def texts(count: int, seed: int = 1, length: int = 12) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    mask = (np.arange(length) < random.integers(3, length + 1, (count, 1))).astype(np.float32)
-    return {"words": random.integers(0, WORDS, (count, length)), "mask": mask}
 
 
 @pytest.fixture
@@ -72,36 +46,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     onnx.save(network(tail="plain"), path)
     make_private_folder(path)
     return path
-
-
-def scores_of(limit: Tolerance | None) -> Scores:
-    form = ScoreForm.LOGITS if limit is None else ScoreForm.VALUES
-    return Scores("scores", 3, 2, form, True, limit)
-
-
-@pytest.mark.parametrize(
-    ("text", "ours", "theirs", "agrees"),
-    [
-        ("cosine 0.9", [1.0, 0.0], [2.0, 0.1], True),
-        ("cosine 0.9", [1.0, 0.0], [1.0, 1.0], False),
-        ("cosine 0.9", [1.0, 0.0], [-1.0, 0.0], False),
-        ("cosine 0.9", [0.0, 0.0], [0.0, 0.0], True),
-        ("cosine 0.9", [0.0, 0.0], [1.0, 0.0], False),
-        ("cosine 0.9", [math.nan, 0.0], [1.0, 0.0], False),
-        ("absolute 0.1", [1.0, 5.0], [1.09, 4.91], True),
-        ("absolute 0.1", [1.0, 5.0], [1.0, 5.11], False),
-        ("absolute 0.1", [math.nan, 5.0], [math.nan, 5.0], False),
-        ("absolute 0.1", [math.inf, 5.0], [math.inf, 5.0], False),
-        ("", [1.0, 2.0], [0.4, 0.6], True),
-        ("", [2.0, 1.0], [0.4, 0.6], False),
-    ],
-)
-def test_a_row_agrees_where_it_is_within_the_tolerance(
-    text: str, ours: list[float], theirs: list[float], agrees: bool
-) -> None:
-    scores = scores_of(tolerance(text) if text else None)
-    verdicts = agreeing(np.array([ours], np.float32), np.array([theirs], np.float32), scores)
-    assert verdicts.tolist() == [agrees]
 
 
 def rows_of(*parts: dict[str, np.ndarray]) -> SampleGroups:
@@ -175,11 +119,46 @@ def test_a_model_that_mixes_rows_is_refused(file: Path) -> None:
         )
 
 
-def test_of_several_outputs_none_is_guessed() -> None:
-    with pytest.raises(InvalidModelError, match=r"outputs scores float32 .*, label int64"):
-        find_values(graph_of(network(tail="labels")), COSINE)
-    values = find_values(graph_of(network(tail="softmax")), COSINE)
-    assert (values.value, values.classes, values.form) == ("scores", CLASSES, ScoreForm.VALUES)
+def test_a_text_encoder_gives_all_its_outputs_early(file: Path) -> None:
+    """A vector for each word, one for the text, and a count, for texts of several lengths."""
+    onnx.save(text_encoder(), file)
+    limit = tolerance("cosine 0.995")
+    record = look_at(file, Aim(0.9, str(limit)))
+    for seed in range(60):
+        lengths = [4 + (seed + step) % 11 for step in range(4)]
+        write_samples(file, [texts(5, seed=4 * seed + n, length=n) for n in lengths])
+    outcome = learn(file, record, 1)
+    assert (outcome.stage, outcome.samples) == (Stage.SERVED, 1200), outcome.reason
+    cascade = read_cascade(learned_file(file), digest_of(file))
+    assert cascade.scores == find_values(read_graph(file), limit)
+    rows = texts(200, seed=999, length=9)
+    rows["mask"][5, 0] = math.nan
+    frame = served(file, cascade, rows)
+    early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
+    assert 5 not in early
+    assert len(early) > 100
+    own, answers = load_graph(read_graph(file)).run(rows), frame.results()
+    assert {name: array.shape for name, array in answers.items()} == {
+        "words_out": (200, 9, 2 * WIDTH),
+        "pooled": (200, 2 * WIDTH),
+        "count": (200,),
+    }
+    agrees = all_agreeing(
+        [array[early] for array in answers.values()],
+        [own[name][early] for name in answers],
+        cascade.scores,
+    )
+    assert agrees.mean() >= 0.9
+    (judged,) = (each for each in frame.answers if each.exit_index is not None)
+    assert judged.logits is not None
+    picked = {name: array[list(judged.rows)] for name, array in rows.items()}
+    given = judged.logits, *judged.others
+    verdicts = Models().answer(file, digest_of(file), cascade.scores, picked, given)
+    assert isinstance(verdicts, list)
+    assert np.mean(verdicts) >= 0.9
+    wrong = judged.logits, judged.others[0], judged.others[1] + 1
+    verdicts = Models().answer(file, digest_of(file), cascade.scores, picked, wrong)
+    assert verdicts == [False] * len(judged.rows)
 
 
 def test_traffic_teaches_them_and_nothing_is_trained_again(file: Path) -> None:
@@ -297,7 +276,7 @@ def test_the_auditor_judges_by_the_tolerance(file: Path) -> None:
     rows = images(3)
     own = load_graph(read_graph(file)).run({"image": rows})["scores"]
     answers = own + np.array([[0.0], [0.4], [0.6]], np.float32)
-    verdicts = Models().answer(file, digest_of(file), scores, {"image": rows}, answers)
+    verdicts = Models().answer(file, digest_of(file), scores, {"image": rows}, (answers,))
     assert verdicts == [True, True, False]
 
 

@@ -117,6 +117,29 @@ def run_base(
     return hidden, distribution
 
 
+def answers_of(
+    base: BaseModel, scores: Scores, inputs: Mapping[str, np.ndarray]
+) -> tuple[np.ndarray, ...]:
+    """Return what early answers are compared with, [rows, ...] each: the distribution over the
+    classes, or the value and the others.
+
+    Precondition: ``base`` was loaded with ``taps_of`` the scores. Raises InvalidModelError where
+    the model does not keep rows.
+    """
+    if scores.tolerance is None:
+        return (run_base(base, (), scores, inputs)[1],)
+    results = base.run(inputs)
+    answers = tuple(results[name] for name in (scores.value, *scores.others))
+    checked_scores(answers[0], scores)
+    rows = len(next(iter(inputs.values())))
+    if any(answer.shape[:1] != (rows,) for answer in answers):
+        raise InvalidModelError(
+            f"model '{base.graph.name}' does not keep the batch as first dimension: of {rows} "
+            f"rows outputs have shapes {[list(answer.shape) for answer in answers]}"
+        )
+    return answers
+
+
 def run_in_batches(
     base: BaseModel,
     points: Sequence[ExitPoint],

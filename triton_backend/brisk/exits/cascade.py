@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from brisk.exits.guarantee.calibration import CascadeCount
-from brisk.exits.heads.lookup_model import Judge, LookUpModel, ReadyLookUp, Shape
+from brisk.exits.heads.lookup_model import AnswerForm, Judge, LookUpModel, ReadyLookUp, Shape
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
 
@@ -19,14 +19,14 @@ class Exit:
     """One learned cache. If its thresholds are all infinite it is in reserve: adaptation may come
     to use it.
 
-    Raises DamagedFileError if ``model`` is no exit of so many ``classes`` in ``shape``.
+    Raises DamagedFileError if ``model`` is no exit that answers in ``form`` in ``shape``.
     """
 
     point: ExitPoint
     variant: str
     shape: Shape
     """The shape of the hidden output, without its rows."""
-    classes: int
+    form: AnswerForm
     model: bytes
     """The ONNX model that evaluates the exit. Other weights make another exit."""
     lookup_s: float
@@ -47,8 +47,9 @@ class Exit:
     """``model``, ready to run."""
 
     def __post_init__(self) -> None:
-        form = self.shape, self.classes, self.threads
-        ready = LookUpModel(self.model, *form, is_whole=self.reads_input)
+        ready = LookUpModel(
+            self.model, self.shape, self.form, self.threads, is_whole=self.reads_input
+        )
         object.__setattr__(self, "look_up", ready)
 
     @property
@@ -61,6 +62,11 @@ class Exit:
         """The name: variant and nodes of the model done when it is evaluated, as in
         ``Pool(4096)@26``; with the judge, if that is no selector: ``Pool(4096)-softmax@26``."""
         return f"{way(self.variant, self.judge)}@{self.point.position}"
+
+
+def answer_form(scores: Scores) -> AnswerForm:
+    """Return the form in which an exit answers with ``scores``."""
+    return AnswerForm(scores.classes, scores.rank, len(scores.others))
 
 
 def way(variant: str, judge: Judge) -> str:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from brisk.errors import BriskError, InvalidModelError
-from brisk.exits.cascade import Cascade, Exit, Expected, Level
+from brisk.exits.cascade import Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.lookup_model import Judge
+from brisk.exits.heads.lookup_model import AnswerForm, Judge
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
@@ -137,13 +137,20 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
             form=ScoreForm(described["form"]),
             is_certain=True,
             tolerance=_read_tolerance(described.get("tolerance")),
+            others=tuple(map(str, described.get("others", ()))),
+            rank=int(described.get("rank", 2)),
         )
+        is_plain = scores.rank == 2 and not scores.others
+        if scores.rank < 2 or (scores.tolerance is None and not is_plain):
+            raise DamagedFileError(
+                f"its answers of classes have {scores.rank} dimensions, and {scores.others} beside"
+            )
         if (scores.form is ScoreForm.VALUES) != (scores.tolerance is not None):
             raise DamagedFileError(
                 f"its answers are {described['form']} within {scores.tolerance}"
             )
         exits = tuple(
-            _read_exit(index, entry, scores.classes, container.tensors)
+            _read_exit(index, entry, answer_form(scores), container.tensors)
             for index, entry in enumerate(header["exits"])
         )
         if any((one.judge is Judge.TYPICAL) != (scores.tolerance is not None) for one in exits):
@@ -175,7 +182,7 @@ def _read_tolerance(given: object) -> Tolerance | None:
 
 
 def _read_exit(
-    index: int, entry: Mapping[str, Any], classes: int, tensors: Mapping[str, np.ndarray]
+    index: int, entry: Mapping[str, Any], form: AnswerForm, tensors: Mapping[str, np.ndarray]
 ) -> Exit:
     shape = tuple(int(size) for size in entry["shape"])
     value, noticed_at = entry["value"], entry["noticed_at"]
@@ -185,7 +192,7 @@ def _read_exit(
         point=ExitPoint(int(entry["position"]), value, float(entry["share"])),
         variant=str(entry["variant"]),
         shape=shape,
-        classes=classes,
+        form=form,
         model=tensors[f"{index}.onnx"].tobytes(),
         lookup_s=float(entry["lookup_s"]),
         memory_bytes=int(entry["memory_bytes"]),

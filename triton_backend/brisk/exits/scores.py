@@ -5,6 +5,7 @@ And when an early answer counts as the model's own: the same class, or values wi
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,6 +14,7 @@ from onnx import GraphProto, ModelProto
 
 from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.model_graph import ModelGraph
+from brisk.graph.program import ValueType, Variable
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import constants_of, reads_of
 from brisk.segments.model.opening import Form, open_segment
@@ -48,7 +50,7 @@ class Scores:
     """The class scores of a model, or its values."""
 
     value: str
-    """The name of the value, float32 [rows, ``classes``]."""
+    """The name of the value, float32 [rows, ``classes``]; of values [rows, ..., ``classes``]."""
     position: int
     """The nodes done when it is there."""
     classes: int
@@ -58,6 +60,10 @@ class Scores:
     makes of them."""
     tolerance: Tolerance | None = None
     """None for all forms but ``VALUES``."""
+    others: tuple[str, ...] = ()
+    """The model's other outputs, if they are values: each has to keep to the tolerance."""
+    rank: int = 2
+    """The dimensions of ``value``."""
 
 
 def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
@@ -100,26 +106,61 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
 
 
 def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
-    """The model's output as values, each row of which counts as its own within ``tolerance``.
+    """The model's outputs as values: a row counts as its own where each of them is within
+    ``tolerance``, and integers are equal.
 
-    Raises InvalidModelError where it has not exactly one, float32 [batch, values].
+    Raises InvalidModelError where an output has no rows or no numbers, or where none is float32
+    with a last dimension of a fixed size, by which rows are told from such as are not typical.
     """
-    if len(graph.outputs) == 1:
-        (output,) = graph.outputs
-        shape = output.type.shape or ()
-        nodes = graph.graph.node
-        made_by = [place for place, node in enumerate(nodes) if output.name in node.output]
-        is_fit = output.type.dtype == "float32" and graph.may_have_rows(output.name)
-        if made_by and is_fit and len(shape) == 2 and isinstance(shape[1], int) and shape[1] > 0:
-            form = ScoreForm.VALUES
-            return Scores(output.name, made_by[0] + 1, shape[1], form, True, tolerance)
+    made_by = {name: place for place, node in enumerate(graph.graph.node) for name in node.output}
+    outputs = graph.outputs
+    is_fit = all(
+        each.name in made_by and each.type.dtype in _NUMBERS and graph.may_have_rows(each.name)
+        for each in outputs
+    )
     described = ", ".join(
-        f"{each.name} {each.type.dtype} {list(each.type.shape or ())}" for each in graph.outputs
+        f"{each.name} {each.type.dtype} {list(each.type.shape or ())}" for each in outputs
     )
-    raise InvalidModelError(
-        f"model '{graph.name}' has outputs {described}: a tolerance is of one, float32 "
-        "[batch, values], the number of values being fixed"
+    first = next((each for each in outputs if _may_be_typical(each.type)), None)
+    if not is_fit or first is None:
+        raise InvalidModelError(
+            f"model '{graph.name}' has outputs {described}: a tolerance is of tensors of numbers "
+            "with rows, one of them float32 [batch, ..., values], the number of values being fixed"
+        )
+    if tolerance.measure == COSINE and (single := [each for each in outputs if _is_single(each)]):
+        raise InvalidModelError(
+            f"model '{graph.name}' has outputs {described}: of '{single[0].name}', a single "
+            "number, a cosine says nothing; expected an absolute tolerance"
+        )
+    return Scores(
+        value=first.name,
+        position=made_by[first.name] + 1,
+        classes=(first.type.shape or ())[-1],  # type: ignore[arg-type]  # ``_may_be_typical``
+        form=ScoreForm.VALUES,
+        is_certain=True,
+        tolerance=tolerance,
+        others=tuple(each.name for each in outputs if each is not first),
+        rank=first.type.rank or 0,
     )
+
+
+_NUMBERS = frozenset(
+    {
+        *("float16", "float32", "float64", "bool"),
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    }
+)
+
+
+def _may_be_typical(kind: ValueType) -> bool:
+    last = (kind.shape or (None,))[-1]
+    return kind.dtype == "float32" and (kind.rank or 0) >= 2 and isinstance(last, int) and last > 0
+
+
+def _is_single(output: Variable) -> bool:
+    """Whether it is one floating-point number, or several without a common vector."""
+    shape = output.type.shape or ()
+    return (output.type.dtype or "").startswith("float") and (len(shape) < 2 or shape[-1] == 1)
 
 
 def _made_by(graph: ModelGraph, position: int) -> str:
@@ -131,12 +172,15 @@ def _made_by(graph: ModelGraph, position: int) -> str:
     return node.op_type
 
 
-def tail_nodes(graph: ModelGraph, value: str, made_by: int) -> tuple[int, ...] | None:
-    """Nodes that make the outputs from ``value`` and constants; None where they read more."""
+def tail_nodes(
+    graph: ModelGraph, value: str, made_by: int, given: Collection[str] = ()
+) -> tuple[int, ...] | None:
+    """Nodes that make the outputs but those ``given`` from ``value`` and constants; None where
+    they read more."""
     nodes = graph.graph.node
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     constant = constants_of(graph.graph) - {variable.name for variable in graph.inputs}
-    pending = [variable.name for variable in graph.outputs]
+    pending = [variable.name for variable in graph.outputs if variable.name not in given]
     tail: set[int] = set()
     while pending:
         name = pending.pop()
@@ -158,19 +202,23 @@ class Tail:
         """Raises InvalidModelError where the model has no such scores."""
         places = None
         if 0 < scores.position <= len(graph.graph.node):
-            places = tail_nodes(graph, scores.value, scores.position - 1)
+            places = tail_nodes(graph, scores.value, scores.position - 1, scores.others)
         if places is None:
             raise InvalidModelError(
                 f"{graph.path}: its outputs do not follow from a value '{scores.value}' alone"
             )
         self._scores = scores.value
         self._outputs = tuple(variable.name for variable in graph.outputs)
-        self._made = [name for name in self._outputs if name != scores.value]
+        self._others = scores.others
+        given = (scores.value, *scores.others)
+        self._made = [name for name in self._outputs if name not in given]
         self._session = _open(graph, scores.value, places, self._made) if self._made else None
 
-    def finish(self, scores: np.ndarray) -> dict[str, np.ndarray]:
-        """All outputs by name, from the scores, in the model's form."""
-        values = {self._scores: scores}
+    def finish(
+        self, scores: np.ndarray, others: Sequence[np.ndarray] = ()
+    ) -> dict[str, np.ndarray]:
+        """All outputs by name, from the scores, in the model's form, and its other values."""
+        values = {self._scores: scores, **dict(zip(self._others, others, strict=True))}
         if self._session is not None:
             computed = self._session.session.run(self._made, {self._scores: scores})
             values.update(zip(self._made, computed, strict=True))
@@ -225,25 +273,42 @@ def as_probabilities(scores: np.ndarray, form: ScoreForm) -> np.ndarray:
 def agreeing(ours: np.ndarray, theirs: np.ndarray, scores: Scores) -> np.ndarray:
     """Which rows of an early answer count as the model's own, bool [rows].
 
-    Both [rows, ``scores.classes``]: logits of an exit or values, and the distribution or the
-    values of the model. What is no number agrees with nothing.
+    Both [rows, ``scores.classes``]: logits of an exit and the distribution of the model; or one
+    of the values of either, [rows, ...]. What is no number agrees with nothing. The cosine is
+    that of the last dimension, and has to do everywhere.
     """
     if scores.tolerance is None:
         return np.asarray(ours.argmax(1) == theirs.argmax(1))
+    inner = tuple(range(1, ours.ndim))
+    if ours.shape != theirs.shape:
+        return np.zeros(len(ours), bool)
+    if ours.dtype.kind != "f":
+        return np.asarray((ours == theirs).all(inner))
     one, other = ours.astype(np.float64), theirs.astype(np.float64)
     measure, limit = scores.tolerance
     with np.errstate(all="ignore"):
         if measure != COSINE:
-            return np.asarray((np.abs(one - other) <= limit).all(1))
-        lengths = np.sqrt((one * one).sum(1) * (other * other).sum(1))
-        is_same = (one == other).all(1)  # two rows of zeros have no angle
-        return np.asarray(((one * other).sum(1) >= limit * lengths) & (lengths > 0) | is_same)
+            return np.asarray((np.abs(one - other) <= limit).all(inner))
+        lengths = np.sqrt((one * one).sum(-1) * (other * other).sum(-1))
+        is_same = (one == other).all(-1)  # two rows of zeros have no angle
+        is_near = ((one * other).sum(-1) >= limit * lengths) & (lengths > 0) | is_same
+        return np.asarray(is_near.all(inner[:-1]))
+
+
+def all_agreeing(
+    ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], scores: Scores
+) -> np.ndarray:
+    """Which rows agree in each of the arrays, bool [rows]: scores, or the value and the others."""
+    pairs = zip(ours, theirs, strict=True)
+    return np.logical_and.reduce([agreeing(one, other, scores) for one, other in pairs])
 
 
 def checked_scores(array: np.ndarray, scores: Scores) -> np.ndarray:
     """Raises InternalError where ``array`` is not what ``scores`` says."""
-    if array.ndim != 2 or array.shape[1] != scores.classes:
+    if array.ndim != scores.rank or array.shape[-1] != scores.classes:
+        inner = ", ..." if scores.rank > 2 else ""
         raise InternalError(
-            f"'{scores.value}' has shape {list(array.shape)}, expected [rows, {scores.classes}]"
+            f"'{scores.value}' has shape {list(array.shape)}, "
+            f"expected [rows{inner}, {scores.classes}]"
         )
     return array

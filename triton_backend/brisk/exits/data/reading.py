@@ -39,60 +39,68 @@ def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -
     Images may lie in a folder for each class; its place in sorted order is the label. Raises
     InvalidRequestError naming what is missing, of another shape, or of a name that is none.
     """
+    parts = read_parts(path, graph, form)
+    names = parts[0].inputs
+    try:
+        inputs = {name: np.concatenate([part.inputs[name] for part in parts]) for name in names}
+    except ValueError as error:
+        raise InvalidRequestError(f"the files' arrays do not fit together: {error}") from error
+    labels = [part.labels for part in parts if part.labels is not None]
+    samples = Samples(inputs, np.concatenate(labels) if labels else None)
+    if labels and len(labels) < len(parts):
+        raise _wrongly_labelled(path, sum(map(len, labels)), len(samples))
+    return samples
+
+
+def read_parts(path: Path, graph: ModelGraph, form: ImageForm | None = None) -> list[Samples]:
+    """Do what ``read_samples`` does, of each file for itself: rows of one may have another shape
+    than those of the next."""
     if path.is_file():
-        return _checked(_read_arrays([path], graph), path, graph)
+        return [_read_arrays(path, graph)]
     if not path.is_dir():
         raise InvalidRequestError(f"'{path}' is not there: expected a .npz file or a folder")
-    arrays = sorted(path.glob("*.npz"))
-    if arrays:
-        return _checked(_read_arrays(arrays, graph), path, graph)
+    if files := sorted(path.glob("*.npz")):
+        return [_read_arrays(file, graph) for file in files]
     images = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         raise InvalidRequestError(f"folder '{path}' has neither .npz files nor images")
-    return _checked(_read_images(path, images, graph, form or ImageForm()), path, graph)
+    return [_checked(_read_images(path, images, graph, form or ImageForm()), path, graph)]
 
 
-def _read_arrays(files: Sequence[Path], graph: ModelGraph) -> Samples:
-    """Put all files together; a single array may have any name if there is one input."""
+def _read_arrays(file: Path, graph: ModelGraph) -> Samples:
+    """A single array may have any name if there is one input."""
     names = [variable.name for variable in graph.inputs]
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in names}
-    labels: list[np.ndarray] = []
-    for file in files:
-        try:
-            with np.load(file, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
-        except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
-            raise InvalidRequestError(f"'{file}' is no readable .npz file: {error}") from error
-        if LABELS in arrays:
-            labels.append(np.atleast_1d(arrays.pop(LABELS)))
-        if len(names) == 1 and len(arrays) == 1:
-            arrays = {names[0]: next(iter(arrays.values()))}
-        missing = sorted(set(names) - set(arrays))
-        if missing:
-            raise InvalidRequestError(
-                f"'{file}' has no array {', '.join(missing)}; it has {', '.join(sorted(arrays))}"
-            )
-        if others := sorted(set(arrays) - set(names)):
-            expected = [*names, LABELS]
-            near = get_close_matches(others[0], expected, n=1)
-            guess = f"; did you mean '{near[0]}'?" if near else ""
-            raise InvalidRequestError(
-                f"'{file}' has an array '{others[0]}', which is none of "
-                f"{', '.join(expected)}{guess}"
-            )
-        for name in names:
-            parts[name].append(arrays[name])
     try:
-        inputs = {name: np.concatenate(each) for name, each in parts.items()}
-    except ValueError as error:
-        raise InvalidRequestError(f"the files' arrays do not fit together: {error}") from error
-    rows, labelled = len(next(iter(inputs.values()))), sum(map(len, labels))
-    if labels and labelled != rows:
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
+        raise InvalidRequestError(f"'{file}' is no readable .npz file: {error}") from error
+    labels = np.atleast_1d(arrays.pop(LABELS)) if LABELS in arrays else None
+    if len(names) == 1 and len(arrays) == 1:
+        arrays = {names[0]: next(iter(arrays.values()))}
+    missing = sorted(set(names) - set(arrays))
+    if missing:
         raise InvalidRequestError(
-            f"'{files[0].parent if len(files) > 1 else files[0]}' has {LABELS} of "
-            f"{counted(labelled, 'row')}, inputs of {rows}: expected one of each row, or none"
+            f"'{file}' has no array {', '.join(missing)}; it has {', '.join(sorted(arrays))}"
         )
-    return Samples(inputs, np.concatenate(labels) if labels else None)
+    if others := sorted(set(arrays) - set(names)):
+        expected = [*names, LABELS]
+        near = get_close_matches(others[0], expected, n=1)
+        guess = f"; did you mean '{near[0]}'?" if near else ""
+        raise InvalidRequestError(
+            f"'{file}' has an array '{others[0]}', which is none of {', '.join(expected)}{guess}"
+        )
+    samples = _checked(Samples(arrays), file, graph)
+    if labels is not None and len(labels) != len(samples):
+        raise _wrongly_labelled(file, len(labels), len(samples))
+    return Samples(samples.inputs, labels)
+
+
+def _wrongly_labelled(path: Path, labels: int, rows: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"'{path}' has {LABELS} of {counted(labels, 'row')}, inputs of {rows}: expected one of "
+        "each row, or none"
+    )
 
 
 def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: ImageForm) -> Samples:
@@ -151,7 +159,7 @@ def _checked(samples: Samples, path: Path, graph: ModelGraph) -> Samples:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise InvalidRequestError(f"'{path}': input '{variable.name}' has infinite values")
     rows = {len(array) for array in inputs.values()}
-    if len(rows) != 1 or (samples.labels is not None and len(samples.labels) not in rows):
+    if len(rows) != 1:
         raise InvalidRequestError(f"'{path}': arrays of {sorted(rows)} rows do not go together")
     return Samples(inputs, samples.labels)
 

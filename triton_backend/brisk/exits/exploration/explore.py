@@ -13,7 +13,7 @@ import torch
 
 from brisk.errors import InvalidModelError
 from brisk.exits.base_model import BaseModel, load_graph, taps_of
-from brisk.exits.cascade import INT8, Cascade
+from brisk.exits.cascade import INT8, Cascade, answer_form
 from brisk.exits.data.collecting import (
     bind_rows,
     check_classes,
@@ -262,4 +262,4 @@ def _worthwhile(
 def _untrained_s(network: LookUp, hidden: np.ndarray, scores: Scores) -> float:
     shape = tuple(hidden.shape[1:])
     model = export_look_up(network, shape, is_checked=False)
-    return look_up_seconds(LookUpModel(model, shape, scores.classes), hidden)
+    return look_up_seconds(LookUpModel(model, shape, answer_form(scores)), hidden)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from brisk.exits.base_model import BaseModel, load_graph
-from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level
+from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.cascade_file import digest_of
 from brisk.exits.data.collecting import Collected, bind_rows
 from brisk.exits.data.outliers import FOR_FLOOR
@@ -146,7 +146,7 @@ class Studied:
             point=point,
             variant=one.variant,
             shape=one.shape,
-            classes=self.scores.classes,
+            form=answer_form(self.scores),
             model=one.model,
             lookup_s=one.lookup_s,
             memory_bytes=one.memory_bytes,
@@ -238,7 +238,7 @@ def _cost_of_first(
         point=points[one.point],
         variant=one.variant,
         shape=one.shape,
-        classes=scores.classes,
+        form=answer_form(scores),
         model=one.model,
         lookup_s=one.lookup_s,
         memory_bytes=one.memory_bytes,

@@ -35,7 +35,7 @@ from brisk.exits.heads.lookup import (
     predict,
     weights_of,
 )
-from brisk.exits.heads.lookup_model import Judge, LookUpModel
+from brisk.exits.heads.lookup_model import AnswerForm, Judge, LookUpModel
 from brisk.exits.heads.predictors import settled, variant
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.predictor import (
@@ -291,7 +291,7 @@ def _measured(
         model = export_look_up(network, shape, trial.variant)
         is_gated = network.judge.is_gated  # apart from that they differ by microseconds
         if is_gated not in lookup_s:
-            ready = LookUpModel(model, shape, rows.classes)
+            ready = LookUpModel(model, shape, AnswerForm(rows.classes))
             lookup_s[is_gated] = look_up_seconds(ready, rows.first, between)
         tried.append(
             Tried(

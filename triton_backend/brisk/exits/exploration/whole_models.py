@@ -90,7 +90,7 @@ def try_quantised(
         return str(error)
 
     def ready(model: bytes) -> LookUpModel:
-        return LookUpModel(model, int8.shape, scores.classes, threads, is_whole=True)
+        return int8.opened(model, threads)
 
     without_floor = ready(int8.look_up(0.0))
 

@@ -20,11 +20,11 @@ from brisk.errors import InvalidModelError
 from brisk.exits.base_model import (
     BATCH_ROWS,
     BaseModel,
+    answers_of,
     load_graph,
-    run_in_batches,
     taps_of,
 )
-from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level
+from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.cascade_file import digest_of
 from brisk.exits.data.collecting import (
     COMPARED_ROWS,
@@ -53,12 +53,16 @@ from brisk.exits.guarantee.proposals import calibrate
 from brisk.exits.heads.lookup_model import Judge, LookUpModel, given
 from brisk.exits.learning.quantising import Quantised, Typical, memory_of, quantised
 from brisk.exits.model_graph import ModelGraph, read_graph
-from brisk.exits.scores import Scores, agreeing, find_scores, find_values
+from brisk.exits.scores import Scores, all_agreeing, find_scores, find_values
 from brisk.settings import Tolerance
 
 DOUBTED_SHARE = 0.5
 """If more of the ordinary rows are under the floor that outliers ask for, nothing is served: most
 of the gain would be gone, and the scores say little about what is out of distribution."""
+
+
+TYPICAL_ROWS = 256
+"""The rows of data whose values say what is typical: texts may have a vector for each word."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,8 +102,7 @@ class _Pair:
 
     def ready(self, model: bytes) -> LookUpModel:
         """Open such a look-up."""
-        int8 = self.int8
-        return LookUpModel(model, int8.shape, int8.classes, self.threads, is_whole=True)
+        return self.int8.opened(model, self.threads)
 
     def scored(self, look_up: LookUpModel, rows: SampleGroups) -> Scored:
         """Return how sure the model in int8 is of ``rows``, and where the exact one agrees; the
@@ -107,12 +110,12 @@ class _Pair:
         return joined([self._scored(look_up, group) for group in rows.groups])
 
     def _scored(self, look_up: LookUpModel, rows: Samples) -> Scored:
-        exact = _exact_answers(self.base, self.scores, rows)
         parts = []
         for start in range(0, len(rows), BATCH_ROWS):
-            some = slice(start, start + BATCH_ROWS)
-            found = look_up(given(self.int8.shape, rows.take(some).inputs))
-            right = agreeing(found.logits, exact[some], self.scores)
+            some = bind_rows(rows.take(slice(start, start + BATCH_ROWS)))
+            found = look_up(given(self.int8.shape, some))
+            exact = answers_of(self.base, self.scores, some)
+            right = all_agreeing((found.logits, *found.others), exact, self.scores)
             parts.append(Scored(found.scores, right, found.near))
         return joined(parts)
 
@@ -178,22 +181,22 @@ def _open_pair(
     progress: Progress,
 ) -> _Pair | str:
     """Open and quantise the model, or return why it cannot be quantised."""
-    is_classifier = scores.tolerance is None
     bare = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of((), scores, graph))
     _check_rows(base, scores, samples.largest)
     fit = samples.take(division.fit)
     progress.stage("quantising", 1)
-    if is_classifier:
+    typical = None
+    if scores.tolerance is None:
         scores = settled_scores(base, scores, samples.largest)
-    exact = np.concatenate([_exact_answers(base, scores, group) for group in fit.groups])
-    if is_classifier:
-        check_classes(exact, scores, graph.name)
+        check_classes(_values(base, scores, fit), scores, graph.name)
+    else:
+        some = samples.take(division.fit[:TYPICAL_ROWS])
+        typical = Typical.of(_values(base, scores, some))
     try:
         int8 = quantised(graph, scores, fit.largest.inputs)
     except ValueError as error:
         return str(error)
-    typical = None if is_classifier else Typical.of(exact)
     progress.advance()
     return _Pair(graph, scores, bare, base, int8, typical, threads)
 
@@ -277,7 +280,7 @@ def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
         point=front(pair.graph),
         variant=INT8,
         shape=shape,
-        classes=pair.scores.classes,
+        form=answer_form(pair.scores),
         model=model,
         lookup_s=lookup_s,
         memory_bytes=memory_of(model, shape),
@@ -302,21 +305,29 @@ def _floor(pair: _Pair, without_floor: LookUpModel, rows: SampleGroups, seed: in
     return floor_of(pair.scored(without_floor, outliers), kinds)
 
 
-def _exact_answers(base: BaseModel, scores: Scores, rows: Samples) -> np.ndarray:
-    batches = run_in_batches(base, (), scores, rows.inputs)
-    return np.concatenate([answers for _, answers in batches])
+def _values(base: BaseModel, scores: Scores, rows: SampleGroups) -> np.ndarray:
+    """Return the exact model's distributions, [rows, classes], or values, [all, values]."""
+    return np.concatenate(
+        [
+            answers_of(base, scores, bind_rows(group.take(slice(start, start + BATCH_ROWS))))[
+                0
+            ].reshape(-1, scores.classes)
+            for group in rows.groups
+            for start in range(0, len(group), BATCH_ROWS)
+        ]
+    )
 
 
 def _check_rows(base: BaseModel, scores: Scores, samples: Samples) -> None:
     """Raises InvalidModelError if a row's answer depends on the other rows of its batch."""
     some = samples.take(slice(COMPARED_ROWS))
-    together = _exact_answers(base, scores, some)
-    alone = [
-        _exact_answers(base, scores, some.take(slice(row, row + 1))) for row in range(len(some))
-    ]
-    most = 1e-3 * max(1.0, float(np.abs(together).max(initial=0.0)))
-    if not np.allclose(np.concatenate(alone), together, rtol=1e-2, atol=most):
-        raise InvalidModelError(
-            f"model '{base.graph.name}' mixes the rows of a batch: early answers need rows that "
-            "can leave it"
-        )
+    together = answers_of(base, scores, bind_rows(some))
+    for row in range(len(some)):
+        alone = answers_of(base, scores, bind_rows(some.take(slice(row, row + 1))))
+        for one, every in zip(alone, together, strict=True):
+            most = 1e-3 * max(1.0, float(np.abs(every).max(initial=0.0)))
+            if not np.allclose(one[0], every[row], rtol=1e-2, atol=most):
+                raise InvalidModelError(
+                    f"model '{base.graph.name}' mixes the rows of a batch: early answers need "
+                    "rows that can leave it"
+                )

@@ -2,8 +2,9 @@
 
 The model reads ``hidden`` float32 [rows, *shape], or what a whole model reads, and gives
 ``logits`` float32 [rows, classes], ``score`` float32 [rows] in 0..1, and ``near`` bool [rows]:
-whether the row is near the training data. It comes from a file that anybody may have written, so
-it consists of plain operators only.
+whether the row is near the training data. A whole model of values may have logits of more
+dimensions, and other outputs, ``brisk.other.0`` and so on, as the model has them. It comes from a
+file that anybody may have written, so it consists of plain operators only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -62,6 +63,9 @@ INPUT, LOGITS, SCORE, NEAR = "hidden", "logits", "score", "near"
 OWN_INPUT = "brisk.input."
 """Before the names of a whole model's inputs where the look-up reads all of them."""
 
+OTHER = "brisk.other."
+"""Before the numbers of a whole model's other outputs."""
+
 FLOOR_OF_WHOLE = "brisk.floor"
 """Where the look-up of a whole model keeps what no score may be below."""
 
@@ -86,11 +90,22 @@ LARGEST_HIDDEN_BYTES = 1 << 30
 @dataclass(frozen=True, slots=True, eq=False)
 class LookedUp:
     """What a look-up says of each row: ``scores`` float32 [rows], ``near`` bool [rows], whether it
-    is near the training data, and ``logits`` float32 [rows, classes]."""
+    is near the training data, ``logits`` float32 [rows, classes], and a whole model's ``others``,
+    [rows, ...] each."""
 
     scores: np.ndarray
     near: np.ndarray
     logits: np.ndarray
+    others: tuple[np.ndarray, ...] = ()
+
+
+class AnswerForm(NamedTuple):
+    """What a look-up answers: logits [rows, ..., ``classes``] of ``rank`` dimensions, and so many
+    ``others``."""
+
+    classes: int
+    rank: int = 2
+    others: int = 0
 
 
 ReadyLookUp = Callable[[Given], LookedUp]
@@ -99,19 +114,26 @@ ReadyLookUp = Callable[[Given], LookedUp]
 class LookUpModel:
     """Float32 [rows, *shape] to what the ONNX model says. Any thread may call it."""
 
-    __slots__ = ("_classes", "_run", "_session")
+    __slots__ = ("_form", "_outputs", "_run", "_session")
 
     def __init__(
-        self, data: bytes, shape: Shape, classes: int, threads: int = 1, *, is_whole: bool = False
+        self,
+        data: bytes,
+        shape: Shape,
+        form: AnswerForm,
+        threads: int = 1,
+        *,
+        is_whole: bool = False,
     ) -> None:
         """``is_whole``: it is a whole model, of any operators that ONNX Runtime has.
 
-        Raises DamagedFileError where ``data`` is no look-up of ``classes`` in ``shape``.
+        Raises DamagedFileError where ``data`` is no look-up that answers in ``form`` in ``shape``.
         """
-        _check(data, shape, classes, is_whole)
+        _check(data, shape, form, is_whole)
         self._session = _open(data, threads)
         self._run = self._session._sess.run
-        self._classes = classes
+        self._form = form
+        self._outputs = [LOGITS, SCORE, NEAR, *_others(form)]
         if not shape:  # nobody knows what sizes suit it
             return
         try:
@@ -125,16 +147,21 @@ class LookUpModel:
         else:
             rows = len(next(iter(hidden.values())))
             feeds = {OWN_INPUT + name: array for name, array in hidden.items()}
-        logits, scores, near = self._run(_OUTPUTS, feeds, None)
-        if logits.shape != (rows, self._classes) or not scores.shape == near.shape == (rows,):
+        logits, scores, near, *others = self._run(self._outputs, feeds, None)
+        classes, rank, _ = self._form
+        is_fit = logits.ndim == rank and (len(logits), logits.shape[-1]) == (rows, classes)
+        is_fit = is_fit and scores.shape == near.shape == (rows,)
+        if not is_fit or any(each.shape[:1] != (rows,) for each in others):
+            shapes = [list(each.shape) for each in (logits, scores, near, *others)]
             raise ValueError(
-                f"a look-up of {rows} rows gave {list(logits.shape)}, {list(scores.shape)} and "
-                f"{list(near.shape)}; expected [{rows}, {self._classes}], [{rows}] and [{rows}]"
+                f"a look-up of {rows} rows gave {', '.join(map(str, shapes))}; expected "
+                f"[{rows}, {classes}] in {rank} dimensions, and {rows} rows in each"
             )
-        return LookedUp(scores, near, logits)
+        return LookedUp(scores, near, logits, tuple(others))
 
 
-_OUTPUTS = [LOGITS, SCORE, NEAR]
+def _others(form: AnswerForm) -> list[str]:
+    return [f"{OTHER}{number}" for number in range(form.others)]
 
 
 def given(shape: Shape, inputs: Mapping[str, np.ndarray]) -> Given:
@@ -167,17 +194,18 @@ def parse(data: bytes, is_whole: bool = False) -> ModelProto:
     return model
 
 
-def _check(data: bytes, shape: Shape, classes: int, is_whole: bool) -> None:
+def _check(data: bytes, shape: Shape, form: AnswerForm, is_whole: bool) -> None:
     """Before any memory is taken for it."""
     graph = parse(data, is_whole).graph
     fewest = 0 if is_whole else 1
+    classes, rank, _ = form
     if not fewest <= len(shape) <= 3 or classes < 1 or not all(size >= 1 for size in shape):
         raise DamagedFileError(f"a look-up of {classes} classes in {list(shape)}")
     if 4 * math.prod(shape) > LARGEST_HIDDEN_BYTES:
         raise DamagedFileError(f"a look-up in {list(shape)} is too large")
     expected = {
         INPUT: (TensorProto.FLOAT, list(shape)),
-        LOGITS: (TensorProto.FLOAT, [classes]),
+        LOGITS: (TensorProto.FLOAT, [*[0] * (rank - 2), classes]),
         SCORE: (TensorProto.FLOAT, []),
         NEAR: (TensorProto.BOOL, []),
     }
@@ -185,7 +213,8 @@ def _check(data: bytes, shape: Shape, classes: int, is_whole: bool) -> None:
         del expected[INPUT]
     inputs = graph.input if shape else ()
     found = {info.name: _form(info) for info in (*inputs, *graph.output)}
-    if found != expected or len(inputs) != len(shape[:1]):
+    others = {name: found.pop(name, None) for name in _others(form)}
+    if found != expected or None in others.values() or len(inputs) != len(shape[:1]):
         raise DamagedFileError(
             f"a look-up reads and gives {_words(found)}; expected {_words(expected)}"
         )

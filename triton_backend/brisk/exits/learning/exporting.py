@@ -37,6 +37,7 @@ from brisk.exits.heads.lookup_model import (
     NEAR,
     OPSET,
     SCORE,
+    AnswerForm,
     Judge,
     LookUpModel,
     Shape,
@@ -318,7 +319,7 @@ def _compare(network: LookUp, shape: Shape) -> None:
         open_.floor.zero_()
         expected, scores, near = (each.numpy() for each in open_(hidden))
     classes = expected.shape[1]
-    answer = LookUpModel(_written(open_, shape, ""), shape, classes)(hidden.numpy())
+    answer = LookUpModel(_written(open_, shape, ""), shape, AnswerForm(classes))(hidden.numpy())
     scale = max(float(np.abs(expected).max()), 1.0)
     apart = float(np.abs(answer.logits - expected).max()) / scale
     steady = answer.near == near
@@ -351,7 +352,7 @@ def network_of(exit_: Exit) -> LookUp:
         if not tensor.name.startswith("constant.")
     }
     with torch.device("meta"):  # no memory for what the file may lack
-        network = empty_look_up(exit_.variant, exit_.shape, exit_.classes, exit_.judge)
+        network = empty_look_up(exit_.variant, exit_.shape, exit_.form.classes, exit_.judge)
     load_weights(network, tensors)
     return network
 

@@ -30,14 +30,17 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
+from brisk.exits.cascade import answer_form
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.lookup_model import (
     FLOOR_OF_WHOLE,
     INPUT,
     LOGITS,
     NEAR,
+    OTHER,
     OWN_INPUT,
     SCORE,
+    AnswerForm,
     LookUpModel,
     Shape,
 )
@@ -73,12 +76,16 @@ class Typical:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantised:
-    """A model in int8, which gives ``LOGITS`` [rows, classes]."""
+    """A model in int8, which gives ``LOGITS`` [rows, ..., classes] and ``OTHER`` outputs."""
 
     model: ModelProto
     """Reads ``INPUT`` float32 [rows, *shape]; without a shape, all inputs under ``OWN_INPUT``."""
     shape: Shape
-    classes: int
+    form: AnswerForm
+
+    def opened(self, look_up: bytes, threads: int = 1) -> LookUpModel:
+        """Open what ``look_up`` has returned. Raises DamagedFileError."""
+        return LookUpModel(look_up, self.shape, self.form, threads, is_whole=True)
 
     def look_up(self, floor: float, typical: Typical | None = None) -> bytes:
         """Return the model with the score of ``Judge.MARGIN``, or, if values are ``typical``, of
@@ -91,7 +98,8 @@ class Quantised:
         graph = model.graph
         own = ("", "ai.onnx")
         version = next(each.version for each in model.opset_import if each.domain in own)
-        scoring = _MARGIN if typical is None else _TYPICAL
+        rank = self.form.rank
+        scoring = _MARGIN if typical is None else _typical(rank, version)
         ranks = {
             info.name: len(info.type.tensor_type.shape.dim)
             for info in graph.input
@@ -101,12 +109,11 @@ class Quantised:
         constants = {
             "brisk.two": np.array([2], np.int64),
             "brisk.halves": np.array([[1], [-1]], np.float32),
-            "brisk.mean": np.full((self.classes, 1), 1 / self.classes, np.float32),
             "brisk.one": np.array(1, np.float32),
             "brisk.rows": np.array([-1], np.int64),
             "brisk.nothing": np.array(0, np.float32),
             FLOOR_OF_WHOLE: np.array(floor, np.float32),
-            **{f"brisk.inner{rank}": np.arange(1, rank) for rank in ranks.values()},
+            **{f"brisk.inner{each}": np.arange(1, each) for each in (rank, *ranks.values())},
         }
         if typical is not None:
             constants["brisk.centre"] = typical.centre.astype(np.float32)
@@ -149,15 +156,23 @@ _MARGIN = (
     _Step("Reshape", ["brisk.column", "brisk.rows"], "brisk.sure"),
 )
 
-_TYPICAL = (
-    _Step("Sub", [LOGITS, "brisk.centre"], "brisk.apart"),
-    _Step("Div", ["brisk.apart", "brisk.spread"], "brisk.relative"),
-    _Step("Mul", ["brisk.relative", "brisk.relative"], "brisk.squares"),
-    _Step("MatMul", ["brisk.squares", "brisk.mean"], "brisk.column"),
-    _Step("Reshape", ["brisk.column", "brisk.rows"], "brisk.distance"),
-    _Step("Add", ["brisk.distance", "brisk.one"], "brisk.farness"),
-    _Step("Reciprocal", ["brisk.farness"], "brisk.sure"),
-)
+
+MEAN_AXES_ARE_INPUTS = 18
+"""The first operator set in which ReduceMean reads its axes."""
+
+
+def _typical(rank: int, version: int) -> Sequence[_Step]:
+    """Return the steps from values of ``rank`` dimensions to how typical each row is."""
+    axes: dict[str, Any] = {"axes": [*range(1, rank)]} if version < MEAN_AXES_ARE_INPUTS else {}
+    squares = ["brisk.squares"] if axes else ["brisk.squares", f"brisk.inner{rank}"]
+    return (
+        _Step("Sub", [LOGITS, "brisk.centre"], "brisk.apart"),
+        _Step("Div", ["brisk.apart", "brisk.spread"], "brisk.relative"),
+        _Step("Mul", ["brisk.relative", "brisk.relative"], "brisk.squares"),
+        _Step("ReduceMean", squares, "brisk.distance", {"keepdims": 0, **axes}),
+        _Step("Add", ["brisk.distance", "brisk.one"], "brisk.farness"),
+        _Step("Reciprocal", ["brisk.farness"], "brisk.sure"),
+    )
 
 
 def _judging(
@@ -218,15 +233,18 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
         raise ValueError(f"ONNX Runtime cannot quantise it: {error!r:.200}") from error
     names = {each: f"brisk.own.{each}" for each in (INPUT, LOGITS, SCORE, NEAR)}
     names[scores.value] = _OWN
+    names.update((name, f"{OTHER}{number}") for number, name in enumerate(scores.others))
     read = [each.name for each in graph.inputs]
     _rename(model, {**names, **{each: INPUT if shape else OWN_INPUT + each for each in read}})
     model.graph.node.extend(_as_logits(scores.form))
+    kept = [info for info in model.graph.output if info.name.startswith(OTHER)]
+    sizes = ["rows", *[None] * (scores.rank - 2), scores.classes]
+    logits = helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, sizes)
     del model.graph.output[:]
-    form = ["rows", scores.classes]
-    model.graph.output.append(helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, form))
-    int8 = Quantised(model, shape, scores.classes)
+    model.graph.output.extend([logits, *kept])
+    int8 = Quantised(model, shape, answer_form(scores))
     try:
-        LookUpModel(int8.look_up(0.0), shape, scores.classes, is_whole=True)
+        int8.opened(int8.look_up(0.0))
     except DamagedFileError as error:
         raise ValueError(f"ONNX Runtime cannot run it in int8: {error!s:.200}") from error
     return int8
@@ -236,7 +254,7 @@ _OWN = "brisk.scores"
 
 
 def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
-    """Return the model from its inputs to the scores, weights inside."""
+    """Return the model from its inputs to the scores and other values, weights inside."""
     model = onnx.load(str(graph.path))
     domains = [each for each in model.opset_import if each.domain in ("", "ai.onnx")]
     if domains[0].version < LEAST_OPERATOR_SET:
@@ -246,7 +264,7 @@ def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
     del model.graph.value_info[:]
     model = onnx.shape_inference.infer_shapes(model)
     read = [each.name for each in graph.inputs]
-    return onnx.utils.Extractor(model).extract_model(read, [scores.value])
+    return onnx.utils.Extractor(model).extract_model(read, [scores.value, *scores.others])
 
 
 def static_int8(model: ModelProto, folder: Path, name: str, rows: list[np.ndarray]) -> ModelProto:

@@ -91,14 +91,15 @@ def has_taps(plan: SegmentPlan, cascade: Cascade) -> bool:
 class Answer:
     """The requested outputs by name for the rows numbered ``rows``, in that order.
 
-    ``exit_index``: the exit that answered, with ``logits`` [rows, classes]; None and no logits
-    for the base model itself.
+    ``exit_index``: the exit that answered, with ``logits`` [rows, classes] and the ``others``,
+    [rows, ...] each; None and no logits for the base model itself.
     """
 
     rows: tuple[int, ...]
     values: Mapping[str, np.ndarray]
     exit_index: int | None
     logits: np.ndarray | None
+    others: tuple[np.ndarray, ...] = ()
 
 
 class ExitingFrame:
@@ -297,9 +298,12 @@ class ExitingFrame:
         if not fresh or outcome.logits is None:
             return
         rows = tuple(ticket.rows[outcome.hits[place]] for place in fresh)
-        logits = outcome.logits if len(fresh) == len(outcome.hits) else outcome.logits[fresh]
-        values = self._places.tail.finish(as_form(logits, self.cascade.scores.form))
-        self.answers.append(Answer(rows, self._wanted(values), ticket.exit_index, logits))
+        logits, others = outcome.logits, outcome.others
+        if len(fresh) < len(outcome.hits):
+            logits, others = logits[fresh], tuple(each[fresh] for each in others)
+        values = self._places.tail.finish(as_form(logits, self.cascade.scores.form), others)
+        answer = Answer(rows, self._wanted(values), ticket.exit_index, logits, others)
+        self.answers.append(answer)
         self._leaving.update(rows)
 
     def _answer_rest(self) -> None:

@@ -13,7 +13,8 @@ from brisk.exits.heads.lookup_model import Given, ReadyLookUp
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LookUpOutcome:
-    """``hits``: places among the ticket's rows that are answered; ``logits`` [hits, classes].
+    """``hits``: places among the ticket's rows that are answered; ``logits`` [hits, classes], and
+    ``others``, [hits, ...] each.
 
     ``far``: places that lie far from all training data, which no later exit may answer.
     ``error``: what the look-up raised; nothing is answered then.
@@ -23,6 +24,7 @@ class LookUpOutcome:
     logits: np.ndarray | None
     far: tuple[int, ...] = ()
     error: Exception | None = None
+    others: tuple[np.ndarray, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -50,10 +52,12 @@ def look_up(ask: ReadyLookUp, hidden: Given, threshold: float) -> LookUpOutcome 
     if not hits.any() and not far.any():
         return None
     answered, strange = np.flatnonzero(hits), np.flatnonzero(far)
-    logits = None
-    if len(answered):
-        logits = looked.logits if len(answered) == len(hits) else looked.logits[answered]
-    return LookUpOutcome(tuple(answered.tolist()), logits, tuple(strange.tolist()))
+    logits, others = None, looked.others
+    if len(answered) == len(hits):
+        logits = looked.logits
+    elif len(answered):
+        logits, others = looked.logits[answered], tuple(each[answered] for each in others)
+    return LookUpOutcome(tuple(answered.tolist()), logits, tuple(strange.tolist()), others=others)
 
 
 class LookUpLane:

@@ -13,7 +13,7 @@ import json
 import pickle
 import select
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from brisk.os_priority import step_aside
@@ -25,10 +25,10 @@ if __name__ == "__main__" and not step_aside():
 import numpy as np
 
 from brisk.errors import BriskError, InvalidModelError
-from brisk.exits.base_model import BaseModel, load_graph, run_base, taps_of
+from brisk.exits.base_model import BaseModel, answers_of, load_graph, taps_of
 from brisk.exits.cascade_file import digest_of
 from brisk.exits.model_graph import read_graph
-from brisk.exits.scores import Scores, agreeing
+from brisk.exits.scores import Scores, all_agreeing
 
 IDLE_END_S = 300.0
 MOST_PROGRAMS = 4
@@ -58,14 +58,14 @@ class Models:
         digest: str,
         scores: Scores,
         inputs: Mapping[str, np.ndarray],
-        answers: np.ndarray,
+        answers: Sequence[np.ndarray],
     ) -> list[bool] | str:
-        """Of each row whether ``answers`` agrees with the model, or the error."""
+        """Of each row whether ``answers`` agree with the model, or the error."""
         try:
-            _, own = run_base(self._find(model, digest, scores), [], scores, inputs)
+            own = answers_of(self._find(model, digest, scores), scores, inputs)
         except (BriskError, OSError) as error:
             return str(error)
-        agrees: list[bool] = agreeing(answers, own, scores).tolist()
+        agrees: list[bool] = all_agreeing(answers, own, scores).tolist()
         return agrees
 
     def _find(self, model: Path, digest: str, scores: Scores) -> BaseModel:

@@ -45,15 +45,16 @@ Context = TypeVar("Context")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """Whether ``answers`` to the rows of ``inputs``, float32 [rows, classes], count as the whole
-    model's own; ``digest`` is the model's.
+    """Whether ``answers`` to the rows of ``inputs`` count as the whole model's own; ``digest`` is
+    the model's.
     """
 
     model: Path
     digest: str
     scores: Scores
     inputs: Mapping[str, np.ndarray]
-    answers: np.ndarray
+    answers: tuple[np.ndarray, ...]
+    """Scores, [rows, classes]; or the value and the others, [rows, ...] each."""
 
 
 class Auditor(Generic[Context]):
@@ -246,7 +247,8 @@ def _make_audit(run: CachedRun, frame: ExitingFrame, served: ServedCaches) -> Au
     if inputs is None:
         return None
     cascade = served.cascade
-    answers = np.concatenate([each.logits for each in early if each.logits is not None])
+    parts = [(each.logits, *each.others) for each in early if each.logits is not None]
+    answers = tuple(np.concatenate(each) for each in zip(*parts, strict=True))
     return Audit(
         run.session,
         served,

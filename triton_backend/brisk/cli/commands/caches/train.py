@@ -18,7 +18,7 @@ from brisk.errors import InvalidConfigurationError, InvalidRequestError
 if TYPE_CHECKING:
     from brisk.exits.cascade import Cascade
     from brisk.exits.data.reading import ImageForm
-    from brisk.exits.data.samples import Division, Samples
+    from brisk.exits.data.samples import Division, SampleGroups, Samples
     from brisk.exits.exploration.settings import LookUps
     from brisk.exits.guarantee.calibration import Promise
     from brisk.exits.heads.lookup_model import Judge
@@ -118,7 +118,6 @@ def train(
     from rich.console import Console
 
     from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
-    from brisk.exits.data.samples import SampleGroups
     from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
 
     settings = ExplorationSettings(
@@ -139,15 +138,18 @@ def train(
     training_data = _training_data(
         subject, data, fit_data, _image_form(scale, mean, deviation), seed
     )
+    if len(training_data.groups.groups) > 1:  # a cache reads values of one shape
+        subject = subject._replace(is_whole=True)
     _check_proof(training_data.division, settings.promise)
-    folder = _work_folder(subject.file, training_data.samples, training_data.more, seed)
+    folder = _work_folder(subject.file, training_data.groups, training_data.more, seed)
     console = Console(soft_wrap=True, highlight=False)
     cascade: Cascade | None
     with bars(console) as drawn:
         progress = RichProgress(drawn)
         if subject.is_whole:
-            groups = SampleGroups.of([training_data.samples])
-            whole = explore_whole(subject.file, groups, subject.tolerance, settings, progress)
+            whole = explore_whole(
+                subject.file, training_data.groups, subject.tolerance, settings, progress
+            )
             cascade, reason, verification = whole.cascade, whole.reason, whole.verification
         else:
             explored = explore(
@@ -193,7 +195,9 @@ def _subject(file: Path, output: str | None, tolerance: str | None) -> _Subject:
 class _TrainingData(NamedTuple):
     """The data of a training."""
 
+    groups: SampleGroups
     samples: Samples
+    """All of them, labels included; if rows have several shapes, those of the most frequent."""
     more: Samples | None
     """Inputs to fit on that need not be like the served."""
     division: Division
@@ -202,12 +206,15 @@ class _TrainingData(NamedTuple):
 def _training_data(
     subject: _Subject, data: Path, fit_data: Path | None, form: ImageForm, seed: int
 ) -> _TrainingData:
-    from brisk.exits.data.reading import read_samples
-    from brisk.exits.data.samples import divide
+    from brisk.exits.data.reading import read_parts, read_samples
+    from brisk.exits.data.samples import SampleGroups, divide
 
-    samples = read_samples(data, subject.graph, form)
+    groups = SampleGroups.of(read_parts(data, subject.graph, form))
+    is_alike = len(groups.groups) == 1
+    samples = read_samples(data, subject.graph, form) if is_alike else groups.largest
     more = None if fit_data is None else read_samples(fit_data, subject.graph, form)
-    return _TrainingData(samples, more, divide(samples, seed, more))
+    division = divide(samples if is_alike else groups, seed, more)
+    return _TrainingData(groups, samples, more, division)
 
 
 def _write(subject: _Subject, cascade: Cascade, kept: _TrainingData | None) -> Iterator[Path]:
@@ -241,7 +248,7 @@ def _check_proof(division: Division, promise: Promise) -> None:
     )
 
 
-def _work_folder(file: Path, samples: Samples, more: Samples | None, seed: int) -> Path:
+def _work_folder(file: Path, samples: SampleGroups, more: Samples | None, seed: int) -> Path:
     """Return the folder of this model, these samples and this seed, with what an interrupted
     training has left.
 
@@ -253,8 +260,8 @@ def _work_folder(file: Path, samples: Samples, more: Samples | None, seed: int) 
     from brisk.exits.files.versions import training_folder
 
     digest = hashlib.sha256(f"{digest_of(file)} {seed}".encode())
-    for part in (samples, more):
-        for name, array in sorted(part.inputs.items()) if part is not None else ():
+    for part in (*samples.groups, *([] if more is None else [more])):
+        for name, array in sorted(part.inputs.items()):
             digest.update(name.encode() + array.tobytes())
     folder = training_folder(digest.hexdigest()[:32])
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
