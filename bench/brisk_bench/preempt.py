@@ -2,7 +2,7 @@
 
 Parts: `workloads` (DISB A to E and REAL through real servers, figure 11), `preemption` (latency
 until a real-time request runs, figures 12 and 15), `layers` (the same for ever longer best-effort
-layers, figure 13), `pairs` (one network against another, figure 16), `equality` (answers
+segments, figure 13), `pairs` (one network against another, figure 16), `equality` (answers
 with and without preemption, bit by bit).
 """
 

@@ -117,7 +117,7 @@ PAGES = (
     Page(
         "preempt-latency",
         "Priorities: latency of preemption",
-        "From sending a real-time request to its first layer.",
+        "From sending a real-time request to its first segment.",
         (
             Part("preempt-layers", "beside layers of 1 to 300 ms"),
             Part("preempt-parts", "network by network", split="figure"),

@@ -35,13 +35,13 @@ URGENT = "densenet"
 LAYERS_MS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 LIMIT_US = 200.0
-"""p99 of the default policy's latency from a stub's ``execute`` to the first layer."""
+"""p99 of the default policy's latency from a stub's ``execute`` to the first segment."""
 
 DEPENDENCE_LIMIT = 2.0
-"""p50 at the longest layers over p50 at the shortest, at most: it does not depend on them."""
+"""p50 at the longest segments over p50 at the shortest, at most: it does not depend on them."""
 
 CLIENT, EXECUTE, IN_WORKER = "from client", "from execute", "in worker"
-"""Where a way to the first layer begins: values of the column ``part``."""
+"""Where a way to the first segment begins: values of the column ``part``."""
 
 EXCESS = "excess"
 """The fourth: from sending to answer, beyond what that takes alone."""
@@ -57,14 +57,14 @@ RESTORED = 20
 NOTES = (
     "preemption latency: a client sends a real-time request over gRPC through a real Triton, 5 to "
     "25 ms after the last answer, while another process asks the best-effort entry without pause; "
-    "from client: from its sending to the beginning of the first layer in the worker; from "
+    "from client: from its sending to the beginning of the first segment in the worker; from "
     "execute: from when Triton hands the request to its stub, before anything of it is read, "
     "staged or copied; in worker: from when the worker has read it, which is what REEF "
     "measures; alone: the same without best-effort work",
     "excess: from the client's sending to its answer, less the median of that alone (whose "
     "columns are of the whole); the same event on all sides, Triton's own included, whose first "
-    "layer nobody sees; Brisk's requests are recorded as 'brisk trace' does, beside and alone, "
-    "which costs some microseconds a layer",
+    "segment nobody sees; Brisk's requests are recorded as 'brisk trace' does, beside and alone, "
+    "which costs some microseconds a segment",
     "restore overhead: how much longer an interrupted best-effort run took than one alone and the "
     "real-time request together, without Triton; below 0 where both ran at once",
 )
@@ -83,7 +83,7 @@ def measure_networks(report: Report, plan: Plan) -> None:
 
 
 def measure_layers(report: Report, plan: Plan) -> None:
-    """Rows of figure 13: best-effort layers of LAYERS_MS, or some of them in a quick run."""
+    """Rows of figure 13: best-effort segments of LAYERS_MS, or some of them in a quick run."""
     variables = {"BRISK_THREADS": str(plan.threads)}
     probe_layers = 8
     with probed_runtime({"probe": build_chain(PROBE_WIDTH, probe_layers)}, variables) as probed:
@@ -150,7 +150,7 @@ def _triton_rows(
 
 
 def way_rows(beside: Sequence[Way], alone: Sequence[Way]) -> list[dict[str, Any]]:
-    """A row for each part of the way to the first layer, and that of the excess."""
+    """A row for each part of the way to the first segment, and that of the excess."""
     rows = []
     for part in (CLIENT, EXECUTE, IN_WORKER):
         column = f"{part.replace(' ', '_')}_ns"
@@ -205,18 +205,18 @@ def overlap_ns(urgent: Timed, background: Timed) -> int:
 def add_checks(report: Report) -> None:
     """Of the default policy's rows of figures 12 and 13."""
     ours = [row for row in report.rows if row.get("policy") == DEFAULT_POLICY]
-    for figure, over in (("12", "all networks"), ("13", "all layer lengths")):
+    for figure, over in (("12", "all networks"), ("13", "all segment lengths")):
         rows = [row for row in ours if row["figure"] == figure]
         for part in (EXECUTE, IN_WORKER) if rows else ():
-            name = f"{part} to the first layer, p99 over {over}, us"
+            name = f"{part} to the first segment, p99 over {over}, us"
             found = [row["p99_us"] for row in rows if row["part"] == part]
             lacking = next((value for value in found if isinstance(value, str)), None)
             report.checks.append(check_limit(name, lacking or max(found), "<=", LIMIT_US, 2))
-    for part in (CLIENT, EXECUTE):  # rows go from the shortest layers to the longest
+    for part in (CLIENT, EXECUTE):  # rows go from the shortest segments to the longest
         lengths = [row for row in ours if row["figure"] == "13" and row["part"] == part]
         if len(lengths) > 1:
             first, last = lengths[0], lengths[-1]
-            compared = f"layers of {last['layer_ms']:g} ms / of {first['layer_ms']:g} ms"
-            name = f"{part} to the first layer, p50, {compared}"
+            compared = f"segments of {last['layer_ms']:g} ms / of {first['layer_ms']:g} ms"
+            name = f"{part} to the first segment, p50, {compared}"
             growth = last["p50_us"] / first["p50_us"]
             report.checks.append(check_limit(name, growth, "<=", DEPENDENCE_LIMIT, 2))

@@ -1,6 +1,6 @@
 """`brisk bench exits_learned`: early answers that nobody has trained, through a real Triton.
 
-One server has a classifier twice: an entry with the one line `brisk_accuracy`, and one without. A
+One server has a model twice: an entry with the one line `brisk_accuracy`, and one without. A
 client asks the first at a steady rate, inputs in a random order, each once while they last. Told
 is when samples were enough, when the first early answer came, and what the real-time requests of a
 third entry cost while the server learned, over before. Then inputs that were not sent so far are
@@ -8,7 +8,8 @@ asked of both entries in turns: latency, agreement, share of early answers. Wher
 reason is told, and that costs nothing then.
 
 The model is the ResNet-50 on Fashion-MNIST of `brisk bench exits` (`--fashion`), or any other with
-its inputs: `--model FILE --data FILE.npz`.
+its inputs: `--model FILE --data FILE.npz`, or a folder of such files, of several lengths perhaps.
+`--tolerance` says which values count as the model's own where it does not classify.
 """
 
 from __future__ import annotations
@@ -18,15 +19,20 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from brisk.errors import InvalidConfigurationError
+from brisk.exits.data.reading import read_parts
+from brisk.exits.data.samples import Samples
+from brisk.exits.model_graph import read_graph
+from brisk.exits.scores import ScoreForm, Scores, all_agreeing
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.protocol.status import ModelStatus
+from brisk.settings import Tolerance, tolerance
 from brisk.telemetry.observer import Observer
 from brisk_bench.exits.data import FASHION, fashion_case
 from brisk_bench.harness.command_line import benchmark_parser, deliver
@@ -70,25 +76,29 @@ class Story:
     learning: list[float] = field(default_factory=list)
 
 
-def run(model: Path, rows: np.ndarray, chosen: argparse.Namespace) -> Report:
-    """``rows``: of the model's only input."""
+Inputs = Mapping[str, np.ndarray]
+"""Of one request, [1, ...] by name."""
+
+
+def run(model: Path, requests: Sequence[Inputs], chosen: argparse.Namespace) -> Report:
+    """``requests``: what is asked, each once while they last."""
     compared = COMPARED[chosen.quick]
-    if len(rows) < 2 * compared:
-        raise InvalidConfigurationError(f"there are {len(rows)} inputs; give {2 * compared}")
-    order = np.random.default_rng(chosen.seed).permutation(len(rows))
-    sent, kept = rows[order[:-compared]], rows[order[-compared:]]
+    if len(requests) < 2 * compared:
+        raise InvalidConfigurationError(f"there are {len(requests)} inputs; give {2 * compared}")
+    order = np.random.default_rng(chosen.seed).permutation(len(requests))
+    sent, kept = ([requests[at] for at in part] for part in np.split(order, [-compared]))
     report = new_report("exits_learned", ("torch", "numpy", "tritonclient"), NOTES)
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         repository, cache = Path(folder) / "repository", Path(folder) / "cache"
         cache.mkdir(mode=0o700)
-        _write(repository, model, chosen.accuracy)
+        _write(repository, model, chosen)
         environment = {"BRISK_CACHE_DIR": str(cache), "BRISK_SAMPLES_MIB": str(chosen.samples_mib)}
         with (
             benchmark_server(repository, environment) as server,
             InferenceClient(server.grpc, Transport.GRPC) as client,
         ):
             story = _learn(client, server.grpc, server.place, sent, chosen)
-            _compare(report, client, server.place, kept, story, chosen.accuracy)
+            _compare(report, client, server.place, kept, story, chosen)
     report.rows.insert(
         0,
         {
@@ -114,8 +124,9 @@ def main(arguments: Sequence[str]) -> int:
     """The command line; the exit status is 0 where every check holds."""
     parser = benchmark_parser("exits_learned", __doc__, "fewer inputs are compared")
     parser.add_argument("--fashion", type=Path, metavar="FOLDER", default=FASHION)
-    parser.add_argument("--model", type=Path, metavar="FILE", help="another classifier")
-    parser.add_argument("--data", type=Path, metavar="FILE", help="its inputs, .npz")
+    parser.add_argument("--model", type=Path, metavar="FILE", help="another model")
+    parser.add_argument("--data", type=Path, metavar="PATH", help="its inputs, .npz, or a folder")
+    parser.add_argument("--tolerance", default="", help="as brisk_tolerance, for values")
     parser.add_argument("--accuracy", type=float, default=0.98)
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
     parser.add_argument("--most-s", type=float, default=1200.0, help="give up then")
@@ -123,22 +134,32 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     if chosen.model is not None and chosen.data is not None:
-        with np.load(chosen.data, allow_pickle=False) as archive:
-            model, rows = chosen.model, archive[archive.files[0]]
+        model = chosen.model
+        requests = _requests(read_parts(chosen.data, read_graph(model)))
     else:
         case = fashion_case(chosen.fashion, quick=False)
         if case is None or case.pool is None or case.streamed is None:
             raise InvalidConfigurationError(f"{chosen.fashion} has no Fashion-MNIST; give --model")
-        parts = (case.pool, case.streamed, case.evaluation)
         model = case.model
-        rows = np.concatenate([part.inputs["image"] for part in parts])
-    return deliver(run(model, rows, chosen), chosen, None)
+        requests = _requests([case.pool, case.streamed, case.evaluation])
+    return deliver(run(model, requests, chosen), chosen, None)
 
 
-def _write(repository: Path, model: Path, accuracy: float) -> None:
+def _requests(parts: Sequence[Samples]) -> list[Inputs]:
+    return [
+        {name: array[row : row + 1] for name, array in part.inputs.items()}
+        for part in parts
+        for row in range(len(part))
+    ]
+
+
+def _write(repository: Path, model: Path, chosen: argparse.Namespace) -> None:
     line = 'parameters { key: "%s" value { string_value: "%s" } }\n'
+    asked = line % ("brisk_accuracy", chosen.accuracy)
+    if chosen.tolerance:
+        asked += line % ("brisk_tolerance", chosen.tolerance)
     for name, file, text in (
-        (LEARNED, model, line % ("brisk_accuracy", accuracy)),
+        (LEARNED, model, asked),
         (BARE, model, ""),
         (URGENT, sample_file(URGENT_MODEL), line % ("brisk_class", "realtime")),
     ):
@@ -153,17 +174,16 @@ def _learn(
     client: InferenceClient,
     url: str,
     place: RuntimePaths,
-    rows: np.ndarray,
+    requests: Sequence[Inputs],
     chosen: argparse.Namespace,
 ) -> Story:
     story, urgent = Story(), _Urgent(url)
-    name = client.inputs(LEARNED)[0]["name"]
     urgent.start()
     begun_s = looked_s = time.monotonic()
     until_s = begun_s + chosen.most_s
     while time.monotonic() < until_s:
         time.sleep(max(0.0, begun_s + story.sent / chosen.rate - time.monotonic()))
-        client.infer(LEARNED, {name: rows[story.sent % len(rows)][None]})
+        client.infer(LEARNED, requests[story.sent % len(requests)])
         story.sent += 1
         now_s = time.monotonic()
         if now_s - looked_s < LOOK_S:
@@ -211,22 +231,21 @@ def _compare(
     report: Report,
     client: InferenceClient,
     place: RuntimePaths,
-    rows: np.ndarray,
+    requests: Sequence[Inputs],
     story: Story,
-    accuracy: float,
+    chosen: argparse.Namespace,
 ) -> None:
-    name = client.inputs(LEARNED)[0]["name"]
     before = _status(place)
     taken: dict[str, list[float]] = {LEARNED: [], BARE: []}
+    limit = tolerance(chosen.tolerance) if chosen.tolerance else None
     agreeing = 0
-    for turn, row in enumerate(rows):
-        classes = {}
+    for turn, inputs in enumerate(requests):
+        answers = {}
         for side in _in_turns(turn):
             started_s = time.perf_counter()
-            answer = client.infer(side, {name: row[None]})
+            answers[side] = client.infer(side, inputs)
             taken[side].append(time.perf_counter() - started_s)
-            classes[side] = int(next(iter(answer.values())).argmax())
-        agreeing += classes[LEARNED] == classes[BARE]
+        agreeing += _agree(answers[LEARNED], answers[BARE], limit)
     after = _status(place)
     early = sum(each.answered for each in after.exits) - sum(
         each.answered for each in before.exits
@@ -239,8 +258,8 @@ def _compare(
                 "mean_ms": statistics.fmean(times_s) * 1e3,
                 "median_ms": statistics.median(times_s) * 1e3,
                 "p99_ms": tail_or_shortage(times_s, 0.99, 1e3),
-                "agreement": agreeing / len(rows) if side == LEARNED else 1.0,
-                "early": early / len(rows) if side == LEARNED else 0.0,
+                "agreement": agreeing / len(requests) if side == LEARNED else 1.0,
+                "early": early / len(requests) if side == LEARNED else 0.0,
                 "exits": used if side == LEARNED else "",
             }
         )
@@ -250,9 +269,18 @@ def _compare(
         return
     report.checks += [
         check_limit("mean speed-up", speed_up, ">=", AIM_SPEED_UP),
-        check_limit("agreement", agreeing / len(rows), ">=", accuracy),
+        check_limit("agreement", agreeing / len(requests), ">=", chosen.accuracy),
         check_tail_ratio("p99 over the bare model's", taken[LEARNED], taken[BARE], 0.99, 1.02),
     ]
+
+
+def _agree(ours: Inputs, theirs: Inputs, limit: Tolerance | None) -> bool:
+    """Whether the class is the same, or every output is within the tolerance."""
+    if limit is None:
+        return bool(np.argmax(next(iter(ours.values()))) == np.argmax(next(iter(theirs.values()))))
+    scores = Scores("", 0, 0, ScoreForm.VALUES, True, limit)
+    own = [ours[name] for name in theirs]
+    return bool(all_agreeing(own, list(theirs.values()), scores).all())
 
 
 def _in_turns(turn: int) -> Iterator[str]:

@@ -36,12 +36,12 @@ def test_preemption_must_be_short_and_independent_of_the_layers() -> None:
     report = _report([*rows("12", 90, 150), *rows("13", 90, 150), *rows("13", 200, 900, 300)])
     preemption.add_checks(report)
     assert [(check.name, check.ok) for check in report.checks] == [
-        ("from execute to the first layer, p99 over all networks, us", True),
-        ("in worker to the first layer, p99 over all networks, us", True),
-        ("from execute to the first layer, p99 over all layer lengths, us", False),
-        ("in worker to the first layer, p99 over all layer lengths, us", True),
-        ("from client to the first layer, p50, layers of 300 ms / of 1 ms", False),
-        ("from execute to the first layer, p50, layers of 300 ms / of 1 ms", False),
+        ("from execute to the first segment, p99 over all networks, us", True),
+        ("in worker to the first segment, p99 over all networks, us", True),
+        ("from execute to the first segment, p99 over all segment lengths, us", False),
+        ("in worker to the first segment, p99 over all segment lengths, us", True),
+        ("from client to the first segment, p50, segments of 300 ms / of 1 ms", False),
+        ("from execute to the first segment, p50, segments of 300 ms / of 1 ms", False),
     ]
     report = _report([*rows("12", 90, 150), *rows("12", 90, "too few answers (9 of 1,000)")])
     preemption.add_checks(report)

@@ -6,7 +6,7 @@ and a capture of the socket can be read.
 
 The three records of every inference are quicker. They begin with a byte that begins no JSON, then
 come numbers in fixed places, then, of ``Infer`` and ``Result``, the form as text. A form that came
-before costs one look-up by its text, and the same text gives the same object.
+before costs one lookup by its text, and the same text gives the same object.
 """
 
 import array

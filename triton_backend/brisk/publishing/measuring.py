@@ -1,5 +1,5 @@
 """The measurement of a model's segments on this machine, for hosts that run them behind bytes that
-arrive, and for planners of parts on several hosts (Flashpoint, section 4.1: the layer profile)."""
+arrive, and for planners of parts on several hosts (Flashpoint, section 4.1)."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ class ReadyQueue(Generic[AnyJob]):
             del self._waiting[job.model]
 
 
-# Refusals, with a hint when to try again: layer times are predictable (REEF, 2.1).
+# Refusals, with a hint when to try again: segments' times are predictable (REEF, 2.1).
 
 
 def refuse_if_late(

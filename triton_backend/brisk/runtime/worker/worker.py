@@ -1,8 +1,8 @@
 """The worker: one thread that reads, decides and computes, and a load lane beside it.
 
-A request crosses no thread: what the socket brings is seen between two layers, at most a quantum
-apart. Time-outs, cancellations and refusals therefore take effect at the next layer boundary.
-Where a layer takes long, another thread hears and leads meanwhile (``Relay``).
+A request crosses no thread: what the socket brings is seen between two segments, at most a quantum
+apart. Time-outs, cancellations and refusals therefore take effect at the next boundary.
+Where a segment takes long, another thread hears and leads meanwhile (``Relay``).
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class Worker:
             self._long_runs.resume_top()
 
     def _advance(self, run: Run) -> bool:
-        """Run layers for a quantum; True where the run is over, answered or not."""
+        """Run segments for a quantum; True where the run is over, answered or not."""
         now_ns = time.monotonic_ns()
         self._requests.fail_all_late(run.live, run.started_ns, now_ns)
         if not run.live:
@@ -274,7 +274,7 @@ class Worker:
         return True
 
     def _compute(self, run: Run, queue: LaunchQueue, now_ns: int) -> bool:
-        """Issue layers for a quantum, until the queue is full or the next layer is held.
+        """Issue segments for a quantum, until the queue is full or the next one is held.
 
         True after the last one.
         """
@@ -293,7 +293,7 @@ class Worker:
         return False
 
     def _issue(self, run: Run, queue: LaunchQueue, now_ns: int) -> bool:
-        """Compute a layer; True where it was the last. The baton is somebody else's meanwhile.
+        """Compute a segment; True where it was the last. The baton is somebody else's meanwhile.
 
         Raises what the frame does, and Superseded where another thread leads since.
         """
