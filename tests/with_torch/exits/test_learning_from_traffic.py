@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
 import shutil
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from brisk.exits.model_graph import read_graph
 from brisk.runtime.early_exit import learning_process
 from brisk.runtime.early_exit.learning_process import MOST_TRIES, learn, look_at
 from support.exits.adapted import Adapted
+from support.exits.benchmarks import win_benchmarks
 from support.exits.cascades import images, network
 
 
@@ -78,7 +77,7 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network this small gains nothing: so its benchmark is won, whatever the clock says."""
-    _win(monkeypatch)
+    win_benchmarks(monkeypatch)
     for start in range(0, 1700, 100):
         write_samples(digits, [{"image": adapted.images[start : start + 100]}])
     outcome = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
@@ -95,32 +94,6 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     assert cascade.levels[0].count.inputs <= 0.26 * 1700, "the newest quarter has proved it"
     assert Adapter.open(digits, AdaptationSettings()) is not None
     assert not (private_folder(digits) / "training").exists(), "hidden values are not kept"
-
-
-def _win(monkeypatch: pytest.MonkeyPatch) -> None:
-    explore = importlib.import_module("brisk.exits.exploration.explore")
-    study = importlib.import_module("brisk.exits.exploration.study")
-    from brisk.exits.exploration.composition import CompositionProblem
-    from brisk.exits.exploration.measuring import Verification
-
-    def won(
-        studied: object, whole: object, cascades: list[object], _: object
-    ) -> list[Verification]:
-        return [Verification(2e-3, 1e-3, 0.9, 0.0) for _ in cascades]
-
-    monkeypatch.setattr(study.Studied, "benchmarked", won)
-    monkeypatch.setattr(explore, "_untrained_s", lambda *_: 0.0)
-    real = study.composition_problem
-
-    def generous(*arguments: object) -> CompositionProblem:
-        problem = real(*arguments)  # type: ignore[arg-type]  # whatever it was called with
-        free = tuple(
-            dataclasses.replace(one, overhead_s=0.0, lookup_s=0.0) for one in problem.candidates
-        )
-        reach_s = tuple(0.01 * place for place in range(len(problem.reach_s)))
-        return dataclasses.replace(problem, candidates=free, reach_s=reach_s, total_s=1.0)
-
-    monkeypatch.setattr(study, "composition_problem", generous)
 
 
 def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(

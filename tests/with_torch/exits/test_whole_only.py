@@ -29,6 +29,7 @@ from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.runtime.early_exit.audit_process import Models
 from brisk.runtime.early_exit.learning_process import learn, look_at
 from brisk.settings import Tolerance, tolerance
+from support.exits.benchmarks import win_benchmarks
 from support.exits.cascades import images, network
 from support.exits.texts import WIDTH, text_classifier, text_encoder, texts
 
@@ -39,9 +40,7 @@ COSINE = tolerance("cosine 0.98")
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A network whose ten outputs are taken for an embedding, and wins every benchmark."""
     monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
-    module = importlib.import_module("brisk.exits.exploration.whole_only")
-    monkeypatch.setattr(module, "benchmark", lambda *_: [Verification(2e-3, 1e-3, 0.9, 0.0)])
-    monkeypatch.setattr(module, "look_up_seconds", lambda *_: 1e-6)
+    win_benchmarks(monkeypatch)
     path = tmp_path / "model.onnx"
     onnx.save(network(tail="plain"), path)
     make_private_folder(path)

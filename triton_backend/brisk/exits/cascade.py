@@ -65,8 +65,9 @@ class Exit:
 
 
 def answer_form(scores: Scores) -> AnswerForm:
-    """Return the form in which an exit answers with ``scores``."""
-    return AnswerForm(scores.classes, scores.rank, len(scores.others))
+    """Return the form in which an exit answers with ``scores``: of classes [rows, classes]."""
+    rank = 2 if scores.tolerance is None else scores.rank
+    return AnswerForm(scores.classes, rank, len(scores.others))
 
 
 def way(variant: str, judge: Judge) -> str:

@@ -140,10 +140,9 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
             others=tuple(map(str, described.get("others", ()))),
             rank=int(described.get("rank", 2)),
         )
-        is_plain = scores.rank == 2 and not scores.others
-        if scores.rank < 2 or (scores.tolerance is None and not is_plain):
+        if scores.rank < 2 or (scores.tolerance is None and scores.others):
             raise DamagedFileError(
-                f"its answers of classes have {scores.rank} dimensions, and {scores.others} beside"
+                f"its answers have {scores.rank} dimensions, and {scores.others} beside"
             )
         if (scores.form is ScoreForm.VALUES) != (scores.tolerance is not None):
             raise DamagedFileError(

@@ -48,9 +48,19 @@ class ModelGraph:
         return self.model.graph
 
     @property
+    def needed(self) -> tuple[Variable, ...]:
+        """The inputs without a default: old files name all their weights among the inputs."""
+        return tuple(each for each in self.inputs if not each.optional)
+
+    @property
+    def is_single(self) -> bool:
+        """Whether a batch is one row, and never more."""
+        return self.batch == 1
+
+    @property
     def all_have_rows(self) -> bool:
-        """Whether every input has the batch as its first dimension, and none has a default."""
-        return all(self.has_rows(each.name) and not each.optional for each in self.inputs)
+        """Whether every input that is needed has the batch as its first dimension."""
+        return all(self.has_rows(each.name) for each in self.needed)
 
     def has_rows(self, value: str) -> bool:
         """Whether ``value`` is a tensor with the batch as its first dimension."""
@@ -118,12 +128,11 @@ def _first(info: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
 
 
 def readable(graph: ModelGraph) -> tuple[int, ...] | None:
-    """Return the shape of a row of the model's only input; None: that is no float32 tensor of
-    fixed rows."""
-    needed = [each for each in graph.inputs if not each.optional]
-    if len(graph.inputs) != 1 or len(needed) != 1 or not graph.has_rows(needed[0].name):
+    """Return the shape of a row of the only input that the model needs; None: that is no float32
+    tensor of fixed rows."""
+    if len(graph.needed) != 1 or not graph.all_have_rows:
         return None
-    kind = needed[0].type
+    kind = graph.needed[0].type
     sizes = (kind.shape or ())[1:]
     fixed = tuple(size for size in sizes if isinstance(size, int) and size > 0)
     is_fit = kind.dtype == "float32" and len(fixed) == len(sizes) and 1 <= len(fixed) <= 3
@@ -135,7 +144,7 @@ _FED = frozenset({"float32", "int64", "int32", "uint8", "int8", "bool"})
 
 def can_be_fed(graph: ModelGraph) -> bool:
     """Whether an exit can read all of the model's inputs, of whatever sizes."""
-    kinds = {each.type.dtype for each in graph.inputs}
+    kinds = {each.type.dtype for each in graph.needed}
     return graph.all_have_rows and bool(kinds) and kinds <= _FED
 
 

@@ -63,15 +63,17 @@ class Scores:
     others: tuple[str, ...] = ()
     """The model's other outputs, if they are values: each has to keep to the tolerance."""
     rank: int = 2
-    """The dimensions of ``value``."""
+    """The dimensions of ``value``. Those behind the classes are of size 1, if there are any."""
 
 
 def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
     """The scores from which every output follows; ``wanted`` names them where it is given.
 
-    Of values that are the same, the first one. Raises InvalidModelError where there are none: the
-    model does not classify.
+    They are float32 [rows, classes], perhaps with dimensions of size 1 behind. Of values that are
+    the same, the first one. Raises InvalidModelError where there are none: the model does not
+    classify.
     """
+    _check_batch(graph)
     nodes = graph.graph.node
     same = {node.output[0]: node.input[0] for node in nodes if node.op_type == "Identity"}
     asked = wanted
@@ -82,9 +84,10 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
             kind = graph.types.get(name)
             if wanted not in (None, name) or kind is None:
                 continue
-            if kind.dtype != "float32" or kind.rank != 2:
+            shape = kind.shape or ()
+            if kind.dtype != "float32" or len(shape) < 2 or any(side != 1 for side in shape[2:]):
                 continue
-            classes = kind.shape[1] if kind.shape else None
+            classes = shape[1]
             tail = tail_nodes(graph, name, position)
             if not isinstance(classes, int) or classes < 2 or tail is None:
                 continue
@@ -95,7 +98,7 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
             form = _FORMS.get(made_by, ScoreForm.LOGITS)
             certain = form is not ScoreForm.LOGITS or wanted is not None
             certain = certain or not behind.isdisjoint({*_LABELLING, *_FORMS})
-            return Scores(name, position + 1, classes, form, certain)
+            return Scores(name, position + 1, classes, form, certain, rank=len(shape))
     outputs = ", ".join(variable.name for variable in graph.outputs)
     named = f"'{asked}'" if asked else "float32 [batch, classes]"
     raise InvalidModelError(
@@ -112,6 +115,7 @@ def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
     Raises InvalidModelError where an output has no rows or no numbers, or where none is float32
     with a last dimension of a fixed size, by which rows are told from such as are not typical.
     """
+    _check_batch(graph)
     made_by = {name: place for place, node in enumerate(graph.graph.node) for name in node.output}
     outputs = graph.outputs
     is_fit = all(
@@ -142,6 +146,15 @@ def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
         others=tuple(each.name for each in outputs if each is not first),
         rank=first.type.rank or 0,
     )
+
+
+def _check_batch(graph: ModelGraph) -> None:
+    """Raises InvalidModelError if a batch is of several rows, and never of one."""
+    if isinstance(graph.batch, int) and graph.batch > 1:
+        raise InvalidModelError(
+            f"model '{graph.name}' takes batches of {graph.batch} rows and no others: early "
+            "answers need rows that can leave a batch"
+        )
 
 
 _NUMBERS = frozenset(
@@ -210,6 +223,7 @@ class Tail:
         self._scores = scores.value
         self._outputs = tuple(variable.name for variable in graph.outputs)
         self._others = scores.others
+        self._form, self._rank = scores.form, scores.rank
         given = (scores.value, *scores.others)
         self._made = [name for name in self._outputs if name not in given]
         self._session = _open(graph, scores.value, places, self._made) if self._made else None
@@ -218,6 +232,8 @@ class Tail:
         self, scores: np.ndarray, others: Sequence[np.ndarray] = ()
     ) -> dict[str, np.ndarray]:
         """All outputs by name, from the scores, in the model's form, and its other values."""
+        if self._form is not ScoreForm.VALUES:
+            scores = scores.reshape(*scores.shape, *[1] * (self._rank - scores.ndim))
         values = {self._scores: scores, **dict(zip(self._others, others, strict=True))}
         if self._session is not None:
             computed = self._session.session.run(self._made, {self._scores: scores})
@@ -304,11 +320,15 @@ def all_agreeing(
 
 
 def checked_scores(array: np.ndarray, scores: Scores) -> np.ndarray:
-    """Raises InternalError where ``array`` is not what ``scores`` says."""
-    if array.ndim != scores.rank or array.shape[-1] != scores.classes:
-        inner = ", ..." if scores.rank > 2 else ""
+    """Return ``array`` [rows, classes], or if they are values as it is. Raises InternalError where
+    it is not what ``scores`` says."""
+    is_values = scores.form is ScoreForm.VALUES
+    behind = () if is_values else (1,) * (scores.rank - 2)
+    sides = array.shape[-1:] if is_values else array.shape[1:]
+    if array.ndim != scores.rank or sides != (scores.classes, *behind):
+        between = "..., " if is_values and scores.rank > 2 else ""
+        expected = ", ".join(map(str, (scores.classes, *behind)))
         raise InternalError(
-            f"'{scores.value}' has shape {list(array.shape)}, "
-            f"expected [rows{inner}, {scores.classes}]"
+            f"'{scores.value}' has shape {list(array.shape)}, expected [rows, {between}{expected}]"
         )
-    return array
+    return array if is_values else array.reshape(len(array), scores.classes)

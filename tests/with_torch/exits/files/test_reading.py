@@ -9,9 +9,11 @@ import pytest
 from PIL import Image
 
 from brisk.errors import InvalidRequestError
-from brisk.exits.data.reading import ImageForm, read_samples
+from brisk.exits.data.reading import ImageForm, read_parts, read_samples
+from brisk.exits.files.sample_files import write_samples
 from brisk.exits.model_graph import ModelGraph
 from support.exits.cascades import SIDE, graph_of, network
+from support.exits.texts import text_classifier, texts
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,26 @@ def test_captured_requests_in_a_folder_are_put_together(tmp_path: Path, graph: M
     samples = read_samples(tmp_path, graph)
     assert np.array_equal(samples.inputs["image"], rows(3))
     assert samples.labels is None
+
+
+def test_samples_of_the_traffic_are_read_by_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    parts = [texts(3, length=5), texts(2, length=7), texts(1, length=5)]
+    path = write_samples(tmp_path / "model.onnx", parts)
+    graph = graph_of(text_classifier())
+    found = read_parts(path.parent, graph)
+    assert [part.inputs["words"].shape for part in found] == [(4, 5), (2, 7)]
+    np.testing.assert_array_equal(found[0].inputs["mask"][3], parts[2]["mask"][0])
+    with pytest.raises(InvalidRequestError, match="arrays do not fit together"):
+        read_samples(path, graph)
+
+
+def test_an_empty_archive_lacks_its_arrays(tmp_path: Path, graph: ModelGraph) -> None:
+    np.savez(tmp_path / "data.npz")
+    with pytest.raises(InvalidRequestError, match="has no array image"):
+        read_samples(tmp_path / "data.npz", graph)
 
 
 def test_images_are_scaled_and_labelled_by_their_folders(

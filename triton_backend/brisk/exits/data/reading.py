@@ -12,6 +12,7 @@ import numpy as np
 
 from brisk.errors import InvalidRequestError, counted
 from brisk.exits.data.samples import Samples
+from brisk.exits.files.sample_files import groups_of
 from brisk.exits.model_graph import ModelGraph
 from brisk.graph.program import Variable
 
@@ -56,25 +57,33 @@ def read_parts(path: Path, graph: ModelGraph, form: ImageForm | None = None) -> 
     """Do what ``read_samples`` does, of each file for itself: rows of one may have another shape
     than those of the next."""
     if path.is_file():
-        return [_read_arrays(path, graph)]
+        return _read_file(path, graph)
     if not path.is_dir():
         raise InvalidRequestError(f"'{path}' is not there: expected a .npz file or a folder")
     if files := sorted(path.glob("*.npz")):
-        return [_read_arrays(file, graph) for file in files]
+        return [samples for file in files for samples in _read_file(file, graph)]
     images = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
     if not images:
         raise InvalidRequestError(f"folder '{path}' has neither .npz files nor images")
     return [_checked(_read_images(path, images, graph, form or ImageForm()), path, graph)]
 
 
-def _read_arrays(file: Path, graph: ModelGraph) -> Samples:
-    """A single array may have any name if there is one input."""
-    names = [variable.name for variable in graph.inputs]
+def _read_file(file: Path, graph: ModelGraph) -> list[Samples]:
+    """A file of a user's, or one of samples of the traffic, which has a group for each shape."""
     try:
         with np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (OSError, EOFError, ValueError, TypeError, BadZipFile) as error:
         raise InvalidRequestError(f"'{file}' is no readable .npz file: {error}") from error
+    groups = groups_of(arrays)
+    if not groups or {each.name for each in graph.needed} & arrays.keys():
+        groups = [arrays]
+    return [_read_arrays(file, group, graph) for group in groups]
+
+
+def _read_arrays(file: Path, arrays: dict[str, np.ndarray], graph: ModelGraph) -> Samples:
+    """A single array may have any name if there is one input."""
+    names = [variable.name for variable in graph.needed]
     labels = np.atleast_1d(arrays.pop(LABELS)) if LABELS in arrays else None
     if len(names) == 1 and len(arrays) == 1:
         arrays = {names[0]: next(iter(arrays.values()))}
@@ -106,12 +115,12 @@ def _wrongly_labelled(path: Path, labels: int, rows: int) -> InvalidRequestError
 def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: ImageForm) -> Samples:
     from PIL import Image, UnidentifiedImageError
 
-    variable = graph.inputs[0]
+    variable = graph.needed[0]
     shape = variable.type.shape
-    if len(graph.inputs) != 1 or shape is None or len(shape) != 4 or shape[1] not in (1, 3):
+    if len(graph.needed) != 1 or shape is None or len(shape) != 4 or shape[1] not in (1, 3):
         raise InvalidRequestError(
             f"a folder of images fits models with one input [batch, 1 or 3, height, width]; "
-            f"model '{graph.name}' takes {[one.name for one in graph.inputs]}"
+            f"model '{graph.name}' takes {[one.name for one in graph.needed]}"
         )
     mode = "RGB" if shape[1] == 3 else "L"
     sides = tuple(size for size in shape[2:] if isinstance(size, int))
@@ -147,7 +156,7 @@ def _read_images(root: Path, files: Sequence[Path], graph: ModelGraph, form: Ima
 def _checked(samples: Samples, path: Path, graph: ModelGraph) -> Samples:
     """Return the samples, of the model's dtypes; raises InvalidRequestError if they do not fit."""
     inputs = {}
-    for variable in graph.inputs:
+    for variable in graph.needed:
         array = samples.inputs[variable.name]
         if not _fits(array, variable):
             declared = variable.type

@@ -28,9 +28,9 @@ ROWS = 32
 
 
 def front(graph: ModelGraph) -> ExitPoint:
-    """Return the point in front of the model, named by its first input; a look-up there reads all
-    inputs."""
-    return ExitPoint(0, graph.inputs[0].name)
+    """Return the point in front of the model, named by the first input that it needs; a look-up
+    there reads all of them."""
+    return ExitPoint(0, graph.needed[0].name)
 
 
 def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = None) -> float:

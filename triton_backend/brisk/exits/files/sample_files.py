@@ -47,14 +47,23 @@ def write_samples(model: Path, parts: Sequence[Arrays]) -> Path:
 
 def read_samples_file(path: Path) -> list[dict[str, np.ndarray]]:
     """Return the inputs by name of each shape. Raises DamagedFileError, OSError."""
-    groups: dict[str, dict[str, np.ndarray]] = {}
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            for key in archive.files:
-                group, separator, name = key.partition("/")
-                if not (separator and group.isdecimal()):
-                    raise DamagedFileError(f"its array '{key}' belongs to no group")
-                groups.setdefault(group, {})[name] = archive[key]
+            arrays = {key: archive[key] for key in archive.files}
     except (ValueError, EOFError, BadZipFile) as error:
         raise DamagedFileError(f"it is no archive of arrays: {error}") from error
+    groups = groups_of(arrays)
+    if groups is None:
+        raise DamagedFileError(f"its arrays {sorted(arrays)} belong to no group")
+    return groups
+
+
+def groups_of(arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]] | None:
+    """Return the inputs by name of each shape; None where ``arrays`` are not of such a file."""
+    groups: dict[str, dict[str, np.ndarray]] = {}
+    for key, array in arrays.items():
+        group, separator, name = key.partition("/")
+        if not (separator and group.isdecimal()):
+            return None
+        groups.setdefault(group, {})[name] = array
     return list(groups.values())

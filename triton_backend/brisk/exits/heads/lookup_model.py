@@ -114,7 +114,7 @@ ReadyLookUp = Callable[[Given], LookedUp]
 class LookUpModel:
     """Float32 [rows, *shape] to what the ONNX model says. Any thread may call it."""
 
-    __slots__ = ("_form", "_outputs", "_run", "_session")
+    __slots__ = ("_form", "_is_single", "_outputs", "_run", "_session")
 
     def __init__(
         self,
@@ -132,6 +132,7 @@ class LookUpModel:
         _check(data, shape, form, is_whole)
         self._session = _open(data, threads)
         self._run = self._session._sess.run
+        self._is_single = is_whole and self._session.get_inputs()[0].shape[:1] == [1]
         self._form = form
         self._outputs = [LOGITS, SCORE, NEAR, *_others(form)]
         if not shape:  # nobody knows what sizes suit it
@@ -147,6 +148,8 @@ class LookUpModel:
         else:
             rows = len(next(iter(hidden.values())))
             feeds = {OWN_INPUT + name: array for name, array in hidden.items()}
+        if self._is_single and rows > 1:
+            return self._one_by_one(hidden, rows)
         logits, scores, near, *others = self._run(self._outputs, feeds, None)
         classes, rank, _ = self._form
         is_fit = logits.ndim == rank and (len(logits), logits.shape[-1]) == (rows, classes)
@@ -158,6 +161,23 @@ class LookUpModel:
                 f"[{rows}, {classes}] in {rank} dimensions, and {rows} rows in each"
             )
         return LookedUp(scores, near, logits, tuple(others))
+
+    def _one_by_one(self, hidden: Given, rows: int) -> LookedUp:
+        """Of a model that takes one row at a time."""
+        parts = []
+        for row in range(rows):
+            one: Given
+            if isinstance(hidden, np.ndarray):
+                one = np.ascontiguousarray(hidden[row : row + 1])
+            else:
+                one = {name: np.ascontiguousarray(a[row : row + 1]) for name, a in hidden.items()}
+            parts.append(self(one))
+        scores, near, logits = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("scores", "near", "logits")
+        )
+        others = zip(*(part.others for part in parts), strict=True)
+        return LookedUp(scores, near, logits, tuple(np.concatenate(each) for each in others))
 
 
 def _others(form: AnswerForm) -> list[str]:

@@ -58,6 +58,9 @@ AXES_ARE_INPUTS = 13
 
 LEAST_OPERATOR_SET = 11
 
+WEIGHTS_ARE_NO_INPUTS = 4
+"""The first version of ONNX's format in which weights need not be among the inputs, too."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Typical:
@@ -234,15 +237,19 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
     names = {each: f"brisk.own.{each}" for each in (INPUT, LOGITS, SCORE, NEAR)}
     names[scores.value] = _OWN
     names.update((name, f"{OTHER}{number}") for number, name in enumerate(scores.others))
-    read = [each.name for each in graph.inputs]
+    read = [each.name for each in graph.needed]
     _rename(model, {**names, **{each: INPUT if shape else OWN_INPUT + each for each in read}})
-    model.graph.node.extend(_as_logits(scores.form))
+    if not graph.is_single:
+        for info in model.graph.input:
+            info.type.tensor_type.shape.dim[0].dim_param = "rows"
+    model.graph.node.extend(_as_logits(scores))
     kept = [info for info in model.graph.output if info.name.startswith(OTHER)]
-    sizes = ["rows", *[None] * (scores.rank - 2), scores.classes]
+    form = answer_form(scores)
+    sizes = ["rows", *[None] * (form.rank - 2), scores.classes]
     logits = helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, sizes)
     del model.graph.output[:]
     model.graph.output.extend([logits, *kept])
-    int8 = Quantised(model, shape, answer_form(scores))
+    int8 = Quantised(model, shape, form)
     try:
         int8.opened(int8.look_up(0.0))
     except DamagedFileError as error:
@@ -256,6 +263,11 @@ _OWN = "brisk.scores"
 def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
     """Return the model from its inputs to the scores and other values, weights inside."""
     model = onnx.load(str(graph.path))
+    read = [each.name for each in graph.needed]
+    needed = [info for info in model.graph.input if info.name in read]
+    del model.graph.input[:]
+    model.graph.input.extend(needed)
+    model.ir_version = max(model.ir_version, WEIGHTS_ARE_NO_INPUTS)
     domains = [each for each in model.opset_import if each.domain in ("", "ai.onnx")]
     if domains[0].version < LEAST_OPERATOR_SET:
         model = onnx.version_converter.convert_version(model, LEAST_OPERATOR_SET)
@@ -263,7 +275,6 @@ def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
         model.graph.output.append(helper.make_tensor_value_info(scores.value, 1, None))
     del model.graph.value_info[:]
     model = onnx.shape_inference.infer_shapes(model)
-    read = [each.name for each in graph.inputs]
     return onnx.utils.Extractor(model).extract_model(read, [scores.value, *scores.others])
 
 
@@ -319,10 +330,14 @@ class _RangeRows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
         return next(self._rows, None)
 
 
-def _as_logits(form: ScoreForm) -> Iterator[NodeProto]:
-    """Yield the node from scores to logits, whose softmax is the model's distribution."""
-    operator = "Log" if form is ScoreForm.PROBABILITIES else "Identity"
-    yield helper.make_node(operator, [_OWN], [LOGITS])
+def _as_logits(scores: Scores) -> Iterator[NodeProto]:
+    """Yield the nodes from scores to logits, whose softmax is the model's distribution."""
+    own = _OWN
+    if scores.form is not ScoreForm.VALUES and scores.rank > 2:
+        own = "brisk.flat"
+        yield helper.make_node("Flatten", [_OWN], [own], axis=1)
+    operator = "Log" if scores.form is ScoreForm.PROBABILITIES else "Identity"
+    yield helper.make_node(operator, [own], [LOGITS])
 
 
 def _rename(model: ModelProto, names: Mapping[str, str]) -> None:
@@ -332,8 +347,6 @@ def _rename(model: ModelProto, names: Mapping[str, str]) -> None:
         node.output[:] = [names.get(name, name) for name in node.output]
     for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         named.name = names.get(named.name, named.name)
-    for info in graph.input:
-        info.type.tensor_type.shape.dim[0].dim_param = "rows"
 
 
 @contextlib.contextmanager

@@ -44,7 +44,7 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
     Exits behind which ``plan`` is not cut have none: those in reserve need none.
     """
     known = single_values(graph.graph)
-    inputs = [each.name for each in graph.inputs]
+    inputs = [each.name for each in graph.needed]
     may_stand_in_front = graph.all_have_rows
     if may_stand_in_front:
         known[inputs[0]] = 0

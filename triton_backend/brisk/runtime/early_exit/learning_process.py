@@ -224,7 +224,7 @@ def read_samples(graph: ModelGraph) -> SampleGroups | None:
 
 def _is_fit(inputs: Mapping[str, np.ndarray], graph: ModelGraph) -> bool:
     """Whether they are the model's inputs, of types and sizes that it reads."""
-    expected = {each.name: each.type for each in graph.inputs if not each.optional}
+    expected = {each.name: each.type for each in graph.needed}
     if inputs.keys() != expected.keys():
         return False
     return all(

@@ -1,0 +1,142 @@
+"""Classifiers as old exporters write them: weights among the inputs, one row a batch, scores with
+dimensions of size 1 behind the classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from brisk.errors import InvalidModelError
+from brisk.exits.base_model import answers_of, load_graph
+from brisk.exits.cascade_file import digest_of, read_cascade
+from brisk.exits.data.samples import SampleGroups, Samples
+from brisk.exits.exploration import ExplorationSettings, explore_whole
+from brisk.exits.files.learning_record import Aim, Stage
+from brisk.exits.files.sample_files import write_samples
+from brisk.exits.files.versions import learned_file, make_private_folder
+from brisk.exits.model_graph import read_graph, readable
+from brisk.exits.scores import find_scores
+from brisk.exits.serving.frame import ExitingFrame, find_places
+from brisk.runtime.early_exit import learning_process
+from brisk.runtime.early_exit.audit_process import Models
+from brisk.runtime.early_exit.learning_process import learn, look_at
+from support.exits.adapted import Adapted
+from support.exits.benchmarks import win_benchmarks
+
+
+def as_old(model: onnx.ModelProto, rows: int = 1) -> onnx.ModelProto:
+    """``model`` with its scores alone, [rows, classes, 1, 1], in that form."""
+    old = onnx.ModelProto()
+    old.CopyFrom(model)
+    graph = old.graph
+    graph.input[0].type.tensor_type.shape.dim[0].dim_value = rows
+    scores = find_scores_of(model)
+    del graph.output[:]
+    graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 3]), "axes"))
+    graph.node.append(helper.make_node("Unsqueeze", [scores, "axes"], ["old"]))
+    graph.output.append(helper.make_tensor_value_info("old", TensorProto.FLOAT, [rows, 10, 1, 1]))
+    del graph.value_info[:]
+    graph.input.extend(
+        helper.make_tensor_value_info(each.name, each.data_type, each.dims)
+        for each in graph.initializer
+    )
+    old.ir_version = 8  # with which inputs that are weights may be given, too
+    return old
+
+
+def find_scores_of(model: onnx.ModelProto) -> str:
+    return next(each.name for each in model.graph.output if each.type.tensor_type.elem_type == 1)
+
+
+@pytest.fixture
+def file(tmp_path: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A digits network."""
+    monkeypatch.setenv("BRISK_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "model.onnx"
+    onnx.save(as_old(onnx.load(adapted.model_file)), path)
+    make_private_folder(path)
+    return path
+
+
+def test_it_is_read_as_what_it_is(file: Path, adapted: Adapted) -> None:
+    graph = read_graph(file)
+    assert len(graph.inputs) > 1
+    assert [each.name for each in graph.needed] == ["image"]
+    assert graph.is_single
+    assert readable(graph) == (1, 8, 8)
+    scores = find_scores(graph)
+    assert (scores.value, scores.classes, scores.rank) == ("old", 10, 4)
+    base = load_graph(graph)
+    (together,) = answers_of(base, scores, {"image": adapted.images[:5]})
+    assert together.shape == (5, 10)
+    for row in range(5):
+        (alone,) = answers_of(base, scores, {"image": adapted.images[row : row + 1]})
+        np.testing.assert_array_equal(alone[0], together[row])
+
+
+def test_batches_of_several_rows_and_no_others_are_refused(
+    tmp_path: Path, adapted: Adapted
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(as_old(onnx.load(adapted.model_file), rows=4), path)
+    with pytest.raises(InvalidModelError, match="batches of 4 rows and no others"):
+        find_scores(read_graph(path))
+
+
+def test_its_traffic_teaches_early_answers_of_its_form(
+    file: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learning_process, "POINTS", 2)
+    monkeypatch.setattr(learning_process, "VARIANTS", ("Pool(4096)", "int8"))
+    win_benchmarks(monkeypatch)
+    record = look_at(file, Aim(0.9))
+    assert record.stage is Stage.COLLECTING
+    for start in range(0, 1700, 100):
+        write_samples(file, [{"image": adapted.images[start : start + 100]}])
+    outcome = learn(file, record, 1)
+    assert outcome.stage is Stage.SERVED, outcome.reason
+    assert "int8-margin" in {each.name.partition("@")[0] for each in outcome.ways}
+    cascade = read_cascade(learned_file(file), digest_of(file))
+    base = load_graph(read_graph(file), 1, cascade.taps)
+    places = find_places(base.plan, base.graph, cascade)
+    assert places is not None
+    early = agreeing = 0
+    for row in range(1500, 1700):
+        inputs = {"image": adapted.images[row : row + 1]}
+        frame = ExitingFrame(
+            base.program, cascade, places, cascade.levels[0], None, inputs, ["old"]
+        )
+        while not frame.step():
+            pass
+        answer, own = frame.results()["old"], base.run(inputs)["old"]
+        assert answer.shape == own.shape == (1, 10, 1, 1)
+        early += frame.has_early_answers
+        agreeing += answer.argmax() == own.argmax()
+        (given,) = frame.answers
+        if given.logits is not None and early == 1:
+            asked = file, digest_of(file), cascade.scores, inputs
+            assert Models().answer(*asked, (given.logits,)) == [True]
+            assert Models().answer(*asked, (-given.logits,)) == [False]
+    assert early > 100
+    assert agreeing >= 0.9 * 200
+
+
+def test_int8_alone_answers_one_row_at_a_time(
+    file: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    win_benchmarks(monkeypatch)
+    samples = SampleGroups.of([Samples({"image": adapted.images[:1000]})])
+    found = explore_whole(file, samples, None, ExplorationSettings(accuracy=0.9))
+    assert found.cascade is not None, found.reason
+    (exit_,) = found.cascade.exits
+    rows = adapted.images[1000:1040]
+    together = exit_.look_up(rows)
+    assert together.logits.shape == (40, 10)
+    for row in range(0, 40, 13):
+        np.testing.assert_array_equal(
+            exit_.look_up(rows[row : row + 1]).logits[0], together.logits[row]
+        )
