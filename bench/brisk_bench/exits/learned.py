@@ -158,6 +158,7 @@ def _write(repository: Path, model: Path, chosen: argparse.Namespace) -> None:
     asked = line % ("brisk_accuracy", chosen.accuracy)
     if chosen.tolerance:
         asked += line % ("brisk_tolerance", chosen.tolerance)
+    rows = 0 if read_graph(model).is_single else 8
     for name, file, text in (
         (LEARNED, model, asked),
         (BARE, model, ""),
@@ -167,7 +168,8 @@ def _write(repository: Path, model: Path, chosen: argparse.Namespace) -> None:
         target.parent.mkdir(parents=True)
         place_model(file, target)
         config = target.parents[1] / "config.pbtxt"
-        config.write_text(f'backend: "brisk" max_batch_size: 8\n{text}')
+        most = 8 if name == URGENT else rows
+        config.write_text(f'backend: "brisk" max_batch_size: {most}\n{text}')
 
 
 def _learn(

@@ -26,6 +26,7 @@ from brisk.exits.files.versions import (
     learned_file,
     make_private_folder,
     private_folder,
+    reference_file,
     samples_folder,
 )
 from brisk.exits.model_graph import read_graph
@@ -94,6 +95,20 @@ def test_what_samples_teach_is_written_with_what_adaptation_goes_on_from(
     assert cascade.levels[0].count.inputs <= 0.26 * 1700, "the newest quarter has proved it"
     assert Adapter.open(digits, AdaptationSettings()) is not None
     assert not (private_folder(digits) / "training").exists(), "hidden values are not kept"
+
+
+def test_where_hidden_values_find_no_room_int8_alone_is_tried(
+    digits: Path, adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of photographs are megabytes a row."""
+    win_benchmarks(monkeypatch)
+    monkeypatch.setattr(learning_process, "HIDDEN_BYTES", 1 << 10)
+    write_samples(digits, [{"image": adapted.images}])
+    outcome = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
+    assert outcome.stage is Stage.SERVED, outcome.reason
+    cascade = read_cascade(learned_file(digits), digest_of(digits))
+    assert [exit_.name for exit_ in cascade.exits] == ["int8-margin@0"]
+    assert not reference_file(digits).exists()
 
 
 def test_without_gain_it_says_so_and_waits_for_twice_as_many_samples(

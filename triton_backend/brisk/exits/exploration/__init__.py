@@ -1,7 +1,7 @@
 """From a model and data to its caches: ``explore``, or ``explore_whole`` (GATI, section 4)."""
 
 from brisk.exits.exploration.explore import Exploration, explore
-from brisk.exits.exploration.settings import ExplorationSettings, Progress
+from brisk.exits.exploration.settings import ExplorationSettings, Progress, TooLargeError
 from brisk.exits.exploration.whole_only import ExploredWhole, explore_whole
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "ExplorationSettings",
     "ExploredWhole",
     "Progress",
+    "TooLargeError",
     "explore",
     "explore_whole",
 ]

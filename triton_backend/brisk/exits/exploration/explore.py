@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from brisk.errors import InvalidModelError
-from brisk.exits.base_model import BaseModel, load_graph, taps_of
+from brisk.exits.base_model import BaseModel, load_graph, taps_of, values_at
 from brisk.exits.cascade import INT8, Cascade, answer_form
 from brisk.exits.data.collecting import (
     bind_rows,
@@ -22,9 +22,9 @@ from brisk.exits.data.collecting import (
     settled_scores,
     with_rows,
 )
-from brisk.exits.data.outliers import make_outliers
+from brisk.exits.data.outliers import MAKERS, ROWS_OF_A_KIND, make_outliers
 from brisk.exits.data.samples import Division, Samples, divide
-from brisk.exits.exploration.composition import CompositionProblem
+from brisk.exits.exploration.composition import CompositionProblem, ways_tried
 from brisk.exits.exploration.measuring import (
     BENCHMARK_ROWS,
     BaseProfile,
@@ -33,16 +33,17 @@ from brisk.exits.exploration.measuring import (
     profile_base,
 )
 from brisk.exits.exploration.selection import Chosen, decide, winner
-from brisk.exits.exploration.settings import ExplorationSettings, Progress
+from brisk.exits.exploration.settings import ExplorationSettings, Progress, TooLargeError
 from brisk.exits.exploration.shortlist import CandidateCascade
 from brisk.exits.exploration.study import ExploredData, ExploredModel, Inputs, Studied, study
 from brisk.exits.exploration.trial import METHOD, Trial, run_trials
+from brisk.exits.files.learning_record import WayTried
 from brisk.exits.heads.lookup import LookUp, empty_look_up
 from brisk.exits.heads.lookup_model import LookUpModel
 from brisk.exits.heads.predictors import variant, weights_bytes
 from brisk.exits.learning.exporting import export_look_up
 from brisk.exits.learning.predictor import PredictorSettings
-from brisk.exits.model_graph import exit_points, read_graph, spread
+from brisk.exits.model_graph import ExitPoint, exit_points, read_graph, spread
 from brisk.exits.scores import Scores, find_scores
 
 ROW_VISITS = 80_000
@@ -70,6 +71,11 @@ class Exploration:
     label_agreement: float | None
     """The model's accuracy on the samples' labels, if they have any."""
     studied: Studied
+
+    @property
+    def ways(self) -> tuple[WayTried, ...]:
+        """The candidates, each alone, the best of each kind."""
+        return ways_tried(self.studied.problems.values(), self.studied.points)
 
 
 def explore(
@@ -148,8 +154,30 @@ def _open_model(
     whole = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of(points, scores, graph))
     points = with_rows(base, points, samples)
+    if settings.hidden_bytes is not None:
+        points = _with_room(base, points, samples, settings.hidden_bytes)
     cut = load_graph(graph, threads, [point.value for point in points])
     return ExploredModel(graph, scores, boundaries, points, whole, base, cut)
+
+
+def _with_room(
+    base: BaseModel, points: Sequence[ExitPoint], samples: Samples, most_bytes: int
+) -> tuple[ExitPoint, ...]:
+    """Return those of ``points``, in order, whose hidden values of all rows find room together,
+    the smallest first. Raises TooLargeError if there is none."""
+    values = values_at(base, points, bind_rows(samples.take(slice(0, 1))))
+    rows = len(samples) + len(MAKERS) * ROWS_OF_A_KIND
+    left, kept = most_bytes // rows, []
+    for point in sorted(points, key=lambda each: values[each.value].nbytes):
+        left -= values[point.value].nbytes
+        kept += [point] if left >= 0 else []
+    if not kept:
+        least = min(values[point.value].nbytes for point in points)
+        raise TooLargeError(
+            f"model '{base.graph.name}' has hidden values of {least >> 10} KiB and more: those of "
+            f"{rows} rows take more than {most_bytes >> 20} MiB"
+        )
+    return tuple(point for point in points if point in kept)
 
 
 def _choose(studied: Studied, whole: BaseModel, inputs: Sequence[Inputs]) -> Chosen | str:

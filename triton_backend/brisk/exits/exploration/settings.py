@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from brisk.errors import InvalidModelError
 from brisk.exits.cascade import INT8
 from brisk.exits.guarantee.calibration import Promise
 from brisk.exits.heads.lookup_model import GATED, Judge
@@ -62,6 +63,9 @@ class ExplorationSettings:
     judges: tuple[Judge, ...] = GATED
     """What may decide about the variants' answers."""
     selector: SelectorSettings = field(default_factory=SelectorSettings)
+    hidden_bytes: int | None = None
+    """The most room on disk for hidden values; points of the largest are left out. None: no
+    limit."""
 
     @property
     def promise(self) -> Promise:
@@ -75,6 +79,10 @@ class ExplorationSettings:
             for accuracy in STRICTER_LEVELS
             if accuracy > self.accuracy
         )
+
+
+class TooLargeError(InvalidModelError):
+    """There is no point whose hidden values find room."""
 
 
 class Progress:

@@ -53,10 +53,8 @@ CALIBRATED_ROWS = 200
 LARGEST_BYTES = 1 << 30
 """The largest model: a larger one would be twice in a file of caches, and in memory."""
 
-AXES_ARE_INPUTS = 13
-"""The first operator set in which ReduceSum reads its axes."""
-
-LEAST_OPERATOR_SET = 11
+LEAST_OPERATOR_SET = 13
+"""The first that quantises by channel; models of earlier ones are raised to it."""
 
 WEIGHTS_ARE_NO_INPUTS = 4
 """The first version of ONNX's format in which weights need not be among the inputs, too."""
@@ -108,7 +106,7 @@ class Quantised:
             for info in graph.input
             if info.type.tensor_type.elem_type == TensorProto.FLOAT
         }
-        nodes = list(_judging(version, ranks, scoring))
+        nodes = list(_judging(ranks, scoring))
         constants = {
             "brisk.two": np.array([2], np.int64),
             "brisk.halves": np.array([[1], [-1]], np.float32),
@@ -178,9 +176,7 @@ def _typical(rank: int, version: int) -> Sequence[_Step]:
     )
 
 
-def _judging(
-    version: int, ranks: Mapping[str, int], scoring: Sequence[_Step]
-) -> Iterator[NodeProto]:
+def _judging(ranks: Mapping[str, int], scoring: Sequence[_Step]) -> Iterator[NodeProto]:
     """Yield the nodes from logits to score and nearness.
 
     A row of inputs with NaN is not near, for quantising makes numbers of anything. ``ranks``: of
@@ -190,12 +186,9 @@ def _judging(
     for name, rank in ranks.items():
         own, total = f"brisk.{name}", name
         if rank > 1:
-            axes: dict[str, Any] = (
-                {} if version >= AXES_ARE_INPUTS else {"axes": [*range(1, rank)]}
-            )
-            reads = [name] if axes else [name, f"brisk.inner{rank}"]
             total = f"{own}.sum"
-            steps.append(_Step("ReduceSum", reads, total, {"keepdims": 0, **axes}))
+            reads = [name, f"brisk.inner{rank}"]
+            steps.append(_Step("ReduceSum", reads, total, {"keepdims": 0}))
         steps.append(_Step("Sub", [total, total], f"{own}.finite"))
         steps.append(_Step("Add", [f"{own}.finite", every], f"{own}.every"))
         every = f"{own}.every"
@@ -268,8 +261,8 @@ def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
     del model.graph.input[:]
     model.graph.input.extend(needed)
     model.ir_version = max(model.ir_version, WEIGHTS_ARE_NO_INPUTS)
-    domains = [each for each in model.opset_import if each.domain in ("", "ai.onnx")]
-    if domains[0].version < LEAST_OPERATOR_SET:
+    opsets = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    if opsets[0] < LEAST_OPERATOR_SET:
         model = onnx.version_converter.convert_version(model, LEAST_OPERATOR_SET)
     if scores.value not in {info.name for info in model.graph.output}:
         model.graph.output.append(helper.make_tensor_value_info(scores.value, 1, None))

@@ -55,10 +55,14 @@ if TYPE_CHECKING:
     from brisk.exits.exploration import Exploration, ExploredWhole
 
 CONFIDENCE = 0.95
+SEED = 0
 
 POINTS = 6
 VARIANTS = ("Pool(4096)", "Conv2(3,2)", "Conv3(3,2)", "int8")
 """Few, and quick to train: it is to come to something within minutes, beside the serving."""
+
+HIDDEN_BYTES = 1 << 30
+"""Room on disk for hidden values while a model is learned; those of photographs are megabytes."""
 
 ALIKE = 0.8
 """Share of the samples that have one shape, below which the model in int8 is the one way: a cache
@@ -163,50 +167,64 @@ def _explored(
     refused: LearningRecord,
 ) -> LearningRecord:
     try:
-        from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
-        from brisk.exits.exploration.composition import ways_tried
+        from brisk.exits.exploration import Exploration
     except ImportError as error:
         return dataclasses.replace(refused, reason=f"learning takes torch ({error})")
     from brisk.exits.adaptation.reference import write_reference
     from brisk.exits.cascade_file import write_cascade
     from brisk.exits.data.samples import divide
 
-    settings = ExplorationSettings(
-        accuracy=tried.accuracy,
-        confidence=CONFIDENCE,
-        points=POINTS,
-        variants=VARIANTS,
-        threads=threads,
-        proves_newest=True,
-    )
-    found: Exploration | ExploredWhole
-    model, alike = graph.path, samples.largest
-    is_whole = len(alike) < ALIKE * len(samples)
-    is_whole = is_whole or not _has_points(graph, tried.tolerance)
-    if is_whole:
-        kept_to = tolerance(tried.tolerance) if tried.tolerance else None
-        found = whole = explore_whole(model, samples, kept_to, settings)
-        ways = whole.ways
-    else:
-        found = explored = explore(model, alike, folder, settings)
-        ways = ways_tried(explored.studied.problems.values(), explored.studied.points)
-    tried, refused = (dataclasses.replace(each, ways=ways) for each in (tried, refused))
+    found = _search(graph, samples, folder, threads, tried.aim)
+    tried, refused = (dataclasses.replace(each, ways=found.ways) for each in (tried, refused))
     if found.cascade is None or found.verification is None:
         return dataclasses.replace(refused, reason=" ".join(found.reason.split()))
     speed_up = found.verification.base_s / found.verification.cascade_s
     if refused.stage is Stage.SERVED and speed_up < CLEARLY * tried.speed_up:
         return refused
-    target = learned_file(model)
+    target = learned_file(graph.path)
     reference = target.with_suffix(REFERENCE_SUFFIX)
-    if is_whole:  # nothing of it is trained, so nothing is trained again
-        reference.unlink(missing_ok=True)
-    else:
-        division = divide(alike, settings.seed, proves_newest=True)
+    if isinstance(found, Exploration):
+        alike = samples.largest
+        division = divide(alike, SEED, proves_newest=True)
         # What serves comes last: with it the workers see what adaptation goes on from.
         write_reference(reference, found.cascade.model_digest, alike, division)
+    else:  # nothing of it is trained, so nothing is trained again
+        reference.unlink(missing_ok=True)
     write_cascade(target, found.cascade, PRIVATE)
     more = MORE * len(samples) if tried.tries < MOST_TRIES else 0
     return dataclasses.replace(tried, stage=Stage.SERVED, wanted=more, speed_up=speed_up)
+
+
+def _search(
+    graph: ModelGraph, samples: SampleGroups, folder: Path, threads: int, aim: Aim
+) -> Exploration | ExploredWhole:
+    """Explore caches and the model in int8; or that alone, where no cache can stand in the model,
+    or samples have many shapes, or hidden values find no room."""
+    from brisk.exits.exploration import (
+        ExplorationSettings,
+        TooLargeError,
+        explore,
+        explore_whole,
+    )
+
+    settings = ExplorationSettings(
+        accuracy=aim.accuracy,
+        confidence=CONFIDENCE,
+        points=POINTS,
+        variants=VARIANTS,
+        threads=threads,
+        seed=SEED,
+        proves_newest=True,
+        hidden_bytes=HIDDEN_BYTES,
+    )
+    alike = samples.largest
+    if len(alike) >= ALIKE * len(samples) and _has_points(graph, aim.tolerance):
+        try:
+            return explore(graph.path, alike, folder, settings)
+        except TooLargeError as error:
+            LOGGER.info(f"of {graph.path} the model in int8 alone is tried: {error}")
+    kept_to = tolerance(aim.tolerance) if aim.tolerance else None
+    return explore_whole(graph.path, samples, kept_to, settings)
 
 
 def read_samples(graph: ModelGraph) -> SampleGroups | None:

@@ -11,15 +11,16 @@ import pytest
 from onnx import TensorProto, helper
 
 from brisk.errors import InvalidModelError
-from brisk.exits.base_model import answers_of, load_graph
+from brisk.exits.base_model import answers_of, load_graph, taps_of
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.exploration import ExplorationSettings, explore_whole
 from brisk.exits.files.learning_record import Aim, Stage
 from brisk.exits.files.sample_files import write_samples
 from brisk.exits.files.versions import learned_file, make_private_folder
+from brisk.exits.learning.quantising import quantised
 from brisk.exits.model_graph import read_graph, readable
-from brisk.exits.scores import find_scores
+from brisk.exits.scores import ScoreForm, find_scores
 from brisk.exits.serving.frame import ExitingFrame, find_places
 from brisk.runtime.early_exit import learning_process
 from brisk.runtime.early_exit.audit_process import Models
@@ -140,3 +141,48 @@ def test_int8_alone_answers_one_row_at_a_time(
         np.testing.assert_array_equal(
             exit_.look_up(rows[row : row + 1]).logits[0], together.logits[row]
         )
+
+
+def old_convolutions() -> onnx.ModelProto:
+    """Two convolutions with biases, pooled to [1, 10, 1, 1], a softmax over that; operator set 7,
+    which cannot say that a tensor is quantised by channel."""
+    random = np.random.default_rng(0)
+    weights = {
+        "w1": random.normal(0, 0.3, (16, 3, 3, 3)),
+        "b1": random.normal(0, 0.3, 16),
+        "w2": random.normal(0, 0.5, (10, 16, 1, 1)),
+        "b2": random.normal(0, 0.1, 10),
+    }
+    nodes = [
+        helper.make_node("Conv", ["data", "w1", "b1"], ["c1"], kernel_shape=[3, 3]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], kernel_shape=[1, 1]),
+        helper.make_node("GlobalAveragePool", ["c2"], ["pooled"]),
+        helper.make_node("Softmax", ["pooled"], ["shares"], axis=1),
+    ]
+    sizes = {"data": [1, 3, 12, 12], "shares": [1, 10, 1, 1]}
+    given, made = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes[name])]
+        for name in ("data", "shares")
+    )
+    constants = [
+        onnx.numpy_helper.from_array(array.astype(np.float32), name)
+        for name, array in weights.items()
+    ]
+    graph = helper.make_graph(nodes, "old", given, made, constants)
+    opsets = [helper.make_opsetid("", 7)]
+    return helper.make_model(graph, ir_version=4, opset_imports=opsets)
+
+
+def test_an_old_operator_set_is_raised_for_int8(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(old_convolutions(), path)
+    graph = read_graph(path)
+    scores = find_scores(graph)
+    assert (scores.value, scores.rank, scores.form) == ("shares", 4, ScoreForm.PROBABILITIES)
+    rows = np.random.default_rng(1).normal(0, 1, (100, 3, 12, 12)).astype(np.float32)
+    int8 = quantised(graph, scores, {"data": rows[:50]})
+    answers = int8.opened(int8.look_up(0.0))(rows).logits
+    base = load_graph(graph, 1, taps_of((), scores, graph))
+    (own,) = answers_of(base, scores, {"data": rows})
+    assert (answers.argmax(1) == own.argmax(1)).mean() > 0.9
