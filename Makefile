@@ -1,7 +1,7 @@
 # make run          a real Triton serves the sample models through Brisk; Ctrl-C stops it
 # make run ONCE=1   the same, but ends after every model was asked; status 0 if all was right
 # make test         linters, type check and all tests; TESTS=tests/unit for some of them
-#                   PROCESSES=1: all in one process, else what is not timed in two (tests/two_stages.py)
+#                   PROCESSES=1: all in one process, else what is not timed in three (tests/two_stages.py)
 #                   types are checked beside samples and what is not timed, if all tests run in several
 #                   a failure of time alone is run once more, alone: FLAKY, if that passes
 # make image-test   builds docker/Dockerfile.cpu, runs it and asks it; needs Docker or buildah
@@ -11,7 +11,7 @@
 
 VENV := .venv
 TESTS ?= tests
-PROCESSES ?= 2
+PROCESSES ?= 3
 BENCH ?= warm
 SOURCES := triton_backend client bench tests model_repository tools/publication
 

@@ -1,9 +1,10 @@
-"""The order in which several pytest processes (``pytest -n 2``) take the files of tests.
+"""The order in which several pytest processes (``pytest -n 3``) take the files of tests.
 
 What measures times or starts servers is marked ``timing``: a file with that mark comes last, in
 one process, when the others have ended. If it is marked ``beside``, too, it waits for servers but
 compares no times, and runs among the others. So one function that compares times keeps its whole
-file for the end, while a processor idles: it is better in a file of its own.
+file for the end, while a processor idles: it is better in a file of its own. Tests of servers wait
+most of the time, so there is one process more than there are processors.
 """
 
 from __future__ import annotations
