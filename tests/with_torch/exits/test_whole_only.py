@@ -64,6 +64,10 @@ def served(file: Path, cascade: Cascade, rows: np.ndarray | dict[str, np.ndarray
     return frame
 
 
+def early_rows(frame: ExitingFrame) -> list[int]:
+    return [row for each in frame.answers if each.exit_index is not None for row in each.rows]
+
+
 def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> None:
     settings = ExplorationSettings(accuracy=0.9)
     answer = explore_whole(file, rows_of({"image": images(600, seed=3)}), COSINE, settings)
@@ -76,7 +80,7 @@ def test_int8_answers_what_it_is_close_at_and_the_model_the_rest(file: Path) -> 
     frame = served(file, answer.cascade, rows)
     exact = load_graph(read_graph(file)).run({"image": rows})["scores"]
     answers = frame.results()["scores"]
-    early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
+    early = early_rows(frame)
     assert 7 not in early, "what is no number is the model's"
     assert len(early) > 200
     assert agreeing(answers[early], exact[early], answer.cascade.scores).mean() >= 0.9
@@ -133,7 +137,7 @@ def test_a_text_encoder_gives_all_its_outputs_early(file: Path) -> None:
     rows = texts(200, seed=999, length=9)
     rows["mask"][5, 0] = math.nan
     frame = served(file, cascade, rows)
-    early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
+    early = early_rows(frame)
     assert 5 not in early
     assert len(early) > 100
     own, answers = load_graph(read_graph(file)).run(rows), frame.results()
@@ -211,7 +215,7 @@ def test_a_classifier_of_texts_of_any_length_is_answered_by_int8_where_it_is_sur
         rows = texts(200, seed=99, length=length)
         rows["mask"][5, 0] = math.nan
         frame = served(file, cascade, rows)
-        early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
+        early = early_rows(frame)
         assert 5 not in early, "what is no number is the model's"
         assert len(early) > 100
         own, answers = whole.run(rows)["logits"], frame.results()["logits"]
@@ -235,7 +239,7 @@ def test_samples_of_every_length_teach(file: Path) -> None:
     for length in (3, 9, 20):
         rows = texts(300, seed=999, length=length)
         frame = served(file, cascade, rows)
-        early = [row for each in frame.answers if each.exit_index is not None for row in each.rows]
+        early = early_rows(frame)
         assert len(early) > 100
         own, answers = whole.run(rows)["logits"], frame.results()["logits"]
         assert (own[early].argmax(1) == answers[early].argmax(1)).mean() >= 0.9
