@@ -64,7 +64,7 @@ def test_a_vector_for_each_word_is_a_value_too() -> None:
 @pytest.mark.parametrize(
     ("outputs", "limit", "told"),
     [
-        ({"y": ("float32", ("n", 4))}, "absolute 1", r"has outputs y float32 \['n', 4\]"),
+        ({"y": ("float32", (7, 4))}, "absolute 1", r"has outputs y float32 \[7, 4\]"),
         ({"y": ("int64", ("batch", 4))}, "absolute 1", "one of them float32"),
         ({"y": ("float32", ("batch", 1))}, "cosine 0.9", "of 'y', a single number, a cosine"),
         (

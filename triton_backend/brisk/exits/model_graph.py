@@ -67,10 +67,15 @@ class ModelGraph:
         return self.batch is not None and self._first(value) == (self.batch,)
 
     def may_have_rows(self, value: str) -> bool:
-        """The same, where its first dimension may be unknown: then a run of the model tells."""
+        """The same, where its first dimension may be unknown, or have a name that no input has:
+        then a run of the model tells."""
         if self.batch is None or isinstance(self.batch, int):
             return self.has_rows(value)
-        return self._first(value) in ((self.batch,), (None,))
+        (first,) = self._first(value) or (0,)
+        names = {size for each in self.needed for size in (each.type.shape or ())[1:]}
+        return (
+            first == self.batch or first is None or (isinstance(first, str) and first not in names)
+        )
 
     def _first(self, value: str) -> tuple[Dimension, ...] | None:
         """Dimension of a tensor; None where there is nothing like that."""

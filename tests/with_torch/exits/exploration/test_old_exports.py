@@ -186,3 +186,31 @@ def test_an_old_operator_set_is_raised_for_int8(tmp_path: Path) -> None:
     base = load_graph(graph, 1, taps_of((), scores, graph))
     (own,) = answers_of(base, scores, {"data": rows})
     assert (answers.argmax(1) == own.argmax(1)).mean() > 0.9
+
+
+def test_convolutions_over_images_of_any_size_are_quantised_by_their_ranges(
+    tmp_path: Path,
+) -> None:
+    """And a batch of the output that has a name of its own may be the input's."""
+    model = old_convolutions()
+    for side in (0, 2, 3):
+        model.graph.input[0].type.tensor_type.shape.dim[side].dim_param = f"side{side}"
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "another"
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    graph = read_graph(path)
+    assert readable(graph) is None
+    assert graph.may_have_rows("shares")
+    assert not graph.has_rows("shares")
+    scores = find_scores(graph)
+    rows = np.random.default_rng(1).normal(0, 1, (50, 3, 12, 12)).astype(np.float32)
+    int8 = quantised(graph, scores, {"data": rows})
+    assert int8.shape == ()
+    assert "QuantizeLinear" in {node.op_type for node in int8.model.graph.node}
+    look_up = int8.opened(int8.look_up(0.0))
+    base = load_graph(graph, 1, taps_of((), scores, graph))
+    for height, width in ((12, 12), (20, 9)):
+        others = np.random.default_rng(2).normal(0, 1, (40, 3, height, width)).astype(np.float32)
+        (own,) = answers_of(base, scores, {"data": others})
+        answers = look_up({"data": others}).logits
+        assert (answers.argmax(1) == own.argmax(1)).mean() > 0.85

@@ -205,10 +205,10 @@ def _judging(ranks: Mapping[str, int], scoring: Sequence[_Step]) -> Iterator[Nod
 def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray]) -> Quantised:
     """Return the model in int8 by ONNX Runtime, weights quantised by channel.
 
-    If the model reads one float32 tensor of fixed rows all is quantised, with the ranges of
-    ``inputs``; else matrix products are, with ranges found in each run. Raises ValueError that
-    says why the model has no such form: not all its inputs have rows, it is too large, or ONNX
-    Runtime cannot do it.
+    If the model reads one float32 tensor, of fixed rows or with convolutions, all is quantised,
+    with the ranges of ``inputs``; else matrix products are, with ranges found in each run. Raises
+    ValueError that says why the model has no such form: not all its inputs have rows, it is too
+    large, or ONNX Runtime cannot do it.
     """
     shape = readable(graph) or ()
     if not shape and not can_be_fed(graph):
@@ -218,7 +218,7 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
     try:
         with tempfile.TemporaryDirectory() as folder, quiet():
             source, place = _until(graph, scores), Path(folder)
-            if shape:
+            if shape or _is_of_images(graph):
                 ((name, rows),) = inputs.items()
                 count = min(CALIBRATED_ROWS, len(rows))
                 calibrated = [rows[row : row + 1] for row in range(count)]
@@ -248,6 +248,12 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
     except DamagedFileError as error:
         raise ValueError(f"ONNX Runtime cannot run it in int8: {error!s:.200}") from error
     return int8
+
+
+def _is_of_images(graph: ModelGraph) -> bool:
+    """Whether it reads one float32 tensor, of any sizes, by convolutions."""
+    kinds = [each.type.dtype for each in graph.needed]
+    return kinds == ["float32"] and any(node.op_type == "Conv" for node in graph.graph.node)
 
 
 _OWN = "brisk.scores"
