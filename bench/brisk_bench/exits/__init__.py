@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from brisk.exits.exploration import ExplorationSettings
-from brisk.exits.heads.lookup_model import OF_CLASSES
+from brisk.exits.heads.exit_model import OF_CLASSES
 from brisk_bench.exits.compositions import measure_compositions
 from brisk_bench.exits.data import (
     ACCURACY,

@@ -20,10 +20,10 @@ import numpy as np
 from brisk.exits.cascade import Cascade
 from brisk.exits.exploration import Exploration, ExplorationSettings
 from brisk.exits.exploration.composition import CompositionProblem, composed_threshold
-from brisk.exits.exploration.settings import LookUps
+from brisk.exits.exploration.settings import EvaluationMode
 from brisk.exits.exploration.shortlist import CandidateCascade
 from brisk.exits.guarantee.proposals import threshold_for
-from brisk.exits.heads.lookup_model import Judge
+from brisk.exits.heads.exit_model import Judge
 from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk_bench.exits.data import ExitCase
@@ -59,7 +59,7 @@ def measure_compositions(
         points=POINTS[quick],
         variants=names,
         judges=(Judge.SELECTOR,),
-        look_ups=LookUps.SYNCHRONOUS,
+        evaluation_mode=EvaluationMode.SYNCHRONOUS,
         jobs=2,
         predictor=PredictorSettings(epochs=EPOCHS[quick]),
         trains_all=True,
@@ -102,7 +102,7 @@ def _variant_rows(case: ExitCase, found: Exploration, accuracy: float) -> Iterat
             "right": float(seen.right.mean()),
             "early": float(hits.mean()),
             "agreement_of_early": float(seen.right[hits].mean()) if hits.any() else 1.0,
-            "look_up_us": one.lookup_s * 1e6,
+            "look_up_us": one.evaluation_s * 1e6,
             "memory_kb": one.memory_bytes / 1e3,
         }
 
@@ -198,7 +198,7 @@ def expect(problem: CompositionProblem, chain: Chain) -> Expectation:
     for index in chain:
         candidate = problem.candidates[index]
         hits = problem.outcomes.hits[index] & waiting
-        end_s = problem.reach_s[candidate.point] + candidate.lookup_s
+        end_s = problem.reach_s[candidate.point] + candidate.evaluation_s
         latency_s += float(waiting.mean()) * candidate.overhead_s
         latency_s += float(hits.mean()) * (end_s - problem.total_s)
         wrong += float((hits & ~problem.outcomes.right[index]).mean())
@@ -242,7 +242,7 @@ def compose_exactly(problem: CompositionProblem, kept: frozenset[str] | None = N
 def latency_gain(problem: CompositionProblem, index: int) -> float:
     """The whole model's time over the time to a hit at the candidate (eq. 1, 12)."""
     candidate = problem.candidates[index]
-    return problem.total_s / (problem.reach_s[candidate.point] + candidate.lookup_s)
+    return problem.total_s / (problem.reach_s[candidate.point] + candidate.evaluation_s)
 
 
 def hit_rate(problem: CompositionProblem, index: int) -> float:

@@ -21,9 +21,9 @@ from brisk.exits.exploration.settings import STRICTER_LEVELS
 from brisk.exits.guarantee.audit import STATED_AUDITS, CascadeAudit
 from brisk.exits.guarantee.calibration import Promise
 from brisk.exits.guarantee.proposals import calibrate
-from brisk.exits.heads.lookup import PlainLookUp
-from brisk.exits.heads.lookup_model import Judge
-from brisk.exits.learning.exporting import export_look_up, network_of
+from brisk.exits.heads.exit_head import PlainHead
+from brisk.exits.heads.exit_model import Judge
+from brisk.exits.learning.exporting import export_head, network_of
 from brisk.exits.learning.quantising import quiet, static_int8
 from brisk.exits.model_graph import read_graph
 from brisk_bench.engines.registry import open_session, session_options
@@ -191,11 +191,11 @@ def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascad
         return None
     cascade = dataclasses.replace(cascade, exits=own)
     networks = [
-        PlainLookUp(network_of(exit_).predictor, Judge.SOFTMAX).eval().requires_grad_(False)
+        PlainHead(network_of(exit_).predictor, Judge.SOFTMAX).eval().requires_grad_(False)
         for exit_ in cascade.exits
     ]
     exits = tuple(
-        dataclasses.replace(exit_, model=export_look_up(network, exit_.shape), judge=Judge.SOFTMAX)
+        dataclasses.replace(exit_, model=export_head(network, exit_.shape), judge=Judge.SOFTMAX)
         for exit_, network in zip(cascade.exits, networks, strict=True)
     )
     level = cascade.levels[0]

@@ -59,7 +59,7 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
                 shape=one.shape,
                 form=answer_form(studied.scores),
                 model=one.model,
-                lookup_s=0.0,
+                evaluation_s=0.0,
                 memory_bytes=0,
                 judge=one.judge,
             )
@@ -76,7 +76,7 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
             if exit_.reads_input:
                 (given,) = (np.ascontiguousarray(each[rows]) for each in samples.inputs.values())
                 if exit_.model not in whole:
-                    whole[exit_.model] = exit_.look_up(given).logits
+                    whole[exit_.model] = exit_.evaluate(given).logits
                 value = whole[exit_.model]
             else:
                 value = at[exit_.point]
@@ -100,7 +100,8 @@ def measure_promise(
     def problems_of(tried: Sequence[Tried]) -> dict[bool, CompositionProblem]:
         measured = studied.points, studied.cost, studied.profile, settings
         return {
-            mode: composition_problem(tried, *measured, mode) for mode in settings.look_ups.modes
+            mode: composition_problem(tried, *measured, mode)
+            for mode in settings.evaluation_mode.modes
         }
 
     counts = split_often(studied.tried, problems_of, settings, looked, sizes, SPLITS[quick])

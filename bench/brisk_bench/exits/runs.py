@@ -16,8 +16,8 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.data.collecting import bind_rows
 from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import read_graph
+from brisk.exits.serving.exit_thread import ExitThread
 from brisk.exits.serving.frame import ExitingFrame, find_places
-from brisk.exits.serving.lane import LookUpLane
 from brisk_bench.harness.report import save_figure, subplots
 from brisk_bench.harness.tails import quantile, tail_or_shortage
 
@@ -91,10 +91,10 @@ class ExitBench:
         self._graph = read_graph(model)
         self._whole = scoring(load_graph(self._graph))
         self._cut: dict[tuple[str, ...], BaseModel] = {}
-        self._lane = LookUpLane()
+        self._exit_thread = ExitThread()
 
     def close(self) -> None:
-        self._lane.close()
+        self._exit_thread.close()
 
     def measure(
         self, versions: Mapping[str, Version | Scoring], samples: Samples, batch: int, quick: bool
@@ -140,10 +140,10 @@ class ExitBench:
         places, level = find_places(cut.plan, cut.graph, cascade), cascade.level(version.accuracy)
         assert places is not None, "the caches are of this model"
         assert level is not None, "the caches keep this accuracy"
-        lane = None if version.synchronous else self._lane
+        exit_thread = None if version.synchronous else self._exit_thread
         side = ExitSide([0.0] * len(truth))
         started_s = time.perf_counter()
-        frame = ExitingFrame(cut.program, cascade, places, level, lane, inputs)
+        frame = ExitingFrame(cut.program, cascade, places, level, exit_thread, inputs)
         finished = False
         while not finished:
             finished = frame.step()

@@ -19,7 +19,7 @@ from brisk.exits.data.samples import Samples
 from brisk.exits.exploration.composition import Tried, composition_problem
 from brisk.exits.exploration.selection import Chosen, decide
 from brisk.exits.exploration.study import Studied
-from brisk.exits.heads.lookup_model import Judge
+from brisk.exits.heads.exit_model import Judge
 from brisk_bench.exits.data import ExitCase, read_idx
 from brisk_bench.exits.promise import least_expected
 from brisk_bench.exits.runs import ExitBench, Version

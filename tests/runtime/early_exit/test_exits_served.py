@@ -170,7 +170,7 @@ def test_an_exit_that_costs_more_than_it_spares_is_switched_off_and_told(
     """A look-up takes more than a nanosecond, which is all that an answer spares here."""
     made = make_model(tmp_path / "costly.onnx")
     (exit_,) = made.cascade.exits
-    poor = dataclasses.replace(exit_, saved_s=1e-9, lookup_s=0.0)
+    poor = dataclasses.replace(exit_, saved_s=1e-9, evaluation_s=0.0)
     write_cascade(caches_file(made.file), dataclasses.replace(made.cascade, exits=(poor,)))
 
     def state() -> str:

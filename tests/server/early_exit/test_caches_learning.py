@@ -21,7 +21,7 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.cascade_file import digest_of, read_cascade, write_cascade
 from brisk.exits.files import versions
 from brisk.exits.files.versions import caches_file, reference_file
-from brisk.exits.learning.exporting import export_look_up, network_of
+from brisk.exits.learning.exporting import export_head, network_of
 from brisk.exits.learning.predictor import last_layer
 from brisk.triton.locate import ServerInstallation
 from support.exits.adapted import Adapted
@@ -209,7 +209,7 @@ def test_a_candidate_that_breaks_the_promise_is_found_out_by_the_audit(loop: Loo
         last.weight.copy_(torch.randn_like(last.weight))
         network.gate.limit.fill_(math.inf)
         network.floor.zero_()
-    first = dataclasses.replace(first, model=export_look_up(network, first.shape))
+    first = dataclasses.replace(first, model=export_head(network, first.shape))
     wrong = dataclasses.replace(served, exits=(first, *rest))
     wrong = with_thresholds(wrong, (1e-12, *(math.inf for _ in rest)), served.revision + 90)
     with loop.streaming("drifting", loop.adapted.drifted()):

@@ -17,8 +17,8 @@ from tritonclient.utils import InferenceServerException
 from brisk.exits.cascade import Cascade
 from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
-from brisk.exits.heads.lookup import empty_look_up
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.heads.exit_head import empty_head
+from brisk.exits.learning.exporting import export_head
 from brisk.triton.launch import TritonServer
 from brisk.triton.locate import ServerInstallation
 from support.exits.cascades import CLASSES, SIDE, hidden_at, images, network, served
@@ -54,13 +54,13 @@ def eager(digest: str, promise: float = MODEST) -> Cascade:
     cascade = served(exits=(1,)).cascade
     torch.manual_seed(5)
     (exit_,) = cascade.exits
-    look_up = empty_look_up(exit_.variant, exit_.shape, CLASSES)
+    head = empty_head(exit_.variant, exit_.shape, CLASSES)
     level = dataclasses.replace(cascade.levels[0], accuracy=promise, thresholds=(1e-9,))
     strict = dataclasses.replace(cascade.levels[1], thresholds=(math.inf,))
     return dataclasses.replace(
         cascade,
         model_digest=digest,
-        exits=(dataclasses.replace(exit_, model=export_look_up(look_up, exit_.shape)),),
+        exits=(dataclasses.replace(exit_, model=export_head(head, exit_.shape)),),
         levels=(level, strict),
         synchronous=True,
     )
@@ -122,7 +122,7 @@ def by_the_exit(inputs: np.ndarray) -> np.ndarray:
     cascade = eager("")
     (exit_,) = cascade.exits
     hidden = hidden_at(served(exits=(1,)).cut, exit_.point.value, inputs)
-    return exit_.look_up(hidden).logits
+    return exit_.evaluate(hidden).logits
 
 
 def same(ours: np.ndarray, theirs: np.ndarray) -> bool:

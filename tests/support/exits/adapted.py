@@ -20,9 +20,9 @@ from brisk.exits.exploration.trial import Trial, evaluate, run_trial, tensor_of
 from brisk.exits.files.container import read_container
 from brisk.exits.guarantee.calibration import CascadeCount, Promise, in_order
 from brisk.exits.guarantee.proposals import calibrate
-from brisk.exits.heads.lookup import empty_look_up, load_weights
-from brisk.exits.heads.lookup_model import AnswerForm
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.heads.exit_head import empty_head, load_weights
+from brisk.exits.heads.exit_model import AnswerForm
+from brisk.exits.learning.exporting import export_head
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
 from brisk.exits.model_graph import exit_points, read_graph
@@ -88,9 +88,9 @@ def make_adapted(folder: Path) -> Adapted:
         )
         run_trial(trial)
         shape = tuple(hidden.shape[1:])
-        network = empty_look_up("Pool(4096)", shape, 10)
+        network = empty_head("Pool(4096)", shape, 10)
         load_weights(network, read_container(trial.file).tensors)
-        model = export_look_up(network, shape, "Pool(4096)")
+        model = export_head(network, shape, "Pool(4096)")
         exits.append(Exit(point, "Pool(4096)", shape, AnswerForm(10), model, 1e-4, 1000, saved_s))
         for rows, parts in ((division.tune, tune), (division.calibrate, held_out)):
             answers = collected.teacher[rows].argmax(1)

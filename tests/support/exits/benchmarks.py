@@ -17,7 +17,7 @@ def win_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     study = importlib.import_module("brisk.exits.exploration.study")
     whole_only = importlib.import_module("brisk.exits.exploration.whole_only")
     monkeypatch.setattr(whole_only, "benchmark", lambda *_: [Verification(2e-3, 1e-3, 0.9, 0.0)])
-    monkeypatch.setattr(whole_only, "look_up_seconds", lambda *_: 1e-6)
+    monkeypatch.setattr(whole_only, "evaluation_seconds", lambda *_: 1e-6)
 
     def won(
         studied: object, whole: object, cascades: list[object], _: object
@@ -31,7 +31,8 @@ def win_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
     def generous(*arguments: object) -> CompositionProblem:
         problem = real(*arguments)  # type: ignore[arg-type]  # whatever it was called with
         free = tuple(
-            dataclasses.replace(one, overhead_s=0.0, lookup_s=0.0) for one in problem.candidates
+            dataclasses.replace(one, overhead_s=0.0, evaluation_s=0.0)
+            for one in problem.candidates
         )
         reach_s = tuple(0.01 * place for place in range(len(problem.reach_s)))
         return dataclasses.replace(problem, candidates=free, reach_s=reach_s, total_s=1.0)

@@ -17,13 +17,13 @@ import torch
 from brisk.exits.base_model import BaseModel, load_graph
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.lookup import empty_look_up
-from brisk.exits.heads.lookup_model import AnswerForm, LookedUp, ReadyLookUp
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.heads.exit_head import empty_head
+from brisk.exits.heads.exit_model import AnswerForm, ExitEvaluation, ExitEvaluator
+from brisk.exits.learning.exporting import export_head
 from brisk.exits.model_graph import ModelGraph, exit_points, read_graph
 from brisk.exits.scores import ScoreForm, find_scores
+from brisk.exits.serving.exit_thread import ExitThread
 from brisk.exits.serving.frame import ExitingFrame, Places, find_places
-from brisk.exits.serving.lane import LookUpLane
 from brisk_bench.samples.writer import GraphWriter
 
 CLASSES = 10
@@ -86,13 +86,13 @@ def graph_of(model: onnx.ModelProto) -> ModelGraph:
 _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def by_brightness(look_up: ReadyLookUp) -> ReadyLookUp:
-    """Return a look-up like ``look_up`` whose scores are the means of the hidden outputs: known
+def by_brightness(evaluate: ExitEvaluator) -> ExitEvaluator:
+    """Return a look-up like ``evaluate`` whose scores are the means of the hidden outputs: known
     beforehand."""
 
-    def ask(hidden: np.ndarray) -> LookedUp:
+    def ask(hidden: np.ndarray) -> ExitEvaluation:
         scores = hidden.reshape(len(hidden), -1).mean(1)
-        return LookedUp(scores, np.ones(len(hidden), bool), look_up(hidden).logits)
+        return ExitEvaluation(scores, np.ones(len(hidden), bool), evaluate(hidden).logits)
 
     return ask
 
@@ -134,9 +134,9 @@ def served(
         torch.manual_seed(index)
         hidden = hidden_at(cut, point.value, images(64))
         shape = hidden.shape[1:]
-        model = export_look_up(empty_look_up("Pool(4096)", shape, CLASSES), shape)
+        model = export_head(empty_head("Pool(4096)", shape, CLASSES), shape)
         exit_ = Exit(point, "Pool(4096)", shape, AnswerForm(CLASSES), model, 1e-4, 1000)
-        object.__setattr__(exit_, "look_up", by_brightness(exit_.look_up))
+        object.__setattr__(exit_, "evaluate", by_brightness(exit_.evaluate))
         share = 0.6 - 0.3 * index / len(points)
         thresholds.append(float(np.quantile(hidden.reshape(64, -1).mean(1), share)))
         served_exits.append(exit_)
@@ -158,7 +158,7 @@ def served(
 def start(
     model: Served,
     inputs: np.ndarray,
-    lane: LookUpLane | None,
+    exit_thread: ExitThread | None,
     requested: Sequence[str] | None = None,
     switched_off: frozenset[int] = frozenset(),
 ) -> ExitingFrame:
@@ -167,7 +167,7 @@ def start(
         model.cascade,
         model.places,
         model.level,
-        lane,
+        exit_thread,
         {"image": inputs},
         requested,
         switched_off,
@@ -195,7 +195,7 @@ def cascade() -> Cascade:
     exits = tuple(
         dataclasses.replace(
             exit_,
-            model=export_look_up(empty_look_up(exit_.variant, exit_.shape, 10), exit_.shape),
+            model=export_head(empty_head(exit_.variant, exit_.shape, 10), exit_.shape),
         )
         for exit_ in base.exits
     )

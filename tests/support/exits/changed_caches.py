@@ -50,7 +50,7 @@ def main() -> None:
             outcome = "read"
             for each in caches.cascade.exits:
                 for rows in (1, 64):
-                    looked = each.look_up(np.ones((rows, *each.shape), np.float32))
+                    looked = each.evaluate(np.ones((rows, *each.shape), np.float32))
                     assert len(looked.scores) == len(looked.near) == rows
                     assert looked.logits.shape == (rows, caches.cascade.scores.classes)
         except DamagedFileError:

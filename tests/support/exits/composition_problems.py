@@ -29,7 +29,7 @@ def random_problem(
                     variant=f"variant{variant}",
                     hit_rate=float(hit.mean()),
                     accuracy=float(correct[hit].mean()) if hit.any() else 1.0,
-                    lookup_s=float(random.uniform(0.1, 2.0)),
+                    evaluation_s=float(random.uniform(0.1, 2.0)),
                     memory_bytes=int(random.integers(1, 100)),
                     overhead_s=float(random.uniform(0, 0.3)),
                 )

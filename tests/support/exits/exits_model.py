@@ -15,9 +15,9 @@ from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.cascade_file import digest_of, write_cascade
 from brisk.exits.files.versions import caches_file
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.lookup import LookUp, empty_look_up
-from brisk.exits.heads.lookup_model import AnswerForm
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.heads.exit_head import ExitHead, empty_head
+from brisk.exits.heads.exit_model import AnswerForm
+from brisk.exits.learning.exporting import export_head
 from brisk.exits.model_graph import exit_points, read_graph
 from brisk.exits.scores import find_scores
 from brisk.protocol.records import TensorForm
@@ -53,7 +53,7 @@ def make_model(file: Path) -> Model:
     scores = find_scores(graph)
     point = exit_points(graph, scores.position)[1]
     torch.manual_seed(7)
-    look_up = empty_look_up("Pool(4096)", (CHANNELS, SIDE, SIDE), CLASSES)
+    head = empty_head("Pool(4096)", (CHANNELS, SIDE, SIDE), CLASSES)
     base = load_graph(graph, taps=[point.value])
     inputs = images(128, seed=3)
     classes = base.run({"image": inputs})["scores"].argmax(1)
@@ -61,9 +61,9 @@ def make_model(file: Path) -> Model:
     inputs = inputs[classes == favourite][:64]
     assert len(inputs) == 64
     hidden = torch.tensor(hidden_at(base, point.value, inputs))
-    _agree(look_up, hidden, favourite)
-    exit_scores = look_up(hidden)[1].numpy()
-    model = export_look_up(look_up, (CHANNELS, SIDE, SIDE), "Pool(4096)")
+    _agree(head, hidden, favourite)
+    exit_scores = head(hidden)[1].numpy()
+    model = export_head(head, (CHANNELS, SIDE, SIDE), "Pool(4096)")
     order = exit_scores.argsort()
     count = CascadeCount(100, (ExitCount(50, 50),), 0)
     cascade = Cascade(
@@ -86,11 +86,11 @@ def make_model(file: Path) -> Model:
     return Model(file, cascade, inputs[order[-8:]], inputs[order[:8]])
 
 
-def _agree(look_up: LookUp, hidden: torch.Tensor, favourite: int) -> None:
+def _agree(head: ExitHead, hidden: torch.Tensor, favourite: int) -> None:
     """Let it always answer ``favourite``, but no surer than need be: else the audit ends it."""
-    logits = look_up(hidden)[0]
+    logits = head(hidden)[0]
     behind = float((logits.amax(1) - logits[:, favourite]).max())
-    *_, last = (each for each in look_up.predictor.modules() if isinstance(each, torch.nn.Linear))
+    *_, last = (each for each in head.predictor.modules() if isinstance(each, torch.nn.Linear))
     last.bias[favourite] += behind + 0.01
 
 

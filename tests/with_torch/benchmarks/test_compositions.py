@@ -28,13 +28,13 @@ INPUTS = 10_000
 def candidate(
     point: int,
     hit_rate: float,
-    lookup_s: float = 0.1,
+    evaluation_s: float = 0.1,
     memory_bytes: int = 10,
     accuracy: float = 1.0,
     overhead_s: float = 0.0,
 ) -> CandidateExit:
     return CandidateExit(
-        point, f"v{point}", hit_rate, accuracy, lookup_s, memory_bytes, overhead_s
+        point, f"v{point}", hit_rate, accuracy, evaluation_s, memory_bytes, overhead_s
     )
 
 
@@ -132,15 +132,15 @@ def test_a_third_cache_does_not_answer_again_what_the_first_has_answered() -> No
     assert found.latency_s == pytest.approx((2 * 1.1 + 2.1 + 3.1) / 4)
 
 
-def test_look_ups_must_not_overlap() -> None:
-    slow = candidate(0, 0.5, lookup_s=1.5)
+def test_evaluations_must_not_overlap() -> None:
+    slow = candidate(0, 0.5, evaluation_s=1.5)
     problem = problem_of((1.0, 2.0), 3.0, (slow, candidate(1, 0.6)))
     assert not problem.fits((0, 1))
     assert compose_exactly(problem) == (1,)
 
 
-def test_a_look_up_that_outlasts_the_model_is_never_chosen() -> None:
-    problem = problem_of((1.0,), 3.0, (candidate(0, 0.9, lookup_s=2.5),))
+def test_an_evaluation_that_outlasts_the_model_is_never_chosen() -> None:
+    problem = problem_of((1.0,), 3.0, (candidate(0, 0.9, evaluation_s=2.5),))
     assert compose_exactly(problem) == ()
     assert compose_by_score(problem) == ()
     assert not problem.is_worthwhile(0)

@@ -17,9 +17,9 @@ from brisk.exits.exploration.composition import (
     Tried,
     composition_problem,
 )
-from brisk.exits.exploration.measuring import BaseProfile, LaneCost
+from brisk.exits.exploration.measuring import BaseProfile, EvaluationCost
 from brisk.exits.exploration.selection import Chosen
-from brisk.exits.exploration.settings import LookUps
+from brisk.exits.exploration.settings import EvaluationMode
 from brisk.exits.guarantee.calibration import (
     CascadeCount,
     ExitCount,
@@ -62,7 +62,7 @@ def pool_of(exits: int, seed: int) -> list[Scored]:
     return looked
 
 
-SETTINGS = ExplorationSettings(accuracy=0.95, look_ups=LookUps.SYNCHRONOUS)
+SETTINGS = ExplorationSettings(accuracy=0.95, evaluation_mode=EvaluationMode.SYNCHRONOUS)
 
 
 def split(pool: Sequence[Scored], splits: int) -> dict[float, list[CascadeCount]]:
@@ -76,7 +76,7 @@ def split(pool: Sequence[Scored], splits: int) -> dict[float, list[CascadeCount]
     ]
 
     def problems_of(seen: Sequence[Tried]) -> dict[bool, CompositionProblem]:
-        cost = LaneCost(0.0, 0.0)
+        cost = EvaluationCost(0.0, 0.0)
         return {True: composition_problem(seen, points, cost, profile, SETTINGS, True)}
 
     return split_often(tried, problems_of, SETTINGS, pool, (TUNE, CALIBRATE), splits)

@@ -11,7 +11,7 @@ from brisk.exits.data.outliers import MAKERS
 from brisk.exits.data.samples import Samples
 from brisk.exits.exploration.composition import Tried
 from brisk.exits.guarantee.calibration import Scored
-from brisk.exits.heads.lookup_model import OF_CLASSES, Judge
+from brisk.exits.heads.exit_model import OF_CLASSES, Judge
 from brisk_bench.exits.data import ExitCase
 from brisk_bench.exits.learned import main
 from brisk_bench.exits.strange import FAMILIES, ROWS, SERVED, corrupted, strange_inputs

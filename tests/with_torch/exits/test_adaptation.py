@@ -20,7 +20,7 @@ from brisk.exits.adaptation.retraining import AdaptationSettings
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.versions import reference_file
 from brisk.exits.guarantee.calibration import count_cascade
-from brisk.exits.learning.exporting import export_look_up, network_of
+from brisk.exits.learning.exporting import export_head, network_of
 from brisk.exits.learning.predictor import PredictorSettings, last_layer
 from support.exits.adapted import Adapted
 
@@ -99,7 +99,7 @@ def test_a_version_that_recent_traffic_speaks_against_is_replaced_by_one_that_sa
         last.weight += 0.5 * last.weight.std() * torch.randn_like(last.weight)
         network.gate.limit.fill_(math.inf)
         network.floor.zero_()
-    first = dataclasses.replace(first, model=export_look_up(network, first.shape, first.variant))
+    first = dataclasses.replace(first, model=export_head(network, first.shape, first.variant))
     bold = (0.0, *(math.inf for _ in rest))
     level = dataclasses.replace(adapted.cascade.levels[0], thresholds=bold)
     cascade = dataclasses.replace(adapted.cascade, exits=(first, *rest), levels=(level,))

@@ -115,10 +115,11 @@ def test_few_questions_wait(auditor: Auditor[str], model: Model) -> None:
     assert auditor.has_room
 
 
-def costing(exits: Cascade, saved_s: float, lookup_s: float) -> ServedCaches:
+def costing(exits: Cascade, saved_s: float, evaluation_s: float) -> ServedCaches:
     model = served(exits=(1, 3), take=8)
     changed = tuple(
-        dataclasses.replace(exit_, saved_s=saved_s, lookup_s=lookup_s) for exit_ in exits.exits
+        dataclasses.replace(exit_, saved_s=saved_s, evaluation_s=evaluation_s)
+        for exit_ in exits.exits
     )
     return ServedCaches.of(dataclasses.replace(exits, exits=changed), model.cut)
 
@@ -128,7 +129,7 @@ class FinishedRun:
     """The part of a frame that an audit reads."""
 
     rows: int
-    looked: list[int]
+    evaluated: list[int]
     spent_ns: list[int]
     answers: list[Answer]
 
@@ -154,7 +155,7 @@ def test_an_exit_that_costs_more_than_it_spares_is_switched_off(hits: int, is_of
     assert caches.review() == [], "told once"
 
 
-def test_what_a_look_up_costs_is_what_it_takes_as_it_serves() -> None:
+def test_what_an_evaluation_costs_is_what_it_takes_as_it_serves() -> None:
     """It was measured to take 10 µs, and takes half a millisecond."""
     caches = costing(served(exits=(1, 3), take=8).cascade, 1e-3, 10e-6)
     for _ in range(REVIEWED_ROWS // 100):
@@ -170,16 +171,16 @@ def test_exits_of_which_nothing_was_measured_stay_on() -> None:
     assert caches.review() == []
 
 
-def test_a_frame_tells_what_it_has_looked_up_and_what_that_took() -> None:
+def test_a_frame_reports_what_it_has_evaluated_and_what_that_took() -> None:
     model = served(exits=(1, 3), take=9)
     images = np.random.default_rng(0).normal(0, 1, (4, 3, 12, 12)).astype(np.float32)
     frame = start(model, images, None)
     while not frame.step():
         pass
     assert frame.rows == 4
-    assert frame.looked[0] == 4
+    assert frame.evaluated[0] == 4
     answered_first = sum(len(a.rows) for a in frame.answers if a.exit_index == 0)
-    assert frame.looked[1] in (0, 4 - answered_first)
+    assert frame.evaluated[1] in (0, 4 - answered_first)
     assert frame.spent_ns[0] > 0
     expected = model.whole.run({"image": images})
     own = [a for a in frame.answers if a.exit_index is None]

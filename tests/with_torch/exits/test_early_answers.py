@@ -8,14 +8,14 @@ import time
 import numpy as np
 import pytest
 
-from brisk.exits.heads.lookup_model import LookedUp
+from brisk.exits.heads.exit_model import ExitEvaluation
 from brisk.exits.scores import ScoreForm, as_form
+from brisk.exits.serving.exit_thread import ExitOutcome, ExitThread, Ticket, evaluate_exit
 from brisk.exits.serving.frame import find_places
-from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
 from support.exits.cascades import Served, finish, hidden_at, images, served, start
 
 
-class StagedLane(LookUpLane):
+class StagedExitThread(ExitThread):
     """Performs a look-up only when it is told to."""
 
     def __init__(self) -> None:
@@ -27,8 +27,8 @@ class StagedLane(LookUpLane):
 
     def perform(self) -> None:
         ticket = self.taken.pop(0)
-        outcome = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
-        ticket.outcome = outcome or LookUpOutcome((), None)
+        outcome = evaluate_exit(ticket.evaluate, ticket.hidden, ticket.threshold)
+        ticket.outcome = outcome or ExitOutcome((), None)
 
 
 def by_hand(model: Served, inputs: np.ndarray) -> tuple[np.ndarray, list[int | None]]:
@@ -38,7 +38,7 @@ def by_hand(model: Served, inputs: np.ndarray) -> tuple[np.ndarray, list[int | N
         row = inputs[place : place + 1]
         answer, exit_index = model.whole.run({"image": row})["scores"], None
         for index, exit_ in enumerate(model.cascade.exits):
-            looked = exit_.look_up(hidden_at(model.cut, exit_.point.value, row))
+            looked = exit_.evaluate(hidden_at(model.cut, exit_.point.value, row))
             if float(looked.scores[0]) >= model.level.thresholds[index]:
                 answer, exit_index = looked.logits, index
                 break
@@ -75,43 +75,43 @@ def test_a_batch_has_hits_at_both_exits_and_misses() -> None:
     assert set(exits) == {None, 0, 1}
 
 
-def test_a_look_up_that_is_not_done_yet_holds_nothing_up() -> None:
-    model, inputs, lane = served(), images(8), StagedLane()
-    results = finish(start(model, inputs, lane))
-    assert len(lane.taken) == 2
+def test_an_evaluation_that_is_not_done_yet_delays_nothing() -> None:
+    model, inputs, exit_thread = served(), images(8), StagedExitThread()
+    results = finish(start(model, inputs, exit_thread))
+    assert len(exit_thread.taken) == 2
     expected = model.whole.run({"image": inputs})["scores"]
     close(results["scores"], expected)
 
 
 def test_a_hit_ends_the_job_at_the_next_boundary() -> None:
-    model, lane = served(exits=(0, 1, 2, 3)), StagedLane()
+    model, exit_thread = served(exits=(0, 1, 2, 3)), StagedExitThread()
     _, exits = by_hand(model, images(21))
     row = exits.index(0)
-    frame = start(model, images(21)[row : row + 1], lane)
-    while not lane.taken:
+    frame = start(model, images(21)[row : row + 1], exit_thread)
+    while not exit_thread.taken:
         assert not frame.step()
     before = frame.position
-    lane.perform()
+    exit_thread.perform()
     assert frame.step()
     assert frame.position == before
     assert frame.take_answers()[0].exit_index == 0
 
 
 def test_answered_rows_leave_at_once_and_the_rest_goes_on_without_them() -> None:
-    model, inputs, lane = served(exits=(0, 1, 2, 3)), images(21), StagedLane()
+    model, inputs, exit_thread = served(exits=(0, 1, 2, 3)), images(21), StagedExitThread()
     _, exits = by_hand(model, inputs)
     early = [row for row, exit_index in enumerate(exits) if exit_index == 0]
-    frame = start(model, inputs, lane)
-    while not lane.taken:
+    frame = start(model, inputs, exit_thread)
+    while not exit_thread.taken:
         frame.step()
-    lane.perform()
+    exit_thread.perform()
     frame.step()
     (answer,) = frame.take_answers()
     assert list(answer.rows) == early
-    while not lane.taken:
+    while not exit_thread.taken:
         assert not frame.step()
-    assert len(lane.taken[0].hidden) == 21 - len(early)
-    assert lane.taken[0].rows == tuple(row for row in range(21) if row not in early)
+    assert len(exit_thread.taken[0].hidden) == 21 - len(early)
+    assert exit_thread.taken[0].rows == tuple(row for row in range(21) if row not in early)
 
 
 def test_rows_that_do_not_leave_are_answered_bit_by_bit_as_without_caches() -> None:
@@ -122,14 +122,14 @@ def test_rows_that_do_not_leave_are_answered_bit_by_bit_as_without_caches() -> N
         np.testing.assert_array_equal(results[name], value)
 
 
-def test_a_late_look_up_answers_no_row_twice() -> None:
+def test_a_late_evaluation_answers_no_row_twice() -> None:
     """Both look-ups come in together: the second one hits rows that the first has answered."""
-    model, inputs, lane = served(), images(21), StagedLane()
-    frame = start(model, inputs, lane)
-    while len(lane.taken) < 2:
+    model, inputs, exit_thread = served(), images(21), StagedExitThread()
+    frame = start(model, inputs, exit_thread)
+    while len(exit_thread.taken) < 2:
         assert not frame.step()
-    lane.perform()
-    lane.perform()
+    exit_thread.perform()
+    exit_thread.perform()
     results = finish(frame)
     rows = [row for answer in frame.answers for row in answer.rows]
     assert sorted(rows) == list(range(21))
@@ -140,13 +140,13 @@ def test_a_late_look_up_answers_no_row_twice() -> None:
 def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
     model, inputs = served(take=2), images(21)
 
-    def suspicious(hidden: np.ndarray) -> LookedUp:
+    def suspicious(hidden: np.ndarray) -> ExitEvaluation:
         rows = len(hidden)
         scores = np.full(rows, -1e9, np.float32)
-        return LookedUp(scores, np.arange(rows) % 2 == 1, np.zeros((rows, 10), np.float32))
+        return ExitEvaluation(scores, np.arange(rows) % 2 == 1, np.zeros((rows, 10), np.float32))
 
     first = model.cascade.exits[0]
-    object.__setattr__(first, "look_up", suspicious)
+    object.__setattr__(first, "evaluate", suspicious)
     frame = start(model, inputs, None)
     finish(frame)
     exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
@@ -155,7 +155,7 @@ def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
 
 
 def test_the_lane_answers_as_the_models_own_thread_does() -> None:
-    class RememberingLane(LookUpLane):
+    class RememberingExitThread(ExitThread):
         def __init__(self) -> None:
             self.taken: list[Ticket] = []
             super().__init__()
@@ -164,16 +164,16 @@ def test_the_lane_answers_as_the_models_own_thread_does() -> None:
             self.taken.append(ticket)
             return super().offer(ticket)
 
-    lane = RememberingLane()
+    exit_thread = RememberingExitThread()
     model, inputs = served(layers=12, exits=(1, 3)), images(21)
     expected, exits = by_hand(model, inputs)
-    frame = start(model, inputs, lane)
+    frame = start(model, inputs, exit_thread)
     while not frame.step():
         deadline_s = time.monotonic() + 60
-        while any(ticket.outcome is None for ticket in lane.taken):
+        while any(ticket.outcome is None for ticket in exit_thread.taken):
             assert time.monotonic() < deadline_s
             time.sleep(0.001)
-    lane.close()
+    exit_thread.close()
     close(frame.results()["scores"], expected)
     exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
     assert [exit_of[row] for row in range(21)] == exits
@@ -199,14 +199,14 @@ def test_only_the_requested_outputs_are_answered() -> None:
     assert list(finish(frame)) == ["label"]
 
 
-def test_a_look_up_that_fails_leaves_its_rows_to_the_model() -> None:
+def test_an_evaluation_that_fails_leaves_its_rows_to_the_model() -> None:
     model, inputs = served(take=1), images(4)
 
-    def broken(hidden: np.ndarray) -> LookedUp:
+    def broken(hidden: np.ndarray) -> ExitEvaluation:
         raise RuntimeError("out of order")
 
     for exit_ in model.cascade.exits:
-        object.__setattr__(exit_, "look_up", broken)
+        object.__setattr__(exit_, "evaluate", broken)
     frame = start(model, inputs, None)
     results = finish(frame)
     expected = model.whole.run({"image": inputs})["scores"]
@@ -214,25 +214,25 @@ def test_a_look_up_that_fails_leaves_its_rows_to_the_model() -> None:
     assert str(frame.error) == "out of order"
 
 
-def test_a_busy_lane_turns_further_look_ups_away() -> None:
-    lane, gate = LookUpLane(), threading.Event()
+def test_a_busy_exit_thread_turns_further_evaluations_away() -> None:
+    exit_thread, gate = ExitThread(), threading.Event()
 
-    def slow(hidden: np.ndarray) -> LookedUp:
+    def slow(hidden: np.ndarray) -> ExitEvaluation:
         gate.wait(30)
-        return LookedUp(np.zeros(1), np.ones(1, bool), np.zeros((1, 2), np.float32))
+        return ExitEvaluation(np.zeros(1), np.ones(1, bool), np.zeros((1, 2), np.float32))
 
     def ticket() -> Ticket:
         return Ticket(0, slow, 0.5, np.zeros((1, 2), np.float32), (0,))
 
     first = ticket()
-    assert lane.offer(first)
+    assert exit_thread.offer(first)
     waiting = 0
-    while lane.offer(ticket()):  # one may wait behind the one that runs
+    while exit_thread.offer(ticket()):  # one may wait behind the one that runs
         waiting += 1
         time.sleep(0.01)
     assert waiting <= 2
     gate.set()
-    lane.close()
+    exit_thread.close()
     assert first.outcome is not None
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from brisk.exits.heads.distance_gate import DistanceGate
-from brisk.exits.heads.lookup import Predicted, SelectedLookUp, Selector
+from brisk.exits.heads.exit_head import Predicted, SelectedHead, Selector
 from brisk.exits.learning.predictor import PredictorSettings, fit_last_layer
 from brisk.exits.learning.selection import (
     OUTLIERS_WEIGHT,
@@ -67,13 +67,13 @@ def test_however_many_outliers_there_are_a_selector_believes_what_is_mostly_righ
     classes = logits.argmax(1)
     gate = DistanceGate(4, 6)
     gate.fit(features[:ordinary], classes[:ordinary])
-    look_up = SelectedLookUp(nn.Linear(4, 6), Selector(6), gate)
+    head = SelectedHead(nn.Linear(4, 6), Selector(6), gate)
     every = Predicted(logits, gate.distance(features, classes), classes)
     rows, strange, nothing = (
         every.take(np.arange(*ends))
         for ends in ((0, ordinary), (ordinary, ordinary + outliers), (0, 0))
     )
-    fit_selection(look_up, rows, strange, nothing, settings, 0, OUTLIERS_WEIGHT)
+    fit_selection(head, rows, strange, nothing, settings, 0, OUTLIERS_WEIGHT)
     gate.limit.fill_(torch.inf)
-    scores, _ = look_up.decide(rows.logits, rows.distances)
+    scores, _ = head.decide(rows.logits, rows.distances)
     assert 0.6 < float(scores.mean()) < 0.9, "about 4 of 5 by weight"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from brisk.exits.heads.lookup import Selector
+from brisk.exits.heads.exit_head import Selector
 from brisk.exits.learning.predictor import (
     START,
     OneCycle,

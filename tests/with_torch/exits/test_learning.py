@@ -23,7 +23,7 @@ from brisk.exits.guarantee.calibration import (
     upper_bound,
 )
 from brisk.exits.guarantee.proposals import calibrate, threshold_for
-from brisk.exits.heads.lookup import LookUp, empty_look_up, load_weights
+from brisk.exits.heads.exit_head import ExitHead, empty_head, load_weights
 from brisk.exits.heads.predictors import CATALOGUE, settled, variant
 from brisk.exits.learning.predictor import PredictorSettings, distillation_loss
 from brisk.exits.learning.selection import SelectorSettings
@@ -45,7 +45,7 @@ class Trained:
     scores: Scores
     samples: Samples
     trials: tuple[Trial, ...]
-    networks: tuple[LookUp, ...]
+    networks: tuple[ExitHead, ...]
     unseen: np.ndarray
     scored: Scored
 
@@ -86,7 +86,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
             folder, point.position, name, PredictorSettings(epochs=25), SelectorSettings(), 0
         )
         run_trial(trial)
-        network = empty_look_up(name, tuple(hidden.shape[1:]), 10)
+        network = empty_head(name, tuple(hidden.shape[1:]), 10)
         load_weights(network, read_container(trial.file).tensors)
         answers = collected.teacher[unseen].argmax(1)
         trials.append(trial)

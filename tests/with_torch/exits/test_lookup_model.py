@@ -16,11 +16,11 @@ from onnx import TensorProto, helper
 from brisk.exits.cascade import Exit
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import GatedLookUp, LookUp, empty_look_up, weights_of
-from brisk.exits.heads.lookup_model import OF_CLASSES, OPSET, AnswerForm, Judge, LookUpModel
+from brisk.exits.heads.exit_head import ExitHead, GatedHead, empty_head, weights_of
+from brisk.exits.heads.exit_model import OF_CLASSES, OPSET, AnswerForm, ExitModel, Judge
 from brisk.exits.heads.predictors import CATALOGUE, variant
 from brisk.exits.learning import exporting
-from brisk.exits.learning.exporting import export_look_up, network_of
+from brisk.exits.learning.exporting import export_head, network_of
 from brisk.exits.model_graph import ExitPoint
 from support.exits.exits_model import make_model
 
@@ -31,13 +31,13 @@ SHAPES = [(4, 12, 12), (3, 7, 5), (5, 1, 1), (9, 16), (30,)]
 
 def trained(
     name: str, shape: tuple[int, ...], rows: torch.Tensor, judge: Judge = Judge.SELECTOR
-) -> LookUp:
+) -> ExitHead:
     """Random weights; the gate lets half of ``rows`` pass, the floor half of these."""
     torch.manual_seed(1)
-    network = empty_look_up(name, shape, CLASSES, judge)
+    network = empty_head(name, shape, CLASSES, judge)
     with torch.no_grad():
         logits = network.predictor(rows)
-        if isinstance(network, GatedLookUp):
+        if isinstance(network, GatedHead):
             network.gate.fit(summary(rows), logits.argmax(1))
             network.gate.limit.copy_(network.distance(rows, logits.argmax(1)).median())
         _, scores, near = network(rows)
@@ -55,8 +55,8 @@ def test_a_model_says_what_its_network_says(
         pytest.skip("the variant does not read such a shape")
     rows = torch.randn(64, *shape, generator=torch.Generator().manual_seed(2)).relu_()
     network = trained(name, shape, rows, judge)
-    data = export_look_up(network, shape, name)
-    outcome = LookUpModel(data, shape, AnswerForm(CLASSES))(rows.numpy())
+    data = export_head(network, shape, name)
+    outcome = ExitModel(data, shape, AnswerForm(CLASSES))(rows.numpy())
     with torch.no_grad():
         logits, scores, near = (each.numpy() for each in network(rows))
     scale = max(1.0, float(np.abs(logits).max()))
@@ -77,13 +77,13 @@ def test_a_model_says_what_its_network_says(
 def test_a_row_without_numbers_is_never_answered(value: float, judge: Judge) -> None:
     rows = torch.randn(6, 4, 6, 6).relu_()
     network = trained("Conv(3,1)", (4, 6, 6), rows, judge)
-    if isinstance(network, GatedLookUp):
+    if isinstance(network, GatedHead):
         network.gate.limit.fill_(math.inf)
     network.floor.zero_()
-    look_up = LookUpModel(export_look_up(network, (4, 6, 6)), (4, 6, 6), AnswerForm(CLASSES))
+    exit_model = ExitModel(export_head(network, (4, 6, 6)), (4, 6, 6), AnswerForm(CLASSES))
     strange = rows.numpy().copy()
     strange[2, 1, 3, 3] = value
-    outcome = look_up(strange)
+    outcome = exit_model(strange)
     assert not outcome.near[2]
     assert outcome.scores[2] == 0
     assert outcome.near[[0, 1, 3, 4, 5]].all()
@@ -92,11 +92,11 @@ def test_a_row_without_numbers_is_never_answered(value: float, judge: Judge) -> 
 def test_an_export_that_answers_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "FLOOR", -0.5)
     with pytest.raises(Exception, match="ONNX form differs from its network"):
-        export_look_up(empty_look_up("Pool(4096)", (4, 6, 6), 10), (4, 6, 6))
+        export_head(empty_head("Pool(4096)", (4, 6, 6), 10), (4, 6, 6))
 
 
 def changed(**parts: object) -> bytes:
-    data = export_look_up(empty_look_up("Pool(4096)", (4, 6, 6), CLASSES), (4, 6, 6))
+    data = export_head(empty_head("Pool(4096)", (4, 6, 6), CLASSES), (4, 6, 6))
     model = onnx.load_model_from_string(data)
     if "operator" in parts:
         model.graph.node[0].op_type = str(parts["operator"])
@@ -132,18 +132,18 @@ def changed(**parts: object) -> bytes:
         (changed(operator="Sqrt"), "look-up"),
     ],
 )
-def test_what_is_no_look_up_is_refused(data: bytes, words: str) -> None:
+def test_what_is_no_exit_model_is_refused(data: bytes, words: str) -> None:
     with pytest.raises(DamagedFileError, match=words):
-        LookUpModel(data, (4, 6, 6), AnswerForm(CLASSES))
+        ExitModel(data, (4, 6, 6), AnswerForm(CLASSES))
 
 
-def test_a_look_up_of_many_rows_answers_each_as_alone() -> None:
+def test_an_evaluation_of_many_rows_answers_each_as_alone() -> None:
     rows = torch.randn(40, 4, 6, 6).relu_()
-    data = export_look_up(trained("Pool(4096)", (4, 6, 6), rows), (4, 6, 6))
-    look_up = LookUpModel(data, (4, 6, 6), AnswerForm(CLASSES))
-    together = look_up(rows.numpy())
+    data = export_head(trained("Pool(4096)", (4, 6, 6), rows), (4, 6, 6))
+    exit_model = ExitModel(data, (4, 6, 6), AnswerForm(CLASSES))
+    together = exit_model(rows.numpy())
     for row in range(0, 40, 7):
-        alone = look_up(rows.numpy()[row : row + 1])
+        alone = exit_model(rows.numpy()[row : row + 1])
         np.testing.assert_allclose(alone.scores[0], together.scores[row], atol=1e-6)
 
 

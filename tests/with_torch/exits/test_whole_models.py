@@ -17,7 +17,7 @@ from brisk.exits.cascade_file import read_cascade, write_cascade
 from brisk.exits.exploration.whole_models import floor_of
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import ExitCount, Scored
-from brisk.exits.heads.lookup_model import AnswerForm, Judge, LookUpModel
+from brisk.exits.heads.exit_model import AnswerForm, ExitModel, Judge
 from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.quantising import Quantised, quantised, readable
 from brisk.exits.model_graph import ExitPoint, ModelGraph
@@ -45,8 +45,8 @@ def made_of(graph: ModelGraph) -> Quantised:
 def front(model: Served, quantised_model: Quantised, floor: float = 0.0) -> Exit:
     point = ExitPoint(0, "image")
     form = AnswerForm(CLASSES)
-    look_up = quantised_model.look_up(floor)
-    return Exit(point, INT8, SHAPE, form, look_up, 1e-4, 1000, judge=Judge.MARGIN)
+    exit_model = quantised_model.exit_model(floor)
+    return Exit(point, INT8, SHAPE, form, exit_model, 1e-4, 1000, judge=Judge.MARGIN)
 
 
 def with_exits(model: Served, exits: tuple[Exit, ...], thresholds: tuple[float, ...]) -> Served:
@@ -65,9 +65,11 @@ def with_exits(model: Served, exits: tuple[Exit, ...], thresholds: tuple[float, 
 @pytest.mark.parametrize("tail", ["labels", "softmax"])
 def test_it_mostly_answers_as_the_model_and_says_how_sure_it_is(tail: str) -> None:
     graph = graph_of(network(tail=tail))
-    look_up = LookUpModel(made_of(graph).look_up(0.0), SHAPE, AnswerForm(CLASSES), is_whole=True)
+    exit_model = ExitModel(
+        made_of(graph).exit_model(0.0), SHAPE, AnswerForm(CLASSES), is_whole=True
+    )
     rows = images(200)
-    outcome = look_up(rows)
+    outcome = exit_model(rows)
     exact = load_graph(graph).run({"image": rows})["scores"]
     agrees = outcome.logits.argmax(1) == exact.argmax(1)
     assert agrees.mean() > 0.8
@@ -81,11 +83,11 @@ def test_it_mostly_answers_as_the_model_and_says_how_sure_it_is(tail: str) -> No
 def test_nothing_below_the_floor_is_answered_nor_what_is_no_number() -> None:
     quantised_model = made_of(graph_of(network()))
     rows = images(100)
-    free = quantised_model.opened(quantised_model.look_up(0.0))(rows).scores
+    free = quantised_model.opened(quantised_model.exit_model(0.0))(rows).scores
     floor = float(np.median(free))
     strange = rows.copy()
     strange[3, 1, 2, 2], strange[5, 0, 0, 0] = math.nan, math.inf
-    outcome = quantised_model.opened(quantised_model.look_up(floor))(strange)
+    outcome = quantised_model.opened(quantised_model.exit_model(floor))(strange)
     assert not outcome.near[[3, 5]].any()
     assert outcome.scores[[3, 5]].tolist() == [0, 0]
     others = np.delete(np.arange(100), [3, 5])
@@ -98,7 +100,7 @@ def test_in_front_of_the_model_it_answers_what_it_is_sure_of(rows: int) -> None:
     model = served()
     exit_ = front(model, made_of(model.cut.graph))
     inputs = images(rows)
-    looked = exit_.look_up(inputs)
+    looked = exit_.evaluate(inputs)
     threshold = float(np.median(looked.scores))
     chosen = with_exits(model, (exit_,), (threshold,))
     frame = start(chosen, inputs, None)
@@ -110,7 +112,7 @@ def test_in_front_of_the_model_it_answers_what_it_is_sure_of(rows: int) -> None:
     exact = model.whole.run({"image": inputs})["scores"]
     expected = np.where(sure[:, None], looked.logits, exact)
     np.testing.assert_allclose(results["scores"], expected, rtol=1e-3, atol=1e-4)
-    assert frame.looked == [rows]
+    assert frame.evaluated == [rows]
 
 
 def test_behind_an_exit_it_reads_the_rows_that_this_has_missed() -> None:
@@ -125,8 +127,8 @@ def test_behind_an_exit_it_reads_the_rows_that_this_has_missed() -> None:
     exit_of = {row: answer.exit_index for answer in frame.answers for row in answer.rows}
     missed = [row for row in range(16) if exit_of[row] != 0]
     assert 0 < len(missed) < 16
-    assert frame.looked == [16, len(missed)]
-    looked = behind.look_up(inputs[missed])
+    assert frame.evaluated == [16, len(missed)]
+    looked = behind.evaluate(inputs[missed])
     for place, row in enumerate(missed):
         sure = looked.scores[place] >= 0.05
         assert exit_of[row] == (1 if sure else None)
@@ -148,9 +150,9 @@ def test_a_file_keeps_it_and_what_judges_it(tmp_path: Path) -> None:
     judging = network_of(copy)
     assert judging.is_whole
     assert float(judging.floor) == 0.25
-    logits = torch.from_numpy(copy.look_up(images(20)).logits)
+    logits = torch.from_numpy(copy.evaluate(images(20)).logits)
     scores, _ = judging.decide(logits, torch.zeros(20))
-    np.testing.assert_allclose(scores.numpy(), copy.look_up(images(20)).scores, atol=1e-5)
+    np.testing.assert_allclose(scores.numpy(), copy.evaluate(images(20)).scores, atol=1e-5)
 
 
 def test_what_no_int8_can_be_made_of_is_said() -> None:
@@ -169,12 +171,12 @@ def test_what_no_int8_can_be_made_of_is_said() -> None:
 
 def test_a_whole_model_of_foreign_operators_is_refused() -> None:
     quantised_model = made_of(graph_of(network()))
-    model = onnx.load_model_from_string(quantised_model.look_up(0.0))
+    model = onnx.load_model_from_string(quantised_model.exit_model(0.0))
     model.graph.node[0].domain = "evil"
     with pytest.raises(DamagedFileError, match="has operator 'evil:"):
-        LookUpModel(model.SerializeToString(), SHAPE, AnswerForm(CLASSES), is_whole=True)
+        ExitModel(model.SerializeToString(), SHAPE, AnswerForm(CLASSES), is_whole=True)
     with pytest.raises(DamagedFileError, match="operator"):
-        LookUpModel(quantised_model.look_up(0.0), SHAPE, AnswerForm(CLASSES))
+        ExitModel(quantised_model.exit_model(0.0), SHAPE, AnswerForm(CLASSES))
 
 
 def test_an_exit_in_front_of_the_model_that_reads_no_input_is_of_another_model() -> None:

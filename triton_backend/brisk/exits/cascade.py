@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from brisk.exits.guarantee.calibration import CascadeCount
-from brisk.exits.heads.lookup_model import AnswerForm, Judge, LookUpModel, ReadyLookUp, Shape
+from brisk.exits.heads.exit_model import AnswerForm, ExitEvaluator, ExitModel, Judge, Shape
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
 
@@ -29,7 +29,7 @@ class Exit:
     form: AnswerForm
     model: bytes
     """The ONNX model that evaluates the exit. Other weights make another exit."""
-    lookup_s: float
+    evaluation_s: float
     """The time of an evaluation, as measured in training."""
     memory_bytes: int
     """The memory that it takes, as measured in training."""
@@ -43,14 +43,14 @@ class Exit:
     judge: Judge = Judge.SELECTOR
     threads: int = 1
     """The threads of an evaluation."""
-    look_up: ReadyLookUp = field(init=False)
+    evaluate: ExitEvaluator = field(init=False)
     """``model``, ready to run."""
 
     def __post_init__(self) -> None:
-        ready = LookUpModel(
+        ready = ExitModel(
             self.model, self.shape, self.form, self.threads, is_whole=self.reads_input
         )
-        object.__setattr__(self, "look_up", ready)
+        object.__setattr__(self, "evaluate", ready)
 
     @property
     def reads_input(self) -> bool:

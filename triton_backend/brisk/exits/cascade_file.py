@@ -21,7 +21,7 @@ from brisk.exits.cascade import Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.lookup_model import AnswerForm, Judge
+from brisk.exits.heads.exit_model import AnswerForm, Judge
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores
 from brisk.paths import open_file, open_inside
@@ -77,7 +77,10 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
         "model_digest": cascade.model_digest,
         "scores": asdict(cascade.scores),
         "exits": [
-            {**asdict(exit_.point), **{name: getattr(exit_, name) for name in _OF_AN_EXIT}}
+            {
+                **asdict(exit_.point),
+                **{key: getattr(exit_, name) for key, name in _OF_AN_EXIT.items()},
+            }
             for exit_ in cascade.exits
         ],
         "levels": [_level_entry(level) for level in cascade.levels],
@@ -90,17 +93,18 @@ def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
     write_container(path, header, tensors, mode)
 
 
-_OF_AN_EXIT = (
-    "variant",
-    "shape",
-    "lookup_s",
-    "memory_bytes",
-    "saved_s",
-    "burden_s",
-    "noticed_at",
-    "judge",
-    "threads",
-)
+_OF_AN_EXIT = {
+    "variant": "variant",
+    "shape": "shape",
+    "lookup_s": "evaluation_s",
+    "memory_bytes": "memory_bytes",
+    "saved_s": "saved_s",
+    "burden_s": "burden_s",
+    "noticed_at": "noticed_at",
+    "judge": "judge",
+    "threads": "threads",
+}
+"""The keys of an exit's entry in the file, with the attributes that they hold."""
 
 
 def _level_entry(level: Level) -> dict[str, Any]:
@@ -193,7 +197,7 @@ def _read_exit(
         shape=shape,
         form=form,
         model=tensors[f"{index}.onnx"].tobytes(),
-        lookup_s=float(entry["lookup_s"]),
+        evaluation_s=float(entry["lookup_s"]),
         memory_bytes=int(entry["memory_bytes"]),
         saved_s=float(entry["saved_s"]),
         burden_s=float(entry["burden_s"]),
@@ -205,7 +209,9 @@ def _read_exit(
 
 def _thread_count(value: object) -> int:
     if not isinstance(value, int) or not 1 <= value <= MOST_THREADS:
-        raise DamagedFileError(f"a look-up is on {value!r} threads; expected 1 to {MOST_THREADS}")
+        raise DamagedFileError(
+            f"an exit is evaluated on {value!r} threads; expected 1 to {MOST_THREADS}"
+        )
     return value
 
 

@@ -139,7 +139,7 @@ def test_an_input_that_an_exit_finds_far_is_answered_by_no_later_one() -> None:
     assert count_cascade(scored, (0.5, 0.5)).exits == (ExitCount(1, 1), ExitCount(0, 0))
 
 
-def test_an_exit_that_is_not_looked_up_finds_nothing_far() -> None:
+def test_an_exit_that_is_not_evaluated_finds_nothing_far() -> None:
     """Else the calibration would not count what later exits answer in its stead."""
     scores = np.array([[0.0, 0.0], [0.9, 0.9]], np.float32)
     right = np.array([[True, True], [False, True]])

@@ -9,8 +9,8 @@ import pytest
 
 from brisk.exits.base_model import BaseModel
 from brisk.exits.exploration import measuring
-from brisk.exits.exploration.measuring import Between, look_up_seconds, profile_base
-from brisk.exits.heads.lookup_model import LookedUp
+from brisk.exits.exploration.measuring import Between, evaluation_seconds, profile_base
+from brisk.exits.heads.exit_model import ExitEvaluation
 from support.exits.cascades import served
 
 
@@ -34,14 +34,14 @@ class SlowingMachine:
         self.now_s += 0.003 * self.slowness
 
 
-def test_a_look_up_is_timed_by_the_runs_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def network(hidden: np.ndarray) -> LookedUp:
+def test_an_evaluation_is_timed_by_the_runs_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def network(hidden: np.ndarray) -> ExitEvaluation:
         raise AssertionError("the machine works instead")
 
     for growth in (1.0, 1.03, 1.06):
         machine = SlowingMachine(monkeypatch, growth)
-        monkeypatch.setattr(measuring, "look_up", machine.work(0.00006))
-        found_s = look_up_seconds(
+        monkeypatch.setattr(measuring, "evaluate_exit", machine.work(0.00006))
+        found_s = evaluation_seconds(
             network, np.zeros((1, 4, 2, 2), np.float32), Between(machine.run, 0.003)
         )
         assert found_s == pytest.approx(0.00006, rel=1e-6), growth

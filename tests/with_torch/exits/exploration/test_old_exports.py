@@ -135,11 +135,11 @@ def test_int8_alone_answers_one_row_at_a_time(
     assert found.cascade is not None, found.reason
     (exit_,) = found.cascade.exits
     rows = adapted.images[1000:1040]
-    together = exit_.look_up(rows)
+    together = exit_.evaluate(rows)
     assert together.logits.shape == (40, 10)
     for row in range(0, 40, 13):
         np.testing.assert_array_equal(
-            exit_.look_up(rows[row : row + 1]).logits[0], together.logits[row]
+            exit_.evaluate(rows[row : row + 1]).logits[0], together.logits[row]
         )
 
 
@@ -182,7 +182,7 @@ def test_an_old_operator_set_is_raised_for_int8(tmp_path: Path) -> None:
     assert (scores.value, scores.rank, scores.form) == ("shares", 4, ScoreForm.PROBABILITIES)
     rows = np.random.default_rng(1).normal(0, 1, (100, 3, 12, 12)).astype(np.float32)
     int8 = quantised(graph, scores, {"data": rows[:50]})
-    answers = int8.opened(int8.look_up(0.0))(rows).logits
+    answers = int8.opened(int8.exit_model(0.0))(rows).logits
     base = load_graph(graph, 1, taps_of((), scores, graph))
     (own,) = answers_of(base, scores, {"data": rows})
     assert (answers.argmax(1) == own.argmax(1)).mean() > 0.9
@@ -207,10 +207,10 @@ def test_convolutions_over_images_of_any_size_are_quantised_by_their_ranges(
     int8 = quantised(graph, scores, {"data": rows})
     assert int8.shape == ()
     assert "QuantizeLinear" in {node.op_type for node in int8.model.graph.node}
-    look_up = int8.opened(int8.look_up(0.0))
+    exit_model = int8.opened(int8.exit_model(0.0))
     base = load_graph(graph, 1, taps_of((), scores, graph))
     for height, width in ((12, 12), (20, 9)):
         others = np.random.default_rng(2).normal(0, 1, (40, 3, height, width)).astype(np.float32)
         (own,) = answers_of(base, scores, {"data": others})
-        answers = look_up({"data": others}).logits
+        answers = exit_model({"data": others}).logits
         assert (answers.argmax(1) == own.argmax(1)).mean() > 0.85

@@ -66,13 +66,13 @@ def tried(point: int, hits: float, wrong: float, seed: int) -> Tried:
     return Tried(point, "Pool(4096)", 0.01, b"", 100, (4,), looked(), looked())
 
 
-def problem_of(caches: list[Tried], lookup_s: float, overhead_s: float) -> CompositionProblem:
+def problem_of(caches: list[Tried], evaluation_s: float, overhead_s: float) -> CompositionProblem:
     """Points are a tenth of the model's second apart."""
     return CompositionProblem(
         reach_s=tuple(0.1 * (point + 1) for point in range(5)),
         total_s=1.0,
         candidates=tuple(
-            CandidateExit(one.point, one.variant, 0.5, 0.97, lookup_s, 100, overhead_s)
+            CandidateExit(one.point, one.variant, 0.5, 0.97, evaluation_s, 100, overhead_s)
             for one in caches
         ),
         accuracy=SETTINGS.accuracy,

@@ -17,8 +17,8 @@ from brisk.exits.files.container import (
     tapped_values,
     write_container,
 )
-from brisk.exits.heads.lookup import empty_look_up
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.heads.exit_head import empty_head
+from brisk.exits.learning.exporting import export_head
 from support.exits.cascades import cascade, network
 
 
@@ -44,7 +44,7 @@ def test_what_is_read_looks_up_as_what_was_written(tmp_path: Path) -> None:
             theirs.shape,
         )
         hidden = np.random.default_rng(0).random((3, *ours.shape), np.float32)
-        one, other = ours.look_up(hidden), theirs.look_up(hidden)
+        one, other = ours.evaluate(hidden), theirs.evaluate(hidden)
         np.testing.assert_array_equal(one.logits, other.logits)
         np.testing.assert_array_equal(one.scores, other.scores)
         np.testing.assert_array_equal(one.near, other.near)
@@ -125,7 +125,7 @@ def test_a_header_of_something_else_is_refused(tmp_path: Path, header: dict[str,
         read_cascade(path, "digest")
 
 
-def test_a_file_without_its_look_ups_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_its_exit_models_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.caches"
     write_cascade(path, cascade())
     container = read_container(path)
@@ -134,11 +134,11 @@ def test_a_file_without_its_look_ups_is_refused(tmp_path: Path) -> None:
         read_cascade(path, "digest")
 
 
-def test_a_look_up_of_another_shape_is_refused(tmp_path: Path) -> None:
+def test_an_exit_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.caches"
     write_cascade(path, cascade())
     container = read_container(path)
-    other = export_look_up(empty_look_up("Pool(4096)", (3, 5, 5), 10), (3, 5, 5))
+    other = export_head(empty_head("Pool(4096)", (3, 5, 5), 10), (3, 5, 5))
     tensors = {**container.tensors, "1.onnx": np.frombuffer(other, np.uint8)}
     write_container(path, container.header, tensors)
     with pytest.raises(DamagedFileError, match=r"reads and gives 'hidden' \['rows', 3, 5, 5\]"):

@@ -13,7 +13,9 @@ TESTS = Path(__file__).resolve().parents[3]
 TIMEOUT_S = 600.0
 
 
-def test_a_changed_field_is_refused_or_makes_no_look_up_leave_its_memory(tmp_path: Path) -> None:
+def test_a_changed_field_is_refused_or_makes_no_evaluation_leave_its_memory(
+    tmp_path: Path,
+) -> None:
     source = tmp_path / "model.caches"
     write_cascade(source, cascade())
     changed = tmp_path / "changed.caches"

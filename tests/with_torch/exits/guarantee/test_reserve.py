@@ -79,7 +79,7 @@ def test_a_program_does_not_stop_for_a_cache_that_answers_nothing_at_any_level()
     assert dataclasses.replace(cascade, levels=(off, level)).taps == (first, last)
 
 
-def test_what_is_saved_counts_look_ups_that_miss() -> None:
+def test_what_is_saved_counts_evaluations_that_miss() -> None:
     count = CascadeCount(10, (ExitCount(4, 4), ExitCount(0, 0), ExitCount(3, 3)), 0)
     saved_s = count.saving_s((10.0, 8.0, 5.0), (1.0, 1.0, 2.0))
     assert saved_s == (4 * 10 - 10 * 1 + 3 * 5 - 6 * 2) / 10

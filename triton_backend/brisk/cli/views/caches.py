@@ -66,7 +66,7 @@ def print_exploration(console: Console, found: Exploration) -> None:
             way(one.variant, one.judge),
             f"{one.hit_rate:.1%}",
             f"{one.accuracy:.2%}",
-            f"{(one.lookup_s or one.overhead_s) * 1e6:.0f} µs",
+            f"{(one.evaluation_s or one.overhead_s) * 1e6:.0f} µs",
             f"{one.memory_bytes / 1e6:.2f} MB",
         )
     console.print(table)
@@ -129,7 +129,7 @@ def print_cascade(console: Console, cascade: Cascade) -> None:
                 f"{count.answered / max(level.count.inputs, 1):.1%}",
                 f"{count.right / max(count.answered, 1):.2%}",
                 f"{proved:.2%}",
-                f"{exit_.lookup_s * 1e6:.0f} µs",
+                f"{exit_.evaluation_s * 1e6:.0f} µs",
                 f"{exit_.memory_bytes / 1e6:.2f} MB",
             )
         console.print(table)

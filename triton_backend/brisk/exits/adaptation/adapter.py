@@ -27,8 +27,8 @@ from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.data.outliers import FOR_FLOOR, make_outliers
 from brisk.exits.files.versions import reference_file, trained_file
 from brisk.exits.guarantee.calibration import in_order
-from brisk.exits.heads.lookup import LookUp
-from brisk.exits.learning.exporting import export_look_up, network_of
+from brisk.exits.heads.exit_head import ExitHead
+from brisk.exits.learning.exporting import export_head, network_of
 from brisk.exits.model_graph import read_graph
 from brisk.exits.sources import marks
 
@@ -147,14 +147,12 @@ class Adapter:
         saved = served.saved_s, after_s
         return AdaptationOutcome(self.cascade, served.doubt, samples, tuple(retraining_s), saved)
 
-    def _with(self, networks: Sequence[LookUp]) -> tuple[Exit, ...]:
+    def _with(self, networks: Sequence[ExitHead]) -> tuple[Exit, ...]:
         """Return the cascade's exits with other networks."""
         return tuple(
             exit_
             if exit_.reads_input
-            else dataclasses.replace(
-                exit_, model=export_look_up(network, exit_.shape, exit_.variant)
-            )
+            else dataclasses.replace(exit_, model=export_head(network, exit_.shape, exit_.variant))
             for exit_, network in zip(self.cascade.exits, networks, strict=True)
         )
 

@@ -16,7 +16,7 @@ from brisk.exits.base_model import BaseModel, run_in_batches
 from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.calibration import Scored, in_order
 from brisk.exits.heads.distance_gate import summary
-from brisk.exits.heads.lookup import GatedLookUp, LookUp, Predicted, decided
+from brisk.exits.heads.exit_head import ExitHead, GatedHead, Predicted, decided
 from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.predictor import features_of, last_layer
 from brisk.exits.model_graph import ExitPoint
@@ -75,7 +75,7 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
         for exit_ in cascade.exits:
             if exit_.reads_input:
                 (batch,) = (np.ascontiguousarray(array[rows]) for array in inputs.values())
-                features.append(torch.tensor(exit_.look_up(batch).logits))
+                features.append(torch.tensor(exit_.evaluate(batch).logits))
                 summaries.append(torch.zeros(len(distribution), 1))
                 continue
             value = torch.tensor(next(hidden))
@@ -91,19 +91,19 @@ def read_points(cascade: Cascade) -> list[ExitPoint]:
     return [exit_.point for exit_ in cascade.exits if not exit_.reads_input]
 
 
-def predicted(network: LookUp, index: int, material: Material) -> Predicted:
+def predicted(network: ExitHead, index: int, material: Material) -> Predicted:
     """Return the rows as predictor and gate of exit ``index`` see them; the gate may lack its
     limit."""
     with torch.no_grad():
         features = material.features[index]
         logits = features if network.is_whole else last_layer(network.predictor)(features)
         distances = torch.zeros(len(logits))
-        if isinstance(network, GatedLookUp):
+        if isinstance(network, GatedHead):
             distances = network.gate.distance(material.summaries[index], logits.argmax(1))
     return Predicted(logits, distances, material.teacher.argmax(1))
 
 
-def look_at(networks: Sequence[LookUp], material: Material) -> Scored:
+def look_at(networks: Sequence[ExitHead], material: Material) -> Scored:
     """Return the rows through all exits in order."""
     return in_order(
         [

@@ -17,11 +17,11 @@ import torch
 
 from brisk.exits.adaptation.features import Material, predicted
 from brisk.exits.guarantee.calibration import Scored, joined
-from brisk.exits.heads.lookup import (
-    GatedLookUp,
-    LookUp,
+from brisk.exits.heads.exit_head import (
+    ExitHead,
+    GatedHead,
     Predicted,
-    SelectedLookUp,
+    SelectedHead,
     decided,
 )
 from brisk.exits.learning.predictor import (
@@ -68,13 +68,13 @@ class OutOfDistribution:
 
 
 def retrain(
-    network: LookUp,
+    network: ExitHead,
     index: int,
     fit: Material,
     select: Material,
     outliers: OutOfDistribution,
     settings: AdaptationSettings,
-) -> tuple[LookUp, Scored]:
+) -> tuple[ExitHead, Scored]:
     """Return exit ``index``'s network fitted anew, and the rows of ``select``, each as judged by a
     selector that never saw it.
 
@@ -99,7 +99,7 @@ def retrain(
             settings.predictor,
             settings.seed,
         )
-        if isinstance(changed, GatedLookUp):
+        if isinstance(changed, GatedHead):
             changed.gate.fit(fit.summaries[index], fit.teacher.argmax(1))
         rows, for_learning, for_floor = (
             predicted(changed, index, part)
@@ -107,7 +107,7 @@ def retrain(
         )
         for_floor = dataclasses.replace(for_floor, classes=outliers.floor_kinds)
 
-        def selected(chosen: Predicted) -> LookUp:
+        def selected(chosen: Predicted) -> ExitHead:
             return _with_selection(changed, chosen, for_learning, for_floor, settings)
 
         odd, even = (np.arange(first, len(select), 2) for first in (1, 0))
@@ -120,22 +120,22 @@ def retrain(
 
 
 def _with_selection(
-    network: LookUp,
+    network: ExitHead,
     rows: Predicted,
     for_selector: Predicted,
     for_floor: Predicted,
     settings: AdaptationSettings,
-) -> LookUp:
+) -> ExitHead:
     """Return a copy of ``network`` whose gate's limit, selector and floor are fitted to ``rows``;
     it shares a selected network's predictor."""
-    if isinstance(network, SelectedLookUp):
+    if isinstance(network, SelectedHead):
         selector, gate = copy.deepcopy(network.selector), copy.deepcopy(network.gate)
-        selected = SelectedLookUp(network.predictor, selector, gate)
+        selected = SelectedHead(network.predictor, selector, gate)
         return fit_selection(
             selected, rows, for_selector, for_floor, settings.selector, settings.seed
         )
     other = copy.deepcopy(network)
-    if isinstance(other, GatedLookUp):
+    if isinstance(other, GatedHead):
         other.gate.set_limit(rows.distances)
     if len(for_floor.classes):
         other.set_floor(rows, for_floor)

@@ -18,7 +18,7 @@ from brisk.exits.guarantee.calibration import (
     upper_bound,
 )
 from brisk.exits.guarantee.proposals import calibrate_cautiously
-from brisk.exits.heads.lookup import LookUp
+from brisk.exits.heads.exit_head import ExitHead
 from brisk.exits.learning.exporting import network_of
 
 LEAST_GAIN = 0.01
@@ -76,7 +76,7 @@ class Judgement:
 
 def judge(
     cascade: Cascade,
-    networks: Sequence[LookUp],
+    networks: Sequence[ExitHead],
     tune: Scored,
     recent: Material,
     original: Material,

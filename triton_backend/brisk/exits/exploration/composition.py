@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from brisk.exits.cascade import INT8, way
-from brisk.exits.exploration.measuring import BaseProfile, LaneCost
+from brisk.exits.exploration.measuring import BaseProfile, EvaluationCost
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.files.learning_record import MOST_WAYS, WayTried
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.guarantee.proposals import threshold_for
-from brisk.exits.heads.lookup_model import Judge, Shape
+from brisk.exits.heads.exit_model import Judge, Shape
 from brisk.exits.model_graph import ExitPoint
 
 
@@ -29,7 +29,7 @@ class CandidateExit:
     """Share of all inputs that it would answer if it were the only cache (H)."""
     accuracy: float
     """Share of its answers that agree with the base model (A); 1 without hits."""
-    lookup_s: float
+    evaluation_s: float
     """From the hidden output to the decision, on the serving hardware (T)."""
     memory_bytes: int
     """Its weights and what a look-up needs besides (M)."""
@@ -80,7 +80,7 @@ class CompositionProblem:
     def saved_s(self, index: int) -> float:
         """Return what an answer of the candidate saves of the model's time."""
         one = self.candidates[index]
-        return self.total_s - self.reach_s[one.point] - one.lookup_s
+        return self.total_s - self.reach_s[one.point] - one.evaluation_s
 
     def is_worthwhile(self, index: int) -> bool:
         """Whether the candidate alone would make the mean latency shorter (eq. 10)."""
@@ -105,7 +105,7 @@ class CompositionProblem:
         after, until_s = (len(self.reach_s), True), self.total_s
         for index in reversed(chosen):
             one = self.candidates[index]
-            if one.place >= after or one.lookup_s > until_s - self.reach_s[one.point]:
+            if one.place >= after or one.evaluation_s > until_s - self.reach_s[one.point]:
                 return False
             after, until_s = one.place, self.reach_s[one.point]
         return self.has_memory(chosen)
@@ -121,7 +121,7 @@ class Tried:
 
     point: int
     variant: str
-    lookup_s: float
+    evaluation_s: float
     """The time of a look-up in the thread that runs the model."""
     model: bytes
     """The look-up as ONNX."""
@@ -135,7 +135,7 @@ class Tried:
 def composition_problem(
     tried: Sequence[Tried],
     points: Sequence[ExitPoint],
-    cost: LaneCost,
+    cost: EvaluationCost,
     profile: BaseProfile,
     settings: ExplorationSettings,
     synchronous: bool,
@@ -156,7 +156,7 @@ def composition_problem(
         hits.append(hit)
         right.append(ok)
         if synchronous:
-            overhead_s = stop_s + cost.wake_s + one.lookup_s
+            overhead_s = stop_s + cost.wake_s + one.evaluation_s
         else:
             overhead_s = 2 * stop_s + cost.overhead_s
         candidates.append(
@@ -166,7 +166,7 @@ def composition_problem(
                 judge=one.judge,
                 hit_rate=float(hit.mean()),
                 accuracy=float(ok[hit].mean()) if hit.any() else 1.0,
-                lookup_s=0.0 if synchronous else one.lookup_s + cost.handover_s,
+                evaluation_s=0.0 if synchronous else one.evaluation_s + cost.handover_s,
                 memory_bytes=one.memory_bytes,
                 overhead_s=overhead_s,
             )

@@ -29,7 +29,7 @@ from brisk.exits.exploration.measuring import (
     BENCHMARK_ROWS,
     BaseProfile,
     Verification,
-    look_up_seconds,
+    evaluation_seconds,
     profile_base,
 )
 from brisk.exits.exploration.selection import Chosen, decide, winner
@@ -38,10 +38,10 @@ from brisk.exits.exploration.shortlist import CandidateCascade
 from brisk.exits.exploration.study import ExploredData, ExploredModel, Inputs, Studied, study
 from brisk.exits.exploration.trial import METHOD, Trial, run_trials
 from brisk.exits.files.learning_record import WayTried
-from brisk.exits.heads.lookup import LookUp, empty_look_up
-from brisk.exits.heads.lookup_model import LookUpModel
+from brisk.exits.heads.exit_head import ExitHead, empty_head
+from brisk.exits.heads.exit_model import ExitModel
 from brisk.exits.heads.predictors import variant, weights_bytes
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.exporting import export_head
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.model_graph import ExitPoint, exit_points, read_graph, spread
 from brisk.exits.scores import Scores, find_scores
@@ -263,7 +263,7 @@ def _worthwhile(
         for number, name in enumerate(settings.variants):
             if name == INT8 or not variant(name).applies(shape):
                 continue
-            network = empty_look_up(name, shape, model.scores.classes)
+            network = empty_head(name, shape, model.scores.classes)
             if weights_bytes(network) > budget:
                 too_large += 1
             elif not settings.trains_all and _untrained_s(network, hidden, model.scores) >= left_s:
@@ -287,7 +287,7 @@ def _worthwhile(
     return trials, absence
 
 
-def _untrained_s(network: LookUp, hidden: np.ndarray, scores: Scores) -> float:
+def _untrained_s(network: ExitHead, hidden: np.ndarray, scores: Scores) -> float:
     shape = tuple(hidden.shape[1:])
-    model = export_look_up(network, shape, is_checked=False)
-    return look_up_seconds(LookUpModel(model, shape, answer_form(scores)), hidden)
+    model = export_head(network, shape, is_checked=False)
+    return evaluation_seconds(ExitModel(model, shape, answer_form(scores)), hidden)

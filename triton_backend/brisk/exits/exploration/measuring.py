@@ -17,14 +17,14 @@ import numpy as np
 from brisk.exits.base_model import BaseModel
 from brisk.exits.cascade import Cascade, Exit, Expected, Level
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.heads.lookup_model import Given, ReadyLookUp
+from brisk.exits.heads.exit_model import ExitEvaluator, Given
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
+from brisk.exits.serving.exit_thread import ExitThread, evaluate_exit
 from brisk.exits.serving.frame import ExitingFrame, find_places
-from brisk.exits.serving.lane import LookUpLane, look_up
 
 WARM_UP, RUNS = 5, 60
-LOOK_UP_WARM_UP, LOOK_UPS = 3, 60
+EVALUATION_WARM_UP, EVALUATIONS = 3, 60
 MOST_SECONDS = 2.0
 """A measurement ends after so many seconds, however few runs it has."""
 
@@ -123,7 +123,9 @@ class Between:
     """The time that a run takes in the measurement which look-ups are compared with."""
 
 
-def look_up_seconds(ready: ReadyLookUp, hidden: Given, between: Between | None = None) -> float:
+def evaluation_seconds(
+    ready: ExitEvaluator, hidden: Given, between: Between | None = None
+) -> float:
     """Return the median time of a look-up of one row in this thread, decision included.
 
     A model's weights push a look-up's out of the processor's cache, in which successive look-ups
@@ -138,9 +140,9 @@ def look_up_seconds(ready: ReadyLookUp, hidden: Given, between: Between | None =
             row = hidden[:1].copy()
         else:
             row = {name: array[:1].copy() for name, array in hidden.items()}
-        return run_s, seconds_of(lambda: look_up(ready, row, math.inf))
+        return run_s, seconds_of(lambda: evaluate_exit(ready, row, math.inf))
 
-    turns = repeat(once, LOOK_UP_WARM_UP, LOOK_UPS, MOST_SECONDS / 4)
+    turns = repeat(once, EVALUATION_WARM_UP, EVALUATIONS, MOST_SECONDS / 4)
     median_s = statistics.median(look_s for _, look_s in turns)
     if between is None:
         return median_s
@@ -155,8 +157,8 @@ MISSING, HITTING = 2.0, -1.0
 
 
 @dataclass(frozen=True, slots=True)
-class LaneCost:
-    """The costs of handing look-ups to the lane, and of missing."""
+class EvaluationCost:
+    """The costs of handing look-ups to the exit_thread, and of missing."""
 
     handover_s: float
     """What a look-up in the lane takes longer than in the same thread, until the frame notices."""
@@ -166,17 +168,17 @@ class LaneCost:
     """What one in the model's own thread adds besides the look-up itself."""
 
 
-def lane_cost(
+def evaluation_cost(
     base: BaseModel, scores: Scores, exit_: Exit, inputs: Mapping[str, np.ndarray]
-) -> LaneCost:
+) -> EvaluationCost:
     """Measure the costs of a look-up at ``exit_``.
 
     In each turn the model runs without a look-up, and with one in the lane and in this thread that
     misses or hits; runs are compared within a turn. ``base`` stops at every boundary that a cache
     may have, where its thread soon notices the lane's result.
     """
-    lane = LookUpLane()
-    runs = [run_of(base, None, lane)]
+    exit_thread = ExitThread()
+    runs = [run_of(base, None, exit_thread)]
     for synchronous in (False, True):
         for threshold in (MISSING, HITTING):
             level = Level(1.0, (threshold,), CascadeCount(0, (ExitCount(0, 0),), 0))
@@ -189,7 +191,7 @@ def lane_cost(
                 expected=Expected(0.0, 0.0),
                 synchronous=synchronous,
             )
-            runs.append(run_of(base, unproved, lane))
+            runs.append(run_of(base, unproved, exit_thread))
 
     def once(_: int) -> list[float]:
         times_s = [0.0] * len(runs)
@@ -198,12 +200,14 @@ def lane_cost(
         return times_s
 
     turns = np.array(repeat(once, WARM_UP, TURNS))
-    lane.close()
-    bare_s, lane_miss_s, lane_hit_s, own_miss_s, own_hit_s = turns.T
-    handover_s = float(np.median(lane_hit_s - own_hit_s))
-    overhead_s = float(np.median(lane_miss_s - bare_s))
+    exit_thread.close()
+    bare_s, thread_miss_s, thread_hit_s, own_miss_s, own_hit_s = turns.T
+    handover_s = float(np.median(thread_hit_s - own_hit_s))
+    overhead_s = float(np.median(thread_miss_s - bare_s))
     own_s = float(np.median(own_miss_s - bare_s))
-    return LaneCost(max(0.0, handover_s), max(0.0, overhead_s), max(0.0, own_s - exit_.lookup_s))
+    return EvaluationCost(
+        max(0.0, handover_s), max(0.0, overhead_s), max(0.0, own_s - exit_.evaluation_s)
+    )
 
 
 BENCHMARK_ROWS = 320
@@ -246,10 +250,10 @@ def benchmark(
     where its weights lie, so a miss is compared with the same copy's run without look-ups.
     Precondition: there are inputs.
     """
-    lane = LookUpLane()
+    exit_thread = ExitThread()
     loaded = list(dict.fromkeys([whole, *(cut for cut, _ in sides)]))
-    runs = [run_of(each, None, lane) for each in loaded]
-    runs += [run_of(cut, cascade, lane) for cut, cascade in sides]
+    runs = [run_of(each, None, exit_thread) for each in loaded]
+    runs += [run_of(cut, cascade, exit_thread) for cut, cascade in sides]
     times, hits = [], []
     begun_s = time.perf_counter()
     warm_up = inputs[:BENCHMARK_WARM_UP]
@@ -265,7 +269,7 @@ def benchmark(
         has_enough = turn > BENCHMARK_WARM_UP + FEWEST_ROWS
         if has_enough and time.perf_counter() - begun_s > BENCHMARK_SECONDS:
             break
-    lane.close()
+    exit_thread.close()
     by_run_s, hit_by_run = (np.array(each)[len(warm_up) :].T for each in (times, hits))
     verifications = []
     for number, (cut, _) in enumerate(sides, start=len(loaded)):
@@ -283,7 +287,7 @@ def benchmark(
 
 
 def run_of(
-    cut: BaseModel, cascade: Cascade | None, lane: LookUpLane
+    cut: BaseModel, cascade: Cascade | None, exit_thread: ExitThread
 ) -> Callable[[Mapping[str, np.ndarray]], bool]:
     """Return a function that runs the model with its caches (None: without) and returns whether
     any row was answered early."""
@@ -293,7 +297,7 @@ def run_of(
         if cascade is None or places is None:
             cut.run(inputs)
             return False
-        used = None if cascade.synchronous else lane
+        used = None if cascade.synchronous else exit_thread
         frame = ExitingFrame(cut.program, cascade, places, cascade.levels[0], used, inputs)
         while not frame.step():
             pass

@@ -186,7 +186,7 @@ def in_reserve(problem: CompositionProblem, chosen: Sequence[int]) -> list[int]:
     first_variants = {one.variant for one in exits if one.point == points[0]}
     best: dict[int, tuple[float, int]] = {}
     for index, one in enumerate(problem.candidates):
-        end_s = problem.reach_s[one.point] + one.overhead_s + one.lookup_s
+        end_s = problem.reach_s[one.point] + one.overhead_s + one.evaluation_s
         value_s = end_s + (1 - float(agreement[index])) * problem.total_s
         if one.is_whole:
             continue  # it learns nothing

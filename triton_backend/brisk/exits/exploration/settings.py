@@ -8,7 +8,7 @@ from enum import Enum
 from brisk.errors import InvalidModelError
 from brisk.exits.cascade import INT8
 from brisk.exits.guarantee.calibration import Promise
-from brisk.exits.heads.lookup_model import GATED, Judge
+from brisk.exits.heads.exit_model import GATED, Judge
 from brisk.exits.heads.predictors import CATALOGUE
 from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
@@ -17,7 +17,7 @@ STRICTER_LEVELS = (0.98, 0.99, 0.995)
 """Promises calibrated besides the one of the settings, so that a request can ask for more."""
 
 
-class LookUps(str, Enum):
+class EvaluationMode(str, Enum):
     """The place where look-ups run: a lane of their own, the model's thread, or either, as
     composition chooses."""
 
@@ -54,7 +54,7 @@ class ExplorationSettings:
     seed: int = 0
     output: str | None = None
     """The model's output that has the class scores; None: it is found."""
-    look_ups: LookUps = LookUps.AUTOMATIC
+    evaluation_mode: EvaluationMode = EvaluationMode.AUTOMATIC
     predictor: PredictorSettings | None = None
     trains_all: bool = False
     """Whether variants whose look-up alone outlasts the model are trained to be measured, too."""

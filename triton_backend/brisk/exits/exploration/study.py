@@ -19,14 +19,14 @@ from brisk.exits.exploration.composition import CompositionProblem, Tried, compo
 from brisk.exits.exploration.measuring import (
     BaseProfile,
     Between,
-    LaneCost,
+    EvaluationCost,
     Verification,
     benchmark,
-    lane_cost,
+    evaluation_cost,
     profile_base,
 )
 from brisk.exits.exploration.selection import Chosen
-from brisk.exits.exploration.settings import ExplorationSettings, LookUps, Progress
+from brisk.exits.exploration.settings import EvaluationMode, ExplorationSettings, Progress
 from brisk.exits.exploration.shortlist import CandidateCascade
 from brisk.exits.exploration.trial import Trial, measure_trials
 from brisk.exits.exploration.whole_models import (
@@ -96,7 +96,7 @@ class Studied:
     tried: Sequence[Tried]
     problems: Mapping[bool, CompositionProblem]
     """The composition problems, True for synchronous look-ups."""
-    cost: LaneCost
+    cost: EvaluationCost
     """The costs that ``problems`` were made with."""
     profile: BaseProfile
     """The times that ``problems`` were made with."""
@@ -141,16 +141,20 @@ class Studied:
         problem, one = self.problems[synchronous], self.tried[index]
         candidate, point = problem.candidates[index], self.points[one.point]
         threads = self.settings.threads if one.variant == INT8 else 1
-        noticed = None if synchronous else noticed_at(point, candidate.lookup_s, self.boundaries)
+        noticed = (
+            None if synchronous else noticed_at(point, candidate.evaluation_s, self.boundaries)
+        )
         return Exit(
             point=point,
             variant=one.variant,
             shape=one.shape,
             form=answer_form(self.scores),
             model=one.model,
-            lookup_s=one.lookup_s,
+            evaluation_s=one.evaluation_s,
             memory_bytes=one.memory_bytes,
-            saved_s=max(0.0, problem.total_s - (problem.reach_s[one.point] + candidate.lookup_s)),
+            saved_s=max(
+                0.0, problem.total_s - (problem.reach_s[one.point] + candidate.evaluation_s)
+            ),
             burden_s=candidate.overhead_s,
             noticed_at=noticed,
             judge=one.judge,
@@ -191,7 +195,7 @@ def study(
         progress=progress,
     )
     points: Sequence[ExitPoint] = model.points
-    if INT8 in settings.variants and LookUps.ASYNCHRONOUS is not settings.look_ups:
+    if INT8 in settings.variants and EvaluationMode.ASYNCHRONOUS is not settings.evaluation_mode:
         progress.stage("quantising", 1)
         quantised = _try_quantised(model, data, settings.threads, between)
         progress.advance()
@@ -206,7 +210,7 @@ def study(
     cost = _cost_of_first(tried, points, model.scores, stopping, first)
     problems = {
         synchronous: composition_problem(tried, points, cost, profile, settings, synchronous)
-        for synchronous in settings.look_ups.modes
+        for synchronous in settings.evaluation_mode.modes
     }
     return Studied(
         graph=model.graph,
@@ -229,10 +233,10 @@ def _cost_of_first(
     scores: Scores,
     stopping: BaseModel,
     inputs: Inputs,
-) -> LaneCost:
+) -> EvaluationCost:
     """Return the costs of look-ups, by the first variant that was tried."""
     if not tried:
-        return LaneCost(0.0, 0.0)
+        return EvaluationCost(0.0, 0.0)
     one = tried[0]
     exit_ = Exit(
         point=points[one.point],
@@ -240,11 +244,11 @@ def _cost_of_first(
         shape=one.shape,
         form=answer_form(scores),
         model=one.model,
-        lookup_s=one.lookup_s,
+        evaluation_s=one.evaluation_s,
         memory_bytes=one.memory_bytes,
         judge=one.judge,
     )
-    return lane_cost(stopping, scores, exit_, inputs)
+    return evaluation_cost(stopping, scores, exit_, inputs)
 
 
 def _try_quantised(

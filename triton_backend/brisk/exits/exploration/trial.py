@@ -17,27 +17,27 @@ from brisk.exits.data.collecting import Collected
 from brisk.exits.data.outliers import FOR_FLOOR, FOR_PREDICTOR, FOR_SELECTOR
 from brisk.exits.data.samples import Division
 from brisk.exits.exploration.composition import Tried
-from brisk.exits.exploration.measuring import Between, look_up_seconds
+from brisk.exits.exploration.measuring import Between, evaluation_seconds
 from brisk.exits.exploration.settings import Progress
 from brisk.exits.files.container import DamagedFileError, read_container, write_container
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.distance_gate import DistanceGate, summary
-from brisk.exits.heads.lookup import (
-    GatedMarginLookUp,
-    LookUp,
-    PlainLookUp,
+from brisk.exits.heads.exit_head import (
+    ExitHead,
+    GatedMarginHead,
+    PlainHead,
     Predicted,
-    SelectedLookUp,
+    SelectedHead,
     Selector,
     decided,
-    empty_look_up,
+    empty_head,
     load_weights,
     predict,
     weights_of,
 )
-from brisk.exits.heads.lookup_model import AnswerForm, Judge, LookUpModel
+from brisk.exits.heads.exit_model import AnswerForm, ExitModel, Judge
 from brisk.exits.heads.predictors import settled, variant
-from brisk.exits.learning.exporting import export_look_up
+from brisk.exits.learning.exporting import export_head
 from brisk.exits.learning.predictor import (
     PredictorSettings,
     features_of,
@@ -115,7 +115,7 @@ def run_trial(trial: Trial) -> Path:
     return trial.file
 
 
-def _train(trial: Trial) -> LookUp:
+def _train(trial: Trial) -> ExitHead:
     hidden = np.load(trial.folder / f"hidden-{trial.position}.npy", mmap_mode="r")
     teacher = np.load(trial.folder / "teacher.npy")
     with np.load(trial.folder / "rows.npz") as rows:
@@ -129,15 +129,15 @@ def _train(trial: Trial) -> LookUp:
     _fit(network, fit_hidden, distribution, exposed, trial)
     gate = DistanceGate(summary(fit_hidden[:1]).shape[1], classes)
     # Both draw random numbers: another order of the two would be another METHOD.
-    look_up = SelectedLookUp(settled(network), Selector(classes), gate)
+    head = SelectedHead(settled(network), Selector(classes), gate)
     gate.fit(summary(fit_hidden[:GATE_ROWS]), distribution[:GATE_ROWS].argmax(1))
 
     def predicted(rows: np.ndarray, labels: np.ndarray) -> Predicted:
-        return predict(look_up, tensor_of(hidden, rows), torch.from_numpy(labels))
+        return predict(head, tensor_of(hidden, rows), torch.from_numpy(labels))
 
     for_selector = outliers[uses == FOR_SELECTOR]
     return fit_selection(
-        look_up,
+        head,
         predicted(select, teacher[select].argmax(1)),
         predicted(for_selector, teacher[for_selector].argmax(1)),
         predicted(outliers[uses == FOR_FLOOR], kinds[uses == FOR_FLOOR]),
@@ -176,7 +176,7 @@ def tensor_of(hidden: np.ndarray, rows: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(picked)
 
 
-def evaluate(network: LookUp, hidden: torch.Tensor, answers: np.ndarray) -> Scored:
+def evaluate(network: ExitHead, hidden: torch.Tensor, answers: np.ndarray) -> Scored:
     """Score one exit on rows for which the base model gives ``answers``, classes int64 [rows]."""
     return decided(network, predict(network, hidden, torch.from_numpy(answers)))
 
@@ -278,27 +278,27 @@ def _measured(
 ) -> list[Tried]:
     """Return a trained variant with each judge."""
     shape = tuple(rows.first.shape[1:])
-    selected = empty_look_up(trial.variant, shape, rows.classes)
-    assert isinstance(selected, SelectedLookUp), "as it is trained"
+    selected = empty_head(trial.variant, shape, rows.classes)
+    assert isinstance(selected, SelectedHead), "as it is trained"
     load_weights(selected, read_container(trial.file).tensors)
     tune, held_out, select, outliers = (
         predict(selected, part.hidden, part.labels)
         for part in (rows.tune, rows.held_out, rows.select, rows.outliers)
     )
     tried = []
-    lookup_s: dict[bool, float] = {}
+    evaluation_s: dict[bool, float] = {}
     for network in _judged(selected, judges, select, outliers):
-        model = export_look_up(network, shape, trial.variant)
+        model = export_head(network, shape, trial.variant)
         is_gated = network.judge.is_gated  # apart from that they differ by microseconds
-        if is_gated not in lookup_s:
-            ready = LookUpModel(model, shape, AnswerForm(rows.classes))
-            lookup_s[is_gated] = look_up_seconds(ready, rows.first, between)
+        if is_gated not in evaluation_s:
+            ready = ExitModel(model, shape, AnswerForm(rows.classes))
+            evaluation_s[is_gated] = evaluation_seconds(ready, rows.first, between)
         tried.append(
             Tried(
                 point=point,
                 variant=trial.variant,
                 judge=network.judge,
-                lookup_s=lookup_s[is_gated],
+                evaluation_s=evaluation_s[is_gated],
                 model=model,
                 memory_bytes=2 * len(model) + rows.first.nbytes,
                 shape=shape,
@@ -310,19 +310,19 @@ def _measured(
 
 
 def _judged(
-    selected: SelectedLookUp, judges: Sequence[Judge], rows: Predicted, outliers: Predicted
-) -> list[LookUp]:
+    selected: SelectedHead, judges: Sequence[Judge], rows: Predicted, outliers: Predicted
+) -> list[ExitHead]:
     """Return the same predictor with each judge; with only those behind the gate if there are no
     outliers to take a floor from."""
-    networks: list[LookUp] = [selected] if Judge.SELECTOR in judges else []
+    networks: list[ExitHead] = [selected] if Judge.SELECTOR in judges else []
     for judge in judges:
-        network: LookUp
+        network: ExitHead
         if judge is Judge.SELECTOR or not (len(outliers.classes) or judge.is_gated):
             continue
         if judge is Judge.GATED_MARGIN:
-            network = GatedMarginLookUp(selected.predictor, selected.gate)
+            network = GatedMarginHead(selected.predictor, selected.gate)
         else:
-            network = PlainLookUp(selected.predictor, judge)
+            network = PlainHead(selected.predictor, judge)
         if len(outliers.classes):
             network.set_floor(rows, outliers)
         networks.append(network.eval().requires_grad_(False))

@@ -13,10 +13,10 @@ import torch
 from brisk.exits.cascade import INT8
 from brisk.exits.data.samples import Division, Samples
 from brisk.exits.exploration.composition import Tried
-from brisk.exits.exploration.measuring import Between, look_up_seconds
+from brisk.exits.exploration.measuring import Between, evaluation_seconds
 from brisk.exits.guarantee.calibration import Scored
-from brisk.exits.heads.lookup import REFUSED, Predicted, decided, whole_model
-from brisk.exits.heads.lookup_model import LookUpModel
+from brisk.exits.heads.exit_head import REFUSED, Predicted, decided, whole_model
+from brisk.exits.heads.exit_model import ExitModel
 from brisk.exits.learning.quantising import memory_of, quantised
 from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
 from brisk.exits.scores import Scores
@@ -89,10 +89,10 @@ def try_quantised(
     except ValueError as error:
         return str(error)
 
-    def ready(model: bytes) -> LookUpModel:
+    def ready(model: bytes) -> ExitModel:
         return int8.opened(model, threads)
 
-    without_floor = ready(int8.look_up(0.0))
+    without_floor = ready(int8.exit_model(0.0))
 
     def predicted(rows: Samples, classes: np.ndarray) -> Predicted:
         logits = torch.from_numpy(_logits(without_floor, rows))
@@ -108,12 +108,12 @@ def try_quantised(
         decided(network, predicted(samples.take(rows), answers[rows]))
         for rows in (division.tune, division.calibrate)
     )
-    model = int8.look_up(float(network.floor))
+    model = int8.exit_model(float(network.floor))
     one = np.ascontiguousarray(next(iter(samples.inputs.values()))[:1])
     tried = Tried(
         point=0,
         variant=INT8,
-        lookup_s=look_up_seconds(ready(model), one, between),
+        evaluation_s=evaluation_seconds(ready(model), one, between),
         model=model,
         memory_bytes=memory_of(model, int8.shape),
         shape=int8.shape,
@@ -124,10 +124,10 @@ def try_quantised(
     return [dataclasses.replace(tried, point=point) for point in range(points)]
 
 
-def _logits(look_up: LookUpModel, rows: Samples) -> np.ndarray:
+def _logits(exit_model: ExitModel, rows: Samples) -> np.ndarray:
     (values,) = rows.inputs.values()
     parts: Sequence[np.ndarray] = [
-        look_up(np.ascontiguousarray(values[start : start + ROWS])).logits
+        exit_model(np.ascontiguousarray(values[start : start + ROWS])).logits
         for start in range(0, len(values), ROWS)
     ]
     return np.concatenate(parts)

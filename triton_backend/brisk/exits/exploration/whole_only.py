@@ -41,7 +41,7 @@ from brisk.exits.exploration.measuring import (
     Between,
     Verification,
     benchmark,
-    look_up_seconds,
+    evaluation_seconds,
     repeat,
     seconds_of,
 )
@@ -50,7 +50,7 @@ from brisk.exits.exploration.whole_models import floor_of, front
 from brisk.exits.files.learning_record import WayTried
 from brisk.exits.guarantee.calibration import CascadeCount, Scored, in_order, joined
 from brisk.exits.guarantee.proposals import calibrate
-from brisk.exits.heads.lookup_model import Judge, LookUpModel, given
+from brisk.exits.heads.exit_model import ExitModel, Judge, given
 from brisk.exits.learning.quantising import Quantised, Typical, memory_of, quantised
 from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.scores import Scores, all_agreeing, find_scores, find_values
@@ -96,24 +96,24 @@ class _Pair:
     def judge(self) -> Judge:
         return Judge.MARGIN if self.typical is None else Judge.TYPICAL
 
-    def look_up(self, floor: float) -> bytes:
+    def exit_model(self, floor: float) -> bytes:
         """Return the model in int8 as a look-up with a ``floor``."""
-        return self.int8.look_up(floor, self.typical)
+        return self.int8.exit_model(floor, self.typical)
 
-    def ready(self, model: bytes) -> LookUpModel:
+    def ready(self, model: bytes) -> ExitModel:
         """Open such a look-up."""
         return self.int8.opened(model, self.threads)
 
-    def scored(self, look_up: LookUpModel, rows: SampleGroups) -> Scored:
+    def scored(self, exit_model: ExitModel, rows: SampleGroups) -> Scored:
         """Return how sure the model in int8 is of ``rows``, and where the exact one agrees; the
         rows of each shape are together."""
-        return joined([self._scored(look_up, group) for group in rows.groups])
+        return joined([self._scored(exit_model, group) for group in rows.groups])
 
-    def _scored(self, look_up: LookUpModel, rows: Samples) -> Scored:
+    def _scored(self, exit_model: ExitModel, rows: Samples) -> Scored:
         parts = []
         for start in range(0, len(rows), BATCH_ROWS):
             some = bind_rows(rows.take(slice(start, start + BATCH_ROWS)))
-            found = look_up(given(self.int8.shape, some))
+            found = exit_model(given(self.int8.shape, some))
             exact = answers_of(self.base, self.scores, some)
             right = all_agreeing((found.logits, *found.others), exact, self.scores)
             parts.append(Scored(found.scores, right, found.near))
@@ -210,7 +210,7 @@ def _proved(
 ) -> Cascade | str:
     """Return what the held-out rows prove of the model in int8, or why that is nothing."""
     scores = pair.scores
-    without_floor = pair.ready(pair.look_up(0.0))
+    without_floor = pair.ready(pair.exit_model(0.0))
     tuned_on = samples.take(division.tune)
     tune = pair.scored(without_floor, tuned_on)
     agrees = float(tune.right.mean())
@@ -231,7 +231,7 @@ def _proved(
         )
     held_out = pair.scored(without_floor, samples.take(division.calibrate))
     exit_, base_s = _as_exit(pair, floor, tuned_on.typical_row)
-    saved_s = base_s - exit_.lookup_s
+    saved_s = base_s - exit_.evaluation_s
     levels = _levels(_above(tune, floor), _above(held_out, floor), settings, saved_s)
     if not levels:
         return unproved
@@ -242,7 +242,7 @@ def _proved(
         exits=(exit_,),
         levels=levels,
         confidence=settings.confidence,
-        expected=Expected(base_s, exit_.lookup_s + missed * base_s),
+        expected=Expected(base_s, exit_.evaluation_s + missed * base_s),
         synchronous=True,
     )
 
@@ -273,26 +273,28 @@ def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
         return pair.bare.run(inputs)
 
     base_s = statistics.median(repeat(lambda _: seconds_of(run), WARM_UP, RUNS))
-    model = pair.look_up(floor)
+    model = pair.exit_model(floor)
     shape = pair.int8.shape
-    lookup_s = look_up_seconds(pair.ready(model), given(shape, inputs), Between(run, base_s))
+    evaluation_s = evaluation_seconds(
+        pair.ready(model), given(shape, inputs), Between(run, base_s)
+    )
     exit_ = Exit(
         point=front(pair.graph),
         variant=INT8,
         shape=shape,
         form=answer_form(pair.scores),
         model=model,
-        lookup_s=lookup_s,
+        evaluation_s=evaluation_s,
         memory_bytes=memory_of(model, shape),
-        saved_s=max(0.0, base_s - lookup_s),
-        burden_s=lookup_s,
+        saved_s=max(0.0, base_s - evaluation_s),
+        burden_s=evaluation_s,
         judge=pair.judge,
         threads=pair.threads,
     )
     return exit_, base_s
 
 
-def _floor(pair: _Pair, without_floor: LookUpModel, rows: SampleGroups, seed: int) -> float:
+def _floor(pair: _Pair, without_floor: ExitModel, rows: SampleGroups, seed: int) -> float:
     """Return the floor by outliers made of ``rows``, of each shape in proportion."""
     parts = [
         make_outliers(group, seed, of_a_kind=math.ceil(ROWS_OF_A_KIND * len(group) / len(rows)))

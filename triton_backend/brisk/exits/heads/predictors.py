@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from brisk.errors import InvalidConfigurationError
-from brisk.exits.heads.lookup_model import Shape
+from brisk.exits.heads.exit_model import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,17 +19,17 @@ from torch import nn
 from brisk.errors import InternalError
 from brisk.exits.cascade import Exit
 from brisk.exits.files.container import DamagedFileError
-from brisk.exits.heads.lookup import (
+from brisk.exits.heads.exit_head import (
     FARTHEST,
     FLOOR,
-    GatedLookUp,
-    LookUp,
-    SelectedLookUp,
-    empty_look_up,
+    ExitHead,
+    GatedHead,
+    SelectedHead,
+    empty_head,
     load_weights,
     whole_model,
 )
-from brisk.exits.heads.lookup_model import (
+from brisk.exits.heads.exit_model import (
     FLOOR_OF_WHOLE,
     INPUT,
     IR_VERSION,
@@ -38,8 +38,8 @@ from brisk.exits.heads.lookup_model import (
     OPSET,
     SCORE,
     AnswerForm,
+    ExitModel,
     Judge,
-    LookUpModel,
     Shape,
     parse,
 )
@@ -53,8 +53,8 @@ less."""
 SMALLEST_DISTANCE = 1e-6
 
 
-def export_look_up(
-    network: LookUp, shape: Shape, variant: str = "", *, is_checked: bool = True
+def export_head(
+    network: ExitHead, shape: Shape, variant: str = "", *, is_checked: bool = True
 ) -> bytes:
     """Return ``network`` for hidden outputs of ``shape`` as an ONNX model.
 
@@ -66,11 +66,11 @@ def export_look_up(
     return _written(network, shape, variant)
 
 
-def _written(network: LookUp, shape: Shape, variant: str) -> bytes:
+def _written(network: ExitHead, shape: Shape, variant: str) -> bytes:
     writer = _Writer({name: value.numpy() for name, value in network.state_dict().items()})
     writer.predictor(network.predictor, shape)
-    if isinstance(network, GatedLookUp):
-        is_selected = isinstance(network, SelectedLookUp)
+    if isinstance(network, GatedHead):
+        is_selected = isinstance(network, SelectedHead)
         writer.add(
             GATE.replace("SUMMARY", writer.summary(shape))
             + (SELECTOR if is_selected else MARGIN)
@@ -81,7 +81,7 @@ def _written(network: LookUp, shape: Shape, variant: str) -> bytes:
             least_logarithm=FLOOR,
             nearest=-FARTHEST,
             farthest=FARTHEST,
-            width=[network.selector.width if isinstance(network, SelectedLookUp) else 0],
+            width=[network.selector.width if isinstance(network, SelectedHead) else 0],
             two=[2],
         )
     else:
@@ -136,7 +136,7 @@ GATE = """
     is_number = Not (is_none)
     near = And (is_close, is_number)
 """
-"""The nodes from the hidden output's summary to its nearness, like the gate in ``LookUp.decide``;
+"""The nodes from the hidden output's summary to ``near``, like the gate in ``ExitHead.decide``;
 NaN is not near. In ONNX's text form, a dot in a weight's name being ``_``."""
 
 SELECTOR = """
@@ -183,7 +183,7 @@ COUNTED = """
     counts = And (near, reaches)
     score = Where (counts, sure, nothing)
 """
-"""The nodes from how sure it is to the score, like ``LookUp.decide``."""
+"""The nodes from how sure it is to the score, like ``ExitHead.decide``."""
 
 
 class _Writer:
@@ -303,7 +303,7 @@ def _averaging(side: int, size: int) -> np.ndarray:
     return matrix
 
 
-def _compare(network: LookUp, shape: Shape) -> None:
+def _compare(network: ExitHead, shape: Shape) -> None:
     """Compare the ONNX model's answers with the network's on random rows; raises InternalError.
 
     The gate lets all pass and there is no floor: these would hide the rest.
@@ -313,13 +313,13 @@ def _compare(network: LookUp, shape: Shape) -> None:
     hidden = torch.randn(CHECKED_ROWS, *shape, generator=generator).relu_()
     with torch.no_grad():
         logits = open_.predictor(hidden)
-        if isinstance(open_, GatedLookUp):
+        if isinstance(open_, GatedHead):
             distances = open_.distance(hidden, logits.argmax(1))
             open_.gate.limit.copy_(distances.double().mean().clamp_min(1e-3) * 2)
         open_.floor.zero_()
         expected, scores, near = (each.numpy() for each in open_(hidden))
     classes = expected.shape[1]
-    answer = LookUpModel(_written(open_, shape, ""), shape, AnswerForm(classes))(hidden.numpy())
+    answer = ExitModel(_written(open_, shape, ""), shape, AnswerForm(classes))(hidden.numpy())
     scale = max(float(np.abs(expected).max()), 1.0)
     apart = float(np.abs(answer.logits - expected).max()) / scale
     steady = answer.near == near
@@ -336,7 +336,7 @@ def _compare(network: LookUp, shape: Shape) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def network_of(exit_: Exit) -> LookUp:
+def network_of(exit_: Exit) -> ExitHead:
     """The network of a cache, from its ONNX model, for training to go on from.
 
     Of one that reads the model's input it reads the logits that its look-up makes. Not to be
@@ -352,7 +352,7 @@ def network_of(exit_: Exit) -> LookUp:
         if not tensor.name.startswith("constant.")
     }
     with torch.device("meta"):  # no memory for what the file may lack
-        network = empty_look_up(exit_.variant, exit_.shape, exit_.form.classes, exit_.judge)
+        network = empty_head(exit_.variant, exit_.shape, exit_.form.classes, exit_.judge)
     load_weights(network, tensors)
     return network
 

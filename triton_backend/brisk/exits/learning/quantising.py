@@ -32,7 +32,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from brisk.exits.cascade import answer_form
 from brisk.exits.files.container import DamagedFileError
-from brisk.exits.heads.lookup_model import (
+from brisk.exits.heads.exit_model import (
     FLOOR_OF_WHOLE,
     INPUT,
     LOGITS,
@@ -41,7 +41,7 @@ from brisk.exits.heads.lookup_model import (
     OWN_INPUT,
     SCORE,
     AnswerForm,
-    LookUpModel,
+    ExitModel,
     Shape,
 )
 from brisk.exits.model_graph import ModelGraph, can_be_fed, readable
@@ -84,11 +84,11 @@ class Quantised:
     shape: Shape
     form: AnswerForm
 
-    def opened(self, look_up: bytes, threads: int = 1) -> LookUpModel:
-        """Open what ``look_up`` has returned. Raises DamagedFileError."""
-        return LookUpModel(look_up, self.shape, self.form, threads, is_whole=True)
+    def opened(self, exit_model: bytes, threads: int = 1) -> ExitModel:
+        """Open what ``exit_model`` has returned. Raises DamagedFileError."""
+        return ExitModel(exit_model, self.shape, self.form, threads, is_whole=True)
 
-    def look_up(self, floor: float, typical: Typical | None = None) -> bytes:
+    def exit_model(self, floor: float, typical: Typical | None = None) -> bytes:
         """Return the model with the score of ``Judge.MARGIN``, or, if values are ``typical``, of
         ``Judge.TYPICAL``; below ``floor`` it is 0.
 
@@ -244,7 +244,7 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
     model.graph.output.extend([logits, *kept])
     int8 = Quantised(model, shape, form)
     try:
-        int8.opened(int8.look_up(0.0))
+        int8.opened(int8.exit_model(0.0))
     except DamagedFileError as error:
         raise ValueError(f"ONNX Runtime cannot run it in int8: {error!s:.200}") from error
     return int8

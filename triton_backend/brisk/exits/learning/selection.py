@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from brisk.exits.heads.lookup import Predicted, SelectedLookUp, Selector
+from brisk.exits.heads.exit_head import Predicted, SelectedHead, Selector
 from brisk.exits.learning.predictor import OneCycle
 
 
@@ -93,34 +93,34 @@ all outliers of weight 1 a selector hits a quarter less, and keeps the same outl
 
 
 def fit_selection(
-    look_up: SelectedLookUp,
+    head: SelectedHead,
     rows: Predicted,
     for_selector: Predicted,
     for_floor: Predicted,
     settings: SelectorSettings,
     seed: int,
     outliers_weight: float = math.inf,
-) -> SelectedLookUp:
-    """Return ``look_up`` with its gate's limit, its selector and its floor fitted to rows that the
+) -> SelectedHead:
+    """Return ``head`` with its gate's limit, its selector and its floor fitted to rows that the
     predictor never saw.
 
     ``for_selector``: outliers, for which no answer is right; they weigh at most
     ``outliers_weight`` times as much as ``rows``, and each no more than one of these.
     ``for_floor``: other outliers, whose ``classes`` are their kinds.
     """
-    look_up.gate.set_limit(rows.distances)
+    head.gate.set_limit(rows.distances)
     ordinary, outliers = len(rows.classes), len(for_selector.classes)
     light = min(1.0, outliers_weight * ordinary / max(outliers, 1))
     right = (rows.logits.argmax(1) == rows.classes).float()
     train_selector(
-        look_up.selector,
+        head.selector,
         torch.cat([rows.logits, for_selector.logits]),
-        look_up.gate.relative(torch.cat([rows.distances, for_selector.distances])),
+        head.gate.relative(torch.cat([rows.distances, for_selector.distances])),
         torch.cat([right, torch.zeros(outliers)]),
         torch.cat([torch.ones(ordinary), torch.full((outliers,), light)]),
         settings,
         seed,
     )
     if len(for_floor.classes):
-        look_up.set_floor(rows, for_floor)
-    return look_up.eval().requires_grad_(False)
+        head.set_floor(rows, for_floor)
+    return head.eval().requires_grad_(False)

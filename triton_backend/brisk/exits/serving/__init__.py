@@ -1,1 +1,1 @@
-"""Running a model with its caches: the look-up lane, and frames that answer early. No torch."""
+"""Running a model with its caches: the exit thread, and frames that answer early. No torch."""

@@ -15,10 +15,10 @@ import numpy as np
 from brisk.errors import InternalError, InvalidModelError
 from brisk.exits.base_model import live_at
 from brisk.exits.cascade import Cascade, Exit, Level
-from brisk.exits.heads.lookup_model import Given, given
+from brisk.exits.heads.exit_model import Given, given
 from brisk.exits.model_graph import ModelGraph
 from brisk.exits.scores import Tail, as_form
-from brisk.exits.serving.lane import LookUpLane, LookUpOutcome, Ticket, look_up
+from brisk.exits.serving.exit_thread import ExitOutcome, ExitThread, Ticket, evaluate_exit
 from brisk.segments.frame import SegmentFrame
 from brisk.segments.model.graph_names import single_values
 from brisk.segments.program import SegmentProgram
@@ -103,7 +103,7 @@ class Answer:
 
 
 class ExitingFrame:
-    """Runs a program segment by segment and offers hidden outputs to a look-up lane.
+    """Runs a program segment by segment and offers hidden outputs to an exit thread.
 
     Rows that a look-up answers leave at the next boundary where all live values have rows; the
     rest goes on as a smaller batch. Belongs to one thread at a time, as a ``SegmentFrame`` does.
@@ -115,7 +115,7 @@ class ExitingFrame:
         cascade: Cascade,
         places: Places,
         level: Level,
-        lane: LookUpLane | None,
+        exit_thread: ExitThread | None,
         inputs: Mapping[str, np.ndarray],
         requested: Sequence[str] | None = None,
         switched_off: frozenset[int] = frozenset(),
@@ -131,7 +131,7 @@ class ExitingFrame:
         """The version that answers."""
         self._places = places
         self._level = level
-        self._lane = lane
+        self._exit_thread = exit_thread
         self._switched_off = switched_off
         self._requested = None if requested is None else tuple(requested)
         self._rows = tuple(range(_row_count(inputs)))
@@ -143,10 +143,10 @@ class ExitingFrame:
         self.answers: list[Answer] = []
         """Of all rows that are answered so far."""
         self._given = 0
-        self.looked = [0] * len(cascade.exits)
+        self.evaluated = [0] * len(cascade.exits)
         """By exit: rows that were looked up."""
         self.spent_ns = [0] * len(cascade.exits)
-        """By exit: this thread's time for looking up, or for handing it to the lane."""
+        """By exit: this thread's time for looking up, or for handing it to the exit_thread."""
         self.error: Exception | None = None
         """What a look-up has raised: its rows were left to the model."""
 
@@ -172,23 +172,23 @@ class ExitingFrame:
 
     def step(self) -> bool:
         """Take in look-ups that are done, else run a segment; True where all is answered."""
-        if self._tickets and self._take_look_ups():
+        if self._tickets and self._take_evaluations():
             return True
         frame = self._frame
         if self._is_new:  # a look-up in front of the model is a step of its own
             self._is_new = False
-            return self._look_up_here()
+            return self._evaluate_here()
         if not frame.step():
-            return self._look_up_here()
+            return self._evaluate_here()
         if self._rows:
             self._answer_rest()
         return not self._rows
 
-    def _look_up_here(self) -> bool:
+    def _evaluate_here(self) -> bool:
         """At the exits of this boundary; True where all is answered."""
         for index, value in self._places.exits.get(self._frame.position, ()):
             self._offer(index, value)
-            if self._lane is None and self._tickets and self._take_look_ups():
+            if self._exit_thread is None and self._tickets and self._take_evaluations():
                 return True
         return not self._rows
 
@@ -253,16 +253,16 @@ class ExitingFrame:
         if isinstance(hidden, np.ndarray) and hidden.shape != (len(self._rows), *exit_.shape):
             return
         begun_ns = time.monotonic_ns()
-        ticket = Ticket(index, exit_.look_up, threshold, hidden, self._rows)
-        if self._lane is None:
-            ticket.outcome = look_up(exit_.look_up, hidden, threshold)
+        ticket = Ticket(index, exit_.evaluate, threshold, hidden, self._rows)
+        if self._exit_thread is None:
+            ticket.outcome = evaluate_exit(exit_.evaluate, hidden, threshold)
             if ticket.outcome is not None:
                 self._tickets.append(ticket)
-        elif self._lane.offer(ticket):
+        elif self._exit_thread.offer(ticket):
             self._tickets.append(ticket)
         else:
             return
-        self.looked[index] += len(self._rows)
+        self.evaluated[index] += len(self._rows)
         self.spent_ns[index] += time.monotonic_ns() - begun_ns
 
     def _own_inputs(self, exit_: Exit) -> Given:
@@ -273,7 +273,7 @@ class ExitingFrame:
             inputs = {name: array[kept] for name, array in inputs.items()}
         return given(exit_.shape, inputs)
 
-    def _take_look_ups(self) -> bool:
+    def _take_evaluations(self) -> bool:
         """Answer the rows of the look-ups that are done, let them leave; True: none is left."""
         while self._tickets and (outcome := self._tickets[0].outcome) is not None:
             ticket = self._tickets.pop(0)
@@ -291,7 +291,7 @@ class ExitingFrame:
             self._leaving.clear()
         return False
 
-    def _answer_hits(self, ticket: Ticket, outcome: LookUpOutcome) -> None:
+    def _answer_hits(self, ticket: Ticket, outcome: ExitOutcome) -> None:
         """Answer those rows of a look-up that nothing has answered or found strange yet."""
         waiting = set(self._rows) - self._leaving - self._far
         fresh = [place for place, hit in enumerate(outcome.hits) if ticket.rows[hit] in waiting]

@@ -31,7 +31,7 @@ off."""
 class ExitUse:
     """The use of one exit since its last review."""
 
-    looked: int = 0
+    evaluated: int = 0
     """The rows that it was evaluated for."""
     answered: int = 0
     spent_ns: int = 0
@@ -75,16 +75,16 @@ class ServedCaches:
 
     @property
     def switched_off(self) -> frozenset[int]:
-        """Exits that are looked up no more."""
+        """Exits that are no longer evaluated."""
         return self.audit.switched_off | self.costly.keys()
 
     def note(self, frame: ExitingFrame) -> None:
         """Count a run that is finished."""
         self.rows += frame.rows
-        for index, looked in enumerate(frame.looked):
-            if looked:
+        for index, evaluated in enumerate(frame.evaluated):
+            if evaluated:
                 use = self.uses.setdefault(index, ExitUse())
-                use.looked += looked
+                use.evaluated += evaluated
                 use.spent_ns += frame.spent_ns[index]
         for answer in frame.answers:
             if answer.exit_index is not None:
@@ -100,16 +100,16 @@ class ServedCaches:
         """
         costly = []
         for index, use in self.uses.items():
-            if use.looked < REVIEWED_ROWS:
+            if use.evaluated < REVIEWED_ROWS:
                 continue
             exit_ = self.cascade.exits[index]
             # on the exit thread what is saved is less the evaluation
-            spared_s = exit_.saved_s + (0.0 if self.cascade.synchronous else exit_.lookup_s)
-            cost_s = use.spent_ns / use.looked / 1e9
-            most = upper_bound(use.answered, use.looked, REVIEW_CONFIDENCE)
+            spared_s = exit_.saved_s + (0.0 if self.cascade.synchronous else exit_.evaluation_s)
+            cost_s = use.spent_ns / use.evaluated / 1e9
+            most = upper_bound(use.answered, use.evaluated, REVIEW_CONFIDENCE)
             if exit_.saved_s > 0 and most * spared_s < cost_s and index not in self.costly:
                 self.costly[index] = (
-                    f"it has answered {use.answered} of {use.looked} rows, sparing "
+                    f"it has answered {use.answered} of {use.evaluated} rows, sparing "
                     f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms an evaluation"
                 )
                 costly.append(index)
@@ -132,7 +132,7 @@ def _spared(exit_: Exit, base_s: float) -> float:
     """Share of the model behind an exit, less a whole model that stands there."""
     behind = 1 - exit_.point.share
     if exit_.reads_input and base_s > 0:
-        behind -= exit_.lookup_s / base_s
+        behind -= exit_.evaluation_s / base_s
     return max(0.0, behind)
 
 

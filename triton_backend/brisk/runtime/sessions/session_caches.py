@@ -18,8 +18,8 @@ from brisk.segments.values import Value
 
 if TYPE_CHECKING:
     from brisk.exits.cascade import Cascade
+    from brisk.exits.serving.exit_thread import ExitThread
     from brisk.exits.serving.frame import ExitingFrame
-    from brisk.exits.serving.lane import LookUpLane
     from brisk.runtime.sessions.served_caches import ServedCaches
 
 
@@ -104,7 +104,7 @@ class SessionCaches:
             served.cascade,
             served.places,
             level,
-            None if served.cascade.synchronous else look_up_lane(),
+            None if served.cascade.synchronous else exit_thread(),
             inputs,
             requested,
             served.switched_off,
@@ -173,11 +173,11 @@ class SessionCaches:
 
 
 @cache
-def look_up_lane() -> LookUpLane:
+def exit_thread() -> ExitThread:
     """Return the worker's one exit thread, begun with the first evaluation."""
-    from brisk.exits.serving.lane import LookUpLane
+    from brisk.exits.serving.exit_thread import ExitThread
 
-    return LookUpLane()
+    return ExitThread()
 
 
 def _are_rows(inputs: Mapping[str, Value]) -> bool:

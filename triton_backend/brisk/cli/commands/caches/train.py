@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from brisk.exits.cascade import Cascade
     from brisk.exits.data.reading import ImageForm
     from brisk.exits.data.samples import Division, SampleGroups, Samples
-    from brisk.exits.exploration.settings import LookUps
+    from brisk.exits.exploration.settings import EvaluationMode
     from brisk.exits.guarantee.calibration import Promise
-    from brisk.exits.heads.lookup_model import Judge
+    from brisk.exits.heads.exit_model import Judge
     from brisk.exits.model_graph import ModelGraph
     from brisk.settings import Tolerance
 
@@ -74,11 +74,12 @@ def train(
             "out-of-distribution inputs by their distance, or `all`."
         ),
     ] = "gated",
-    look_ups: Annotated[
+    evaluation_mode: Annotated[
         str,
         typer.Option(
+            "--look-ups",
             help="How exits are evaluated: asynchronous (by the exit thread), synchronous (by the "
-            "model's), or automatic: what is faster on average."
+            "model's), or automatic: what is faster on average.",
         ),
     ] = "automatic",
     output: Annotated[
@@ -131,7 +132,7 @@ def train(
         threads=_count("threads", threads),
         seed=seed,
         output=output,
-        look_ups=_look_ups(look_ups),
+        evaluation_mode=_evaluation_mode(evaluation_mode),
         judges=_judges(judges),
     )
     subject = _subject(model_file(model, version), output, tolerance)
@@ -302,19 +303,19 @@ def _variants(text: str | None) -> tuple[str, ...]:
     return tuple(name if name == INT8 else variant(name).name for name in names)
 
 
-def _look_ups(text: str) -> LookUps:
-    from brisk.exits.exploration.settings import LookUps
+def _evaluation_mode(text: str) -> EvaluationMode:
+    from brisk.exits.exploration.settings import EvaluationMode
 
-    ways = [way.value for way in LookUps]
+    ways = [way.value for way in EvaluationMode]
     if text not in ways:
         raise InvalidConfigurationError(
             f"--look-ups must be one of {', '.join(ways)}, not '{text}'"
         )
-    return LookUps(text)
+    return EvaluationMode(text)
 
 
 def _judges(text: str) -> tuple[Judge, ...]:
-    from brisk.exits.heads.lookup_model import GATED, OF_CLASSES
+    from brisk.exits.heads.exit_model import GATED, OF_CLASSES
 
     if text not in ("gated", "all"):
         raise InvalidConfigurationError(f"--judges must be gated or all, not '{text}'")

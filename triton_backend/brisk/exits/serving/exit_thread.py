@@ -1,4 +1,4 @@
-"""The look-up lane: a thread of its own, so that a look-up never delays the base model."""
+"""The look-up exit_thread: a thread of its own, so that a look-up never delays the base model."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from brisk.exits.heads.lookup_model import Given, ReadyLookUp
+from brisk.exits.heads.exit_model import ExitEvaluator, Given
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LookUpOutcome:
+class ExitOutcome:
     """``hits``: places among the ticket's rows that are answered; ``logits`` [hits, classes], and
     ``others``, [hits, ...] each.
 
@@ -35,19 +35,19 @@ class Ticket:
     """
 
     exit_index: int
-    look_up: ReadyLookUp
+    evaluate: ExitEvaluator
     threshold: float
     hidden: Given
     rows: tuple[int, ...]
-    outcome: LookUpOutcome | None = field(default=None)
+    outcome: ExitOutcome | None = field(default=None)
 
 
-def look_up(ask: ReadyLookUp, hidden: Given, threshold: float) -> LookUpOutcome | None:
+def evaluate_exit(ask: ExitEvaluator, hidden: Given, threshold: float) -> ExitOutcome | None:
     """Perform a look-up in this thread; None: it answers no row, and all are near."""
     try:
         looked = ask(hidden)
     except Exception as error:  # noqa: BLE001  # a cache must never take its model down
-        return LookUpOutcome((), None, (), error)
+        return ExitOutcome((), None, (), error)
     hits, far = looked.scores >= threshold, ~looked.near
     if not hits.any() and not far.any():
         return None
@@ -57,10 +57,10 @@ def look_up(ask: ReadyLookUp, hidden: Given, threshold: float) -> LookUpOutcome 
         logits = looked.logits
     elif len(answered):
         logits, others = looked.logits[answered], tuple(each[answered] for each in others)
-    return LookUpOutcome(tuple(answered.tolist()), logits, tuple(strange.tolist()), others=others)
+    return ExitOutcome(tuple(answered.tolist()), logits, tuple(strange.tolist()), others=others)
 
 
-class LookUpLane:
+class ExitThread:
     """Look-ups one at a time, in the order offered (GATI, eq. 9: never two at once).
 
     Sessions release the interpreter's lock, so they run beside the model. The thread begins with
@@ -77,7 +77,7 @@ class LookUpLane:
             return False
         if self._thread is None:
             self._thread = threading.Thread(
-                target=_run, args=(self._tickets,), name="brisk-lookup", daemon=True
+                target=_run, args=(self._tickets,), name="brisk-exits", daemon=True
             )
             self._thread.start()
         self._tickets.put(ticket)
@@ -92,6 +92,6 @@ class LookUpLane:
 
 def _run(tickets: queue.SimpleQueue[Ticket | None]) -> None:
     while (ticket := tickets.get()) is not None:
-        found = look_up(ticket.look_up, ticket.hidden, ticket.threshold)
-        ticket.outcome = found or LookUpOutcome((), None)
+        found = evaluate_exit(ticket.evaluate, ticket.hidden, ticket.threshold)
+        ticket.outcome = found or ExitOutcome((), None)
         del ticket  # its hidden output is not kept until the next one comes

@@ -15,7 +15,7 @@ from torch import nn
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.distance_gate import DistanceGate, summary
-from brisk.exits.heads.lookup_model import Judge, Shape
+from brisk.exits.heads.exit_model import Judge, Shape
 from brisk.exits.heads.predictors import variant
 
 GREATEST = 10
@@ -62,7 +62,7 @@ class Selector(nn.Module):
         return torch.cat([greatest, distances.clamp(-FARTHEST, FARTHEST).unsqueeze(1)], 1)
 
 
-class LookUp(nn.Module):
+class ExitHead(nn.Module):
     """Hidden output float32 [rows, ...] to logits [rows, classes], score [rows] in 0..1, and
     whether the row is near the training data, bool [rows].
 
@@ -124,7 +124,7 @@ class LookUp(nn.Module):
             self.floor.fill_(max(reached, doubted))
 
 
-class GatedLookUp(LookUp):
+class GatedHead(ExitHead):
     """Something decides, of rows that a distance gate lets pass."""
 
     def __init__(self, predictor: nn.Module, gate: DistanceGate) -> None:
@@ -147,7 +147,7 @@ class GatedLookUp(LookUp):
         raise NotImplementedError
 
 
-class SelectedLookUp(GatedLookUp):
+class SelectedHead(GatedHead):
     """By a selector."""
 
     judge = Judge.SELECTOR
@@ -160,7 +160,7 @@ class SelectedLookUp(GatedLookUp):
         return self.selector(logits, relative).sigmoid()
 
 
-class GatedMarginLookUp(GatedLookUp):
+class GatedMarginHead(GatedHead):
     """By the margin of the predictor's distribution."""
 
     judge = Judge.GATED_MARGIN
@@ -169,7 +169,7 @@ class GatedMarginLookUp(GatedLookUp):
         return margin(logits)
 
 
-class PlainLookUp(LookUp):
+class PlainHead(ExitHead):
     """The predictor's own distribution decides. What is no number is not near."""
 
     def __init__(self, predictor: nn.Module, judge: Judge) -> None:
@@ -209,38 +209,38 @@ class Predicted:
 
 
 @torch.no_grad()
-def predict(look_up: LookUp, hidden: torch.Tensor, classes: torch.Tensor) -> Predicted:
+def predict(head: ExitHead, hidden: torch.Tensor, classes: torch.Tensor) -> Predicted:
     """Hidden outputs as predictor and gate see them; the gate may lack its limit."""
     found = []
     for part in torch.split(hidden, PREDICTED_ROWS):
-        logits = look_up.predictor(part)
-        found.append((logits, look_up.distance(part, logits.argmax(1))))
+        logits = head.predictor(part)
+        found.append((logits, head.distance(part, logits.argmax(1))))
     logits, distances = (torch.cat(column) for column in zip(*found, strict=True))
     return Predicted(logits, distances, classes)
 
 
 @torch.no_grad()
-def decided(look_up: LookUp, rows: Predicted) -> Scored:
+def decided(head: ExitHead, rows: Predicted) -> Scored:
     """What selector and gate make of rows that the predictor has seen."""
-    score, near = look_up.decide(rows.logits, rows.distances)
+    score, near = head.decide(rows.logits, rows.distances)
     return Scored(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
 
 
-def empty_look_up(name: str, shape: Shape, classes: int, judge: Judge = Judge.SELECTOR) -> LookUp:
+def empty_head(name: str, shape: Shape, classes: int, judge: Judge = Judge.SELECTOR) -> ExitHead:
     """An untrained look-up in the form that is served."""
     predictor = variant(name).build(shape, classes, normalised=False)
-    network: LookUp
+    network: ExitHead
     if judge.is_gated:
         gate = DistanceGate(summary(torch.zeros(1, *shape)).shape[1], classes)
-        network = GatedMarginLookUp(predictor, gate)
+        network = GatedMarginHead(predictor, gate)
         if judge is Judge.SELECTOR:
-            network = SelectedLookUp(predictor, Selector(classes), gate)
+            network = SelectedHead(predictor, Selector(classes), gate)
     else:
-        network = PlainLookUp(predictor, judge)
+        network = PlainHead(predictor, judge)
     return network.eval().requires_grad_(False)
 
 
-def load_weights(network: LookUp, tensors: Mapping[str, np.ndarray]) -> None:
+def load_weights(network: ExitHead, tensors: Mapping[str, np.ndarray]) -> None:
     """Raises DamagedFileError where the tensors are not those of ``network``."""
     state = {name: torch.tensor(array, dtype=torch.float32) for name, array in tensors.items()}
     try:
@@ -249,12 +249,12 @@ def load_weights(network: LookUp, tensors: Mapping[str, np.ndarray]) -> None:
         raise DamagedFileError(f"its tensors are not those of the variant: {error}") from error
 
 
-def weights_of(network: LookUp) -> dict[str, np.ndarray]:
+def weights_of(network: ExitHead) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in network.state_dict().items()}
 
 
-def whole_model(floor: float) -> LookUp:
+def whole_model(floor: float) -> ExitHead:
     """What decides about a whole model's answers; its predictor gives the logits that it reads."""
-    network = PlainLookUp(nn.Identity(), Judge.MARGIN)
+    network = PlainHead(nn.Identity(), Judge.MARGIN)
     network.floor.fill_(floor)
     return network.eval().requires_grad_(False)

@@ -88,7 +88,7 @@ LARGEST_HIDDEN_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LookedUp:
+class ExitEvaluation:
     """What a look-up says of each row: ``scores`` float32 [rows], ``near`` bool [rows], whether it
     is near the training data, ``logits`` float32 [rows, classes], and a whole model's ``others``,
     [rows, ...] each."""
@@ -108,10 +108,10 @@ class AnswerForm(NamedTuple):
     others: int = 0
 
 
-ReadyLookUp = Callable[[Given], LookedUp]
+ExitEvaluator = Callable[[Given], ExitEvaluation]
 
 
-class LookUpModel:
+class ExitModel:
     """Float32 [rows, *shape] to what the ONNX model says. Any thread may call it."""
 
     __slots__ = ("_form", "_is_single", "_outputs", "_run", "_session")
@@ -142,7 +142,7 @@ class LookUpModel:
         except Exception as error:
             raise DamagedFileError(f"a look-up cannot be computed: {error}") from error
 
-    def __call__(self, hidden: Given) -> LookedUp:
+    def __call__(self, hidden: Given) -> ExitEvaluation:
         if isinstance(hidden, np.ndarray):
             rows, feeds = len(hidden), {INPUT: hidden}
         else:
@@ -160,9 +160,9 @@ class LookUpModel:
                 f"a look-up of {rows} rows gave {', '.join(map(str, shapes))}; expected "
                 f"[{rows}, {classes}] in {rank} dimensions, and {rows} rows in each"
             )
-        return LookedUp(scores, near, logits, tuple(others))
+        return ExitEvaluation(scores, near, logits, tuple(others))
 
-    def _one_by_one(self, hidden: Given, rows: int) -> LookedUp:
+    def _one_by_one(self, hidden: Given, rows: int) -> ExitEvaluation:
         """Of a model that takes one row at a time."""
         parts = []
         for row in range(rows):
@@ -177,7 +177,7 @@ class LookUpModel:
             for name in ("scores", "near", "logits")
         )
         others = zip(*(part.others for part in parts), strict=True)
-        return LookedUp(scores, near, logits, tuple(np.concatenate(each) for each in others))
+        return ExitEvaluation(scores, near, logits, tuple(np.concatenate(each) for each in others))
 
 
 def _others(form: AnswerForm) -> list[str]:
