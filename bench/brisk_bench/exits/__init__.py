@@ -1,12 +1,12 @@
 """`brisk bench exits`: a model with its learned caches against the same model without, in process.
 
 Trains caches on one part of the data and measures on another that training never saw: latency,
-agreement with the bare model and the share of early answers, at batch 1, 2 and 8, sides in turns;
-with look-ups the other way round, with thresholds on the softmax instead of selectors, and beside
-a smaller model and an int8 one. Then whether an audit notices a degradation, whether the promise
-is kept, split after split of a large pool, what each family of ways answers to inputs that are
-not of the data, what every variant of predictor and every way of
-composing them comes to, and what learning from Zipf streams and from a video gains.
+agreement with the bare model and the share of early answers, at batch 1, 2 and 8, sides
+interleaved. Further sides evaluate exits in the other thread, take thresholds on the softmax
+instead of selectors, or are a smaller model and an int8 one. Other parts measure whether an audit
+notices a degradation, whether the promise is kept over many splits of a large pool, what each
+family of ways answers to out-of-distribution inputs, what each predictor variant and each way of
+composing them gains, and what learning from Zipf streams and from a video gains.
 """
 
 from __future__ import annotations

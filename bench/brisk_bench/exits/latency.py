@@ -200,7 +200,7 @@ def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascad
     )
     level = cascade.levels[0]
     saved_s = [exit_.saved_s for exit_ in exits]
-    burden_s = [exit_.burden_s for exit_ in exits]
+    overhead_s = [exit_.overhead_s for exit_ in exits]
     division = case.division
     tune, held_out = (
         look_at(networks, gather(base, cascade, case.training.take(rows).inputs))
@@ -210,7 +210,7 @@ def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascad
         tune,
         held_out,
         Promise(level.accuracy, cascade.confidence),
-        lambda count: count.saving_s(saved_s, burden_s),
+        lambda count: count.saving_s(saved_s, overhead_s),
     )
     if found is None:
         return None

@@ -1,11 +1,11 @@
 """Is the promise kept: by the product's procedure, split after split of a large pool?
 
 A split draws rows to tune and rows to calibrate, as many as training has. With these the
-product's own functions compose finalists, choose and calibrate, for the promise and all stricter
+product's own functions compose candidates, choose and calibrate, for the promise and all stricter
 ones. Then the rest of the pool, which nothing of that has looked at, says how large the
 disagreement is. Two things are not done anew for each split: predictors, selectors and gates are
-those of one training, on rows outside of the pool; and the finalist that is calibrated is the one
-of least expected latency where ``brisk caches train`` races them, both being decided without any
+those of one training, on rows outside of the pool; and the candidate that is calibrated is the one
+of least expected latency, where ``brisk caches train`` benchmarks the candidates. Neither takes a
 held-out row.
 """
 

@@ -28,7 +28,8 @@ BARE = "bare"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Version:
-    """A cascade to measure: its first level, or that of ``accuracy``; ``synchronous`` look-ups."""
+    """A cascade to measure: its first level, or that of ``accuracy``; ``synchronous``: exits are
+    evaluated in the model's thread."""
 
     cascade: Cascade
     synchronous: bool

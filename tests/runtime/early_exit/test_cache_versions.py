@@ -124,7 +124,7 @@ def test_a_version_that_answers_less_is_deleted(
     assert taken(ask(connection, model.easy)) == model.name
     with Observer(place, Role.FOREGROUND) as observer:
         (told, *_) = observer.status().incidents
-    assert "revision 7, are rejected: it spares 0.0% of the model," in told.what
+    assert "revision 7, are rejected: it saves 0.0% of the model," in told.what
 
 
 def test_a_version_that_repairs_the_promise_is_served_though_it_answers_less(
@@ -138,7 +138,7 @@ def test_a_version_that_repairs_the_promise_is_served_though_it_answers_less(
     assert taken(ask(connection, model.easy)) == ""
     with Observer(place, Role.FOREGROUND) as observer:
         (told, *_) = observer.status().incidents
-    assert "revision 7, are promoted: it spares 0.0% of the model, the one before too" in told.what
+    assert "revision 7, are promoted: it saves 0.0% of the model, the one before too" in told.what
 
 
 def test_a_damaged_version_is_deleted_and_the_present_one_goes_on(

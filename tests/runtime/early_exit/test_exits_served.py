@@ -161,13 +161,13 @@ def test_status_and_caches_show_tell_what_exits_have_answered(
     assert int(found[1]) >= after.offered_rows, "those of the background worker are told, too"
 
 
-def test_an_exit_that_costs_more_than_it_spares_is_switched_off_and_told(
+def test_an_exit_that_costs_more_than_it_saves_is_switched_off_and_reported(
     shared_place: RuntimePaths,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A look-up takes more than a nanosecond, which is all that an answer spares here."""
+    """An evaluation takes more than a nanosecond, which is all that an answer saves here."""
     made = make_model(tmp_path / "costly.onnx")
     (exit_,) = made.cascade.exits
     poor = dataclasses.replace(exit_, saved_s=1e-9, evaluation_s=0.0)

@@ -189,7 +189,7 @@ def test_a_candidate_that_answers_less_is_rolled_back(loop: Loop) -> None:
                 "the end of another trial",
             )
         write_cascade(versions.candidate_file(model), worse)
-        told = f"revision {worse.revision}, are rejected: it spares 0.0%"
+        told = f"revision {worse.revision}, are rejected: it saves 0.0%"
         with TIMED:
             wait_until(loop, lambda: told in loop.log.read_text(), "its rejection")
     assert loop.status("drifting").revision != worse.revision
@@ -197,7 +197,7 @@ def test_a_candidate_that_answers_less_is_rolled_back(loop: Loop) -> None:
 
 
 def test_a_candidate_that_breaks_the_promise_is_found_out_by_the_audit(loop: Loop) -> None:
-    """It spares most, because it answers everything at its first exit; a half of it wrong."""
+    """It saves most, because it answers everything at its first exit; a half of it wrong."""
     model = loop.file("drifting")
     served = read_cascade(versions.latest(model), digest_of(model))
     original = caches_file(loop.adapted.model_file)  # read anew: other tests have `adapted`, too

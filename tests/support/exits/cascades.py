@@ -87,7 +87,7 @@ _FOLDERS: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def by_brightness(evaluate: ExitEvaluator) -> ExitEvaluator:
-    """Return a look-up like ``evaluate`` whose scores are the means of the hidden outputs: known
+    """Return ``evaluate`` with other scores, the means of the hidden outputs: known
     beforehand."""
 
     def ask(hidden: np.ndarray) -> ExitEvaluation:

@@ -50,9 +50,9 @@ def main() -> None:
             outcome = "read"
             for each in caches.cascade.exits:
                 for rows in (1, 64):
-                    looked = each.evaluate(np.ones((rows, *each.shape), np.float32))
-                    assert len(looked.scores) == len(looked.near) == rows
-                    assert looked.logits.shape == (rows, caches.cascade.scores.classes)
+                    found = each.evaluate(np.ones((rows, *each.shape), np.float32))
+                    assert len(found.scores) == len(found.near) == rows
+                    assert found.logits.shape == (rows, caches.cascade.scores.classes)
         except DamagedFileError:
             outcome = "refused"
         print(":", outcome, flush=True)

@@ -66,7 +66,7 @@ SETTINGS = ExplorationSettings(accuracy=0.95, evaluation_mode=EvaluationMode.SYN
 
 
 def split(pool: Sequence[Scored], splits: int) -> dict[float, list[CascadeCount]]:
-    """Exits at a third and two thirds of a model of 3 ms, of which a look-up takes 20 us."""
+    """Exits at a third and two thirds of a model of 3 ms, of which an evaluation takes 20 us."""
     points = [ExitPoint(10 * (index + 1), f"hidden{index}") for index in range(len(pool))]
     reach_s = {0: 0.0, **{point.position: 1e-3 * (i + 1) for i, point in enumerate(points)}}
     profile = BaseProfile(reach_s, 3e-3, 3e-3)

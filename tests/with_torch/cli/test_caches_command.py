@@ -146,11 +146,11 @@ def test_trained_caches_lie_beside_the_model_and_are_shown(
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert f"drawn: {picture}" in shown.stdout
     exported = CliRunner().invoke(
-        application, ["caches", "export", str(entry), str(entry.parent / "look-ups")]
+        application, ["caches", "export", str(entry), str(entry.parent / "exits")]
     )
     assert exported.exit_code == 0, exported.output
     for exit_ in cascade.exits:
-        onnx.checker.check_model(entry.parent / "look-ups" / f"{exit_.name}.onnx")
+        onnx.checker.check_model(entry.parent / "exits" / f"{exit_.name}.onnx")
         assert f"reads '{exit_.point.value}'" in exported.stdout
     reference.unlink()
     shown = CliRunner().invoke(

@@ -51,7 +51,9 @@ def test_caches_come_to_answer_traffic_that_they_were_not_trained_with(adapted: 
         assert new.model != old.model
 
 
-def test_retrained_caches_still_leave_strange_inputs_to_the_model(adapted: Adapted) -> None:
+def test_retrained_caches_still_leave_out_of_distribution_inputs_to_the_model(
+    adapted: Adapted,
+) -> None:
     """Retraining lays less weight on outliers than first training: the gate keeps them out."""
     images = adapted.drifted()
     outcome = fed(adapted, images)

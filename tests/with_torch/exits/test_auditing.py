@@ -135,14 +135,14 @@ class FinishedRun:
 
 
 def finished(rows: int, hits: int, spent_s: float) -> FinishedRun:
-    """A run in which the first exit has looked up all rows and answered some."""
+    """A run in which the first exit was evaluated for all rows and answered some."""
     answers = [Answer(tuple(range(hits)), {}, 0, np.zeros((hits, 2), np.float32))] if hits else []
     return FinishedRun(rows, [rows], [int(spent_s * rows * 1e9)], answers)
 
 
 @pytest.mark.parametrize(("hits", "is_off"), [(0, True), (2, True), (12, False), (60, False)])
-def test_an_exit_that_costs_more_than_it_spares_is_switched_off(hits: int, is_off: bool) -> None:
-    """1 ms spared by a hit, 50 µs spent on a look-up: five hits in a hundred pay for it."""
+def test_an_exit_that_costs_more_than_it_saves_is_switched_off(hits: int, is_off: bool) -> None:
+    """1 ms saved by a hit, 50 µs spent on an evaluation: five hits in a hundred pay for it."""
     caches = costing(served(exits=(1, 3), take=8).cascade, 0.95e-3, 50e-6)
     for _ in range(REVIEWED_ROWS // 100 - 1):
         caches.note(finished(100, hits, 50e-6))  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from support.exits.cascades import Served, finish, hidden_at, images, served, st
 
 
 class StagedExitThread(ExitThread):
-    """Performs a look-up only when it is told to."""
+    """Evaluates an exit only when the test asks it to."""
 
     def __init__(self) -> None:
         self.taken: list[Ticket] = []
@@ -32,15 +32,15 @@ class StagedExitThread(ExitThread):
 
 
 def by_hand(model: Served, inputs: np.ndarray) -> tuple[np.ndarray, list[int | None]]:
-    """Each row's scores and the exit that answers it, looked up one row at a time."""
+    """Each row's scores and the exit that answers it, evaluated one row at a time."""
     rows, exits = [], []
     for place in range(len(inputs)):
         row = inputs[place : place + 1]
         answer, exit_index = model.whole.run({"image": row})["scores"], None
         for index, exit_ in enumerate(model.cascade.exits):
-            looked = exit_.evaluate(hidden_at(model.cut, exit_.point.value, row))
-            if float(looked.scores[0]) >= model.level.thresholds[index]:
-                answer, exit_index = looked.logits, index
+            found = exit_.evaluate(hidden_at(model.cut, exit_.point.value, row))
+            if float(found.scores[0]) >= model.level.thresholds[index]:
+                answer, exit_index = found.logits, index
                 break
         rows.append(answer)
         exits.append(exit_index)
@@ -123,7 +123,7 @@ def test_rows_that_do_not_leave_are_answered_bit_by_bit_as_without_caches() -> N
 
 
 def test_a_late_evaluation_answers_no_row_twice() -> None:
-    """Both look-ups come in together: the second one hits rows that the first has answered."""
+    """Both evaluations come in together: the second one hits rows that the first has answered."""
     model, inputs, exit_thread = served(), images(21), StagedExitThread()
     frame = start(model, inputs, exit_thread)
     while len(exit_thread.taken) < 2:
@@ -137,7 +137,7 @@ def test_a_late_evaluation_answers_no_row_twice() -> None:
     close(results["scores"], expected)
 
 
-def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
+def test_a_row_out_of_an_exits_distribution_is_answered_by_no_later_one() -> None:
     model, inputs = served(take=2), images(21)
 
     def suspicious(hidden: np.ndarray) -> ExitEvaluation:
@@ -154,7 +154,7 @@ def test_a_row_that_an_exit_finds_strange_is_answered_by_no_later_one() -> None:
     assert 1 in {exit_of[row] for row in range(1, 21, 2)}
 
 
-def test_the_lane_answers_as_the_models_own_thread_does() -> None:
+def test_the_exit_thread_answers_as_the_models_own_thread_does() -> None:
     class RememberingExitThread(ExitThread):
         def __init__(self) -> None:
             self.taken: list[Ticket] = []

@@ -189,7 +189,7 @@ def test_inputs_unlike_the_data_are_hardly_ever_answered_early(
 
 
 def test_ordinary_inputs_are_answered_by_either_exit(trained: Trained) -> None:
-    """Else it would be easy to leave strange ones alone."""
+    """Else it would be easy to leave out-of-distribution ones alone."""
     for scores, right in zip(trained.scored.scores, trained.scored.right, strict=True):
         assert (scores >= threshold_for(scores, right, 0.97)).mean() > 0.8
 

@@ -1,4 +1,4 @@
-"""Look-ups as ONNX models: the network's own answers, and nothing but plain operators."""
+"""Exits as ONNX models: the network's own answers, and nothing but plain operators."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ def changed(**parts: object) -> bytes:
         (changed(opset=OPSET + 1), "operator sets"),
         (changed(external="/etc/passwd"), "weights in another file"),
         (changed(output=3), r"'logits' \['rows', 3\]"),
-        (changed(weight=1), "cannot load a look-up"),
-        (changed(operator="Sqrt"), "look-up"),
+        (changed(weight=1), "cannot load an exit"),
+        (changed(operator="Sqrt"), "an exit"),
     ],
 )
 def test_what_is_no_exit_model_is_refused(data: bytes, words: str) -> None:

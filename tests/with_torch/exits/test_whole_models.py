@@ -105,7 +105,9 @@ def test_in_front_of_the_model_it_answers_what_it_is_sure_of(rows: int) -> None:
     chosen = with_exits(model, (exit_,), (threshold,))
     frame = start(chosen, inputs, None)
     assert frame.position == 0
-    assert frame.step() == (looked.scores >= threshold).all(), "the look-up is a step of its own"
+    assert frame.step() == (looked.scores >= threshold).all(), (
+        "the evaluation is a step of its own"
+    )
     assert frame.position == 0
     results = finish(frame)
     sure = looked.scores >= threshold

@@ -1,4 +1,4 @@
-"""A model by segments, whole in this process: what exploration, learning and audits run."""
+"""A model in segments, whole in this process, for exploration, learning and audits."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ class BaseModel:
         return self.program.plan
 
     def start(self, inputs: Mapping[str, np.ndarray]) -> SegmentFrame:
-        """Raises InvalidRequestError where the inputs do not fit."""
+        """Return a frame before its first segment. Raises InvalidRequestError if inputs do not
+        fit."""
         return SegmentFrame(self.program, inputs)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """All outputs."""
+        """Return all outputs by name. Raises InvalidRequestError if the inputs do not fit."""
         return run_serially(self.program, inputs)
 
     def after(self, taps: Collection[str]) -> dict[int, tuple[str, ...]]:
@@ -52,7 +53,8 @@ class BaseModel:
 
 
 def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
-    """The model with its warm sessions, which stops behind ``taps``. Raises InvalidModelError."""
+    """Return the model with warm sessions, which stops behind ``taps``. Raises
+    InvalidModelError."""
     model = BareModel(graph.path, threads, taps)
     return BaseModel(graph, open_warm_program(model))
 
@@ -69,7 +71,8 @@ def live_at(plan: SegmentPlan) -> list[tuple[str, ...]]:
 
 
 def taps_of(points: Collection[ExitPoint], scores: Scores, graph: ModelGraph) -> list[str]:
-    """What a model has to stop behind for its values at ``points`` and its scores to be read."""
+    """Return the values behind which a model has to stop so that its values at ``points`` and its
+    scores can be read."""
     outputs = {variable.name for variable in graph.outputs}
     return [*(point.value for point in points), *({scores.value} - outputs)]
 
@@ -80,7 +83,7 @@ def values_at(
     inputs: Mapping[str, np.ndarray],
     scores: Scores | None = None,
 ) -> dict[str, np.ndarray]:
-    """What is at each point, by value, and the scores as the model makes them.
+    """Return the value at each point, by name, and the scores as the model computes them.
 
     Precondition: ``base`` was loaded with ``taps_of`` these.
     """
@@ -108,10 +111,10 @@ def run_base(
     scores: Scores,
     inputs: Mapping[str, np.ndarray],
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """What is at each point, float32 [rows, ...], and the distribution [rows, classes].
+    """Return the value at each point, float32 [rows, ...], and the distribution [rows, classes].
 
-    Precondition: ``base`` was loaded with ``taps_of`` these. Raises InvalidModelError where the
-    model does not keep rows.
+    Precondition: ``base`` was loaded with ``taps_of`` these. Raises InvalidModelError if the model
+    does not keep rows.
     """
     values = values_at(base, points, inputs, scores)
     distribution = as_probabilities(checked_scores(values[scores.value], scores), scores.form)
@@ -154,7 +157,7 @@ def run_in_batches(
     scores: Scores,
     inputs: Mapping[str, np.ndarray],
 ) -> Iterator[tuple[list[np.ndarray], np.ndarray]]:
-    """Call ``run_base`` with any number of rows, ``BATCH_ROWS`` at a time."""
+    """Yield the results of ``run_base``, for ``BATCH_ROWS`` rows at a time."""
     for start in range(0, len(next(iter(inputs.values()))), BATCH_ROWS):
         part = {
             name: np.ascontiguousarray(array[start : start + BATCH_ROWS])

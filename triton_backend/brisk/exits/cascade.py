@@ -1,4 +1,4 @@
-"""The caches of a model, ready to be looked up, with what is promised of them."""
+"""The exits of a model, ready to be evaluated, and the promise about them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ INT8 = "int8"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exit:
-    """One learned cache. If its thresholds are all infinite it is in reserve: adaptation may come
-    to use it.
+    """One learned cache. If all its thresholds are infinite it is in reserve, for adaptation to
+    use.
 
     Raises DamagedFileError if ``model`` is no exit that answers in ``form`` in ``shape``.
     """
@@ -35,7 +35,7 @@ class Exit:
     """The memory that it takes, as measured in training."""
     saved_s: float = 0.0
     """What an answer saves of the model's time, on average."""
-    burden_s: float = 0.0
+    overhead_s: float = 0.0
     """What an evaluation costs the model."""
     noticed_at: str | None = None
     """The value that the model makes when the exit thread has mostly ended an evaluation; the
@@ -54,7 +54,7 @@ class Exit:
 
     @property
     def reads_input(self) -> bool:
-        """Whether it looks at the model's own input, and so may stand in front of it all."""
+        """Whether it reads the model's own input, and so may stand in front of all its nodes."""
         return self.variant == INT8
 
     @property
@@ -97,7 +97,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cascade:
-    """All exits of a model, with what they promise."""
+    """All exits of a model, with their promise."""
 
     model_digest: str
     scores: Scores
@@ -117,7 +117,7 @@ class Cascade:
 
     @property
     def taps(self) -> tuple[str, ...]:
-        """Values behind which the model has to stop: none for what lies in reserve."""
+        """The values behind which the model has to stop; none for exits in reserve."""
         names: dict[str, None] = {}
         for index, exit_ in enumerate(self.exits):
             is_used = any(math.isfinite(level.thresholds[index]) for level in self.levels)
@@ -128,7 +128,7 @@ class Cascade:
         return tuple(names)
 
     def level(self, accuracy: float | None) -> Level | None:
-        """The least strict one that keeps ``accuracy``; for None the first one."""
+        """Return the least strict level that keeps ``accuracy``, the first one for None."""
         if accuracy is None:
             return self.levels[0] if self.levels else None
         return next((level for level in self.levels if level.accuracy >= accuracy), None)

@@ -1,8 +1,8 @@
-"""The file of a model's caches: written beside the model, believed only if it is whole and fits.
+"""The file of a model's caches: written next to the model, used only if it is whole and fits.
 
 ``model.caches`` lies in the version's directory, next to ``model.onnx``. It names the digest of
-the model it was trained for; another model's, an older model's, a damaged or a foreign file is
-reported and ignored, never trusted, and serving goes on without caches.
+the model that it was trained for. A file of another or an older model, or a damaged one, is
+reported and ignored, and the model is served without caches.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from brisk.paths import open_file, open_inside
 from brisk.settings import Tolerance, tolerance
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError)
-"""What a header of another form may raise."""
+"""The errors that a malformed header may raise."""
 
 
 MOST_THREADS = 1024
 
 
 def digest_of(model_file: Path) -> str:
-    """SHA-256 of the model file and the files of its external data, hexadecimal.
+    """Return the SHA-256 of the model file and the files of its external data, hexadecimal.
 
-    Raises OSError, and InvalidModelError where one of them leads out of the model's folder.
+    Raises OSError, and InvalidModelError if one of them leads out of the model's folder.
     """
     digest = hashlib.sha256()
     with open_file(model_file) as file:
@@ -51,20 +51,20 @@ def digest_of(model_file: Path) -> str:
 
 
 def _external_data(model_file: Path) -> Sequence[str]:
-    """Relative to the model's folder.
+    """Return the files of external data, relative to the model's folder.
 
-    Looked for only where something else lies beside: parsing holds the interpreter's lock.
+    The model is parsed only if its folder has other files: parsing holds the interpreter's lock.
     """
     own = (CACHES_SUFFIX, REFERENCE_SUFFIX)
-    beside = (each for each in model_file.parent.iterdir() if each.suffix not in own)
-    if all(each.name == model_file.name for each in beside):
+    others = (each for each in model_file.parent.iterdir() if each.suffix not in own)
+    if all(each.name == model_file.name for each in others):
         return ()
     from brisk.segments.model.model_file import read_model_file  # with onnx: 60 ms
 
     try:
         return sorted(read_model_file(model_file).files.keys() - {model_file.name})
     except InvalidModelError:
-        return ()  # whoever loads it will say so
+        return ()  # its load reports the error
 
 
 def write_cascade(path: Path, cascade: Cascade, mode: int = 0o644) -> None:
@@ -99,7 +99,7 @@ _OF_AN_EXIT = {
     "lookup_s": "evaluation_s",
     "memory_bytes": "memory_bytes",
     "saved_s": "saved_s",
-    "burden_s": "burden_s",
+    "burden_s": "overhead_s",
     "noticed_at": "noticed_at",
     "judge": "judge",
     "threads": "threads",
@@ -108,7 +108,7 @@ _OF_AN_EXIT = {
 
 
 def _level_entry(level: Level) -> dict[str, Any]:
-    """An exit that never answers has null for its threshold: JSON knows no infinity."""
+    """Return the level as JSON: an exit that never answers has null for its threshold."""
     return {
         "accuracy": level.accuracy,
         "thresholds": [None if math.isinf(value) else value for value in level.thresholds],
@@ -120,9 +120,9 @@ def _level_entry(level: Level) -> dict[str, Any]:
 
 
 def read_cascade(path: Path, model_digest: str | None) -> Cascade:
-    """The caches in ``path``, which must be for the model of ``model_digest``; None: for any.
+    """Return the caches in ``path``, which must be for the model of ``model_digest``; None: any.
 
-    Raises DamagedFileError in words, OSError where there is no file.
+    Raises DamagedFileError that says what is wrong, OSError if there is no file.
     """
     container = read_container(path)
     header = container.header
@@ -176,7 +176,7 @@ def read_cascade(path: Path, model_digest: str | None) -> Cascade:
 
 
 def _read_tolerance(given: object) -> Tolerance | None:
-    """Raises what ``read_cascade`` takes for another form."""
+    """Return the tolerance. Raises errors that ``read_cascade`` reports as a malformed header."""
     if given is None:
         return None
     if not isinstance(given, list):
@@ -200,7 +200,7 @@ def _read_exit(
         evaluation_s=float(entry["lookup_s"]),
         memory_bytes=int(entry["memory_bytes"]),
         saved_s=float(entry["saved_s"]),
-        burden_s=float(entry["burden_s"]),
+        overhead_s=float(entry["burden_s"]),
         noticed_at=noticed_at,
         judge=Judge(entry.get("judge", Judge.SELECTOR)),
         threads=_thread_count(entry.get("threads", 1)),

@@ -1,6 +1,6 @@
-"""A model's own graph, as segments are cut from it: what scores are found in, and exit points.
+"""A model's graph, from which segments are cut: its types, its rows, and its exit points.
 
-Caches may sit at values that are all that is live (GATI, section 3.1; segments).
+An exit may stand at a value if nothing else is live there (compare GATI, section 3.1).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class ModelGraph:
         return self.batch is not None and self._first(value) == (self.batch,)
 
     def may_have_rows(self, value: str) -> bool:
-        """The same, where its first dimension may be unknown, or have a name that no input has:
-        then a run of the model tells."""
+        """Whether ``value`` may have rows: also if its first dimension is unknown, or has a name
+        that no input has. Then only a run of the model shows it."""
         if self.batch is None or isinstance(self.batch, int):
             return self.has_rows(value)
         (first,) = self._first(value) or (0,)
@@ -78,7 +78,8 @@ class ModelGraph:
         )
 
     def _first(self, value: str) -> tuple[Dimension, ...] | None:
-        """Dimension of a tensor; None where there is nothing like that."""
+        """Return the first dimension of a tensor, () of a scalar; None: it is no tensor of known
+        rank."""
         kind = self.types.get(value)
         if kind is None or kind.container is not ContainerKind.TENSOR or kind.shape is None:
             return None
@@ -127,7 +128,7 @@ def _typed(proto: ModelProto, path: Path) -> ModelProto:
 
 
 def _first(info: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
-    """The first dimension of an input; one of size 1 where there is none."""
+    """Return the first dimension of an input, one of size 1 if there is none."""
     dims = info.type.tensor_type.shape.dim
     return dims[0] if dims else onnx.TensorShapeProto.Dimension(dim_value=1)
 
@@ -166,10 +167,11 @@ class ExitPoint:
 
 
 def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[ExitPoint, ...]:
-    """All values that can have a cache, in order; none behind ``last_position`` nodes.
+    """Return all values that can have an exit, in order; none behind ``last_position`` nodes.
 
-    A float32 tensor of rank 2 to 4 with the batch as its first dimension: rows can leave a batch
-    there. Not in front of what ONNX Runtime fuses, unless there are no others.
+    Each is a float32 tensor of rank 2 to 4 with the batch as its first dimension, so that rows can
+    leave a batch there. Values in front of a node that ONNX Runtime fuses are left out, unless
+    there are no others.
     """
     if not is_in_order(graph.graph):
         return ()
@@ -189,7 +191,7 @@ def exit_points(graph: ModelGraph, last_position: int | None = None) -> tuple[Ex
 
 
 LATEST = 0.9
-"""Share of the model's time behind which a cache saves nothing."""
+"""The share of the model's time behind which a cache saves nothing."""
 
 
 def can_have_caches(graph: ModelGraph, last_position: int) -> bool:
@@ -198,14 +200,14 @@ def can_have_caches(graph: ModelGraph, last_position: int) -> bool:
 
 
 EARLIER = 1.5
-"""Exponent by which points crowd at the start, where an answer saves most."""
+"""The exponent by which points are denser at the start, where an answer saves most."""
 
 
 def spread(points: Sequence[ExitPoint], reach_s: Sequence[float], count: int) -> tuple[int, ...]:
-    """Indices of at most ``count`` of ``points``, spread over the time to reach them.
+    """Return the indices of at most ``count`` of ``points``, spread over the time to reach them.
 
-    Most of them lie early: there adapted caches of recurring traffic answer nearly all (GATI,
-    Table 7). None lies at the very end, where an exit saves nothing.
+    Most lie early, where adapted caches of recurring traffic answer nearly all (GATI, Table 7).
+    None lies at the very end, where an exit saves nothing.
     """
     if len(points) <= count:
         return tuple(range(len(points)))

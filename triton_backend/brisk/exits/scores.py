@@ -1,6 +1,6 @@
-"""What a model answers: class scores, from which the rest of its answer follows, or values.
+"""The answers of a model: class scores, from which its outputs follow, or values.
 
-And when an early answer counts as the model's own: the same class, or values within a tolerance.
+An early answer counts as the model's own if it has the same class, or values within a tolerance.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from brisk.settings import COSINE, Tolerance
 
 
 class ScoreForm(str, Enum):
-    """What the scores are: a cache answers in the same form. ``VALUES``: no scores of classes, but
-    an embedding or a regression."""
+    """The form of the scores, in which caches answer, too. ``VALUES``: an embedding or a
+    regression, no scores of classes."""
 
     LOGITS = "logits"
     PROBABILITIES = "probabilities"
@@ -36,13 +36,13 @@ class ScoreForm(str, Enum):
 _FORMS = {"Softmax": ScoreForm.PROBABILITIES, "LogSoftmax": ScoreForm.LOG_PROBABILITIES}
 
 _LABELLING = frozenset({"ArgMax", "TopK"})
-"""Operators which say that what they read are scores of classes."""
+"""Operators whose inputs are scores of classes."""
 
 _NO_CLASSES = frozenset({"Sigmoid", "LpNormalization", "Tanh", "Relu"})
 """Operators that make independent labels, embeddings or hidden features, not a distribution."""
 
 _MOVING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout", "Cast"})
-"""Operators that leave numbers what they are: what makes their input says what it is."""
+"""Operators that do not change numbers: the operator before them says what these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Scores:
     """Whether the model itself says that these are classes, by a softmax, or by labels that it
     makes of them."""
     tolerance: Tolerance | None = None
-    """None for all forms but ``VALUES``."""
+    """The tolerance of ``VALUES``; None for the other forms."""
     others: tuple[str, ...] = ()
     """The model's other outputs, if they are values: each has to keep to the tolerance."""
     rank: int = 2
@@ -67,11 +67,10 @@ class Scores:
 
 
 def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
-    """The scores from which every output follows; ``wanted`` names them where it is given.
+    """Return the scores from which every output follows; ``wanted``: their name, if it is given.
 
-    They are float32 [rows, classes], perhaps with dimensions of size 1 behind. Of values that are
-    the same, the first one. Raises InvalidModelError where there are none: the model does not
-    classify.
+    They are float32 [rows, classes], perhaps with trailing dimensions of size 1. Of equal values
+    the first is returned. Raises InvalidModelError if there are none: the model does not classify.
     """
     _check_batch(graph)
     nodes = graph.graph.node
@@ -109,11 +108,11 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
 
 
 def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
-    """The model's outputs as values: a row counts as its own where each of them is within
-    ``tolerance``, and integers are equal.
+    """Return the model's outputs as values: a row counts as the model's own if each output is
+    within ``tolerance``, and integers are equal.
 
-    Raises InvalidModelError where an output has no rows or no numbers, or where none is float32
-    with a last dimension of a fixed size, by which rows are told from such as are not typical.
+    Raises InvalidModelError if an output has no rows or no numbers, or if none is float32 with a
+    last dimension of a fixed size, by which typical rows are recognised.
     """
     _check_batch(graph)
     made_by = {name: place for place, node in enumerate(graph.graph.node) for name in node.output}
@@ -177,7 +176,7 @@ def _is_single(output: Variable) -> bool:
 
 
 def _made_by(graph: ModelGraph, position: int) -> str:
-    """The operator that makes the numbers of what node ``position`` gives."""
+    """Return the operator that computes the numbers which node ``position`` returns."""
     makers = {name: node for node in graph.graph.node for name in node.output if name}
     node = graph.graph.node[position]
     while node.op_type in _MOVING and node.input and node.input[0] in makers:
@@ -188,8 +187,8 @@ def _made_by(graph: ModelGraph, position: int) -> str:
 def tail_nodes(
     graph: ModelGraph, value: str, made_by: int, given: Collection[str] = ()
 ) -> tuple[int, ...] | None:
-    """Nodes that make the outputs but those ``given`` from ``value`` and constants; None where
-    they read more."""
+    """Return the nodes that compute the outputs, except those ``given``, from ``value`` and
+    constants; None if they read more."""
     nodes = graph.graph.node
     makers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     constant = constants_of(graph.graph) - {variable.name for variable in graph.inputs}
@@ -209,10 +208,10 @@ def tail_nodes(
 
 
 class Tail:
-    """The model's own last nodes, from the class scores to all outputs."""
+    """The model's last nodes, from the class scores to all outputs."""
 
     def __init__(self, graph: ModelGraph, scores: Scores) -> None:
-        """Raises InvalidModelError where the model has no such scores."""
+        """Raises InvalidModelError if the model has no such scores."""
         places = None
         if 0 < scores.position <= len(graph.graph.node):
             places = tail_nodes(graph, scores.value, scores.position - 1, scores.others)
@@ -231,7 +230,8 @@ class Tail:
     def finish(
         self, scores: np.ndarray, others: Sequence[np.ndarray] = ()
     ) -> dict[str, np.ndarray]:
-        """All outputs by name, from the scores, in the model's form, and its other values."""
+        """Return all outputs by name, from the scores, in the model's form, and its other
+        values."""
         if self._form is not ScoreForm.VALUES:
             scores = scores.reshape(*scores.shape, *[1] * (self._rank - scores.ndim))
         values = {self._scores: scores, **dict(zip(self._others, others, strict=True))}
@@ -267,7 +267,7 @@ def _open(
 
 
 def as_form(logits: np.ndarray, form: ScoreForm) -> np.ndarray:
-    """Logits of a cache, float32 [rows, classes], in the form that the model answers in."""
+    """Return an exit's logits, float32 [rows, classes], in the form of the model's scores."""
     if form in (ScoreForm.LOGITS, ScoreForm.VALUES):
         return logits
     shifted = logits - logits.max(1, keepdims=True)
@@ -279,19 +279,21 @@ def as_form(logits: np.ndarray, form: ScoreForm) -> np.ndarray:
 
 
 def as_probabilities(scores: np.ndarray, form: ScoreForm) -> np.ndarray:
-    """The model's scores as a distribution over classes, float32 [rows, classes]; values as they
-    are."""
+    """Return the model's scores as a distribution over classes, float32 [rows, classes].
+
+    Values are returned as they are.
+    """
     if form in (ScoreForm.PROBABILITIES, ScoreForm.VALUES):
         return scores
     return as_form(scores, ScoreForm.PROBABILITIES)
 
 
 def agreeing(ours: np.ndarray, theirs: np.ndarray, scores: Scores) -> np.ndarray:
-    """Which rows of an early answer count as the model's own, bool [rows].
+    """Return which rows of an early answer count as the model's own, bool [rows].
 
-    Both [rows, ``scores.classes``]: logits of an exit and the distribution of the model; or one
-    of the values of either, [rows, ...]. What is no number agrees with nothing. The cosine is
-    that of the last dimension, and has to do everywhere.
+    Both arrays are [rows, ``scores.classes``], an exit's logits and the model's distribution; or a
+    value of either, [rows, ...]. NaN agrees with nothing. A cosine is taken over the last
+    dimension and has to be within the tolerance everywhere.
     """
     if scores.tolerance is None:
         return np.asarray(ours.argmax(1) == theirs.argmax(1))
@@ -314,14 +316,17 @@ def agreeing(ours: np.ndarray, theirs: np.ndarray, scores: Scores) -> np.ndarray
 def all_agreeing(
     ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], scores: Scores
 ) -> np.ndarray:
-    """Which rows agree in each of the arrays, bool [rows]: scores, or the value and the others."""
+    """Return which rows agree in each of the arrays (scores, or the value and the others), bool
+    [rows]."""
     pairs = zip(ours, theirs, strict=True)
     return np.logical_and.reduce([agreeing(one, other, scores) for one, other in pairs])
 
 
 def checked_scores(array: np.ndarray, scores: Scores) -> np.ndarray:
-    """Return ``array`` [rows, classes], or if they are values as it is. Raises InternalError where
-    it is not what ``scores`` says."""
+    """Return ``array`` as [rows, classes]; values are returned as they are.
+
+    Raises InternalError if its shape is not that of ``scores``.
+    """
     is_values = scores.form is ScoreForm.VALUES
     behind = () if is_values else (1,) * (scores.rank - 2)
     sides = array.shape[-1:] if is_values else array.shape[1:]

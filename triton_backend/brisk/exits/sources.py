@@ -1,8 +1,8 @@
-"""Which inputs show the same thing: what has trained on one of them cannot prove with another.
+"""The sources of inputs: what was trained with an input cannot be proved with a copy of it.
 
-Data and traffic repeat: the same picture comes again, moved, dimmed or bright. Divided by rows,
-some copies train and others prove, and what was learned by heart looks proved. So rows are divided
-by *source*.
+Data and traffic repeat: the same picture comes again, moved, dimmed or brightened. If rows were
+divided at random, some copies would train and others prove, and what was memorised would look
+proved. So rows are divided by *source*.
 
 Two rows of images are of one source where the low frequencies of their grey values, as amplitudes
 without phase, in relation to all of them and without the mean, differ by ``ALIKE`` at most: moving
@@ -19,20 +19,20 @@ from collections.abc import Mapping
 import numpy as np
 
 FREQUENCIES = 6
-"""The lowest ones of each axis; finer ones tell a copy by its noise."""
+"""The number of lowest frequencies on each axis; finer ones differ between copies by noise."""
 
 ALIKE = 0.01
-"""Distance of two rows' amplitudes, whose length is 1. Pictures of different things of one class
-differ by 0.1 and more, rounded copies by 0.001."""
+"""The greatest distance of two copies' amplitudes, whose length is 1. Pictures of different things
+of one class differ by 0.1 and more, rounded copies by 0.001."""
 
 BLOCK_ROWS = 256
 DIGEST_BYTES = 16
 
 
 class Sources:
-    """Numbers of the sources seen so far, from 0 on; the first row of a source stands for it.
+    """Numbers the sources seen so far, from 0; the first row of a source represents it.
 
-    Beyond ``most`` the oldest half is forgotten; numbers are never given twice.
+    Beyond ``most`` sources the oldest half is forgotten; no number is used twice.
     """
 
     def __init__(self, most: int | None = None) -> None:
@@ -43,11 +43,11 @@ class Sources:
         self._count = 0
 
     def of(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The source of each row, int64 [rows]."""
+        """Return the source of each row, int64 [rows]."""
         return self.of_marks(marks(inputs))
 
     def of_marks(self, found: np.ndarray) -> np.ndarray:
-        """Do what ``of`` does, for rows of which only ``marks`` are kept."""
+        """Return the source of each row, like ``of``, from the rows' ``marks``."""
         if found.dtype == np.uint8:
             return np.array([self._of_bytes(row.tobytes()) for row in found], np.int64)
         blocks = [
@@ -57,7 +57,7 @@ class Sources:
         return np.concatenate(blocks) if blocks else np.empty(0, np.int64)
 
     def known(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Do what ``of`` does, but return -1 for what is new, which stays so."""
+        """Return the source of each row, like ``of``, but -1 for new ones, which are not added."""
         row_marks = marks(inputs)
         if row_marks.dtype == np.uint8:
             return np.array([self._equal.get(row.tobytes(), -1) for row in row_marks], np.int64)
@@ -107,8 +107,8 @@ _LEAST_PRODUCT = 1 - ALIKE**2 / 2
 
 
 def marks(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """What tells sources apart: of images float32 [rows, amplitudes], each row of length 1, of
-    anything else uint8 [rows, bytes of a digest].
+    """Return what distinguishes sources: of images float32 [rows, amplitudes], each row of length
+    1; of anything else uint8 [rows, bytes of a digest].
 
     An image is floating point, [rows, ..., height, width].
     """
@@ -139,7 +139,7 @@ def _amplitudes(array: np.ndarray) -> np.ndarray:
 
 
 def _of_length_one(rows: np.ndarray) -> np.ndarray:
-    """Rows without any length, of even inputs or such as are no numbers, become equal ones."""
+    """Return the rows scaled to length 1; rows of length 0 or with NaN become all equal."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     even = np.full(rows.shape[1], rows.shape[1] ** -0.5)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -149,7 +149,7 @@ def _of_length_one(rows: np.ndarray) -> np.ndarray:
 
 
 def digests(inputs: Mapping[str, np.ndarray]) -> list[bytes]:
-    """Return a digest of the content of each row, of texts without how far they are padded."""
+    """Return a digest of the content of each row, without the padding of texts."""
     ends = _ends(inputs)
     row_digests = []
     for row in range(len(next(iter(inputs.values())))):

@@ -95,7 +95,7 @@ def test_an_exit_sees_only_what_those_before_it_miss() -> None:
     right = np.array([[True, True, False, True], [False, True, True, False]])
     count = count_cascade(scored_near(scores, right), (0.5, 0.5))
     assert count.exits == (ExitCount(2, 2), ExitCount(2, 1))
-    assert count.wrong_anywhere == 2  # the first input too: its second look-up would be wrong
+    assert count.wrong_anywhere == 2  # the first input too: its second evaluation would be wrong
 
 
 def test_an_infinite_threshold_answers_nothing() -> None:
@@ -132,14 +132,14 @@ def test_an_exit_that_cannot_prove_itself_does_not_take_the_others_down() -> Non
     assert proof.count.exits[1] == ExitCount(1000, 1000)
 
 
-def test_an_input_that_an_exit_finds_far_is_answered_by_no_later_one() -> None:
+def test_an_out_of_distribution_input_is_answered_by_no_later_exit() -> None:
     scores = np.array([[0.0, 0.9], [0.9, 0.9]], np.float32)
     right, near = np.ones((2, 2), bool), np.array([[False, True], [True, True]])
     scored = Scored(scores, right, near)
     assert count_cascade(scored, (0.5, 0.5)).exits == (ExitCount(1, 1), ExitCount(0, 0))
 
 
-def test_an_exit_that_is_not_evaluated_finds_nothing_far() -> None:
+def test_an_exit_that_is_not_evaluated_finds_nothing_out_of_distribution() -> None:
     """Else the calibration would not count what later exits answer in its stead."""
     scores = np.array([[0.0, 0.0], [0.9, 0.9]], np.float32)
     right = np.array([[True, True], [False, True]])

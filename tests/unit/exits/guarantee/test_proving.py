@@ -17,7 +17,7 @@ from brisk.exits.guarantee.audit import (
 def trial(
     present: float, candidate: float, rows: int, seed: int = 0, repairs: bool = False
 ) -> VersionTrial:
-    """Each row spares half of the model with the probability given."""
+    """Each row saves half of the model with the probability given."""
     random, trial = np.random.default_rng(seed), VersionTrial(repairs)
     for saving, chance in ((trial.present, present), (trial.candidate, candidate)):
         for hit in random.random(rows) < chance:
@@ -46,7 +46,7 @@ def test_nothing_is_said_before_both_have_had_enough_rows() -> None:
         (1.0, 0.9, TrialResult.WORSE),
     ],
 )
-def test_a_version_that_spares_clearly_less_does_not_stay(
+def test_a_version_that_saves_clearly_less_does_not_stay(
     present: float, candidate: float, verdict: TrialResult
 ) -> None:
     trials = [trial(present, candidate, FEWEST_ROWS, seed) for seed in range(50)]
@@ -62,7 +62,7 @@ def test_late_exits_spare_less_than_early_ones_however_often_they_answer() -> No
     assert trial.verdict(FEWEST_AUDITED) is TrialResult.WORSE
 
 
-def test_a_version_that_spares_more_is_audited_before_it_stays() -> None:
+def test_a_version_that_saves_more_is_audited_before_it_stays() -> None:
     assert trial(0.5, 0.8, FEWEST_ROWS).verdict(FEWEST_AUDITED - 1) is TrialResult.OPEN
     assert trial(0.5, 0.0, FEWEST_ROWS).verdict(0) is TrialResult.WORSE, "it has answered nothing"
     assert trial(0.5, 0.8, PATIENT_ROWS).verdict(0) is TrialResult.BETTER, "no audit comes through"

@@ -217,7 +217,7 @@ def test_a_stricter_promise_takes_a_cache_that_is_on_time_for_what_it_misses() -
     assert of_stricter_promise(0.03, refuted) == (0,)
 
 
-def test_the_lane_is_asked_at_the_first_boundary_where_it_will_be_done() -> None:
+def test_the_exit_thread_is_read_at_the_first_boundary_where_it_will_be_done() -> None:
     points = {position: ExitPoint(position, f"v{position}") for position in (3, 5, 8)}
     reach_s = {point: position / 10 for position, point in points.items()}
     assert noticed_at(points[3], 0.2, reach_s) == "v5"

@@ -1,4 +1,4 @@
-"""The file of caches beside a model, any one field of it changed: refused, or looked up by."""
+"""The file of caches beside a model, any one field of it changed: refused, or evaluated."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_points_far_from_those_in_use_have_one_each_the_better_variant() -> None
 def test_a_point_late_in_the_model_has_none() -> None:
     one = dataclasses.replace(problem(), total_s=0.5)
     reserve = in_reserve(one, (0,))
-    assert reserve == [1, 2]  # at 0.1 and 0.2; 0.3 and its look-up end behind 60 %
+    assert reserve == [1, 2]  # at 0.1 and 0.2; 0.3 and its evaluation end behind 60 %
 
 
 def test_the_memory_budget_counts_reserves_too() -> None:

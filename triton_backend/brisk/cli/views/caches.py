@@ -93,7 +93,9 @@ def print_outcome(
         )
         if cascade is not None:
             level = zip(cascade.exits, cascade.levels[0].thresholds, strict=True)
-            late_s = sum(exit_.burden_s for exit_, threshold in level if math.isfinite(threshold))
+            late_s = sum(
+                exit_.overhead_s for exit_, threshold in level if math.isfinite(threshold)
+            )
             console.print(f"an input that every cache misses takes {late_s / theirs:.1%} longer")
 
 

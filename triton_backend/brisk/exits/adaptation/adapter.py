@@ -1,4 +1,4 @@
-"""From sampled requests to the next version of a model's caches."""
+"""The adapter, which makes the next version of a model's caches from sampled requests."""
 
 from __future__ import annotations
 

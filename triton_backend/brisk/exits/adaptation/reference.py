@@ -1,4 +1,4 @@
-"""The original data that retraining is mixed with and judged by, kept beside the caches.
+"""The original data that retraining is mixed with and judged by, in a file next to the caches.
 
 It holds inputs of the training data, which may be private: the file is readable by its owner only.
 """

@@ -47,7 +47,7 @@ class BufferedSample:
     source: int
     use: Use
     seen: Material | None = None
-    """What the base model has made of it, once it has run."""
+    """The sample as exits see it, once the base model has run."""
 
 
 class SampleWindow:

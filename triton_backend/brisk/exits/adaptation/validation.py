@@ -1,5 +1,5 @@
-"""The judgement of a retrained cascade, on rows it never saw: is it better, does it keep its
-promise?"""
+"""The judgement of a retrained cascade on rows that it never saw: whether it is better, and keeps
+its promise."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def standing_of(cascade: Cascade, recent: Material) -> Standing:
 def saving_s(cascade: Cascade, count: CascadeCount) -> float:
     """Return how many seconds such counts of ``cascade`` save, of an input on average."""
     return count.saving_s(
-        [exit_.saved_s for exit_ in cascade.exits], [exit_.burden_s for exit_ in cascade.exits]
+        [exit_.saved_s for exit_ in cascade.exits], [exit_.overhead_s for exit_ in cascade.exits]
     )
 
 

@@ -1,1 +1,1 @@
-"""Inputs to learn from, and their division."""
+"""The inputs to learn from, and their division."""

@@ -54,8 +54,8 @@ def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -
 
 
 def read_parts(path: Path, graph: ModelGraph, form: ImageForm | None = None) -> list[Samples]:
-    """Do what ``read_samples`` does, of each file for itself: rows of one may have another shape
-    than those of the next."""
+    """Return the samples of each file, like ``read_samples``: rows of one file may have another
+    shape than those of the next."""
     if path.is_file():
         return _read_file(path, graph)
     if not path.is_dir():
@@ -69,7 +69,7 @@ def read_parts(path: Path, graph: ModelGraph, form: ImageForm | None = None) -> 
 
 
 def _read_file(file: Path, graph: ModelGraph) -> list[Samples]:
-    """A file of a user's, or one of samples of the traffic, which has a group for each shape."""
+    """Read a user's file, or one of sampled traffic, which has a group for each shape."""
     try:
         with np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
@@ -82,7 +82,7 @@ def _read_file(file: Path, graph: ModelGraph) -> list[Samples]:
 
 
 def _read_arrays(file: Path, arrays: dict[str, np.ndarray], graph: ModelGraph) -> Samples:
-    """A single array may have any name if there is one input."""
+    """Return a file's samples; a single array may have any name if there is one input."""
     names = [variable.name for variable in graph.needed]
     labels = np.atleast_1d(arrays.pop(LABELS)) if LABELS in arrays else None
     if len(names) == 1 and len(arrays) == 1:

@@ -104,7 +104,7 @@ class SampleGroups:
     def sources(self, numbered: Sources) -> np.ndarray:
         """Return the source of each row, int64 [rows].
 
-        Images of different shapes are of different sources; of anything else the content tells.
+        Images of different shapes are of different sources; other inputs are compared by content.
         """
         found = np.empty((len(self), 2), np.int64)
         for number, (group, places) in enumerate(zip(self.groups, self.places, strict=True)):

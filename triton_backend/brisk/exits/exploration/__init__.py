@@ -1,4 +1,5 @@
-"""From a model and data to its caches: ``explore``, or ``explore_whole`` (GATI, section 4)."""
+"""The exploration of a model and data for caches: ``explore``, or ``explore_whole`` (GATI, section
+4)."""
 
 from brisk.exits.exploration.explore import Exploration, explore
 from brisk.exits.exploration.settings import ExplorationSettings, Progress, TooLargeError

@@ -30,11 +30,11 @@ class CandidateExit:
     accuracy: float
     """Share of its answers that agree with the base model (A); 1 without hits."""
     evaluation_s: float
-    """From the hidden output to the decision, on the serving hardware (T)."""
+    """The time from the hidden output to the decision, on the serving hardware (T)."""
     memory_bytes: int
-    """Its weights and what a look-up needs besides (M)."""
+    """Its weights and what an evaluation needs besides (M)."""
     overhead_s: float = 0.0
-    """What a look-up that misses adds to the base model's own time."""
+    """What an evaluation that misses adds to the base model's own time."""
     judge: Judge = Judge.SELECTOR
 
     @property
@@ -60,12 +60,12 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompositionProblem:
-    """Candidate exits of a model, for one way of looking up."""
+    """Candidate exits of a model, for one evaluation mode."""
 
     reach_s: tuple[float, ...]
-    """From the start of a run until the value at each point is there."""
+    """The time from the start of a run to the value at each point."""
     total_s: float
-    """From the start of a run to its end."""
+    """The time from the start of a run to its end."""
     candidates: tuple[CandidateExit, ...]
     accuracy: float
     """The least cumulative agreement (eq. 7)."""
@@ -100,7 +100,7 @@ class CompositionProblem:
     def fits(self, chosen: Sequence[int]) -> bool:
         """Whether ``chosen``, in the order of their points, keep to eq. 8 and eq. 9.
 
-        Eq. 9: a look-up is over when the value for the next one, or the model's answer, is there.
+        Eq. 9: an evaluation has ended when the value for the next one, or the answer, is there.
         """
         after, until_s = (len(self.reach_s), True), self.total_s
         for index in reversed(chosen):
@@ -122,9 +122,9 @@ class Tried:
     point: int
     variant: str
     evaluation_s: float
-    """The time of a look-up in the thread that runs the model."""
+    """The time of an evaluation in the thread that runs the model."""
     model: bytes
-    """The look-up as ONNX."""
+    """The exit's ONNX model."""
     memory_bytes: int
     shape: Shape
     tune: Scored
@@ -140,12 +140,12 @@ def composition_problem(
     settings: ExplorationSettings,
     synchronous: bool,
 ) -> CompositionProblem:
-    """Return the variants' composition problem, for one way of looking up.
+    """Return the variants' composition problem, for one evaluation mode.
 
-    In the lane a look-up takes its hand-over too, and has a small overhead for the model. In the
-    model's own thread all of it is overhead, for hits and misses alike, and look-ups never
-    overlap. Either way the model has to stop at the exit; for the lane it stops once more, to see
-    the lane's result.
+    In the exit thread an evaluation takes its hand-over, too, and has a small overhead for the
+    model. In the model's own thread all of it is overhead, for hits and misses alike, and
+    evaluations never overlap. Either way the model has to stop at the exit; for the exit thread it
+    stops once more, to read the result.
     """
     stops = sum(point.position > 0 for point in points)
     stop_s = max(0.0, profile.cut_s - profile.total_s) / max(stops, 1)

@@ -1,4 +1,4 @@
-"""The whole way from a model file and samples to its caches."""
+"""The exploration: from a model file and samples to the model's caches."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Exploration:
     """The composition problem, with every trained variant as measured."""
     chosen: tuple[int, ...]
     skipped: int
-    """Variants that were not trained: their look-up alone is too slow or too large here."""
+    """Variants that were not trained: their evaluation alone is too slow or too large here."""
     verification: Verification | None
     label_agreement: float | None
     """The model's accuracy on the samples' labels, if they have any."""
@@ -117,7 +117,7 @@ def explore(
     studied = study(model, data, trials, settings, progress)
     rows = division.tune[:BENCHMARK_ROWS]
     inputs = [bind_rows(samples.take(slice(row, row + 1))) for row in rows]
-    progress.stage("racing", 1)
+    progress.stage("benchmarking", 1)
     chosen = _choose(studied, model.whole, inputs) if studied.tried else absence
     exploration = Exploration(
         cascade=None,
@@ -245,7 +245,7 @@ def _worthwhile(
     settings: ExplorationSettings,
     fit_rows: int,
 ) -> tuple[list[Trial], str]:
-    """Return the trials of variants whose look-up is over before the model is, and which fit in
+    """Return the trials of variants whose evaluation ends before the model does, and which fit in
     memory; and why there are no others.
 
     An untrained network is as fast as a trained one, so the rest need not be trained
@@ -282,7 +282,7 @@ def _worthwhile(
                 )
     absence = (
         f"of the variants at all points {too_large} are larger than the memory budget, "
-        f"and the look-up of {too_slow} alone outlasts the model"
+        f"and the evaluation of {too_slow} alone outlasts the model"
     )
     return trials, absence
 

@@ -1,5 +1,5 @@
-"""Measurements on this machine: times of the base model to each exit point, of a look-up, of its
-overhead for the model in either thread; and benchmarks of cascades against the model."""
+"""Measurements on this machine: the base model's time to each exit point, an evaluation's time and
+its overhead in either thread; and benchmarks of cascades against the model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class BaseProfile:
     """Median times of a run of the base model."""
 
     reach_s: Mapping[int, float]
-    """From the start to a point, by its position."""
+    """The time from the start to each point, by the point's position."""
     total_s: float
     """The time of the whole program."""
     cut_s: float
@@ -116,19 +116,19 @@ def seconds_of(run: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The run of a model between two look-ups."""
+    """The run of a model between two evaluations."""
 
     run: Callable[[], object]
     run_s: float
-    """The time that a run takes in the measurement which look-ups are compared with."""
+    """The time that a run takes in the measurement that evaluations are compared with."""
 
 
 def evaluation_seconds(
     ready: ExitEvaluator, hidden: Given, between: Between | None = None
 ) -> float:
-    """Return the median time of a look-up of one row in this thread, decision included.
+    """Return the median time of an evaluation of one row in this thread, decision included.
 
-    A model's weights push a look-up's out of the processor's cache, in which successive look-ups
+    A model's weights evict an exit's from the processor's cache, in which successive evaluations
     would hit: that is twice the time and more. Other load on the machine slows down both, and
     composition compares them to a hundredth; so the result is their ratio times ``run_s``.
     """
@@ -143,14 +143,15 @@ def evaluation_seconds(
         return run_s, seconds_of(lambda: evaluate_exit(ready, row, math.inf))
 
     turns = repeat(once, EVALUATION_WARM_UP, EVALUATIONS, MOST_SECONDS / 4)
-    median_s = statistics.median(look_s for _, look_s in turns)
+    median_s = statistics.median(own_s for _, own_s in turns)
     if between is None:
         return median_s
     return median_s / statistics.median(run_s for run_s, _ in turns) * between.run_s
 
 
 TURNS = 100
-"""Turns in which a look-up's overhead is measured: a few hundredths of the model's time."""
+"""The turns in which the overhead of an evaluation is measured: some hundredths of the model's
+time."""
 
 MISSING, HITTING = 2.0, -1.0
 """A threshold that no score reaches, and one that every score reaches."""
@@ -158,24 +159,25 @@ MISSING, HITTING = 2.0, -1.0
 
 @dataclass(frozen=True, slots=True)
 class EvaluationCost:
-    """The costs of handing look-ups to the exit_thread, and of missing."""
+    """The costs of handing evaluations to the exit thread, and of missing."""
 
     handover_s: float
-    """What a look-up in the lane takes longer than in the same thread, until the frame notices."""
+    """What an evaluation takes longer in the exit thread than in the model's, until the frame
+    reads its result."""
     overhead_s: float
-    """What a look-up in the lane that misses adds to the base model's time."""
+    """What an evaluation in the exit thread that misses adds to the base model's time."""
     wake_s: float = 0.0
-    """What one in the model's own thread adds besides the look-up itself."""
+    """What an evaluation in the model's own thread adds besides its own time."""
 
 
 def evaluation_cost(
     base: BaseModel, scores: Scores, exit_: Exit, inputs: Mapping[str, np.ndarray]
 ) -> EvaluationCost:
-    """Measure the costs of a look-up at ``exit_``.
+    """Measure the costs of an evaluation of ``exit_``.
 
-    In each turn the model runs without a look-up, and with one in the lane and in this thread that
-    misses or hits; runs are compared within a turn. ``base`` stops at every boundary that a cache
-    may have, where its thread soon notices the lane's result.
+    In each turn the model runs without an evaluation, and with one in the exit thread and in this
+    thread that misses or hits; runs are compared within a turn. ``base`` stops at every boundary
+    that an exit may have, where its thread soon reads the exit thread's result.
     """
     exit_thread = ExitThread()
     runs = [run_of(base, None, exit_thread)]
@@ -230,7 +232,7 @@ class Verification:
     cascade_s: float
     hit_rate: float
     late_s: float
-    """Median delay of rows that no exit answered, over a run without look-ups."""
+    """Median delay of rows that no exit answered, over a run without evaluations."""
 
     def is_on_time(self, miss_cost: float | None) -> bool:
         """Whether misses are late by at most a share ``miss_cost`` of the model's time, or hardly
@@ -243,11 +245,11 @@ def benchmark(
     sides: Sequence[tuple[BaseModel, Cascade]],
     inputs: Sequence[Mapping[str, np.ndarray]],
 ) -> list[Verification]:
-    """Run each of ``inputs`` on every side and on the bare model, their order changing.
+    """Run each of ``inputs`` on every side and on the bare model, in alternating order.
 
     ``sides``: the program that stops at the cascade's exits, which answers at its first level.
     Means are without the slowest tenth. One copy of a model may be a tenth faster than another by
-    where its weights lie, so a miss is compared with the same copy's run without look-ups.
+    where its weights lie, so a miss is compared with the same copy's run without evaluations.
     Precondition: there are inputs.
     """
     exit_thread = ExitThread()

@@ -1,4 +1,4 @@
-"""From the candidate cascades to one that keeps its promise."""
+"""The choice among candidate cascades, and the proof of the promise of the chosen one."""
 
 from __future__ import annotations
 
@@ -148,15 +148,15 @@ def _stricter(
     it is refuted there is the best of all.
     """
     on_time = [one for one in cascades if problem.overhead_s(one.chosen) <= most_late_s]
-    preferred, any_ = _beside(problem, used, on_time), _beside(problem, used, cascades)
+    preferred, any_ = (_compatible(problem, used, each) for each in (on_time, cascades))
     return list(dict.fromkeys([*preferred[:1], *any_[:1], *preferred, *any_]))
 
 
-def _beside(
+def _compatible(
     problem: CompositionProblem, used: tuple[int, ...], cascades: Sequence[CandidateCascade]
 ) -> list[CandidateCascade]:
-    """Return the cascades of caches ``used`` already, unless those with others, which have room
-    beside them, are clearly faster."""
+    """Return the cascades of caches that are ``used`` already, unless those with others, which can
+    be served together with these, are clearly faster."""
     own = [one for one in cascades if set(one.chosen) <= set(used)]
     able = [one for one in cascades if _has_room(problem, {*used, *one.chosen})]
     own_s = own[0].latency_s if own else problem.total_s

@@ -14,12 +14,13 @@ from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
 
 STRICTER_LEVELS = (0.98, 0.99, 0.995)
-"""Promises calibrated besides the one of the settings, so that a request can ask for more."""
+"""Promises that are calibrated besides that of the settings, so that a request can ask for
+more."""
 
 
 class EvaluationMode(str, Enum):
-    """The place where look-ups run: a lane of their own, the model's thread, or either, as
-    composition chooses."""
+    """The thread that evaluates exits: the exit thread, the model's, or either, as composition
+    chooses."""
 
     ASYNCHRONOUS = "asynchronous"
     SYNCHRONOUS = "synchronous"
@@ -27,7 +28,7 @@ class EvaluationMode(str, Enum):
 
     @property
     def modes(self) -> tuple[bool, ...]:
-        """The modes that may be chosen: True for synchronous look-ups."""
+        """The modes that may be chosen: True for synchronous evaluation."""
         return {"asynchronous": (False,), "synchronous": (True,)}.get(self.value, (False, True))
 
 
@@ -57,7 +58,7 @@ class ExplorationSettings:
     evaluation_mode: EvaluationMode = EvaluationMode.AUTOMATIC
     predictor: PredictorSettings | None = None
     trains_all: bool = False
-    """Whether variants whose look-up alone outlasts the model are trained to be measured, too."""
+    """Whether variants whose evaluation alone outlasts the model are trained and measured, too."""
     proves_newest: bool = False
     """Whether samples are in order of time and the newest ones prove (``divide``)."""
     judges: tuple[Judge, ...] = GATED
@@ -86,7 +87,7 @@ class TooLargeError(InvalidModelError):
 
 
 class Progress:
-    """The progress of an exploration, stage after stage; this one reports to nobody."""
+    """The progress of an exploration, stage after stage; this one reports nothing."""
 
     def stage(self, name: str, total: int) -> None:
         """Begin a stage of ``total`` units."""

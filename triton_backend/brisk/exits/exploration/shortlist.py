@@ -68,7 +68,7 @@ def candidate_cascades(
     tried: Sequence[Tried],
     settings: ExplorationSettings,
 ) -> list[CandidateCascade]:
-    """Return the cascades of least expected latency, at least one for each way of looking up.
+    """Return the cascades of least expected latency, at least one for each evaluation mode.
 
     None is slower than the model.
     """
@@ -93,7 +93,7 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class Composer:
-    """Cascades for one way of looking up and one promise, judged on tuning rows alone."""
+    """Cascades for one evaluation mode and one promise, judged on tuning rows alone."""
 
     problem: CompositionProblem
     synchronous: bool
@@ -105,7 +105,7 @@ class Composer:
         faster than the model."""
         considered: dict[tuple[int, ...], CandidateCascade] = {}
         candidates = self.problem.candidates
-        # A second whole model in the lane, beside the first, would take its processors.
+        # A second whole model in the exit thread would take the first one's processors.
         whole = [i for i, one in enumerate(candidates) if one.is_whole and self.synchronous]
         for index, one in enumerate(candidates):
             if not one.is_whole or (one.point == 0 and self.synchronous):

@@ -74,7 +74,7 @@ class ExploredData:
 
     @property
     def rows_file(self) -> Path:
-        """The file that tells which of ``every`` are for what."""
+        """The file with the use of each row of ``every``."""
         return self.folder / "rows.npz"
 
     @property
@@ -95,7 +95,7 @@ class Studied:
     points: Sequence[ExitPoint]
     tried: Sequence[Tried]
     problems: Mapping[bool, CompositionProblem]
-    """The composition problems, True for synchronous look-ups."""
+    """The composition problems by mode, True for synchronous evaluation."""
     cost: EvaluationCost
     """The costs that ``problems`` were made with."""
     profile: BaseProfile
@@ -155,7 +155,7 @@ class Studied:
             saved_s=max(
                 0.0, problem.total_s - (problem.reach_s[one.point] + candidate.evaluation_s)
             ),
-            burden_s=candidate.overhead_s,
+            overhead_s=candidate.overhead_s,
             noticed_at=noticed,
             judge=one.judge,
             threads=threads,
@@ -234,7 +234,7 @@ def _cost_of_first(
     stopping: BaseModel,
     inputs: Inputs,
 ) -> EvaluationCost:
-    """Return the costs of look-ups, by the first variant that was tried."""
+    """Return the costs of evaluations, measured with the first variant that was tried."""
     if not tried:
         return EvaluationCost(0.0, 0.0)
     one = tried[0]

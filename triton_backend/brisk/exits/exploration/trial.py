@@ -54,13 +54,13 @@ from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
 METHOD = 5
-"""The version of what a trial's settings do not tell (5: shapes are among the outliers). What
-another version has left in a folder is trained again."""
+"""The version of the training itself, which a trial's settings do not contain. Files of another
+version are trained again."""
 
 READ_ROWS = 256
 
 GATE_ROWS = 4096
-"""Rows from which centre and scale of the gate are taken."""
+"""The most rows that the gate is fitted to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Trial:
 
 
 def is_done(trial: Trial) -> bool:
-    """Whether an earlier run has trained it with the same settings."""
+    """Whether an earlier run has trained the trial with the same settings."""
     try:
         return read_container(trial.file).header == _marker(trial)
     except (OSError, DamagedFileError):
@@ -100,7 +100,7 @@ def _marker(trial: Trial) -> dict[str, object]:
 
 
 def run_trial(trial: Trial) -> Path:
-    """Train and write; does nothing where an earlier run has done it with the same settings."""
+    """Train and write the trial's file, unless an earlier run did so with the same settings."""
     if is_done(trial):
         return trial.file
     threads = torch.get_num_threads()
@@ -215,8 +215,8 @@ def measure_trials(
 ) -> list[Tried]:
     """Return the trained variants, in the same order, measured on this machine.
 
-    Look-ups are timed ``between`` runs of the model; answers are those to rows that did not train
-    them.
+    Evaluations are timed ``between`` runs of the model; answers are those to rows that did not
+    train the variants.
     """
     tried: list[Tried] = []
     places = {point.position: index for index, point in enumerate(points)}
@@ -244,7 +244,7 @@ class _PointRows:
     """Rows at one point that have not trained the predictors there."""
 
     first: np.ndarray
-    """One row, by which look-ups are timed."""
+    """One row, by which evaluations are timed."""
     classes: int
     tune: _Rows
     held_out: _Rows

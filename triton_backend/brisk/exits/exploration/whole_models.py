@@ -28,8 +28,10 @@ ROWS = 32
 
 
 def front(graph: ModelGraph) -> ExitPoint:
-    """Return the point in front of the model, named by the first input that it needs; a look-up
-    there reads all of them."""
+    """Return the point in front of the model, named by the first input that it needs.
+
+    An exit there reads all of them.
+    """
     return ExitPoint(0, graph.needed[0].name)
 
 

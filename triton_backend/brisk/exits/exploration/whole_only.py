@@ -97,11 +97,11 @@ class _Pair:
         return Judge.MARGIN if self.typical is None else Judge.TYPICAL
 
     def exit_model(self, floor: float) -> bytes:
-        """Return the model in int8 as a look-up with a ``floor``."""
+        """Return the model in int8 as an exit's ONNX model with a ``floor``."""
         return self.int8.exit_model(floor, self.typical)
 
     def ready(self, model: bytes) -> ExitModel:
-        """Open such a look-up."""
+        """Open such a model."""
         return self.int8.opened(model, self.threads)
 
     def scored(self, exit_model: ExitModel, rows: SampleGroups) -> Scored:
@@ -152,7 +152,7 @@ def explore_whole(
     progress.advance()
     if isinstance(cascade, str):
         return ExploredWhole(None, cascade)
-    progress.stage("racing", 1)
+    progress.stage("benchmarking", 1)
     rows = division.tune[:BENCHMARK_ROWS]
     inputs = [
         bind_rows(samples.take(rows[place : place + 1]).largest) for place in range(len(rows))
@@ -227,7 +227,8 @@ def _proved(
     passing = float((tune.scores >= floor).mean())
     if passing < DOUBTED_SHARE:
         return (
-            f"strange inputs that int8 answers otherwise look like {1 - passing:.0%} of the data"
+            "out-of-distribution inputs that int8 answers otherwise look like "
+            f"{1 - passing:.0%} of the data"
         )
     held_out = pair.scored(without_floor, samples.take(division.calibrate))
     exit_, base_s = _as_exit(pair, floor, tuned_on.typical_row)
@@ -287,7 +288,7 @@ def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
         evaluation_s=evaluation_s,
         memory_bytes=memory_of(model, shape),
         saved_s=max(0.0, base_s - evaluation_s),
-        burden_s=evaluation_s,
+        overhead_s=evaluation_s,
         judge=pair.judge,
         threads=pair.threads,
     )

@@ -1,1 +1,1 @@
-"""Files of a model's caches: written whole, believed only if they are."""
+"""Files of a model's caches: written as a whole, and read only if they are whole."""

@@ -24,7 +24,7 @@ from brisk.paths import open_file
 
 MAGIC = b"BRISKCAC"
 VERSION = 4
-"""4: exits by values of the model, look-ups as ONNX. Before, both were an older engine's."""
+"""The version in which exits stand at values of the model and are ONNX models themselves."""
 ALIGNMENT = 64
 _PREFIX = struct.Struct("<8sIQ")
 _DIGEST_BYTES = 32
@@ -39,16 +39,18 @@ class DamagedFileError(ValueError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorFile:
-    """``header``: JSON values; ``tensors``: arrays by name, views of the file's bytes."""
+    """The content of a file."""
 
     header: Mapping[str, Any]
+    """JSON values."""
     tensors: Mapping[str, np.ndarray]
+    """Arrays by name, views of the file's bytes."""
 
 
 def write_container(
     path: Path, header: Mapping[str, Any], tensors: Mapping[str, np.ndarray], mode: int = 0o644
 ) -> None:
-    """Write and publish at once: a reader sees the old file or the whole new one."""
+    """Write a file and publish it: a reader sees the old file or the whole new one."""
     table: dict[str, Any] = {}
     blobs, offset = [], 0
     for name, array in tensors.items():
@@ -77,7 +79,8 @@ def write_container(
 
 
 def read_container(path: Path) -> TensorFile:
-    """Raises DamagedFileError saying what is wrong with the file; OSError as reading does."""
+    """Return the content of a file. Raises DamagedFileError that says what is wrong, and
+    OSError."""
     try:
         with open_file(path, "the caches' file") as file:
             size = os.fstat(file.fileno()).st_size
@@ -129,10 +132,10 @@ def _tensor(blobs: memoryview, entry: Mapping[str, Any]) -> np.ndarray:
 
 
 def tapped_values(caches: Path) -> tuple[str, ...]:
-    """Behind which values a model has to stop for ``caches``: asked before it is loaded.
+    """Return the values behind which a model has to stop for ``caches``, before it is loaded.
 
-    None where there is no such file that can be read: whoever serves them says so. Names are only
-    looked for in the model, so they need no further check.
+    There are none if the file cannot be read, which is reported when the caches are opened. The
+    names are only searched for in the model, so they need no further check.
     """
     try:
         header = read_container(caches).header

@@ -1,4 +1,4 @@
-"""How far learning from the traffic alone is for a model, as a file that anybody may read."""
+"""The record of learning from the traffic alone for a model: a file that any process may read."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from brisk.exits.files.versions import private_folder, samples_folder
 
 
 class Stage(str, Enum):
-    """``UNFIT``: the model cannot have early answers, whatever comes. ``REFUSED``: with what came
-    nothing pays, or nothing is proved."""
+    """The stage of learning. ``UNFIT``: the model cannot have early answers. ``REFUSED``: with the
+    samples so far nothing saves time, or nothing is proved."""
 
     COLLECTING = "collecting"
     LEARNING = "learning"
@@ -27,9 +27,10 @@ class Stage(str, Enum):
 
 
 class Aim(NamedTuple):
-    """What traffic alone is to teach: early answers of which a share of ``accuracy`` are the
-    model's own. ``tolerance``: which values count as such (``brisk.settings.tolerance``); empty:
-    the model has classes.
+    """The aim of learning from traffic alone: a share ``accuracy`` of answers is the model's.
+
+    ``tolerance``: which values count as such (``brisk.settings.tolerance``); empty: the model has
+    classes.
     """
 
     accuracy: float
@@ -37,8 +38,8 @@ class Aim(NamedTuple):
 
 
 class WayTried(NamedTuple):
-    """A way to early answers alone, as samples tell before anything is proved: the share of
-    inputs that it answers ``early``, and by what factor the mean is shorter then.
+    """A single way to early answers, as estimated from samples before anything is proved: the
+    share of inputs that it answers ``early``, and the factor by which the mean latency is shorter.
     """
 
     name: str
@@ -50,26 +51,27 @@ class WayTried(NamedTuple):
 
 
 MOST_WAYS = 6
-"""That a record names, the best first."""
+"""The most ways that a record names, the best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningRecord:
-    """``accuracy``, ``tolerance``: what is to be promised (``Aim``). ``wanted``: samples with
-    which it is tried, or tried again; 0: not again. ``samples``: of the last try, after so many
-    ``tries``. ``speed_up``: of the mean, measured on samples; 0 where there is none. ``reason``:
-    in words why not. ``ways``: what the last try has found, the best of each kind.
-    """
+    """How far a model is; ``accuracy`` and ``tolerance`` are its ``Aim``."""
 
     stage: Stage
     accuracy: float
     wanted: int = 0
+    """The samples with which learning is tried, or tried again; 0: not again."""
     samples: int = 0
+    """The samples of the last try."""
     tries: int = 0
     speed_up: float = 0.0
+    """The factor by which the mean latency is shorter, measured on samples; 0: there is none."""
     reason: str = ""
+    """Why there are no early answers."""
     tolerance: str = ""
     ways: tuple[WayTried, ...] = ()
+    """The ways that the last try found, the best of each kind."""
 
     @property
     def aim(self) -> Aim:
@@ -81,7 +83,7 @@ class LearningRecord:
         return self.stage in (Stage.COLLECTING, Stage.REFUSED) and self.wanted > 0
 
     def words(self, rows: int) -> str:
-        """For people; ``rows``: samples that are there."""
+        """Return the record as text for people; ``rows``: the samples that are stored."""
         if self.stage is Stage.COLLECTING:
             return f"collecting: {min(rows, self.wanted):,} of {self.wanted:,} samples"
         if self.stage is Stage.LEARNING:
@@ -90,8 +92,8 @@ class LearningRecord:
             more = f"; again with {self.wanted:,}, {rows:,} are there" if self.wanted else ""
             return f"learned from {self.samples:,} samples: likely {self.speed_up:.2f} ×{more}"
         again = f"; again with {self.wanted:,} samples, {rows:,} are there" if self.wanted else ""
-        told = "not for this model" if self.stage is Stage.UNFIT else "does not pay"
-        return f"{told}: {self.reason}{again}"
+        verdict = "not for this model" if self.stage is Stage.UNFIT else "does not pay"
+        return f"{verdict}: {self.reason}{again}"
 
 
 def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
@@ -101,7 +103,7 @@ def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -
 def read_record(
     model_file: Path, environment: Mapping[str, str] = os.environ
 ) -> LearningRecord | None:
-    """None where there is none that can be read."""
+    """Return the record; None if there is none that can be read."""
     try:
         found = json.loads(record_file(model_file, environment).read_text())
         return LearningRecord(
@@ -120,7 +122,7 @@ def read_record(
 
 
 def write_record(model_file: Path, record: LearningRecord) -> None:
-    """A reader sees the old one or the new one. Raises OSError."""
+    """Write the record: a reader sees the old one or the new one. Raises OSError."""
     target = record_file(model_file)
     unfinished = target.with_suffix(".unfinished")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -130,7 +132,7 @@ def write_record(model_file: Path, record: LearningRecord) -> None:
 
 
 def collected(model_file: Path, environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Rows of the samples that are there, as the files' names say, and their bytes."""
+    """Return the rows of the stored samples, by the files' names, and their bytes."""
     rows = size = 0
     for file in samples_folder(model_file, environment).glob("*.npz"):
         number = file.stem.rpartition("-")[2]
@@ -141,15 +143,15 @@ def collected(model_file: Path, environment: Mapping[str, str] = os.environ) -> 
 
 
 HELD_OUT = 0.25
-"""Share of samples, the newest ones, that prove and do nothing else."""
+"""The share of samples, the newest ones, that only prove."""
 
 SPARE = 2.5
-"""Samples that prove, over those that do without a single mistake."""
+"""The samples that prove, over the fewest that prove without a single mistake."""
 
 FEWEST = 1000
 
 
 def rows_wanted(accuracy: float, confidence: float) -> int:
-    """With so many samples learning is tried."""
+    """Return the number of samples with which learning is tried."""
     proving = math.log(1 - confidence) / math.log(accuracy)
     return max(FEWEST, math.ceil(SPARE * proving / HELD_OUT))

@@ -1,6 +1,6 @@
-"""Files of a model's sampled inputs: written by the runtime, read by whatever learns from them.
+"""Files of a model's sampled inputs: written by the runtime, read by processes that learn.
 
-An ``.npz`` of arrays by ``GROUP/INPUT``; rows of one shape are one group, numbered from 0 on.
+A file is an ``.npz`` of arrays by ``GROUP/INPUT``; rows of one shape are a group, numbered from 0.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_samples_file(path: Path) -> list[dict[str, np.ndarray]]:
 
 
 def groups_of(arrays: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]] | None:
-    """Return the inputs by name of each shape; None where ``arrays`` are not of such a file."""
+    """Return the inputs by name of each shape; None: ``arrays`` are not of such a file."""
     groups: dict[str, dict[str, np.ndarray]] = {}
     for key, array in arrays.items():
         group, separator, name = key.partition("/")

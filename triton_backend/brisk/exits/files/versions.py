@@ -1,23 +1,24 @@
-"""Where the versions of a model's caches lie, and the samples that new ones are made of.
+"""The files of the versions of a model's caches, and of the samples that new ones are made of.
 
-``model.caches`` beside the model is what was trained; nothing else writes there. What is learned
-from the traffic is this machine's own and may tell of its requests: it lies in the cache
+``model.caches`` next to the model was trained by hand; nothing else writes there. Versions that
+are learned from traffic belong to this machine and may reveal its requests: they lie in the cache
 directory, in a folder of mode 0700 for each model file, with files of mode 0600:
 
 ``samples/``: files of inputs (``brisk.exits.files.sample_files``); their names begin with the time
 they were written (ns, 20 digits), so sorted names are in order of time. The runtime writes and
 bounds them.
 
-``learned.caches``: what the traffic alone has taught, where nothing was trained; with what proves
-it in ``learned.reference``, and how far it is in ``learning.json``
+``learned.caches``: the version learned from the traffic alone, if none was trained by hand; its
+reference data lie in ``learned.reference``, its progress in ``learning.json``
 (``brisk.exits.files.learning_record``).
 
-``candidate.caches``: what adaptation publishes, with a ``revision`` above that of the version it
-was made from. The runtime serves it on trial beside its predecessor, and then makes it
-``adapted.caches``, or deletes it where it does worse. Adaptation goes on from ``latest``.
+``candidate.caches``: the version that adaptation publishes, with a ``revision`` above that of the
+version it was made from. The runtime serves it on trial, interleaved with its predecessor, and
+then renames it to ``adapted.caches``, or deletes it if it does worse. Adaptation goes on from
+``latest``.
 
-``previous.caches``: the adapted version before, for the case that the present one turns out to
-break its promise.
+``previous.caches``: the adapted version before, which is served again if the present one breaks
+its promise.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ REFERENCE_SUFFIX = ".reference"
 
 
 def caches_file(model_file: Path) -> Path:
-    """Where the caches of ``model_file`` lie."""
+    """Return the file of caches that were trained by hand; it may not exist."""
     return model_file.with_suffix(CACHES_SUFFIX)
 
 
 def private_folder(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Of what is learned from a model's traffic; it may not be there."""
+    """Return the folder of what is learned from a model's traffic; it may not exist."""
     place = hashlib.blake2b(os.fsencode(os.path.realpath(model_file)), digest_size=8).hexdigest()
     return cache_directory(environment) / "caches" / place
 
 
 def training_folder(name: str) -> Path:
-    """Of what an interrupted training leaves; it may not be there."""
+    """Return the folder of what an interrupted training leaves; it may not exist."""
     return cache_directory() / "training" / name
 
 
@@ -56,38 +57,40 @@ def samples_folder(model_file: Path, environment: Mapping[str, str] = os.environ
 
 
 def adapted_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """The last version that has proved itself on live traffic; it may not be there."""
+    """Return the last version that has proved itself on live traffic; it may not exist."""
     return private_folder(model_file, environment) / "adapted.caches"
 
 
 def learned_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """What was learned from the traffic alone; it may not be there."""
+    """Return the version learned from the traffic alone; it may not exist."""
     return private_folder(model_file, environment) / "learned.caches"
 
 
 def trained_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """What adaptation descends from: trained by hand, or else learned; it may not be there."""
+    """Return the version that adaptation starts from: trained by hand, or else learned; it may not
+    exist."""
     trained, learned = caches_file(model_file), learned_file(model_file, environment)
     return learned if not trained.exists() and learned.exists() else trained
 
 
 def reference_file(model_file: Path) -> Path:
-    """Where the reference data of ``trained_file`` lie."""
+    """Return the file of the reference data of ``trained_file``; it may not exist."""
     return trained_file(model_file).with_suffix(REFERENCE_SUFFIX)
 
 
 def candidate_file(model_file: Path) -> Path:
-    """A version that has yet to prove itself; it may not be there."""
+    """Return the version that has yet to prove itself; it may not exist."""
     return private_folder(model_file) / "candidate.caches"
 
 
 def previous_file(model_file: Path) -> Path:
-    """The adapted version before the last one; it may not be there."""
+    """Return the adapted version before the last one; it may not exist."""
     return private_folder(model_file) / "previous.caches"
 
 
 def promote(model_file: Path) -> None:
-    """The candidate has proved itself. Raises FileNotFoundError where there is none."""
+    """Make the candidate, which has proved itself, the adapted version. Raises
+    FileNotFoundError."""
     candidate, adapted = candidate_file(model_file), adapted_file(model_file)
     os.utime(candidate)  # else caches trained while it was on trial would be newer
     with contextlib.suppress(FileNotFoundError):
@@ -96,7 +99,7 @@ def promote(model_file: Path) -> None:
 
 
 def take_back(model_file: Path) -> None:
-    """The adapted version broke its promise: the one before is the last one again."""
+    """Restore the version before the adapted one, which broke its promise."""
     try:
         previous_file(model_file).rename(adapted_file(model_file))
     except FileNotFoundError:
@@ -104,21 +107,22 @@ def take_back(model_file: Path) -> None:
 
 
 def make_private_folder(model_file: Path) -> Path:
-    """The folder and the one for samples, made if need be. Raises OSError."""
+    """Create the private folder and that of samples if they do not exist. Raises OSError."""
     folder = private_folder(model_file)
     make_private(samples_folder(model_file))
     return folder
 
 
 def latest(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """What is to be served: the adapted version, where it descends from what is trained now."""
+    """Return the version to serve: the adapted one, if it descends from the present trained
+    one."""
     trained = trained_file(model_file, environment)
     adapted = adapted_file(model_file, environment)
     return adapted if adapted.exists() and _is_newer(adapted, trained) else trained
 
 
 def _is_newer(adapted: Path, trained: Path) -> bool:
-    """Caches trained anew replace what was adapted before."""
+    """Whether ``adapted`` is newer than ``trained``: caches trained anew replace adapted ones."""
     try:
         return adapted.stat().st_mtime_ns > trained.stat().st_mtime_ns
     except OSError:

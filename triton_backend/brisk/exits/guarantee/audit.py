@@ -1,4 +1,4 @@
-"""The audit of early answers by live traffic: is the promise kept, is a new version no worse?
+"""The audit of early answers by live traffic: of their promise, and of new versions.
 
 Sampled early answers are compared with the whole model's. For each exit an e-detector runs (a
 CUSUM of likelihood ratios; Shin, Ramdas and Rinaldo, 2023): each audited answer multiplies its

@@ -5,7 +5,7 @@ A cascade with accuracy A at confidence 1 - d guarantees two things:
 * of the inputs that an exit answers, those before it having missed, a share of at least A gets the
   base model's class (one hypothesis for each exit), and
 * the share of all inputs for which *any* exit would answer wrongly is at most 1 - A. This bounds
-  the whole cascade's disagreement whatever subset of look-ups happens in time.
+  the whole cascade's disagreement whatever subset of evaluations ends in time.
 
 Procedure. Tuning inputs, which are not held out, propose thresholds of all exits and put them in
 one or a few sequences (``brisk.exits.guarantee.proposals``). ``shared`` divides d equally among
@@ -111,13 +111,13 @@ class CascadeCount:
     inputs: int
     exits: tuple[ExitCount, ...]
     wrong_anywhere: int
-    """Inputs that some exit would answer wrongly, looked up or not."""
+    """Inputs that some exit would answer wrongly, evaluated or not."""
 
     def saving_s(self, saved_s: Sequence[float], overhead_s: Sequence[float]) -> float:
         """Return what an input saves on average, in seconds.
 
-        By exit, an answer saves ``saved_s`` and a look-up costs ``overhead_s``; an exit that
-        answers nothing is taken not to be looked up.
+        By exit, an answer saves ``saved_s`` and an evaluation costs ``overhead_s``; an exit that
+        answers nothing counts as not evaluated.
         """
         total_s, waiting = 0.0, self.inputs
         for one, saved, overhead in zip(self.exits, saved_s, overhead_s, strict=True):
@@ -130,7 +130,7 @@ class CascadeCount:
 def count_cascade(scored: Scored, thresholds: Sequence[float]) -> CascadeCount:
     """Count what the exits answer at ``thresholds``, each seeing what those before it missed.
 
-    An exit of infinite threshold is not looked up, so it finds no input out of its distribution.
+    An exit of infinite threshold is not evaluated, so it finds no input out of distribution.
     """
     limits = np.asarray(thresholds, np.float64)
     hits = scored.scores >= limits[:, None]

@@ -152,7 +152,7 @@ SPARE = 1.15
 """Answers to be expected in the first step, over those without which nothing can be proved."""
 
 MOST_EXITS = 4
-"""All choices among so many exits are considered; of more, those that training considers."""
+"""The most exits of which all choices are considered; of more, those that training considers."""
 
 
 def calibrate_cautiously(

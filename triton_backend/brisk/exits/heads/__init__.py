@@ -1,1 +1,1 @@
-"""The look-up networks: predictor, distance gate, selector."""
+"""The heads of exits: predictor, distance gate, selector, and their ONNX form."""

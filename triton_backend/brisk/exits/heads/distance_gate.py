@@ -1,11 +1,11 @@
-"""The distance gate: hidden outputs unlike any that were trained on are never answered early.
+"""The distance gate: out-of-distribution hidden outputs are never answered early.
 
-A hidden output is summarised by statistics of its channels. Of these a gate knows the subspace in
-which training data varies, the centre of each class there, and how much is left outside of it.
-The distance of a row is its Mahalanobis distance to the centre *of the class that is predicted*
-(Lee and others, NeurIPS 2018), plus what of it lies outside the subspace (the residual of
-probabilistic principal components; compare ViM, Wang and others, CVPR 2022): an input that is
-unlike the data, or like the data of another class than the predicted one, is far.
+A hidden output is summarised by statistics of its channels. A gate knows the subspace in which the
+summaries of training data vary, the centre of each class in it, and the variance outside of it.
+The distance of a row is its Mahalanobis distance to the centre *of the predicted class* (Lee and
+others, NeurIPS 2018) plus its residual outside the subspace (of probabilistic principal
+components; compare ViM, Wang and others, CVPR 2022). So an input is out of distribution if it is
+unlike the data, or like the data of another class than the predicted one.
 """
 
 from __future__ import annotations
@@ -17,29 +17,33 @@ from torch.nn import functional
 from brisk.exits.heads.predictors import as_image
 
 RANK = 64
-"""Dimensions of the subspace, at most."""
+"""The most dimensions of the subspace."""
 
 EXACT_FEATURES, SPARE = 512, 16
-"""With more features their directions are found by a randomised decomposition of spare rank."""
+"""The most features of which an exact decomposition finds the directions; of more a randomised one
+does, with so many spare ranks."""
 
 SHRINKAGE = 0.1
-"""Share of the diagonal in the covariance, so that few samples do not make it singular."""
+"""The share of the diagonal in the covariance, so that few samples do not make it singular."""
 
 CENTRE_ROWS = 5.0
-"""A class's centre is drawn towards that of all data as if by so many rows."""
+"""The weight, in rows, of the centre of all data in a class's centre."""
 
 PART_ROWS = 256
 
 STEPS = 127
-"""Of a feature's greatest coordinate, in which its others are given."""
+"""The steps into which a feature's greatest coordinate is divided; its others are rounded to
+them."""
 
 KEPT = 0.98
-"""Share of held-out samples of the training distribution that pass."""
+"""The share of held-out samples of the training distribution that pass."""
 
 
 def summary(hidden: torch.Tensor) -> torch.Tensor:
-    """Each channel's mean in four quarters and root mean square, float32 [rows, features]; a
-    deviation says no more and takes torch twenty times as long."""
+    """Return each channel's mean in four quarters and root mean square, float32 [rows, features].
+
+    A standard deviation would say no more and take torch twenty times as long.
+    """
     if hidden.dim() == 2:
         return hidden
     image = as_image(hidden)
@@ -48,11 +52,11 @@ def summary(hidden: torch.Tensor) -> torch.Tensor:
 
 
 class DistanceGate(nn.Module):
-    """How far summaries of rows are from the training data of a class, and what is near enough.
+    """The distance of rows' summaries to the training data of a class, and its ``limit``.
 
-    ``basis`` [features, rank] takes standardised features into the subspace, ``whitening``
-    [rank, rank] makes the spread within a class 1 there, ``centres`` [classes, rank] are of that
-    form. ``outside``: 1 over the mean square of a feature outside of the subspace.
+    ``basis`` [features, rank] takes standardised features into the subspace; ``whitening``
+    [rank, rank] makes the spread within a class 1 there; ``centres`` [classes, rank] are whitened.
+    ``outside`` is 1 over the mean square of a feature outside of the subspace.
     """
 
     mean: torch.Tensor
@@ -75,16 +79,20 @@ class DistanceGate(nn.Module):
         self.register_buffer("limit", torch.full((), torch.inf))
 
     def distance(self, features: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-        """Squared, float32 [rows]; ``classes`` int64 [rows] are the predicted ones."""
+        """Return the squared distance to the predicted ``classes`` (int64 [rows]), float32
+        [rows]."""
         inside, outside = self._split(features)
         return (inside - self.centres[classes]).square().sum(1) + outside
 
     def relative(self, distances: torch.Tensor) -> torch.Tensor:
-        """The logarithm of distances over the limit: above 0 is too far; float32 [rows]."""
+        """Return the logarithm of distances over the limit, float32 [rows].
+
+        Above 0 a row is out of distribution.
+        """
         return (distances / self.limit).clamp_min(1e-6).log()
 
     def _split(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Whitened coordinates in the subspace, and the weighted squares outside of it."""
+        """Return whitened coordinates in the subspace, and the weighted squares outside of it."""
         standard = (features - self.mean).mul_(self.scale)
         inside = standard @ self.basis
         rest = (_squares(standard) - _squares(inside)).clamp_min(0)
@@ -92,7 +100,7 @@ class DistanceGate(nn.Module):
 
     @torch.no_grad()
     def fit(self, features: torch.Tensor, classes: torch.Tensor) -> None:
-        """From summaries of training data, [rows, features], and the base model's classes."""
+        """Fit to summaries of training data, [rows, features], and the base model's classes."""
         self.mean.copy_(features.mean(0))
         standard = features - self.mean
         variance = _mean_squares(standard)
@@ -101,7 +109,7 @@ class DistanceGate(nn.Module):
         standard.mul_(self.scale)
         rank = self.basis.shape[1]
         directions = _main_directions(standard, self.basis)
-        # In coarse steps: few rows lie wholly in their subspace, and the rest would be mere noise.
+        # Coarse steps keep rows from lying wholly in their subspace, which would leave only noise.
         unit = directions.abs().amax(1, keepdim=True).clamp_min(1e-30) / STEPS
         self.basis.copy_((directions / unit).round() * unit)
         inside = standard @ self.basis
@@ -119,34 +127,39 @@ class DistanceGate(nn.Module):
         self.centres.copy_(centres @ self.whitening)
 
     def _class_means(self, inside: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-        """[classes, rank], in the subspace, before whitening; the centre of all is zero."""
+        """Return centres [classes, rank] in the subspace, before whitening; that of all data is
+        0."""
         sums = torch.zeros_like(self.centres).index_add_(0, classes, inside)
         counts = torch.bincount(classes, minlength=len(sums)).unsqueeze(1)
         return sums / (counts + CENTRE_ROWS)
 
     @torch.no_grad()
     def set_limit(self, distances: torch.Tensor) -> None:
-        """Let ``KEPT`` of held-out rows pass, whose distances these are."""
+        """Set the limit that a share ``KEPT`` of held-out rows with these ``distances`` pass."""
         self.limit.copy_(torch.quantile(distances, KEPT))
 
 
 def _squares(rows: torch.Tensor) -> torch.Tensor:
-    """Each row's sum of squares. (Squares in a tensor of their own take ten times as long: the
-    kernel has to find fresh pages for tens of megabytes.)"""
+    """Return each row's sum of squares.
+
+    Squares in a tensor of their own would take ten times as long: the kernel would have to find
+    fresh pages for tens of megabytes.
+    """
     return torch.linalg.vector_norm(rows, dim=1).square()
 
 
 def _mean_squares(rows: torch.Tensor) -> torch.Tensor:
-    """Each column's."""
+    """Return each column's mean square."""
     sums = [part.square().sum(0) for part in torch.split(rows, PART_ROWS)]
     return torch.stack(sums).sum(0) / len(rows)
 
 
 def _main_directions(rows: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-    """Orthonormal, [features, rank], of greatest variance; nearly so where there are many.
+    """Return the orthonormal directions of greatest variance, [features, rank]; of more than
+    ``EXACT_FEATURES`` features nearly these.
 
-    ``before``: those of earlier data, from which one step of the power method leads to these, or
-    zeros, where there is none.
+    ``before``: the directions of earlier data, from which one step of the power method leads to
+    these; zeros if there is none.
     """
     rank = before.shape[1]
     if rows.shape[1] <= EXACT_FEATURES:

@@ -1,6 +1,7 @@
-"""A learned cache at work: predictor, and what decides about its answers; one look-up a batch.
+"""The head of an exit: a predictor, and a judge that decides whether its answer can be used.
 
-That is a selector behind a distance gate, or the distribution's own scores (``Judge``).
+The judge is a selector behind a distance gate, or the predicted distribution's own score
+(``Judge``). One evaluation covers a batch.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from brisk.exits.heads.exit_model import Judge, Shape
 from brisk.exits.heads.predictors import variant
 
 GREATEST = 10
-"""The selector sees so many of the distribution's values, sorted: the whole distribution in the
-order of the classes needs far more samples."""
+"""The number of the distribution's greatest values, sorted, that the selector sees: the whole
+distribution in the order of the classes would need far more samples."""
 
 HIDDEN_UNITS = 32
 FARTHEST = 4.0
-"""Logarithms of distances beyond it, either way, are all the same to the selector."""
+"""The bound, either way, to which logarithms of distances are clipped for the selector."""
 
 REFUSED = 0.98
-"""Share of each kind of outliers that an exit's floor keeps out."""
+"""The share of each kind of outliers that an exit's floor rejects."""
 
 DOUBTED = 0.05
-"""Share of ordinary rows, of the lowest scores, that a floor keeps out: strange rows of kinds
-that no outlier is like have such scores."""
+"""The share of ordinary rows, those of the lowest scores, that a floor rejects: rows out of
+distribution that are like no kind of outliers have such scores."""
 
 FLOOR = -12.0
-"""Log-probabilities below it are all the same to the selector."""
+"""The bound to which log-probabilities are clipped for the selector."""
 
 
 class Selector(nn.Module):
-    """Whether a prediction can be used: one hidden layer over the predictor's distribution.
+    """Decides whether a prediction can be used, by one hidden layer over the distribution.
 
-    Logits float32 [rows, classes] and the gate's distances [rows] to the logit of a hit, float32
-    [rows]. GATI's (section 3.1) sees the distribution only; a confident prediction for an input
-    unlike its class's is what that cannot tell.
+    Maps logits float32 [rows, classes] and the gate's distances [rows] to the logit of a hit,
+    float32 [rows]. GATI's selector (section 3.1) sees the distribution only, and so cannot
+    recognise a confident prediction for an input that is unlike its class.
     """
 
     def __init__(self, classes: int) -> None:
@@ -57,19 +58,19 @@ class Selector(nn.Module):
         return result.squeeze(1)
 
     def seen(self, logits: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
-        """What the network reads, float32 [rows, ``width`` + 1]."""
+        """Return what the network reads, float32 [rows, ``width`` + 1]."""
         greatest = logits.log_softmax(1).clamp_min(FLOOR).topk(self.width, 1).values
         return torch.cat([greatest, distances.clamp(-FARTHEST, FARTHEST).unsqueeze(1)], 1)
 
 
 class ExitHead(nn.Module):
-    """Hidden output float32 [rows, ...] to logits [rows, classes], score [rows] in 0..1, and
-    whether the row is near the training data, bool [rows].
+    """Maps a hidden output float32 [rows, ...] to logits [rows, classes], a score [rows] in 0..1,
+    and ``near``, bool [rows]: whether the row is in the distribution of the training data.
 
-    A row that is not near, or whose score is below ``floor``, has score 0: it is never answered.
-    One that is not near must not be answered at a later exit either, where strange inputs may have
-    come to look like ordinary ones. The floor is what hardly any outlier reaches; it
-    holds where a predictor is so good that accuracy alone would allow any threshold.
+    A row that is out of distribution, or whose score is below ``floor``, has score 0: it is never
+    answered. No later exit may answer an out-of-distribution row either, since there it may look
+    like an ordinary one. Hardly any outlier reaches the floor; it matters where a predictor is so
+    good that accuracy alone would allow any threshold.
     """
 
     judge: Judge
@@ -87,28 +88,29 @@ class ExitHead(nn.Module):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it judges the logits of a whole model, which nothing trains here."""
+        """Whether it judges the logits of a whole model, which is not trained here."""
         return isinstance(self.predictor, nn.Identity)
 
     def distance(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-        """Of rows to the data of the predicted ``classes`` [rows]; 0 of any that are numbers where
-        there is no gate."""
+        """Return the distance of rows to the data of the predicted ``classes`` [rows]. Without a
+        gate it is 0, or NaN for rows that are not finite."""
         sums = hidden.flatten(1).sum(1)
         return sums - sums
 
     def decide(
         self, logits: torch.Tensor, distances: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score and nearness of predictions, from them and their rows' distances [rows]."""
+        """Return score and ``near`` of predictions, from these and their rows' distances
+        [rows]."""
         raise NotImplementedError
 
     @torch.no_grad()
     def set_floor(self, rows: Predicted, outliers: Predicted) -> None:
-        """Let at most ``1 - REFUSED`` of each kind of outliers reach it, which trained nothing;
-        their ``classes`` are their kinds.
+        """Set the floor that at most ``1 - REFUSED`` of each kind of ``outliers`` reach.
 
-        Where some reach any score, ``DOUBTED`` of the ordinary ``rows`` that a gate passes
-        stay under it, too: strange rows of other kinds do.
+        The outliers have trained nothing; their ``classes`` are their kinds. If some of them have
+        a score at all, ``DOUBTED`` of the ordinary ``rows`` that the gate passes stay under the
+        floor, too, since out-of-distribution rows of other kinds have such scores.
         """
         self.floor.zero_()
         scores, _ = self.decide(outliers.logits, outliers.distances)
@@ -125,7 +127,7 @@ class ExitHead(nn.Module):
 
 
 class GatedHead(ExitHead):
-    """Something decides, of rows that a distance gate lets pass."""
+    """A head whose judge sees only the rows that a distance gate passes."""
 
     def __init__(self, predictor: nn.Module, gate: DistanceGate) -> None:
         super().__init__(predictor)
@@ -143,12 +145,12 @@ class GatedHead(ExitHead):
         return score * (near & (score >= self.floor)), near
 
     def sure(self, logits: torch.Tensor, relative: torch.Tensor) -> torch.Tensor:
-        """How sure it is of each row, in 0..1; ``relative``: what the gate says of them."""
+        """Return the confidence in each row, in 0..1; ``relative``: ``DistanceGate.relative``."""
         raise NotImplementedError
 
 
 class SelectedHead(GatedHead):
-    """By a selector."""
+    """A gated head with a selector as its judge."""
 
     judge = Judge.SELECTOR
 
@@ -161,7 +163,7 @@ class SelectedHead(GatedHead):
 
 
 class GatedMarginHead(GatedHead):
-    """By the margin of the predictor's distribution."""
+    """A gated head judged by the margin of its predictor's distribution."""
 
     judge = Judge.GATED_MARGIN
 
@@ -170,7 +172,8 @@ class GatedMarginHead(GatedHead):
 
 
 class PlainHead(ExitHead):
-    """The predictor's own distribution decides. What is no number is not near."""
+    """A head without a gate, judged by its predictor's distribution. Rows with NaN are out of
+    distribution."""
 
     def __init__(self, predictor: nn.Module, judge: Judge) -> None:
         super().__init__(predictor)
@@ -186,7 +189,7 @@ class PlainHead(ExitHead):
 
 
 def margin(logits: torch.Tensor) -> torch.Tensor:
-    """The greatest share of the distribution less the one next to it, [rows]."""
+    """Return the greatest probability less the second greatest, [rows]."""
     greatest = logits.softmax(1).topk(2, 1).values
     return greatest[:, 0] - greatest[:, 1]
 
@@ -210,7 +213,7 @@ class Predicted:
 
 @torch.no_grad()
 def predict(head: ExitHead, hidden: torch.Tensor, classes: torch.Tensor) -> Predicted:
-    """Hidden outputs as predictor and gate see them; the gate may lack its limit."""
+    """Return hidden outputs as predictor and gate see them; the gate may lack its limit."""
     found = []
     for part in torch.split(hidden, PREDICTED_ROWS):
         logits = head.predictor(part)
@@ -221,13 +224,13 @@ def predict(head: ExitHead, hidden: torch.Tensor, classes: torch.Tensor) -> Pred
 
 @torch.no_grad()
 def decided(head: ExitHead, rows: Predicted) -> Scored:
-    """What selector and gate make of rows that the predictor has seen."""
+    """Return what judge and gate decide about rows that the predictor has seen."""
     score, near = head.decide(rows.logits, rows.distances)
     return Scored(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
 
 
 def empty_head(name: str, shape: Shape, classes: int, judge: Judge = Judge.SELECTOR) -> ExitHead:
-    """An untrained look-up in the form that is served."""
+    """Return an untrained head in the form that is served."""
     predictor = variant(name).build(shape, classes, normalised=False)
     network: ExitHead
     if judge.is_gated:
@@ -241,7 +244,7 @@ def empty_head(name: str, shape: Shape, classes: int, judge: Judge = Judge.SELEC
 
 
 def load_weights(network: ExitHead, tensors: Mapping[str, np.ndarray]) -> None:
-    """Raises DamagedFileError where the tensors are not those of ``network``."""
+    """Load ``tensors`` into ``network``. Raises DamagedFileError if they do not fit it."""
     state = {name: torch.tensor(array, dtype=torch.float32) for name, array in tensors.items()}
     try:
         network.load_state_dict(state, assign=True)
@@ -254,7 +257,7 @@ def weights_of(network: ExitHead) -> dict[str, np.ndarray]:
 
 
 def whole_model(floor: float) -> ExitHead:
-    """What decides about a whole model's answers; its predictor gives the logits that it reads."""
+    """Return the head that judges a whole model's answers: its predictor passes logits through."""
     network = PlainHead(nn.Identity(), Judge.MARGIN)
     network.floor.fill_(floor)
     return network.eval().requires_grad_(False)

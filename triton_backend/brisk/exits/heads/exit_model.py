@@ -1,10 +1,10 @@
-"""A learned cache's look-up as an ONNX model: checked, and asked through ONNX Runtime.
+"""An exit as an ONNX model: checked, and evaluated by ONNX Runtime.
 
-The model reads ``hidden`` float32 [rows, *shape], or what a whole model reads, and gives
+The model reads ``hidden`` float32 [rows, *shape], or a whole model's inputs, and returns
 ``logits`` float32 [rows, classes], ``score`` float32 [rows] in 0..1, and ``near`` bool [rows]:
-whether the row is near the training data. A whole model of values may have logits of more
-dimensions, and other outputs, ``brisk.other.0`` and so on, as the model has them. It comes from a
-file that anybody may have written, so it consists of plain operators only.
+whether the row is in the distribution of the training data. A whole model that returns values may
+have logits of more dimensions and further outputs, ``brisk.other.0`` and so on. Anybody may have
+written the file that it comes from, so it consists of plain operators only.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from brisk.exits.files.container import DamagedFileError
 from brisk.segments.onnxruntime import onnxruntime
 
 Shape = tuple[int, ...]
-"""Of a hidden output without its batch: [channels, height, width], [positions, features] or
-[features]. Empty: what a whole model reads, of any sizes."""
+"""The shape of a hidden output without its batch: [channels, height, width], [positions, features]
+or [features]. Empty: a whole model's inputs, of any sizes."""
 
 Given = np.ndarray | Mapping[str, np.ndarray]
-"""What is looked up: a hidden output, float32 [rows, *shape], or a model's inputs by name."""
+"""What an exit reads: a hidden output, float32 [rows, *shape], or a model's inputs by name."""
 
 
 class Judge(str, Enum):
-    """What says whether a prediction can be used.
+    """What decides whether a prediction can be used.
 
-    ``SELECTOR``: a learned one (GATI, section 3.1), behind a distance gate. The others are of the
-    distribution over the classes: its greatest share, and that less the one next to it. They may
-    do without the gate, for predictors that outliers were shown to are unsure of these.
-    ``TYPICAL``: how near a row's values are to those of the data, where they are no classes.
+    ``SELECTOR`` is learned (GATI, section 3.1) and stands behind a distance gate. ``SOFTMAX`` is
+    the greatest probability of a class, the margins are the greatest less the second greatest;
+    they may do without the gate, since predictors trained with outliers are unsure of these.
+    ``TYPICAL`` judges values that are no classes by how like those of the data they are.
     """
 
     SELECTOR = "selector"
@@ -51,8 +51,8 @@ class Judge(str, Enum):
 
 
 GATED = tuple(judge for judge in Judge if judge.is_gated)
-"""What is asked unless more is wanted: without the gate other data sets and noise are answered
-wrongly several times as often, and the mean is a sixth shorter (record 25)."""
+"""The judges that are candidates by default: without the gate other data sets and noise are
+answered wrongly several times as often, and the mean latency is a sixth shorter (record 25)."""
 
 
 OF_CLASSES = tuple(judge for judge in Judge if judge is not Judge.TYPICAL)
@@ -61,13 +61,13 @@ OPSET, IR_VERSION = 17, 8
 INPUT, LOGITS, SCORE, NEAR = "hidden", "logits", "score", "near"
 
 OWN_INPUT = "brisk.input."
-"""Before the names of a whole model's inputs where the look-up reads all of them."""
+"""The prefix of the names of a whole model's inputs if the exit reads all of them."""
 
 OTHER = "brisk.other."
-"""Before the numbers of a whole model's other outputs."""
+"""The prefix of the numbers of a whole model's other outputs."""
 
 FLOOR_OF_WHOLE = "brisk.floor"
-"""Where the look-up of a whole model keeps what no score may be below."""
+"""The name of the weight with a whole model's floor, below which no score counts."""
 
 OPERATORS = frozenset(
     {
@@ -78,30 +78,32 @@ OPERATORS = frozenset(
         *("LessOrEqual", "GreaterOrEqual", "And", "Not", "IsNaN"),
     }
 )
-"""What look-ups are made of."""
+"""The operators that exits are made of."""
 
 _PLAIN_DOMAINS = frozenset({"", "ai.onnx"})
 _DOMAINS = _PLAIN_DOMAINS | {"com.microsoft", "ai.onnx.ml"}
 
 LARGEST_HIDDEN_BYTES = 1 << 30
-"""Of one row."""
+"""The most bytes of one row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExitEvaluation:
-    """What a look-up says of each row: ``scores`` float32 [rows], ``near`` bool [rows], whether it
-    is near the training data, ``logits`` float32 [rows, classes], and a whole model's ``others``,
-    [rows, ...] each."""
+    """The result of an exit evaluation for each row."""
 
     scores: np.ndarray
+    """float32 [rows], in 0..1"""
     near: np.ndarray
+    """bool [rows]: whether the row is in the distribution of the training data."""
     logits: np.ndarray
+    """float32 [rows, classes]"""
     others: tuple[np.ndarray, ...] = ()
+    """A whole model's other outputs, [rows, ...] each."""
 
 
 class AnswerForm(NamedTuple):
-    """What a look-up answers: logits [rows, ..., ``classes``] of ``rank`` dimensions, and so many
-    ``others``."""
+    """The form of an exit's answer: logits [rows, ..., ``classes``] of ``rank`` dimensions, and
+    the number of ``others``."""
 
     classes: int
     rank: int = 2
@@ -112,7 +114,7 @@ ExitEvaluator = Callable[[Given], ExitEvaluation]
 
 
 class ExitModel:
-    """Float32 [rows, *shape] to what the ONNX model says. Any thread may call it."""
+    """Evaluates an exit's ONNX model. Any thread may call it."""
 
     __slots__ = ("_form", "_is_single", "_outputs", "_run", "_session")
 
@@ -127,7 +129,7 @@ class ExitModel:
     ) -> None:
         """``is_whole``: it is a whole model, of any operators that ONNX Runtime has.
 
-        Raises DamagedFileError where ``data`` is no look-up that answers in ``form`` in ``shape``.
+        Raises DamagedFileError if ``data`` is no exit that answers in ``form`` in ``shape``.
         """
         _check(data, shape, form, is_whole)
         self._session = _open(data, threads)
@@ -135,12 +137,12 @@ class ExitModel:
         self._is_single = is_whole and self._session.get_inputs()[0].shape[:1] == [1]
         self._form = form
         self._outputs = [LOGITS, SCORE, NEAR, *_others(form)]
-        if not shape:  # nobody knows what sizes suit it
+        if not shape:  # no sizes to try it with are known
             return
         try:
             self(np.zeros((1, *shape), np.float32))
         except Exception as error:
-            raise DamagedFileError(f"a look-up cannot be computed: {error}") from error
+            raise DamagedFileError(f"an exit cannot be evaluated: {error}") from error
 
     def __call__(self, hidden: Given) -> ExitEvaluation:
         if isinstance(hidden, np.ndarray):
@@ -157,13 +159,13 @@ class ExitModel:
         if not is_fit or any(each.shape[:1] != (rows,) for each in others):
             shapes = [list(each.shape) for each in (logits, scores, near, *others)]
             raise ValueError(
-                f"a look-up of {rows} rows gave {', '.join(map(str, shapes))}; expected "
+                f"an exit gave for {rows} rows {', '.join(map(str, shapes))}; expected "
                 f"[{rows}, {classes}] in {rank} dimensions, and {rows} rows in each"
             )
         return ExitEvaluation(scores, near, logits, tuple(others))
 
     def _one_by_one(self, hidden: Given, rows: int) -> ExitEvaluation:
-        """Of a model that takes one row at a time."""
+        """Evaluate a model that takes one row at a time."""
         parts = []
         for row in range(rows):
             one: Given
@@ -185,44 +187,45 @@ def _others(form: AnswerForm) -> list[str]:
 
 
 def given(shape: Shape, inputs: Mapping[str, np.ndarray]) -> Given:
-    """What a whole model's look-up takes of ``inputs``: the lone one where it has a ``shape``."""
+    """Return what a whole model as an exit reads of ``inputs``: the only one if it has a
+    ``shape``."""
     ready = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
     return next(iter(ready.values())) if shape else ready
 
 
 def parse(data: bytes, is_whole: bool = False) -> ModelProto:
-    """Raises DamagedFileError where ``data`` is no ONNX model of plain operators; one that
-    ``is_whole`` may have others of ONNX's and ONNX Runtime's own."""
+    """Return the ONNX model in ``data``. Raises DamagedFileError unless it is one of plain
+    operators; a model that ``is_whole`` may have any of ONNX's and ONNX Runtime's own."""
     try:
         model = ModelProto.FromString(data)
     except DecodeError as error:
-        raise DamagedFileError(f"a look-up is no ONNX model: {error}") from error
+        raise DamagedFileError(f"an exit is no ONNX model: {error}") from error
     graph = model.graph
     domains = {entry.domain: entry.version for entry in model.opset_import}
     if not is_whole and (
         set(domains) - _PLAIN_DOMAINS or max(domains.values(), default=99) > OPSET
     ):
-        raise DamagedFileError(f"a look-up is of operator sets {domains}, expected up to {OPSET}")
+        raise DamagedFileError(f"an exit is of operator sets {domains}, expected up to {OPSET}")
     for node in graph.node:
         is_known = node.op_type in OPERATORS and node.domain in _PLAIN_DOMAINS
         if not (node.domain in _DOMAINS if is_whole else is_known):
-            raise DamagedFileError(f"a look-up has operator '{node.domain}:{node.op_type}'")
+            raise DamagedFileError(f"an exit has operator '{node.domain}:{node.op_type}'")
     if model.functions or graph.sparse_initializer or model.training_info:
-        raise DamagedFileError("a look-up has more than a graph of nodes and weights")
+        raise DamagedFileError("an exit has more than a graph of nodes and weights")
     if any(tensor.data_location == TensorProto.EXTERNAL for tensor in graph.initializer):
-        raise DamagedFileError("a look-up has weights in another file")
+        raise DamagedFileError("an exit has weights in another file")
     return model
 
 
 def _check(data: bytes, shape: Shape, form: AnswerForm, is_whole: bool) -> None:
-    """Before any memory is taken for it."""
+    """Check sizes, inputs and outputs before memory is taken. Raises DamagedFileError."""
     graph = parse(data, is_whole).graph
     fewest = 0 if is_whole else 1
     classes, rank, _ = form
     if not fewest <= len(shape) <= 3 or classes < 1 or not all(size >= 1 for size in shape):
-        raise DamagedFileError(f"a look-up of {classes} classes in {list(shape)}")
+        raise DamagedFileError(f"an exit of {classes} classes in {list(shape)}")
     if 4 * math.prod(shape) > LARGEST_HIDDEN_BYTES:
-        raise DamagedFileError(f"a look-up in {list(shape)} is too large")
+        raise DamagedFileError(f"an exit in {list(shape)} is too large")
     expected = {
         INPUT: (TensorProto.FLOAT, list(shape)),
         LOGITS: (TensorProto.FLOAT, [*[0] * (rank - 2), classes]),
@@ -236,12 +239,12 @@ def _check(data: bytes, shape: Shape, form: AnswerForm, is_whole: bool) -> None:
     others = {name: found.pop(name, None) for name in _others(form)}
     if found != expected or None in others.values() or len(inputs) != len(shape[:1]):
         raise DamagedFileError(
-            f"a look-up reads and gives {_words(found)}; expected {_words(expected)}"
+            f"an exit reads and gives {_words(found)}; expected {_words(expected)}"
         )
 
 
 def _form(info: ValueInfoProto) -> tuple[int, list[int]]:
-    """Element type, and sizes without those of the rows."""
+    """Return the element type, and the sizes without that of the rows."""
     kind = info.type.tensor_type
     return kind.elem_type, [dim.dim_value for dim in kind.shape.dim[1:]]
 
@@ -259,4 +262,4 @@ def _open(data: bytes, threads: int) -> Any:
     try:
         return library.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise DamagedFileError(f"ONNX Runtime cannot load a look-up: {error}") from error
+        raise DamagedFileError(f"ONNX Runtime cannot load an exit: {error}") from error

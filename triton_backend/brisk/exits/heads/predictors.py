@@ -16,11 +16,12 @@ from brisk.exits.heads.exit_model import Shape
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """An architecture (GATI, section 3.1, Table 3), its name as the paper writes it.
+    """An architecture (GATI, section 3.1, Table 3), named as the paper writes it.
 
-    ``build(shape, classes, normalised=True)``: a fresh network, float32 [rows, *shape] to logits
-    float32 [rows, classes]; ``normalised``: to train, else in the form that ``settled`` gives.
-    ``least_side``: of the images that it reads; 0: it reads hidden outputs of any shape.
+    ``build(shape, classes, normalised=True)`` returns a fresh network from float32 [rows, *shape]
+    to logits float32 [rows, classes]: to be trained if ``normalised``, else in the form of
+    ``settled``. ``least_side`` is the least side of the images that it reads; 0: it reads hidden
+    outputs of any shape.
     """
 
     name: str
@@ -33,8 +34,8 @@ class Variant:
 
 
 def settled(network: nn.Module) -> nn.Module:
-    """The trained network in the form that is served: batch normalisation folded into the
-    convolutions."""
+    """Return the trained network in the form that is served: batch normalisation is folded into
+    the convolutions."""
     network.eval()
     layers: list[nn.Module] = []
     for layer in network.children():
@@ -47,7 +48,7 @@ def settled(network: nn.Module) -> nn.Module:
 
 
 def as_image(hidden: torch.Tensor) -> torch.Tensor:
-    """[rows, positions, features] as [rows, features, positions, 1]; images as they are."""
+    """Return [rows, positions, features] as [rows, features, positions, 1]; images as they are."""
     if hidden.dim() == 3:
         return hidden.transpose(1, 2).unsqueeze(3)
     return hidden
@@ -61,13 +62,13 @@ class AsImage(nn.Module):
 
 
 def weights_bytes(network: nn.Module) -> int:
-    """Memory of all parameters and buffers."""
+    """Return the memory of all parameters and buffers."""
     tensors = (*network.parameters(), *network.buffers())
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def fully_connected(units: int) -> Variant:
-    """Input, FC, hidden layer of so many units (ReLU), FC, output."""
+    """Return the variant of a fully connected hidden layer of so many ``units`` (ReLU)."""
 
     def build(shape: Shape, classes: int, normalised: bool = True) -> nn.Module:
         first = nn.Linear(math.prod(shape), units)
@@ -77,18 +78,19 @@ def fully_connected(units: int) -> Variant:
 
 
 CHANNELS, DEEP_CHANNELS = 32, 64
-"""Of the first convolutions' outputs (the paper's 0.8 to 2 MB for a cache leave room for about as
-many), and of a third's, whose map is small, and the second's in front of it."""
+"""The channels of the first convolution's outputs (the paper's 0.8 to 2 MB for a cache leave room
+for about as many), and of the second's and third's if there are three, whose maps are small."""
 
 MOST_FEATURES = 2048
-"""In front of the last layer: larger maps are averaged down to that, else it has most weights."""
+"""The most features in front of the last layer; larger maps are averaged down to that, since the
+last layer would have most of the weights."""
 
 
 def convolution(kernel: int, stride: int, depth: int = 1) -> Variant:
-    """Input, ``depth`` convolutions with ReLU, hidden layer, FC, output.
+    """Return the variant of ``depth`` convolutions with ReLU, and a fully connected layer.
 
     The paper has one convolution. A second one costs a few microseconds and hits more at early
-    layers, whose features are local still; with tens of thousands of rows a third one pays, too.
+    layers, whose features are still local; with tens of thousands of rows a third one pays, too.
     """
     deeper = CHANNELS if depth == 2 else DEEP_CHANNELS
     channels = (CHANNELS, *(deeper for _ in range(depth - 1)))
@@ -114,7 +116,8 @@ def convolution(kernel: int, stride: int, depth: int = 1) -> Variant:
 
 
 def pooling(size: int) -> Variant:
-    """Input, averages over neighbourhoods down to at most ``size`` numbers, FC, output."""
+    """Return the variant of averages over neighbourhoods, down to at most ``size`` numbers, and a
+    fully connected layer."""
 
     def build(shape: Shape, classes: int, normalised: bool = True) -> nn.Module:
         if len(shape) == 1:
@@ -132,7 +135,7 @@ def pooling(size: int) -> Variant:
 
 
 def _pooled(channels: int, sides: tuple[int, ...], size: int) -> tuple[int, int]:
-    """Sides after pooling, in the same proportion, so that channels x sides is at most size."""
+    """Return the sides after pooling, in the same proportion: channels x sides is at most size."""
     height, width = sides
     if channels * height * width <= size:
         return height, width
@@ -145,13 +148,13 @@ PAPER = (
     *(pooling(8192), pooling(4096)),
     *(convolution(3, 1), convolution(5, 2)),
 )
-"""The six of GATI's section 7."""
+"""The six variants of GATI's section 7."""
 
 CATALOGUE = (*PAPER, convolution(3, 2, depth=2), convolution(3, 2, depth=3))
 
 
 def variant(name: str) -> Variant:
-    """The variant called ``name``; InvalidConfigurationError where there is none."""
+    """Return the variant called ``name``. Raises InvalidConfigurationError if there is none."""
     for candidate in CATALOGUE:
         if candidate.name == name:
             return candidate

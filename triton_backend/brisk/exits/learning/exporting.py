@@ -1,4 +1,4 @@
-"""The export of a trained look-up as an ONNX model, node by node, compared with torch's answers.
+"""The export of a trained head as an ONNX model, node by node, compared with torch's answers.
 
 The weights have the names of the network's own (``state_dict``), so that training goes on from
 the file alone (``network_of``).
@@ -90,7 +90,7 @@ def _written(network: ExitHead, shape: Shape, variant: str) -> bytes:
         writer.add(sure + NUMBERS + COUNTED, nothing=0.0, column=[1], two=[2], inner=inner)
     graph = helper.make_graph(
         writer.nodes,
-        f"look-up {variant}".strip(),
+        f"exit {variant}".strip(),
         [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["rows", *shape])],
         [
             helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, ["rows", writer.classes]),
@@ -326,22 +326,18 @@ def _compare(network: ExitHead, shape: Shape) -> None:
     by = float(np.abs(answer.scores - scores)[steady].max(initial=0.0))
     if not apart <= CLOSE_LOGITS or not by <= CLOSE_SCORES or steady.sum() < len(near) - 1:
         raise InternalError(
-            f"a look-up's ONNX form differs from its network: logits by {apart:.1e} of the "
+            f"a head's ONNX form differs from its network: logits by {apart:.1e} of the "
             f"greatest, scores by {by:.1e}, {len(near) - int(steady.sum())} of {len(near)} gated "
             "otherwise"
         )
 
 
-# The way back.
-
-
 @functools.lru_cache(maxsize=64)
 def network_of(exit_: Exit) -> ExitHead:
-    """The network of a cache, from its ONNX model, for training to go on from.
+    """Return the head of an exit, from its ONNX model, for training to go on from.
 
-    Of one that reads the model's input it reads the logits that its look-up makes. Not to be
-    changed: it is the same object each time. Raises DamagedFileError where the model is
-    not what this version writes.
+    The head of a whole model reads the logits of its evaluation. The object is cached, so it must
+    not be changed. Raises DamagedFileError if the model is not what this version writes.
     """
     graph = parse(exit_.model, exit_.reads_input).graph
     if exit_.reads_input:
@@ -361,4 +357,4 @@ def _floor_of(graph: GraphProto) -> float:
     for tensor in graph.initializer:
         if tensor.name == FLOOR_OF_WHOLE:
             return float(numpy_helper.to_array(tensor))
-    raise DamagedFileError(f"a look-up of a whole model lacks '{FLOOR_OF_WHOLE}'")
+    raise DamagedFileError(f"an exit that is a whole model lacks '{FLOOR_OF_WHOLE}'")

@@ -212,7 +212,7 @@ class Targets:
         target = torch.full((classes, rows), plain / classes)
         return cls(target, torch.zeros(rows), torch.full((rows,), plain))
 
-    def beside(self, other: Targets) -> Targets:
+    def with_rows(self, other: Targets) -> Targets:
         """Return the targets of both, the other's rows last."""
         return Targets(
             torch.cat([self.target, other.target], 1),
@@ -238,14 +238,14 @@ def fit_last_layer(
     """Fit ``layer`` in place; deterministic for one thread and one seed.
 
     It does what ``train_predictor`` does for any network at a tenth of the cost for a linear
-    layer: autograd and copies of rows took most of the time.
+    layer, since it needs neither autograd nor copies of rows.
 
     ``features`` float32 [rows, inputs], ``teacher`` float32 [rows, classes]: the base model's
     distribution, whose greatest class is the label; ``outliers`` float32 [any rows, inputs].
-    Rows are shuffled once, batches in each epoch. Each has its outliers, so that one product gives
-    all logits and one all gradients. These read megabytes from memory and do little with them:
-    the layer's own orientation took twice as long, and rows of float32 take twice as long as
-    those of bfloat16, where the processor multiplies them. Weights and sums are float32.
+    Rows are shuffled once, batches in each epoch. Each batch has its outliers, so that one product
+    gives all logits and one all gradients. Both are bound by memory: the layer's own orientation
+    takes twice as long, and so do rows of float32 over those of bfloat16, which are used if the
+    processor multiplies them. Weights and sums are float32.
     """
     form = torch.bfloat16 if _has_bfloat16() else torch.float32
     generator = torch.Generator().manual_seed(seed)
@@ -259,7 +259,7 @@ def fit_last_layer(
         of_samples = Targets.of_samples(teacher[samples], settings)
         of_outliers = Targets.of_outliers(len(exposed), teacher.shape[1], settings)
         rows = torch.cat([features[samples], outliers[exposed]]).to(form)
-        batches.append((rows, of_samples.beside(of_outliers)))
+        batches.append((rows, of_samples.with_rows(of_outliers)))
     weight, bias = layer.weight, layer.bias
     total = count * settings.epochs
     steps = OneCycle((weight, bias), settings.learning_rate, total, settings.weight_decay)

@@ -1,8 +1,8 @@
-"""The whole model in int8 as a look-up, in front of the exact model.
+"""The whole model in int8 as an exit, in front of the exact model.
 
-It reads the model's own input. If the two best classes are clearly apart its answer is mostly the
-exact model's; inputs of which it is not sure go on to that. It is as sure of values that are no
-classes as they are like those of the data.
+It reads the model's own input. If the two best classes are clearly apart its answer is mostly that
+of the exact model, which gets the other inputs. The confidence in values that are no classes is
+how like those of the data they are.
 """
 
 from __future__ import annotations
@@ -372,5 +372,5 @@ def _has_dot_products() -> bool:
 
 
 def memory_of(model: bytes, shape: Shape) -> int:
-    """Return the memory of a look-up, and of what a call of it needs besides, in bytes."""
+    """Return the memory of an exit and of an evaluation of it, in bytes."""
     return 2 * len(model) + 4 * math.prod(shape)

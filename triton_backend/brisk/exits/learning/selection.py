@@ -1,4 +1,4 @@
-"""Training of what decides about a predictor's answers: the gate's limit, then the selector."""
+"""Training of the judge of a predictor's answers: the gate's limit, the selector, the floor."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Running a model with its caches: the exit thread, and frames that answer early. No torch."""
+"""Models run with their caches: the exit thread, and frames that answer early. No torch."""

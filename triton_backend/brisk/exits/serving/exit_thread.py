@@ -1,4 +1,4 @@
-"""The look-up exit_thread: a thread of its own, so that a look-up never delays the base model."""
+"""The exit thread: it evaluates exits, so that an evaluation never delays the base model."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from brisk.exits.heads.exit_model import ExitEvaluator, Given
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExitOutcome:
-    """``hits``: places among the ticket's rows that are answered; ``logits`` [hits, classes], and
-    ``others``, [hits, ...] each.
-
-    ``far``: places that lie far from all training data, which no later exit may answer.
-    ``error``: what the look-up raised; nothing is answered then.
-    """
+    """What an evaluation decides about the rows of its ticket."""
 
     hits: tuple[int, ...]
+    """The places, among the ticket's rows, of those that are answered."""
     logits: np.ndarray | None
-    far: tuple[int, ...] = ()
+    """float32 [hits, classes]; None without hits."""
+    rejected: tuple[int, ...] = ()
+    """The places of out-of-distribution rows, which no later exit may answer."""
     error: Exception | None = None
+    """What the evaluation raised; then nothing is answered."""
     others: tuple[np.ndarray, ...] = ()
+    """A whole model's other outputs, [hits, ...] each."""
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A look-up under way, of ``hidden`` for the rows numbered ``rows``.
+    """An evaluation under way, of ``hidden`` for the rows numbered ``rows``.
 
     ``outcome`` is set once, as a whole: a reader sees None or all of it, without a lock.
     """
@@ -42,29 +42,29 @@ class Ticket:
     outcome: ExitOutcome | None = field(default=None)
 
 
-def evaluate_exit(ask: ExitEvaluator, hidden: Given, threshold: float) -> ExitOutcome | None:
-    """Perform a look-up in this thread; None: it answers no row, and all are near."""
+def evaluate_exit(evaluate: ExitEvaluator, hidden: Given, threshold: float) -> ExitOutcome | None:
+    """Evaluate an exit in this thread; None: it answers no row and rejects none."""
     try:
-        looked = ask(hidden)
+        found = evaluate(hidden)
     except Exception as error:  # noqa: BLE001  # a cache must never take its model down
         return ExitOutcome((), None, (), error)
-    hits, far = looked.scores >= threshold, ~looked.near
-    if not hits.any() and not far.any():
+    hits, rejected = found.scores >= threshold, ~found.near
+    if not hits.any() and not rejected.any():
         return None
-    answered, strange = np.flatnonzero(hits), np.flatnonzero(far)
-    logits, others = None, looked.others
+    answered, refused = np.flatnonzero(hits), np.flatnonzero(rejected)
+    logits, others = None, found.others
     if len(answered) == len(hits):
-        logits = looked.logits
+        logits = found.logits
     elif len(answered):
-        logits, others = looked.logits[answered], tuple(each[answered] for each in others)
-    return ExitOutcome(tuple(answered.tolist()), logits, tuple(strange.tolist()), others=others)
+        logits, others = found.logits[answered], tuple(each[answered] for each in others)
+    return ExitOutcome(tuple(answered.tolist()), logits, tuple(refused.tolist()), others=others)
 
 
 class ExitThread:
-    """Look-ups one at a time, in the order offered (GATI, eq. 9: never two at once).
+    """Evaluates exits one at a time, in the order offered (GATI, eq. 9: never two at once).
 
-    Sessions release the interpreter's lock, so they run beside the model. The thread begins with
-    the first look-up.
+    Sessions release the interpreter's lock, so evaluations are concurrent with the model. The
+    thread begins with the first one. One thread offers.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class ExitThread:
         self._thread: threading.Thread | None = None
 
     def offer(self, ticket: Ticket) -> bool:
-        """Take a look-up on, unless another one waits already: it would come too late."""
+        """Accept an evaluation; False if another one waits already: it would come too late."""
         if not self._tickets.empty():
             return False
         if self._thread is None:
@@ -84,7 +84,7 @@ class ExitThread:
         return True
 
     def close(self) -> None:
-        """End the thread when it has done what it has taken on."""
+        """End the thread after the evaluations that it has accepted."""
         if self._thread is not None:
             self._tickets.put(None)
             self._thread.join()

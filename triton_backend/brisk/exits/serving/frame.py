@@ -1,6 +1,6 @@
 """A frame that answers easy rows early; without hits it does what a ``SegmentFrame`` does.
 
-And where in a model's segments rows can leave, and which values exits read there.
+``Places`` says where in a model's segments rows can leave, and which values exits read there.
 """
 
 from __future__ import annotations
@@ -27,21 +27,23 @@ from brisk.segments.source import SegmentPlan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """``exits``: by segments done, the exits there, each by index, and the value that it reads.
-
-    ``rows``: segments done where all that is live has the batch as first dimension; rows can leave
-    there. ``tail``: from class scores to the outputs.
-    """
+    """Where a cascade's exits stand in the segments of a model."""
 
     exits: Mapping[int, tuple[tuple[int, str], ...]]
+    """By the number of segments done: the index of each exit there, and the value that it
+    reads."""
     rows: frozenset[int]
+    """The numbers of segments done after which rows can leave: the first dimension of every live
+    value is the batch."""
     tail: Tail
+    """The nodes from the class scores to the outputs."""
 
 
 def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Places | None:
-    """The places of ``cascade`` in segments of ``graph``; None where it is of another model.
+    """Return the places of ``cascade`` in the segments of ``graph``; None if it is of another
+    model.
 
-    Exits behind which ``plan`` is not cut have none: those in reserve need none.
+    Exits behind which ``plan`` is not cut have no place; those in reserve need none.
     """
     known = single_values(graph.graph)
     inputs = [each.name for each in graph.needed]
@@ -89,24 +91,25 @@ def has_taps(plan: SegmentPlan, cascade: Cascade) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """The requested outputs by name for the rows numbered ``rows``, in that order.
-
-    ``exit_index``: the exit that answered, with ``logits`` [rows, classes] and the ``others``,
-    [rows, ...] each; None and no logits for the base model itself.
-    """
+    """The answer to some rows, by an exit or by the base model."""
 
     rows: tuple[int, ...]
+    """The numbers of the rows."""
     values: Mapping[str, np.ndarray]
+    """The requested outputs by name, their rows in the order of ``rows``."""
     exit_index: int | None
+    """The exit that answered; None: the base model did."""
     logits: np.ndarray | None
+    """The exit's logits, [rows, classes]; None of the base model."""
     others: tuple[np.ndarray, ...] = ()
+    """The exit's other outputs, [rows, ...] each."""
 
 
 class ExitingFrame:
     """Runs a program segment by segment and offers hidden outputs to an exit thread.
 
-    Rows that a look-up answers leave at the next boundary where all live values have rows; the
-    rest goes on as a smaller batch. Belongs to one thread at a time, as a ``SegmentFrame`` does.
+    Rows that an exit answers leave at the next boundary where all live values have rows; the rest
+    goes on as a smaller batch. Like a ``SegmentFrame`` it belongs to one thread at a time.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class ExitingFrame:
         requested: Sequence[str] | None = None,
         switched_off: frozenset[int] = frozenset(),
     ) -> None:
-        """``lane``: None looks up in this thread, at the exit, before the model goes on.
+        """``exit_thread`` None: exits are evaluated in this thread, before the model goes on.
 
         Raises InvalidRequestError as ``SegmentFrame`` does.
         """
@@ -136,33 +139,34 @@ class ExitingFrame:
         self._requested = None if requested is None else tuple(requested)
         self._rows = tuple(range(_row_count(inputs)))
         self.rows = len(self._rows)
-        """Of the whole batch."""
+        """The number of rows of the whole batch."""
         self._tickets: list[Ticket] = []
         self._leaving: set[int] = set()
-        self._far: set[int] = set()
+        self._rejected: set[int] = set()
+        """Rows that an exit found out of distribution."""
         self.answers: list[Answer] = []
-        """Of all rows that are answered so far."""
+        """The answers so far."""
         self._given = 0
         self.evaluated = [0] * len(cascade.exits)
-        """By exit: rows that were looked up."""
+        """By exit: the rows that it was evaluated for."""
         self.spent_ns = [0] * len(cascade.exits)
-        """By exit: this thread's time for looking up, or for handing it to the exit_thread."""
+        """By exit: this thread's time for evaluations, or for handing them to the exit thread."""
         self.error: Exception | None = None
-        """What a look-up has raised: its rows were left to the model."""
+        """What an evaluation has raised; its rows were left to the model."""
 
     @property
     def early(self) -> ExitingFrame:
-        """Itself: learned caches may answer rows of it."""
+        """The frame itself, since learned caches may answer its rows."""
         return self
 
     @property
     def position(self) -> int:
-        """Segments done so far, of the rows that are still in it."""
+        """The segments done so far for the rows that are still in the frame."""
         return self._frame.position
 
     @property
     def upcoming(self) -> str:
-        """As ``SegmentFrame.upcoming``."""
+        """``SegmentFrame.upcoming``; empty if all rows are answered."""
         return self._frame.upcoming if self._rows else ""
 
     @property
@@ -171,11 +175,11 @@ class ExitingFrame:
         return not self._rows
 
     def step(self) -> bool:
-        """Take in look-ups that are done, else run a segment; True where all is answered."""
+        """Take in evaluations that are done, and run a segment; True: all rows are answered."""
         if self._tickets and self._take_evaluations():
             return True
         frame = self._frame
-        if self._is_new:  # a look-up in front of the model is a step of its own
+        if self._is_new:  # an evaluation in front of the model is a step of its own
             self._is_new = False
             return self._evaluate_here()
         if not frame.step():
@@ -185,7 +189,7 @@ class ExitingFrame:
         return not self._rows
 
     def _evaluate_here(self) -> bool:
-        """At the exits of this boundary; True where all is answered."""
+        """Evaluate the exits of this boundary; True: all rows are answered."""
         for index, value in self._places.exits.get(self._frame.position, ()):
             self._offer(index, value)
             if self._exit_thread is None and self._tickets and self._take_evaluations():
@@ -193,17 +197,17 @@ class ExitingFrame:
         return not self._rows
 
     def take_answers(self) -> list[Answer]:
-        """Rows answered since the last call."""
+        """Return the answers since the last call."""
         fresh = self.answers[self._given :]
         self._given = len(self.answers)
         return fresh
 
     def exit_name(self, exit_index: int | None) -> str:
-        """What ``brisk caches show`` calls it; ``model`` for the base model itself."""
+        """Return the name that ``brisk caches show`` has for it; None is the base ``model``."""
         return "model" if exit_index is None else self.cascade.exits[exit_index].name
 
     def answerers(self, rows: Sequence[int]) -> list[str]:
-        """Who answered each of ``rows``, by name; nothing where it was the model alone.
+        """Return the name of what answered each of ``rows``; [] if the model answered all.
 
         Precondition: they are answered.
         """
@@ -218,7 +222,8 @@ class ExitingFrame:
         return any(answer.exit_index is not None for answer in self.answers)
 
     def answer_of(self, rows: Sequence[int]) -> dict[str, np.ndarray] | None:
-        """The requested outputs of ``rows``, in that order; None while one is not answered."""
+        """Return the requested outputs of ``rows``, in that order; None: one is not answered
+        yet."""
         found = dict.fromkeys(rows)
         parts = [answer for answer in self.answers if not found.keys().isdisjoint(answer.rows)]
         order = [row for answer in parts for row in answer.rows]
@@ -233,7 +238,8 @@ class ExitingFrame:
         }
 
     def results(self) -> dict[str, np.ndarray]:
-        """The requested outputs, rows in their order. Precondition: the job is finished."""
+        """Return the requested outputs, rows in their order. Raises InternalError before the
+        end."""
         if self._rows:
             raise InternalError(f"{len(self._rows)} rows are not answered yet")
         if len(self.answers) == 1 and list(self.answers[0].rows) == list(range(self.rows)):
@@ -266,7 +272,7 @@ class ExitingFrame:
         self.spent_ns[index] += time.monotonic_ns() - begun_ns
 
     def _own_inputs(self, exit_: Exit) -> Given:
-        """The model's own inputs, of the rows that are still in it."""
+        """Return the model's own inputs, of the rows that are still in the frame."""
         inputs = self._inputs
         if len(self._rows) < self.rows:
             kept = list(self._rows)
@@ -274,13 +280,13 @@ class ExitingFrame:
         return given(exit_.shape, inputs)
 
     def _take_evaluations(self) -> bool:
-        """Answer the rows of the look-ups that are done, let them leave; True: none is left."""
+        """Answer the rows of the evaluations that are done, let them leave; True: none is left."""
         while self._tickets and (outcome := self._tickets[0].outcome) is not None:
             ticket = self._tickets.pop(0)
             self.error = self.error or outcome.error
             if outcome.hits:
                 self._answer_hits(ticket, outcome)
-            self._far.update(ticket.rows[place] for place in outcome.far)
+            self._rejected.update(ticket.rows[place] for place in outcome.rejected)
         if self._leaving and len(self._leaving) == len(self._rows):
             self._rows = ()
             return True
@@ -292,8 +298,8 @@ class ExitingFrame:
         return False
 
     def _answer_hits(self, ticket: Ticket, outcome: ExitOutcome) -> None:
-        """Answer those rows of a look-up that nothing has answered or found strange yet."""
-        waiting = set(self._rows) - self._leaving - self._far
+        """Answer an evaluation's rows but those that are answered or rejected already."""
+        waiting = set(self._rows) - self._leaving - self._rejected
         fresh = [place for place, hit in enumerate(outcome.hits) if ticket.rows[hit] in waiting]
         if not fresh or outcome.logits is None:
             return
@@ -307,7 +313,7 @@ class ExitingFrame:
         self._leaving.update(rows)
 
     def _answer_rest(self) -> None:
-        """The base model is through: all rows that nothing has answered are its own."""
+        """Answer the rest of the rows by the base model, which has finished."""
         values = self._frame.results()
         own = [place for place, row in enumerate(self._rows) if row not in self._leaving]
         rows = tuple(self._rows[place] for place in own)
@@ -329,6 +335,7 @@ def _row_count(inputs: Mapping[str, np.ndarray]) -> int:
 
 
 def _rows_of(parts: list[np.ndarray], picked: np.ndarray | None) -> np.ndarray:
-    """The parts put together, or some of their rows; one part as it is needs no copy."""
+    """Return the rows of all parts in order, or the ``picked`` ones; one whole part is not
+    copied."""
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return whole if picked is None else whole[picked]

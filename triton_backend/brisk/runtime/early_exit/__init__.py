@@ -1,3 +1,4 @@
-"""Learned caches while they are served: audited, sampled, taught, replaced. Entry point
-``cache_watch.cache_watch``; no request waits for any of it.
+"""Learned caches while they are served: they are audited, sampled, adapted and replaced.
+
+The entry point is ``cache_watch.cache_watch``; no request waits for any of it.
 """

@@ -1,10 +1,10 @@
-"""The process in which learned caches learn from the traffic.
+"""The process that adapts learned caches to the traffic.
 
 ``python -m brisk.runtime.early_exit.adaptation_process MODEL…``
 
-Reads the samples that workers write, retrains at an interval, and publishes what is better as a
-candidate, which the foreground worker tries (``brisk.exits.files.versions``). Lives as long as the
-worker that started it, on what processors others leave. Wherever it is killed, files are whole.
+It reads the samples that workers write, retrains at an interval, and publishes a better version as
+a candidate, which the foreground worker tries (``brisk.exits.files.versions``). It lives as long
+as the worker that started it, at the lowest priority. Files are whole wherever it is killed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from brisk.os_priority import step_aside
 from brisk.runtime.log import LOGGER, start_logging
 
-# Before what reads the environment for its threads is imported.
+# Before the imports of libraries that read the number of threads from the environment.
 if __name__ == "__main__" and not step_aside():
     sys.exit(1)
 
@@ -33,11 +33,12 @@ from brisk.exits.files.versions import candidate_file, latest, samples_folder
 
 NANOSECONDS = 1e9
 PRIVATE = 0o600
-"""What is learned from requests may tell of them."""
+"""The mode of files that may reveal requests."""
 
 
 def main() -> int:
-    """Exit status: 0 where there is nothing to learn from, else it is ended from outside."""
+    """Return the exit status, 0, if there is nothing to learn from; else run until it is
+    killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--interval", type=float, required=True, help="seconds")
@@ -58,7 +59,7 @@ def main() -> int:
 
 
 def open_learner(model: Path) -> Learner | None:
-    """None where the model's caches cannot learn: no caches, or no data of their training."""
+    """Return the learner; None if the model has no caches, or no data of their training."""
     try:
         adapter = Adapter.open(model, AdaptationSettings())
     except (BriskError, DamagedFileError, OSError) as error:
@@ -66,17 +67,17 @@ def open_learner(model: Path) -> Learner | None:
         return None
     if adapter is None:
         LOGGER.info(
-            f"caches of {model} do not learn: there is no data of their training beside them"
+            f"caches of {model} do not learn: there is no data of their training next to them"
         )
         return None
     return Learner(model, adapter)
 
 
 class Learner:
-    """Of one model."""
+    """Adapts the caches of one model."""
 
     def __init__(self, model: Path, adapter: Adapter) -> None:
-        """Removes what a process that was killed while it published has left."""
+        """Removes the unfinished files of a process that was killed while it published."""
         self.model = model
         self._adapter = adapter
         self._newest = ""
@@ -86,9 +87,9 @@ class Learner:
             left.unlink(missing_ok=True)
 
     def learn(self, now_s: float) -> bool:
-        """Take new samples in and retrain; True where a candidate was published.
+        """Take in new samples and retrain; return whether a candidate was published.
 
-        Nothing is published while the one before is on trial. ``now_s``: time since 1970.
+        Nothing is published while the candidate before is on trial. ``now_s``: time since 1970.
         """
         if not self._take_samples() or candidate_file(self.model).exists():
             return False
@@ -101,7 +102,7 @@ class Learner:
             return False
         self._was_refused = False
         if candidate_file(self.model).exists():
-            return False  # somebody else has put one on trial meanwhile
+            return False  # another process has published one meanwhile
         write_cascade(candidate_file(self.model), outcome.cascade, PRIVATE)
         because = f", since {outcome.reason}" if outcome.reason else ""
         before_ms, after_ms = (saved_s * 1e3 for saved_s in outcome.saved_s)
@@ -113,7 +114,7 @@ class Learner:
         return True
 
     def _take_samples(self) -> bool:
-        """Read the files that have come since the last time; False where none has."""
+        """Read the files that are new since the last call; return whether there are any."""
         has_come = False
         for file in sorted(samples_folder(self.model).glob("*.npz")):
             if file.name <= self._newest:
@@ -123,12 +124,16 @@ class Learner:
                 for inputs in read_samples_file(file):
                     self._adapter.take(inputs, int(file.name[:20]) / NANOSECONDS)
                 has_come = True
-            except (DamagedFileError, OSError, ValueError) as error:  # gone again, or damaged
+            except (
+                DamagedFileError,
+                OSError,
+                ValueError,
+            ) as error:  # deleted meanwhile, or damaged
                 LOGGER.warning(f"samples '{file}' are left out: {error}")
         return has_come
 
     def _follow(self) -> None:
-        """Go on from what is served: a candidate that the runtime has rejected is none."""
+        """Continue from the version that is served, which is not a candidate that was rejected."""
         try:
             served = read_cascade(latest(self.model), digest_of(self.model))
         except (DamagedFileError, OSError) as error:

@@ -1,9 +1,9 @@
-"""Whole models at best-effort priority, for audits: a process of its own.
+"""The process that runs whole models at the lowest priority, for audits.
 
-Reads pickled questions from its standard input, which the worker that started it alone writes
+It reads pickled questions from its standard input, to which only the worker that started it writes
 (``brisk.runtime.early_exit.audits``), and writes a line of JSON for each: whether the rows'
-answers count as the model's own, or an error in words. Runs on what processors others leave, on
-one thread, and ends with the thread that started it, or when nothing was asked for long.
+answers count as the model's own, or an error as text. It runs on one thread, and ends with the
+thread that started it, or after ``IDLE_END_S`` without a question.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from brisk.os_priority import step_aside
 
-# Before what reads the environment for its threads is imported.
+# Before the imports of libraries that read the number of threads from the environment.
 if __name__ == "__main__" and not step_aside():
     sys.exit(1)
 
@@ -32,22 +32,23 @@ from brisk.exits.scores import Scores, all_agreeing
 
 IDLE_END_S = 300.0
 MOST_PROGRAMS = 4
-"""Models in memory; the one that was asked about first goes."""
+"""The most models in memory; the one that was loaded first is dropped."""
 
 
 def main() -> int:
-    """Exit status: 0 where it is needed no more."""
+    """Return the exit status, 0, if the process is no longer needed."""
     models = Models()
-    given, told = sys.stdin.buffer, sys.stdout.buffer
+    questions, verdicts = sys.stdin.buffer, sys.stdout.buffer
     with contextlib.suppress(EOFError):
-        while select.select([given], [], [], IDLE_END_S)[0]:
-            told.write(json.dumps(models.answer(*pickle.load(given))).encode() + b"\n")
-            told.flush()
+        while select.select([questions], [], [], IDLE_END_S)[0]:
+            verdict = models.answer(*pickle.load(questions))
+            verdicts.write(json.dumps(verdict).encode() + b"\n")
+            verdicts.flush()
     return 0
 
 
 class Models:
-    """Loaded models by file, digest and value of the scores."""
+    """The loaded models by file, digest and value of the scores."""
 
     def __init__(self) -> None:
         self._loaded: dict[tuple[Path, str, str], BaseModel] = {}
@@ -60,7 +61,7 @@ class Models:
         inputs: Mapping[str, np.ndarray],
         answers: Sequence[np.ndarray],
     ) -> list[bool] | str:
-        """Of each row whether ``answers`` agree with the model, or the error."""
+        """Return for each row whether ``answers`` agree with the model, or the error as text."""
         try:
             own = answers_of(self._find(model, digest, scores), scores, inputs)
         except (BriskError, OSError) as error:
@@ -69,7 +70,8 @@ class Models:
         return agrees
 
     def _find(self, model: Path, digest: str, scores: Scores) -> BaseModel:
-        """Raises InvalidModelError where the file is not what was served."""
+        """Return the model, loaded if need be. Raises InvalidModelError if its file has
+        changed."""
         key = (model, digest, scores.value)
         if key not in self._loaded:
             if digest_of(model) != digest:

@@ -1,10 +1,9 @@
-"""Early answers that are compared with the whole model's: sampled here, computed by the auditor.
+"""The audit of early answers: a sample of them is compared with the whole model's.
 
-Used by the worker's main thread, which copies the inputs of what is sampled and reads verdicts:
-the whole model runs in a process that gets only what all others leave
-(``brisk.runtime.early_exit.audit_process``), which a thread of its own asks, one question at a
-time. The process is started for the first question, ends by itself when there were none for long,
-and is started again for the next.
+The worker's main thread copies the inputs of sampled runs and reads the verdicts. The whole model
+runs in a process of the lowest priority (``brisk.runtime.early_exit.audit_process``), to which a
+separate thread puts one question at a time. The process is started for the first question, ends
+when there are none for some minutes, and is started again for the next.
 """
 
 from __future__ import annotations
@@ -35,18 +34,19 @@ if TYPE_CHECKING:
 
 
 MOST_WAITING = 8
-"""Questions that wait; while so many do, no more are asked."""
+"""The most questions that wait; while so many do, no more are asked."""
 
 RESTART_S = 10.0
-"""From the start of a process that failed to that of the next one."""
+"""The time from the start of a process that failed to that of the next one."""
 
 Context = TypeVar("Context")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """Whether ``answers`` to the rows of ``inputs`` count as the whole model's own; ``digest`` is
-    the model's.
+    """The question whether ``answers`` to the rows of ``inputs`` count as the whole model's own.
+
+    ``digest`` is the model's.
     """
 
     model: Path
@@ -54,16 +54,16 @@ class Question:
     scores: Scores
     inputs: Mapping[str, np.ndarray]
     answers: tuple[np.ndarray, ...]
-    """Scores, [rows, classes]; or the value and the others, [rows, ...] each."""
+    """The scores, [rows, classes]; or the value and the others, [rows, ...] each."""
 
 
 class Auditor(Generic[Context]):
-    """``ask`` and ``verdicts`` are one thread's; the rest happens in the auditor's own."""
+    """Answers questions in a thread of its own; one other thread uses ``ask`` and ``verdicts``."""
 
     def __init__(self) -> None:
         self._questions: queue.SimpleQueue[tuple[Question, Context]] = queue.SimpleQueue()
         self.verdicts: deque[tuple[Context, list[bool]]] = deque()
-        """Of each row whether its answer agrees; none where there is no verdict to be had."""
+        """For each row whether its answer agrees; empty if the audit failed."""
         self._asked = 0
         self._answered = 0
         self._thread: threading.Thread | None = None
@@ -71,7 +71,7 @@ class Auditor(Generic[Context]):
 
     @property
     def waiting(self) -> int:
-        """Questions without a verdict so far."""
+        """The questions without a verdict so far."""
         return self._asked - self._answered
 
     @property
@@ -80,11 +80,11 @@ class Auditor(Generic[Context]):
 
     @property
     def process_id(self) -> int | None:
-        """None: no question has come, or the process was ended."""
+        """The id of the audit process; None: there was no question yet, or it has ended."""
         return self._process.process_id
 
     def ask(self, question: Question, context: Context) -> None:
-        """``verdicts`` gets ``context`` with the verdict when it is there."""
+        """Put a question; ``verdicts`` gets ``context`` with the verdict."""
         self._asked += 1
         self._questions.put((question, context))
         if self._thread is None:
@@ -92,7 +92,8 @@ class Auditor(Generic[Context]):
             self._thread.start()
 
     def _run(self) -> None:
-        """The kernel ends the process with this thread, which lives as long as the worker."""
+        """Answer questions for as long as the worker lives; the kernel ends the process with this
+        thread."""
         while True:
             question, context = self._questions.get()
             agrees: list[bool] = []
@@ -105,18 +106,21 @@ class Auditor(Generic[Context]):
             self._answered += 1
 
     def _verdict(self, question: Question) -> list[bool]:
-        """Raises OSError and ValueError where the process does not answer."""
-        import pickle  # not where a worker starts
+        """Return the process's verdict; start the process if there is none.
 
-        self._process.ended()  # where it was idle for long
+        Raises OSError and ValueError if it does not answer.
+        """
+        import pickle  # deferred: a worker starts without it
+
+        self._process.ended()  # if it was idle for long
         if self._process.process_id is None:
             time.sleep(max(0.0, RESTART_S - self._process.age_s))
             self._process.start()
-        given, told = self._process.pipes
+        questions, verdicts = self._process.pipes
         asked = question.model, question.digest, question.scores, dict(question.inputs)
-        pickle.dump((*asked, question.answers), given)
-        given.flush()
-        line = told.readline()
+        pickle.dump((*asked, question.answers), questions)
+        questions.flush()
+        line = verdicts.readline()
         if not line:
             raise OSError(f"its process ended with status {self._process.wait()}")
         verdict: list[bool] | str = json.loads(line)
@@ -126,20 +130,21 @@ class Auditor(Generic[Context]):
         return verdict
 
     def end(self) -> None:
-        """End the process, if there is one; the auditor's own thread, or nobody is served."""
+        """End the process, if there is one. Called by the auditor's thread, or after it is
+        unused."""
         self._process.end()
 
 
 AUDITED_SHARE = 0.05
-"""Of runs; an audit is of the rows that one run answered early."""
+"""The share of runs that are audited; an audit is of the rows that one run answered early."""
 
 TRIED_SHARE = 0.5
-"""Of the runs of a version on trial, which nothing but validation has shown to be right yet."""
+"""The share of audited runs of a version on trial, which only validation has tested so far."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """``exits``: which answered each row of the question."""
+    """An audit of one run; ``exits``: the exit that answered each row of the question."""
 
     session: Session
     served: ServedCaches
@@ -149,7 +154,7 @@ class Audit:
 
 
 class Audits:
-    """Counts what exits answer, and takes samples of it to the auditor."""
+    """Counts what exits answer, and passes samples of it to the auditor."""
 
     def __init__(
         self, auditor: Auditor[Audit], share: float = AUDITED_SHARE, seed: int | None = None
@@ -160,7 +165,10 @@ class Audits:
         self.verdicts = auditor.verdicts
 
     def keep(self, runs: Iterable[CachedRun]) -> list[Audit]:
-        """Before the last answer of a run is sent, while its inputs are there: copies of some."""
+        """Return audits of some ``runs``, with copies of their inputs.
+
+        Called before the last answer of a run is sent, while its inputs exist.
+        """
         found = []
         for run in runs:
             frame = run.frame
@@ -174,7 +182,7 @@ class Audits:
         return found
 
     def note(self, runs: Iterable[CachedRun], kept: Iterable[Audit]) -> None:
-        """Runs are finished: count what was answered early, and ask about what was kept."""
+        """Count the early answers of finished ``runs``, and have the ``kept`` ones audited."""
         for run in runs:
             if run.frame is not None:
                 _count(run, run.frame)
@@ -182,7 +190,7 @@ class Audits:
             self._auditor.ask(audit.question, audit)
 
     def settle(self) -> None:
-        """Draw the consequences of the verdicts that have come."""
+        """Apply the verdicts that have arrived."""
         while self.verdicts:
             audit, agrees = self.verdicts.popleft()
             if len(agrees) == len(audit.exits):
@@ -201,9 +209,7 @@ def _count(run: CachedRun, frame: ExitingFrame) -> None:
         return
     if frame.error is not None and not served.has_failed:
         served.has_failed = True
-        LOGGER.warning(
-            f"model '{labels[0]}': a look-up of its caches failed: {frame.error!r:.200}"
-        )
+        LOGGER.warning(f"model '{labels[0]}': an exit evaluation failed: {frame.error!r:.200}")
     _count_changes(session, labels)
     for index in served.review():
         name = frame.exit_name(index)
@@ -229,7 +235,7 @@ def _judge(audit: Audit, verdicts: Sequence[bool]) -> None:
 
 
 def _count_changes(session: Session, labels: tuple[str, str]) -> None:
-    """Versions that have been promoted, rejected or taken back since the last time."""
+    """Count the versions promoted, rejected or taken back since the last call."""
     for change in session.caches.news:
         telemetry.count(metrics.CACHE_VERSIONS, (*labels, change.value))
     session.caches.news.clear()
@@ -240,7 +246,7 @@ def _early(answers: Sequence[Answer]) -> list[Answer]:
 
 
 def _make_audit(run: CachedRun, frame: ExitingFrame, served: ServedCaches) -> Audit | None:
-    """Of the rows that were answered early; None where numpy has no such inputs."""
+    """Return an audit of the rows that were answered early; None: numpy has no such inputs."""
     early = _early(frame.answers)
     rows = np.array([row for answer in early for row in answer.rows])
     inputs = run.copies(rows)

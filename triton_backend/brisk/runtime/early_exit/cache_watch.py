@@ -1,8 +1,8 @@
-"""Versions of learned caches as files: new ones made, noticed, tried, kept or deleted.
+"""The versions of learned caches as files: new ones are learned, noticed, tried, kept or deleted.
 
-A thread of its own, which looks at the files once a second. The foreground worker's has the
-adaptation process made and tries what that publishes; the background worker's only follows what
-has proved itself.
+A thread checks the files once a second. That of the foreground worker starts the adaptation
+process and tries the candidates that it publishes; that of the background worker only serves
+versions that have proved themselves.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ _PROCESS = "brisk.runtime.early_exit.adaptation_process"
 
 
 class Adaptation:
-    """One process for all models. ``interval_s`` 0: none.
+    """The adaptation process, one for all models. ``interval_s`` 0: there is none.
 
-    It is the time between two retrainings, and from the start of a process that failed to that of
-    the next one.
+    The interval is the time between two retrainings, and the least time from the start of a
+    process that failed to that of the next one.
     """
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._process = HelperProcess(_PROCESS)
         self._task: tuple[tuple[str, int], ...] = ()
-        """Models and when their caches were trained (mtime, ns); others take another process."""
+        """The models and when their caches were trained (mtime, ns); a new task takes a new
+        process."""
         self._is_done = False
 
     @property
     def process_id(self) -> int | None:
-        """None: nothing learns."""
+        """The id of the process; None: nothing learns."""
         return self._process.process_id
 
     def look(self, models: Iterable[Path]) -> None:
-        """Let a process learn for those of ``models`` that can, and for no others."""
+        """Run a process for those of ``models`` that can learn, and for no others."""
         task = (
             tuple(sorted(filter(None, map(_learnable, set(models))))) if self._interval_s else ()
         )
@@ -87,14 +88,14 @@ class Adaptation:
             self._process.start("--interval", str(self._interval_s), *(model for model, _ in task))
 
     def end(self) -> None:
-        """End the process; what it publishes is whole wherever it is ended."""
+        """End the process; the files that it publishes are whole wherever it ends."""
         if self._process.process_id is not None:
             self._process.end()
-            self._process = HelperProcess(_PROCESS)  # which may start at once
+            self._process = HelperProcess(_PROCESS)  # a new one may start at once
 
 
 def _learnable(model: Path) -> tuple[str, int] | None:
-    """The model, where it has caches, data of their training, and samples."""
+    """Return the model, if it has caches, data of their training, and samples."""
     try:
         trained_ns = trained_file(model).stat().st_mtime_ns
     except FileNotFoundError:
@@ -107,26 +108,30 @@ def _learnable(model: Path) -> tuple[str, int] | None:
 LOOK_S = 1.0
 
 Stamp = tuple[str, int, int, int] | None
-"""Path, inode, size and time of change of a file; None where there is none."""
+"""Path, inode, size and time of change of a file; None: there is no file."""
 
 
 @dataclass(slots=True, eq=False)
 class _Watched:
-    """``served`` and ``tried``: the files as they were when they were read last. ``last``: the
-    version that was served last, whose segments the next one uses where they fit. ``aim``: what
-    the traffic alone is to teach; None: nothing.
-    """
+    """A session whose caches' files are watched."""
 
     session: SegmentSession
     served: Stamp
+    """The file of the served version, as it was read."""
     last: ServedCaches | None
+    """The version that was served last, whose segments the next one uses if they fit."""
     tried: Stamp = None
+    """The file of the last candidate, as it was read."""
     aim: Aim | None = None
+    """What is to be learned from the traffic alone; None: nothing."""
 
 
 class CacheWatch:
-    """``adaptation``: of this worker, which then tries candidates; None where another one does.
-    ``first``: how models without caches come to some; None: they do not."""
+    """Watches the files of learned caches, in a thread of its own.
+
+    ``adaptation``: of this worker, which then tries candidates; None: another worker does.
+    ``first``: learns caches of models without any; None: nothing does.
+    """
 
     def __init__(
         self,
@@ -142,8 +147,10 @@ class CacheWatch:
         self._thread: threading.Thread | None = None
 
     def open(self, session: Session, aim: Aim | None = None) -> ServedCaches | None:
-        """Read the session's caches; None where there are none that fit, or what the traffic has
-        taught keeps to another tolerance than ``aim``. Any thread."""
+        """Read the session's caches. Any thread.
+
+        Return None if none fit, or if learned ones keep to another tolerance than ``aim``.
+        """
         path = latest(session.path)
         if not path.exists():
             return None
@@ -155,10 +162,10 @@ class CacheWatch:
         return _kept_to(aim, session.path, _read(session, path, None))
 
     def serve(self, session: Session, caches: ServedCaches, aim: Aim | None = None) -> None:
-        """Serve them from now on, and follow what becomes of their files. Any thread.
-        ``aim``: what the traffic may teach where nobody has trained any.
+        """Serve ``caches`` from now on, and watch their files. Any thread.
 
-        Precondition: ``open`` has read them.
+        ``aim``: what is learned from the traffic if no caches were trained by hand. Precondition:
+        ``open`` has read them.
         """
         assert isinstance(session, SegmentSession)
         session.caches.bring(caches)
@@ -168,8 +175,8 @@ class CacheWatch:
         self._follow(_Watched(session, stamp, caches, aim=aim))
 
     def collect(self, session: Session, aim: Aim) -> None:
-        """It has no caches that fit: let its traffic teach some that keep ``aim``, and serve them.
-        Any thread."""
+        """Learn caches that keep ``aim`` from the traffic of a session without any that fit, and
+        serve them. Any thread."""
         if self._first is None:
             return
         if not isinstance(session, SegmentSession):
@@ -221,9 +228,9 @@ class CacheWatch:
         while session.caches.changes:
             change = session.caches.changes.popleft()
             if self._adaptation is None:
-                continue  # the files are the foreground worker's
+                continue  # only the foreground worker changes the files
             _keep(session.path, change)
-            if change is not Change.WITHDRAWN:  # what is served then is still to be read
+            if change is not Change.WITHDRAWN:  # the version to serve then has yet to be read
                 watched.served = _stamp(latest(session.path))
         path = latest(session.path)
         stamp = _stamp(path)
@@ -255,7 +262,7 @@ class CacheWatch:
 
 
 def cache_watch(settings: Settings, *, is_foreground: bool) -> CacheWatch:
-    """A worker's: the foreground one has everything learned and tried."""
+    """Return the watch of a worker; that of the foreground worker learns and tries versions."""
     is_on = settings.sampled_share > 0
     return CacheWatch(
         Adaptation(settings.adaptation_s) if is_foreground else None,
@@ -271,14 +278,15 @@ def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> Ser
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:
-    """``version``; None where the traffic has taught it, and to another tolerance than ``aim``."""
+    """Return ``version``; None if it is learned from traffic, for another tolerance than
+    ``aim``."""
     if version is None or aim is None or is_trained_by_hand(model):
         return version
     return version if str(version.cascade.scores.tolerance or "") == aim.tolerance else None
 
 
 def _keep(model: Path, change: Change) -> None:
-    """Let the files say what was decided; what is gone already is fine."""
+    """Carry out a decision on the files; files that are missing are ignored."""
     with contextlib.suppress(FileNotFoundError):
         if change is Change.PROMOTED:
             promote(model)

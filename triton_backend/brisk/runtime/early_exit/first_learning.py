@@ -1,8 +1,8 @@
-"""Early answers that nobody has trained: collected for, learned and served where they pay.
+"""Early answers learned from the traffic alone, for models without caches trained by hand.
 
-The thread that watches the caches' files asks once a second. One process at a time learns
-(``brisk.runtime.early_exit.learning_process``); what it has come to is in a file, which the other
-worker reads, too.
+The thread that watches the caches' files calls ``look`` once a second. One process at a time
+learns (``brisk.runtime.early_exit.learning_process``); it writes its result to a file, which the
+other worker reads, too.
 """
 
 from __future__ import annotations
@@ -33,17 +33,20 @@ from brisk.runtime.helper_process import HelperProcess
 from brisk.runtime.log import LOGGER
 
 RESTART_S = 60.0
-"""From the start of a process that failed to that of the next one."""
+"""The least time from the start of a process that failed to that of the next one."""
 
 MOST_FAILURES = 3
 
 COUNT_S = 5.0
-"""Between two looks at a folder of samples."""
+"""The time between two counts of a folder of samples."""
 
 
 class FirstLearning:
-    """``most_bytes``: of a model's samples. ``is_on``: whether samples are taken at all.
-    ``learns``: whether this worker has the process made."""
+    """Starts the learning process when a model has enough samples, and reports its progress.
+
+    ``most_bytes``: the most bytes of a model's samples. ``is_on``: whether samples are taken at
+    all. ``learns``: whether this worker starts the process.
+    """
 
     def __init__(self, most_bytes: int, *, is_on: bool, learns: bool) -> None:
         self._most_bytes = most_bytes
@@ -51,18 +54,18 @@ class FirstLearning:
         self._learns = learns
         self._process = HelperProcess("brisk.runtime.early_exit.learning_process")
         self._learner: Path | None = None
-        """Whose model's it is, if there is one."""
+        """The model of the process, if there is one."""
         self._failures: dict[Path, int] = {}
         self._started_s: dict[Path, float] = {}
         self._counted: dict[Path, tuple[float, int, int]] = {}
 
     @property
     def process_id(self) -> int | None:
-        """None: nothing is learned just now."""
+        """The id of the process; None: nothing is learned at present."""
         return self._process.process_id
 
     def look(self, model: Path, aim: Aim, threads: int) -> tuple[bool, str]:
-        """Whether samples of ``model``'s runs are wanted, and in words how far it is."""
+        """Return whether samples of ``model``'s runs are wanted, and its progress as text."""
         if not self._is_on:
             return False, "off: BRISK_SAMPLED_SHARE is 0"
         record = read_record(model)
@@ -73,7 +76,7 @@ class FirstLearning:
         if self._learns:
             self._follow_process()
             self._go_on(model, aim, threads, record, rows, size)
-        if is_there:  # which may promise less than is asked for now, and answer nothing
+        if is_there:  # it may promise less than ``aim``, and answer nothing
             return (False, "") if record is None else (record.collects, record.words(rows))
         if record is None:
             return False, "is looked at"
@@ -84,13 +87,13 @@ class FirstLearning:
         return record.collects, record.words(rows) + self._shortage(record, rows, size)
 
     def begin_anew(self, model: Path) -> None:
-        """What was learned is of another model, or of none."""
+        """Delete all that was learned, which is of another model, or of none."""
         files = learned_file(model), adapted_file(model), candidate_file(model)
         for file in (*files, previous_file(model), record_file(model)):
             file.unlink(missing_ok=True)
 
     def forget(self, models: set[Path]) -> None:
-        """All but these: they are served no more."""
+        """End the process if it learns for none of ``models``, the ones still served."""
         if self._learner is not None and self._learner not in models:
             self._process.end()
             self._learner = None
@@ -104,8 +107,10 @@ class FirstLearning:
         rows: int,
         size: int,
     ) -> None:
-        """Start the process where it has something to do, unless another model's is at it."""
-        is_due = record is None or record.stage is Stage.LEARNING  # it was killed, perhaps
+        """Start the process if there is something to learn, and none runs for another model."""
+        is_due = (
+            record is None or record.stage is Stage.LEARNING
+        )  # the process was killed, perhaps
         if record is not None and record.wanted:
             is_due = rows >= record.wanted or self._is_full(record, rows, size)
             is_due = is_due and find_spec("torch") is not None
@@ -130,7 +135,7 @@ class FirstLearning:
             LOGGER.warning(f"learning early answers of {model} ended with status {status}")
 
     def _count(self, model: Path) -> tuple[int, int]:
-        """Rows and bytes of its samples, of late."""
+        """Return the rows and bytes of its samples, counted at most ``COUNT_S`` ago."""
         now_s = time.monotonic()
         at_s, rows, size = self._counted.get(model, (-COUNT_S, 0, 0))
         if now_s - at_s >= COUNT_S:
@@ -139,7 +144,7 @@ class FirstLearning:
         return rows, size
 
     def _is_full(self, record: LearningRecord, rows: int, size: int) -> bool:
-        """Whether more samples would not be kept, and as many as these may prove something."""
+        """Whether no more samples would be kept, and these are enough to prove something."""
         room = self._room(rows, size)
         proves = record.wanted * HELD_OUT
         return record.tries == 0 and room < record.wanted and room > proves and rows > 0.9 * room
@@ -152,10 +157,10 @@ class FirstLearning:
         return f"; BRISK_SAMPLES_MIB keeps {room:,.0f} at most, {needed:.0f} keeps them all"
 
     def _room(self, rows: int, size: int) -> float:
-        """Samples of that kind that there is room for."""
+        """Return the number of samples of this size that there is room for."""
         return self._most_bytes / (size / rows) if rows else float("inf")
 
 
 def is_trained_by_hand(model: Path) -> bool:
-    """Whether caches lie beside the model: what is wrong with them is for who trained them."""
+    """Whether caches lie next to the model: only their author repairs or replaces them."""
     return caches_file(model).exists()

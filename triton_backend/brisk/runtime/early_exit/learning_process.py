@@ -1,12 +1,12 @@
-"""The process in which a model's first early answers are learned, from its traffic alone.
+"""The process that learns a model's first early answers from its traffic alone.
 
 ``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N``
 
 With ``--tolerance T`` values within that count as the model's own. Without a record of the model
-(``brisk.exits.files.learning_record``) it looks whether the model can have early answers at all.
+(``brisk.exits.files.learning_record``) it checks whether the model can have early answers at all.
 Else it takes the samples that workers have written, learns from the older ones, proves the promise
-on the newest, and writes what pays for the workers to serve. Lives as long as the worker that
-started it, on what processors others leave. Wherever it is killed, files are whole.
+on the newest, and writes caches that save time for the workers to serve. It lives as long as the
+worker that started it, at the lowest priority. Files are whole wherever it is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from brisk.os_priority import step_aside
 from brisk.runtime.log import LOGGER, start_logging
 
-# Before what reads the environment for its threads is imported.
+# Before the imports of libraries that read the number of threads from the environment.
 if __name__ == "__main__" and not step_aside():
     sys.exit(1)
 
@@ -59,28 +59,28 @@ SEED = 0
 
 POINTS = 6
 VARIANTS = ("Pool(4096)", "Conv2(3,2)", "Conv3(3,2)", "int8")
-"""Few, and quick to train: it is to come to something within minutes, beside the serving."""
+"""Few variants, quick to train: learning has to end within minutes, while models are served."""
 
 HIDDEN_BYTES = 1 << 30
-"""Room on disk for hidden values while a model is learned; those of photographs are megabytes."""
+"""The room on disk for hidden values during learning; those of one photograph take megabytes."""
 
 ALIKE = 0.8
-"""Share of the samples that have one shape, below which the model in int8 is the one way: a cache
-reads values of one shape."""
+"""The least share of samples of one shape with which caches are explored, which read values of one
+shape; with less only the model in int8 is."""
 
 MOST_TRIES = 3
 
 MORE = 4
-"""Times as many samples with which all is tried again, where something is served."""
+"""The factor of samples with which learning is tried again while something is served."""
 
 CLEARLY = 1.05
-"""What that has to be faster by, to take the place of what is served."""
+"""The factor by which the result has to be faster than what is served to replace it."""
 
 PRIVATE = 0o600
 
 
 def main() -> int:
-    """Exit status: 0 where the record says what has come of it."""
+    """Return the exit status: 0 if the record has the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--accuracy", type=float, required=True)
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def look_at(model: Path, aim: Aim) -> LearningRecord:
-    """Whether the model can have early answers."""
+    """Return a record that says whether the model can have early answers."""
     accuracy, tolerated = aim
     try:
         graph = read_graph(model)
@@ -119,7 +119,7 @@ def look_at(model: Path, aim: Aim) -> LearningRecord:
 
 
 def _has_points(graph: ModelGraph, tolerated: str) -> bool:
-    """Whether caches can stand in it. Raises InvalidModelError."""
+    """Whether the model has points for caches. Raises InvalidModelError."""
     return not tolerated and can_have_caches(graph, find_scores(graph).position)
 
 
@@ -129,7 +129,7 @@ def _collecting(aim: Aim) -> LearningRecord:
 
 
 def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
-    """Try it with the samples that are there."""
+    """Learn from the samples that are stored; return the record of the result."""
     try:
         graph = read_graph(model)
     except BriskError as error:
@@ -141,7 +141,7 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     may_go_on = tried.tries < MOST_TRIES
     again = 2 * max(rows, record.wanted) if may_go_on else 0
     refused = dataclasses.replace(tried, stage=Stage.REFUSED, wanted=again)
-    if record.speed_up and learned_file(model).exists():  # which go on serving
+    if record.speed_up and learned_file(model).exists():  # the version before is still served
         refused = dataclasses.replace(tried, stage=Stage.SERVED, wanted=0)
     if samples is None:
         return dataclasses.replace(refused, reason="there are no samples that can be read")
@@ -150,7 +150,7 @@ def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
     folder.mkdir(mode=0o700)
     try:
         return _explored(graph, samples, folder, threads, tried, refused)
-    except InvalidRequestError as error:  # samples that do not fit, or copies of few
+    except InvalidRequestError as error:  # samples that do not fit, or are copies of a few
         return dataclasses.replace(refused, reason=_brief(error))
     except BriskError as error:
         return dataclasses.replace(refused, stage=Stage.UNFIT, wanted=0, reason=_brief(error))
@@ -186,7 +186,7 @@ def _explored(
     if isinstance(found, Exploration):
         alike = samples.largest
         division = divide(alike, SEED, proves_newest=True)
-        # What serves comes last: with it the workers see what adaptation goes on from.
+        # The caches come last: workers that see them find the reference, too.
         write_reference(reference, found.cascade.model_digest, alike, division)
     else:  # nothing of it is trained, so nothing is trained again
         reference.unlink(missing_ok=True)
@@ -198,8 +198,8 @@ def _explored(
 def _search(
     graph: ModelGraph, samples: SampleGroups, folder: Path, threads: int, aim: Aim
 ) -> Exploration | ExploredWhole:
-    """Explore caches and the model in int8; or that alone, where no cache can stand in the model,
-    or samples have many shapes, or hidden values find no room."""
+    """Explore caches and the model in int8; or the latter alone, if the model has no points for
+    caches, or samples have many shapes, or hidden values find no room."""
     from brisk.exits.exploration import (
         ExplorationSettings,
         TooLargeError,
@@ -228,12 +228,12 @@ def _search(
 
 
 def read_samples(graph: ModelGraph) -> SampleGroups | None:
-    """All that are there and fit the model, the oldest first; None if none does."""
+    """Return all stored samples that fit the model, the oldest first; None if none does."""
     parts: list[Samples] = []
     for file in sorted(samples_folder(graph.path).glob("*.npz")):
         try:
             groups = read_samples_file(file)
-        except (DamagedFileError, OSError) as error:  # gone again, or damaged
+        except (DamagedFileError, OSError) as error:  # deleted meanwhile, or damaged
             LOGGER.warning(f"samples '{file}' are left out: {error}")
             continue
         parts += [Samples(inputs) for inputs in groups if _is_fit(inputs, graph)]
@@ -241,7 +241,7 @@ def read_samples(graph: ModelGraph) -> SampleGroups | None:
 
 
 def _is_fit(inputs: Mapping[str, np.ndarray], graph: ModelGraph) -> bool:
-    """Whether they are the model's inputs, of types and sizes that it reads."""
+    """Whether ``inputs`` are the model's, of types and sizes that it reads."""
     expected = {each.name: each.type for each in graph.needed}
     if inputs.keys() != expected.keys():
         return False

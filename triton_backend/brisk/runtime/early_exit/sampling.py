@@ -1,7 +1,7 @@
-"""Copies of some requests' inputs, for caches to learn from: few, bounded, and nobody else's.
+"""Copies of some requests' inputs, for caches to learn from: few, bounded, and private.
 
-The worker's main thread copies; a thread of its own writes. Where that one cannot keep up, what
-comes is dropped: a sample is worth less than a request's time.
+The worker's main thread copies; another thread writes. If the writer cannot keep up, samples are
+dropped: a sample is worth less than a request's time.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ from brisk.runtime.sessions.session import CachedRun
 
 ROWS_PER_FILE = 64
 LONGEST_IN_MEMORY_S = 5.0
-"""From a sample's coming to its being written."""
+"""The longest time from a sample's copy to its file."""
 
 ABANDONED_S = 60.0
-"""After which nobody writes a file any more."""
+"""The age of an unfinished file after which its writer counts as dead."""
 
 COLLECTED_EVERY_S = 0.05
-"""Of a model that has no learned caches yet; a copy of an image takes some 0.1 ms."""
+"""The time between samples of a model without learned caches; a copy of an image takes some
+0.1 ms."""
 
 MOST_WAITING = 64
-"""Runs copied and not yet taken up by the writer."""
+"""The most runs that are copied and wait for the writer."""
 
 
 @dataclass(slots=True)
 class _Buffer:
-    """``parts``: arrays by input name, of runs one after the other. ``since_s``: of the first."""
+    """Samples of one model that wait to be written.
+
+    ``parts``: arrays by input name, of one run each; ``since_s``: when the first was copied.
+    """
 
     since_s: float
     rows: int = 0
@@ -44,10 +48,11 @@ class _Buffer:
 
 
 class Sampler:
-    """Of the runs of models that have learned caches, ``share`` are kept, at random; of those that
-    are to have some, one every ``COLLECTED_EVERY_S``.
+    """Keeps a random ``share`` of the runs of models with learned caches, and one run every
+    ``COLLECTED_EVERY_S`` of models that are to have some.
 
-    ``most_bytes``: of one model's files; the oldest go first. ``share`` 0: nothing is kept.
+    ``most_bytes``: the most bytes of one model's files, of which the oldest are deleted. ``share``
+    0: nothing is kept.
     """
 
     def __init__(self, share: float, most_bytes: int, seed: int | None = None) -> None:
@@ -57,10 +62,11 @@ class Sampler:
         self._taken: queue.Queue[tuple[Path, Arrays]] = queue.Queue(MOST_WAITING)
         self._writer: threading.Thread | None = None
         self._next_s: dict[Path, float] = {}
-        """Of models without learned caches: when the next run is kept."""
+        """When the next run is kept, for models without learned caches."""
 
     def sample(self, runs: Iterable[CachedRun]) -> None:
-        """Before the last answer of a run is sent, while its inputs are there: copy some."""
+        """Copy the inputs of some ``runs``, before their last answers are sent, while they
+        exist."""
         for run in runs:
             if not self._share or not self._is_chosen(run):
                 continue
@@ -76,7 +82,8 @@ class Sampler:
                 self._writer.start()
 
     def _is_chosen(self, run: CachedRun) -> bool:
-        """One without learned caches so often that there are enough within minutes."""
+        """Whether to keep a run: without learned caches so many that they suffice within
+        minutes."""
         if run.frame is not None:
             return self._random.random() < self._share
         now_s = time.monotonic()
@@ -114,7 +121,7 @@ class Sampler:
 def _forget_the_oldest(folder: Path, most_bytes: int) -> None:
     """Delete files, the oldest first, until the rest takes at most ``most_bytes``.
 
-    And what a worker that was killed has left half written.
+    Unfinished files of a worker that was killed are deleted, too.
     """
     for left in folder.glob("*.unfinished"):
         with contextlib.suppress(OSError):
@@ -123,7 +130,7 @@ def _forget_the_oldest(folder: Path, most_bytes: int) -> None:
     files = sorted(folder.glob("*.npz"), reverse=True)
     total = 0
     for file in files:
-        with contextlib.suppress(FileNotFoundError):  # another worker's writer was quicker
+        with contextlib.suppress(FileNotFoundError):  # another worker has deleted it
             total += file.stat().st_size
             if total > most_bytes:
                 file.unlink()

@@ -20,7 +20,7 @@ from brisk.runtime.log import LOGGER
 from brisk.segments.program import SegmentProgram
 
 REVIEWED_ROWS = 500
-"""Rows that an exit looks up between two reviews of what that costs and brings."""
+"""The rows that an exit is evaluated for between two reviews of its cost and its gain."""
 
 REVIEW_CONFIDENCE = 0.999
 """The confidence with which a hit rate must be below what would pay for the exit to be switched
@@ -47,7 +47,7 @@ class ServedCaches:
     """The model, cut behind the exits."""
     cascade: Cascade
     places: Places
-    spared: tuple[float, ...]
+    saved: tuple[float, ...]
     """The share of the model behind each exit."""
     audit: CascadeAudit
     rows: int = 0
@@ -70,8 +70,8 @@ class ServedCaches:
         places = find_places(base.plan, base.graph, cascade)
         if places is None or not cascade.levels:
             raise DamagedFileError("its exits are not values of the model; train again")
-        spared = tuple(_spared(exit_, cascade.expected.base_s) for exit_ in cascade.exits)
-        return cls(base, cascade, places, spared, CascadeAudit(cascade.levels[0].accuracy))
+        saved = tuple(_saved(exit_, cascade.expected.base_s) for exit_ in cascade.exits)
+        return cls(base, cascade, places, saved, CascadeAudit(cascade.levels[0].accuracy))
 
     @property
     def switched_off(self) -> frozenset[int]:
@@ -104,13 +104,13 @@ class ServedCaches:
                 continue
             exit_ = self.cascade.exits[index]
             # on the exit thread what is saved is less the evaluation
-            spared_s = exit_.saved_s + (0.0 if self.cascade.synchronous else exit_.evaluation_s)
+            hit_s = exit_.saved_s + (0.0 if self.cascade.synchronous else exit_.evaluation_s)
             cost_s = use.spent_ns / use.evaluated / 1e9
             most = upper_bound(use.answered, use.evaluated, REVIEW_CONFIDENCE)
-            if exit_.saved_s > 0 and most * spared_s < cost_s and index not in self.costly:
+            if exit_.saved_s > 0 and most * hit_s < cost_s and index not in self.costly:
                 self.costly[index] = (
-                    f"it has answered {use.answered} of {use.evaluated} rows, sparing "
-                    f"{spared_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms an evaluation"
+                    f"it has answered {use.answered} of {use.evaluated} rows, saving "
+                    f"{hit_s * 1e3:.3f} ms each, for {cost_s * 1e3:.3f} ms an evaluation"
                 )
                 costly.append(index)
             self.uses[index] = ExitUse()
@@ -128,7 +128,7 @@ class ServedCaches:
         return tuple(statuses)
 
 
-def _spared(exit_: Exit, base_s: float) -> float:
+def _saved(exit_: Exit, base_s: float) -> float:
     """Share of the model behind an exit, less a whole model that stands there."""
     behind = 1 - exit_.point.share
     if exit_.reads_input and base_s > 0:

@@ -1,4 +1,4 @@
-"""A session's learned caches: read last, looked up in one lane for all sessions, replaced live.
+"""A session's learned caches: read last, replaced live; one exit thread evaluates all sessions'.
 
 The two ``bring`` run in whatever thread has a new version; everything else is the worker's main
 thread's. A frame keeps the version that it started with, so a swap falls between requests.
@@ -125,7 +125,7 @@ class SessionCaches:
         rows = frame.rows
         for answer in frame.answers:
             if answer.exit_index is not None:
-                saving.add(len(answer.rows), version.spared[answer.exit_index])
+                saving.add(len(answer.rows), version.saved[answer.exit_index])
                 rows -= len(answer.rows)
         saving.add(rows, 0.0)
         self.settle()
@@ -149,7 +149,7 @@ class SessionCaches:
         verdict = trial.verdict(candidate.audit.audited)
         if verdict is TrialResult.OPEN:
             return
-        figures = f"it spares {trial.candidate.mean:.1%} of the model, the one before "
+        figures = f"it saves {trial.candidate.mean:.1%} of the model, the one before "
         figures += "too boldly" if trial.repairs else f"{trial.present.mean:.1%}"
         if verdict is TrialResult.WORSE:
             self._reject(figures)
