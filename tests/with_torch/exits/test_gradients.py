@@ -30,7 +30,7 @@ def test_the_last_layer_s_gradient_is_that_of_its_losses() -> None:
     inside, outside = logits[:7], logits[7:]
     loss = distillation_loss(inside, teacher, teacher.argmax(1), settings)
     (loss + settings.exposure * exposure_loss(outside)).backward()  # type: ignore[no-untyped-call]
-    targets = Targets.of_samples(teacher, settings).beside(Targets.of_outliers(5, 5, settings))
+    targets = Targets.of_samples(teacher, settings).with_rows(Targets.of_outliers(5, 5, settings))
     gradient = targets.gradient(logits.detach().T, settings.temperature)
     torch.testing.assert_close(gradient.T, logits.grad)
 

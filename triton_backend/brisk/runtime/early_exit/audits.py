@@ -130,8 +130,10 @@ class Auditor(Generic[Context]):
         return verdict
 
     def end(self) -> None:
-        """End the process, if there is one. Called by the auditor's thread, or after it is
-        unused."""
+        """End the process, if there is one.
+
+        Called by the auditor's own thread, or when no session is served any more.
+        """
         self._process.end()
 
 
