@@ -45,8 +45,7 @@ FAMILIES: Mapping[str, Callable[[Tried], bool]] = {
 
 
 def families(studied: Studied) -> dict[str, Cascade]:
-    """By name, those that pay and prove the promise; least expected latency stands for a
-    benchmark."""
+    """Return by name the families that save time and prove the promise, without a benchmark."""
     found = {}
     for name, belongs in FAMILIES.items():
         tried = [one for one in studied.tried if belongs(one)]

@@ -32,8 +32,7 @@ class BaseModel:
         return self.program.plan
 
     def start(self, inputs: Mapping[str, np.ndarray]) -> SegmentFrame:
-        """Return a frame before its first segment. Raises InvalidRequestError if inputs do not
-        fit."""
+        """Return a frame before its first segment. Raises InvalidRequestError."""
         return SegmentFrame(self.program, inputs)
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -53,8 +52,7 @@ class BaseModel:
 
 
 def load_graph(graph: ModelGraph, threads: int = 1, taps: Collection[str] = ()) -> BaseModel:
-    """Return the model with warm sessions, which stops behind ``taps``. Raises
-    InvalidModelError."""
+    """Load the model with warm sessions, to stop behind ``taps``. Raises InvalidModelError."""
     model = BareModel(graph.path, threads, taps)
     return BaseModel(graph, open_warm_program(model))
 
@@ -134,8 +132,8 @@ def answers_of(
     """Return what early answers are compared with, [rows, ...] each: the distribution over the
     classes, or the value and the others.
 
-    Precondition: ``base`` was loaded with ``taps_of`` the scores. Raises InvalidModelError where
-    the model does not keep rows.
+    Precondition: ``base`` was loaded with ``taps_of`` the scores. Raises InvalidModelError if the
+    model does not keep rows.
     """
     if scores.tolerance is None:
         return (run_base(base, (), scores, inputs)[1],)

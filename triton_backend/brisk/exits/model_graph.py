@@ -78,8 +78,7 @@ class ModelGraph:
         )
 
     def _first(self, value: str) -> tuple[Dimension, ...] | None:
-        """Return the first dimension of a tensor, () of a scalar; None: it is no tensor of known
-        rank."""
+        """Return the first dimension of a tensor, () of a scalar; None: the rank is unknown."""
         kind = self.types.get(value)
         if kind is None or kind.container is not ContainerKind.TENSOR or kind.shape is None:
             return None

@@ -230,8 +230,7 @@ class Tail:
     def finish(
         self, scores: np.ndarray, others: Sequence[np.ndarray] = ()
     ) -> dict[str, np.ndarray]:
-        """Return all outputs by name, from the scores, in the model's form, and its other
-        values."""
+        """Return all outputs by name, from the scores in the model's form and the others."""
         if self._form is not ScoreForm.VALUES:
             scores = scores.reshape(*scores.shape, *[1] * (self._rank - scores.ndim))
         values = {self._scores: scores, **dict(zip(self._others, others, strict=True))}
@@ -316,8 +315,7 @@ def agreeing(ours: np.ndarray, theirs: np.ndarray, scores: Scores) -> np.ndarray
 def all_agreeing(
     ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], scores: Scores
 ) -> np.ndarray:
-    """Return which rows agree in each of the arrays (scores, or the value and the others), bool
-    [rows]."""
+    """Return which rows agree in all arrays: scores, or the value and the others; bool [rows]."""
     pairs = zip(ours, theirs, strict=True)
     return np.logical_and.reduce([agreeing(one, other, scores) for one, other in pairs])
 

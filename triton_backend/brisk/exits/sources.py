@@ -4,10 +4,10 @@ Data and traffic repeat: the same picture comes again, moved, dimmed or brighten
 divided at random, some copies would train and others prove, and what was memorised would look
 proved. So rows are divided by *source*.
 
-Two rows of images are of one source where the low frequencies of their grey values, as amplitudes
+Two rows of images are of one source if the low frequencies of their grey values, as amplitudes
 without phase, in relation to all of them and without the mean, differ by ``ALIKE`` at most: moving
 a picture over an even ground changes only the phase, brightness and contrast only the scale. Rows
-of anything else are of one source where they are equal, bit by bit, padding left out. Copies that
+of anything else are of one source if they are equal, bit by bit, padding left out. Copies that
 differ otherwise (turned, cut, enlarged) count as different sources.
 """
 
@@ -162,9 +162,11 @@ def digests(inputs: Mapping[str, np.ndarray]) -> list[bytes]:
 
 
 def _ends(inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Return where the first of the values stands that fill a text up to its length, int64
-    [rows], the same one at every place; None if rows are no texts: tensors of one dimension and
-    one length, some of them integers."""
+    """Return the length of each row's text with the first value of its padding, int64 [rows].
+
+    Padding is what repeats a row's last value. None if rows are no texts: tensors of one dimension and one
+    length, some of them integers.
+    """
     arrays = tuple(inputs.values())
     length = arrays[0].shape[1] if arrays[0].ndim == 2 else 0
     is_text = any(array.dtype.kind in "iu" for array in arrays)

@@ -168,7 +168,7 @@ class Adapter:
             for row, is_finite in enumerate(material.finite_rows()):
                 if is_finite:
                     fresh[row].seen = material.take([row])
-                else:  # nothing is learned where there are no numbers
+                else:  # a row with NaN trains nothing
                     self.window.drop(fresh[row])
         samples = self.window.samples()
         settings, parts = self._settings, {}

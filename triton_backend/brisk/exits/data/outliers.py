@@ -92,7 +92,7 @@ CLEAR = len(MAKERS) - 1
 """The number of kinds that are clearly out of distribution; blends, which come last, may be in."""
 
 ROWS_OF_A_KIND, MOST_OF_A_KIND = 90, 1000
-"""Rows of a kind. A third of them says where a kind's scores lie, a third teaches predictors.
+"""Rows of a kind. A third of them sets the floor, a third trains predictors, a third selectors.
 Negatives of photographs take hundreds: floors that they reach cost hits."""
 
 FOR_PREDICTOR, FOR_SELECTOR, FOR_FLOOR = range(3)

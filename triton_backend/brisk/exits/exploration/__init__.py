@@ -1,5 +1,4 @@
-"""The exploration of a model and data for caches: ``explore``, or ``explore_whole`` (GATI, section
-4)."""
+"""The exploration of a model for caches: ``explore`` or ``explore_whole`` (GATI, section 4)."""
 
 from brisk.exits.exploration.explore import Exploration, explore
 from brisk.exits.exploration.settings import ExplorationSettings, Progress, TooLargeError

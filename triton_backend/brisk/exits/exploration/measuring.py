@@ -150,8 +150,7 @@ def evaluation_seconds(
 
 
 TURNS = 100
-"""The turns in which the overhead of an evaluation is measured: some hundredths of the model's
-time."""
+"""The turns that measure an evaluation's overhead, some hundredths of the model's time."""
 
 MISSING, HITTING = 2.0, -1.0
 """A threshold that no score reaches, and one that every score reaches."""

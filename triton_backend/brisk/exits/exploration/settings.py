@@ -14,13 +14,11 @@ from brisk.exits.learning.predictor import PredictorSettings
 from brisk.exits.learning.selection import SelectorSettings
 
 STRICTER_LEVELS = (0.98, 0.99, 0.995)
-"""Promises that are calibrated besides that of the settings, so that a request can ask for
-more."""
+"""The stricter promises that are calibrated, too, so that a request can ask for more."""
 
 
 class EvaluationMode(str, Enum):
-    """The thread that evaluates exits: the exit thread, the model's, or either, as composition
-    chooses."""
+    """The thread that evaluates exits: the exit thread, the model's, or the better one."""
 
     ASYNCHRONOUS = "asynchronous"
     SYNCHRONOUS = "synchronous"

@@ -36,7 +36,7 @@ def front(graph: ModelGraph) -> ExitPoint:
 
 
 def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = None) -> float:
-    """Return the least score at which the model in int8 answers; 0 where no outlier reaches any.
+    """Return the least score at which the model in int8 answers; 0 if no outlier reaches any.
 
     At most ``1 - REFUSED`` of each of the ``kinds`` (int64 [rows]) of outliers reach it that are
     answered otherwise than by the exact model: what is answered the same is no mistake, out of

@@ -79,8 +79,7 @@ def write_container(
 
 
 def read_container(path: Path) -> TensorFile:
-    """Return the content of a file. Raises DamagedFileError that says what is wrong, and
-    OSError."""
+    """Return the content of a file. Raises DamagedFileError with the reason, and OSError."""
     try:
         with open_file(path, "the caches' file") as file:
             size = os.fstat(file.fileno()).st_size

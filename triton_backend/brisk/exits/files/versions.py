@@ -67,8 +67,10 @@ def learned_file(model_file: Path, environment: Mapping[str, str] = os.environ) 
 
 
 def trained_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the version that adaptation starts from: trained by hand, or else learned; it may not
-    exist."""
+    """Return the version that adaptation starts from, trained by hand or else learned.
+
+    It may not exist.
+    """
     trained, learned = caches_file(model_file), learned_file(model_file, environment)
     return learned if not trained.exists() and learned.exists() else trained
 
@@ -89,8 +91,7 @@ def previous_file(model_file: Path) -> Path:
 
 
 def promote(model_file: Path) -> None:
-    """Make the candidate, which has proved itself, the adapted version. Raises
-    FileNotFoundError."""
+    """Make the candidate the adapted version. Raises FileNotFoundError if there is none."""
     candidate, adapted = candidate_file(model_file), adapted_file(model_file)
     os.utime(candidate)  # else caches trained while it was on trial would be newer
     with contextlib.suppress(FileNotFoundError):
@@ -114,8 +115,7 @@ def make_private_folder(model_file: Path) -> Path:
 
 
 def latest(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the version to serve: the adapted one, if it descends from the present trained
-    one."""
+    """Return the version to serve: the adapted one, if it descends from the trained one."""
     trained = trained_file(model_file, environment)
     adapted = adapted_file(model_file, environment)
     return adapted if adapted.exists() and _is_newer(adapted, trained) else trained

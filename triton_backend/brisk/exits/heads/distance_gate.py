@@ -32,8 +32,7 @@ CENTRE_ROWS = 5.0
 PART_ROWS = 256
 
 STEPS = 127
-"""The steps into which a feature's greatest coordinate is divided; its others are rounded to
-them."""
+"""The steps of a feature's greatest coordinate, to which its other ones are rounded."""
 
 KEPT = 0.98
 """The share of held-out samples of the training distribution that pass."""
@@ -79,8 +78,7 @@ class DistanceGate(nn.Module):
         self.register_buffer("limit", torch.full((), torch.inf))
 
     def distance(self, features: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-        """Return the squared distance to the predicted ``classes`` (int64 [rows]), float32
-        [rows]."""
+        """Return squared distances, float32 [rows], to the predicted ``classes``, int64 [rows]."""
         inside, outside = self._split(features)
         return (inside - self.centres[classes]).square().sum(1) + outside
 
@@ -127,8 +125,7 @@ class DistanceGate(nn.Module):
         self.centres.copy_(centres @ self.whitening)
 
     def _class_means(self, inside: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
-        """Return centres [classes, rank] in the subspace, before whitening; that of all data is
-        0."""
+        """Return centres in the subspace before whitening, [classes, rank]; all data's is 0."""
         sums = torch.zeros_like(self.centres).index_add_(0, classes, inside)
         counts = torch.bincount(classes, minlength=len(sums)).unsqueeze(1)
         return sums / (counts + CENTRE_ROWS)

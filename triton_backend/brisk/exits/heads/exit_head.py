@@ -100,8 +100,7 @@ class ExitHead(nn.Module):
     def decide(
         self, logits: torch.Tensor, distances: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return score and ``near`` of predictions, from these and their rows' distances
-        [rows]."""
+        """Return score and ``near`` of predictions, given their rows' distances [rows]."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -172,8 +171,10 @@ class GatedMarginHead(GatedHead):
 
 
 class PlainHead(ExitHead):
-    """A head without a gate, judged by its predictor's distribution. Rows with NaN are out of
-    distribution."""
+    """A head without a gate, judged by its predictor's distribution.
+
+    Rows with NaN are out of distribution.
+    """
 
     def __init__(self, predictor: nn.Module, judge: Judge) -> None:
         super().__init__(predictor)

@@ -187,8 +187,7 @@ def _others(form: AnswerForm) -> list[str]:
 
 
 def given(shape: Shape, inputs: Mapping[str, np.ndarray]) -> Given:
-    """Return what a whole model as an exit reads of ``inputs``: the only one if it has a
-    ``shape``."""
+    """Return what a whole model as an exit reads: all ``inputs``, or the one with a ``shape``."""
     ready = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
     return next(iter(ready.values())) if shape else ready
 

@@ -30,8 +30,7 @@ class Places:
     """Where a cascade's exits stand in the segments of a model."""
 
     exits: Mapping[int, tuple[tuple[int, str], ...]]
-    """By the number of segments done: the index of each exit there, and the value that it
-    reads."""
+    """By the number of segments done: the exits there by index, and the values they read."""
     rows: frozenset[int]
     """The numbers of segments done after which rows can leave: the first dimension of every live
     value is the batch."""
@@ -222,8 +221,7 @@ class ExitingFrame:
         return any(answer.exit_index is not None for answer in self.answers)
 
     def answer_of(self, rows: Sequence[int]) -> dict[str, np.ndarray] | None:
-        """Return the requested outputs of ``rows``, in that order; None: one is not answered
-        yet."""
+        """Return the requested outputs of ``rows`` in order; None: one is not answered yet."""
         found = dict.fromkeys(rows)
         parts = [answer for answer in self.answers if not found.keys().isdisjoint(answer.rows)]
         order = [row for answer in parts for row in answer.rows]
@@ -238,8 +236,7 @@ class ExitingFrame:
         }
 
     def results(self) -> dict[str, np.ndarray]:
-        """Return the requested outputs, rows in their order. Raises InternalError before the
-        end."""
+        """Return the requested outputs. Raises InternalError if the frame is not finished."""
         if self._rows:
             raise InternalError(f"{len(self._rows)} rows are not answered yet")
         if len(self.answers) == 1 and list(self.answers[0].rows) == list(range(self.rows)):
@@ -335,7 +332,6 @@ def _row_count(inputs: Mapping[str, np.ndarray]) -> int:
 
 
 def _rows_of(parts: list[np.ndarray], picked: np.ndarray | None) -> np.ndarray:
-    """Return the rows of all parts in order, or the ``picked`` ones; one whole part is not
-    copied."""
+    """Return all rows in order, or the ``picked`` ones; a single whole part is not copied."""
     whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return whole if picked is None else whole[picked]

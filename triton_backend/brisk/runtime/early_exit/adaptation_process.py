@@ -37,8 +37,7 @@ PRIVATE = 0o600
 
 
 def main() -> int:
-    """Return the exit status, 0, if there is nothing to learn from; else run until it is
-    killed."""
+    """Return the exit status 0 if there is nothing to learn from; else run until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--interval", type=float, required=True, help="seconds")

@@ -70,8 +70,7 @@ class Models:
         return agrees
 
     def _find(self, model: Path, digest: str, scores: Scores) -> BaseModel:
-        """Return the model, loaded if need be. Raises InvalidModelError if its file has
-        changed."""
+        """Return the loaded model. Raises InvalidModelError if its file has changed."""
         key = (model, digest, scores.value)
         if key not in self._loaded:
             if digest_of(model) != digest:

@@ -92,8 +92,10 @@ class Auditor(Generic[Context]):
             self._thread.start()
 
     def _run(self) -> None:
-        """Answer questions for as long as the worker lives; the kernel ends the process with this
-        thread."""
+        """Answer questions for as long as the worker lives.
+
+        The kernel ends the process with this thread.
+        """
         while True:
             question, context = self._questions.get()
             agrees: list[bool] = []

@@ -54,8 +54,7 @@ class Adaptation:
         self._interval_s = interval_s
         self._process = HelperProcess(_PROCESS)
         self._task: tuple[tuple[str, int], ...] = ()
-        """The models and when their caches were trained (mtime, ns); a new task takes a new
-        process."""
+        """The models and when their caches were trained (mtime, ns), of one process."""
         self._is_done = False
 
     @property
@@ -278,8 +277,7 @@ def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> Ser
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:
-    """Return ``version``; None if it is learned from traffic, for another tolerance than
-    ``aim``."""
+    """Return ``version``; None if it is learned for another tolerance than that of ``aim``."""
     if version is None or aim is None or is_trained_by_hand(model):
         return version
     return version if str(version.cascade.scores.tolerance or "") == aim.tolerance else None

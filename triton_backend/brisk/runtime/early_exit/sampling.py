@@ -28,8 +28,10 @@ ABANDONED_S = 60.0
 """The age of an unfinished file after which its writer counts as dead."""
 
 COLLECTED_EVERY_S = 0.05
-"""The time between samples of a model without learned caches; a copy of an image takes some
-0.1 ms."""
+"""The time between samples of a model without learned caches.
+
+A copy of an image takes some 0.1 ms.
+"""
 
 MOST_WAITING = 64
 """The most runs that are copied and wait for the writer."""
@@ -65,8 +67,7 @@ class Sampler:
         """When the next run is kept, for models without learned caches."""
 
     def sample(self, runs: Iterable[CachedRun]) -> None:
-        """Copy the inputs of some ``runs``, before their last answers are sent, while they
-        exist."""
+        """Copy the inputs of some ``runs``, whose last answers have yet to be sent."""
         for run in runs:
             if not self._share or not self._is_chosen(run):
                 continue
@@ -82,8 +83,7 @@ class Sampler:
                 self._writer.start()
 
     def _is_chosen(self, run: CachedRun) -> bool:
-        """Whether to keep a run: without learned caches so many that they suffice within
-        minutes."""
+        """Whether to keep a run; without learned caches enough are kept within minutes."""
         if run.frame is not None:
             return self._random.random() < self._share
         now_s = time.monotonic()
