@@ -164,8 +164,8 @@ def digests(inputs: Mapping[str, np.ndarray]) -> list[bytes]:
 def _ends(inputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """Return the length of each row's text with the first value of its padding, int64 [rows].
 
-    Padding is what repeats a row's last value. None if rows are no texts: tensors of one dimension and one
-    length, some of them integers.
+    Padding is what repeats a row's last value. None if rows are no texts: tensors of one dimension
+    and one length, some of them integers.
     """
     arrays = tuple(inputs.values())
     length = arrays[0].shape[1] if arrays[0].ndim == 2 else 0
