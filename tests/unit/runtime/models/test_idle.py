@@ -6,7 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 
-from brisk.runtime.models.yielding import CALM_S, LONGEST_WAIT_S, Yielding
+from brisk.runtime.models.yielding import CALM_S, LONGEST_WAIT_S, REST, Yielding
 from brisk.runtime.requests.batch import RunsInProgress
 from support.runtime.gates import LAZY
 
@@ -100,3 +100,14 @@ def test_no_work_waits_for_ever_and_waiting_for_calm_looks_seldom() -> None:
     looks = day.looks
     assert LONGEST_WAIT_S <= day.passed_s(day.calm) < LONGEST_WAIT_S + 2 * CALM_S
     assert day.looks - looks <= LONGEST_WAIT_S / CALM_S + 1
+
+
+def test_behind_work_that_nobody_waits_for_requests_are_left_alone_for_several_times_as_long() -> (
+    None
+):
+    day = Day({})
+    rest = functools.partial(day.idle.rest, 0.2, 10.0)
+    assert day.passed_s(rest) == 0.0, "nobody is there"
+    begins(day)
+    assert REST * 0.2 <= day.passed_s(rest) < REST * 0.2 + 2 * CALM_S
+    assert 0.5 <= day.passed_s(functools.partial(day.idle.rest, 60.0, 0.5)) < 0.5 + 2 * CALM_S

@@ -64,6 +64,9 @@ calm."""
 LONGEST_PAUSE_S = 0.1
 """What each 2 MiB of a model file wait for a gap between requests before they are copied."""
 
+LONGEST_REST_S = 2.0
+"""The most that one session is finished later than the one before, however many requests come."""
+
 _LANES_LOOK_S = 1.0
 
 
@@ -128,7 +131,7 @@ class Loader:
         self._yielding = Yielding(activity)
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
-            self._preparer = SegmentPreparer(threads)
+            self._preparer = SegmentPreparer(threads, rest=self._yielding.rest)
         self._loads: LoadQueue[SessionEntry | None] = LoadQueue()
         """None: give memory back."""
         self._later: LoadQueue[Later] = LoadQueue(SLOW_S)
@@ -247,11 +250,14 @@ class Loader:
     def _do_later(self, task: Later) -> None:
         entry = task.entry
         try:
+            begun_s = time.thread_time()
             with self.watch.over(f"looking after {entry.path}", lambda: entry.is_needed):
                 if entry.stands_back:
                     standing_back(lambda: self._perform(task))
                 else:
                     self._perform(task)
+            if not self._later.is_empty():
+                self._yielding.rest(time.thread_time() - begun_s, LONGEST_REST_S)
         except Exception as error:  # noqa: BLE001  # other sessions need this thread
             LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
 
