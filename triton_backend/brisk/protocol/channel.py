@@ -273,7 +273,7 @@ _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
 
 _WITH_DESCRIPTOR = (AttachSlab, ComputeInStub)
 
-# Plain numbers: a record costs two operations of enum.Flag else, some 5 us.
+# Plain numbers: two operations of enum.Flag a record take 3 us.
 _WAITING = int(socket.MSG_CMSG_CLOEXEC)
 _NOT_WAITING = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
 _CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
