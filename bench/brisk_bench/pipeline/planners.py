@@ -16,8 +16,8 @@ import onnx
 from brisk.exits.files.versions import caches_file
 from brisk.pipelines import read_pipeline
 from brisk.pipelines.query import POLICIES, Query, QueryNode, Replanning
+from brisk.runtime.pipelines.assembly import WHOLE_MODEL, assemble, try_pipeline
 from brisk.runtime.pipelines.latency import Shapes
-from brisk.runtime.pipelines.loading import WHOLE_MODEL, assemble, try_pipeline
 from brisk.runtime.pipelines.networks import NetworkRun, PipelineNetwork, shapes_of
 from brisk.runtime.pipelines.session import PipelineFrame, PipelineSession
 from brisk.runtime.sessions.open_session import load_session

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
-import tempfile
 from collections.abc import Mapping
 
 from brisk.artefacts import store
@@ -48,6 +46,9 @@ def make_key() -> bytes:
     """
     with contextlib.suppress(FileNotFoundError):
         return read_key()
+    import secrets  # once for each cache directory
+    import tempfile
+
     directory = store.artefacts_directory()
     make_private(directory)
     descriptor, draft = tempfile.mkstemp(prefix=".key.", dir=directory)  # of mode 0600

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -51,6 +50,8 @@ def publish(
     ``survives_a_crash`` False: it need not survive a crash of the machine, and nothing is waited
     for.
     """
+    import tempfile  # a start from what is there writes nothing
+
     directory = target.parent
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=directory)  # of mode 0600
     try:

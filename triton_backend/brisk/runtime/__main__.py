@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import resource
@@ -30,18 +29,14 @@ from brisk.settings import PEER_LISTEN, PEERS, unknown_variables
 
 def main() -> int:
     """Exit status: 0 ended idle or another runtime holds the place, 1 cannot run."""
-    parser = argparse.ArgumentParser(prog="python -m brisk.runtime", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu or cuda:<number> (default: cpu)")
-    parser.add_argument("--niceness", type=int, help="its own; default: as its starter's")
-    chosen = parser.parse_args()
-    device = chosen.device
+    device, niceness = _arguments(sys.argv[1:])
     start_logging()
     for line in unknown_variables():
         LOGGER.warning(line)
     leave_process_group()
-    if chosen.niceness is not None:
+    if niceness is not None:
         with contextlib.suppress(PermissionError):  # only going below needs one
-            set_process(chosen.niceness)
+            set_process(niceness)
     try:
         settings = read_settings()
         place = runtime_place(device)
@@ -69,6 +64,19 @@ def main() -> int:
             runtime_place(device).leave_words(str(error))
         return 1
     return 0
+
+
+def _arguments(given: Sequence[str]) -> tuple[str, int | None]:
+    """The device and the niceness; None: as the starter's. Ends the process if they are wrong."""
+    if [*given[::2]] == ["--device", "--niceness"] and given[-1].isdecimal():
+        return given[1], int(given[-1])  # as stubs start it: spares the import's 10 ms
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="python -m brisk.runtime", description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda:<number> (default: cpu)")
+    parser.add_argument("--niceness", type=int, help="its own; default: as its starter's")
+    chosen = parser.parse_args(given)
+    return chosen.device, chosen.niceness
 
 
 def leave_process_group() -> None:

@@ -8,7 +8,6 @@ worker as it runs. Not thread-safe.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 from enum import Enum
@@ -37,7 +36,9 @@ class RunProfile:
     def learn(self, taken_ns: int) -> None:
         """What a whole run took."""
         self._recent_ns.append(taken_ns)
-        self.run_ns = statistics.median(self._recent_ns)
+        ordered = sorted(self._recent_ns)  # the library's median brings fractions and decimals in
+        middle = len(ordered) // 2
+        self.run_ns = (ordered[middle] + ordered[-1 - middle]) / 2
 
 
 class ProfileTable:

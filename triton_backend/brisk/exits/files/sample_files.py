@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -47,6 +46,8 @@ def write_samples(model: Path, parts: Sequence[Arrays]) -> Path:
 
 def read_samples_file(path: Path) -> list[dict[str, np.ndarray]]:
     """Return the inputs by name of each shape. Raises DamagedFileError, OSError."""
+    from zipfile import BadZipFile  # who writes samples has no use for it
+
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}

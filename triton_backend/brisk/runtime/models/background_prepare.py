@@ -9,7 +9,6 @@ Every failure is told in one line and is nobody's trouble: the model is served f
 
 from __future__ import annotations
 
-import argparse
 import queue
 import resource
 import signal
@@ -142,6 +141,8 @@ def arguments(model: Path, threads: int, taps: Collection[str]) -> list[str]:
 
 def main() -> int:
     """Exit status: 0 made, or there already; 1 not now; ``REFUSED``, ``BUSY``."""
+    import argparse  # the worker, which imports this module, has no use for it
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, required=True)

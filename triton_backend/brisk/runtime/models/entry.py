@@ -6,11 +6,10 @@ import time
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from brisk.errors import BriskError
 from brisk.exits.files.learning_record import Aim
-from brisk.pipelines import PipelineDescription
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import reset_mark, set_mark
 from brisk.runtime.models.sequences import Sequences
@@ -18,6 +17,9 @@ from brisk.runtime.peers.connections import Peer
 from brisk.runtime.sessions.session import Servable
 from brisk.scheduling.times import RunProfile
 from brisk.telemetry.metrics import BOUNDS_NS
+
+if TYPE_CHECKING:
+    from brisk.pipelines import PipelineDescription  # a start without one does without
 
 
 class LoadState(IntEnum):

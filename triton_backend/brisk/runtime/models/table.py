@@ -11,7 +11,7 @@ from typing import Protocol
 
 from brisk.errors import InvalidModelError
 from brisk.os_priority import Precedence
-from brisk.pipelines import is_pipeline, read_pipeline
+from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import checked_mark
 from brisk.runtime.models.entry import (
@@ -188,6 +188,8 @@ class SessionTable:
 
         It is another one when one of its networks has changed.
         """
+        from brisk.pipelines import read_pipeline  # by the first pipeline alone
+
         description = read_pipeline(path)
         files = dict.fromkeys(file for _, file in description.networks)
         key = "".join(

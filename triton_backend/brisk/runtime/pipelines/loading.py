@@ -1,81 +1,26 @@
 """A pipeline in memory: its nodes' networks, each a session shared with ordinary entries; put
 together when the last one is there, and tried.
 
-The trial run tells what each network takes, before any request. It runs on the worker's main
-thread, because frames of a session that serves already must not overlap, a quantum at a time
-between two looks at the sockets, and never beside a real-time run.
+The trial runs on the worker's main thread, because frames of a session that serves already must
+not overlap, a quantum at a time between two looks at the sockets, and never beside a real-time
+run. What pipelines need is imported by the first one: no other start pays for it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError, InternalError
-from brisk.graph.files.element_types import dtype_of_name
-from brisk.graph.program import Variable
-from brisk.pipelines import (
-    NetworkSignature,
-    NodeSource,
-    PipelineDescription,
-    TensorType,
-    check_networks,
-)
 from brisk.runtime.models.entry import LoadOutcome, LoadState, SessionEntry
-from brisk.runtime.pipelines.latency import Shapes
-from brisk.runtime.pipelines.networks import NetworkRun, NodeNetworks, PipelineNetwork, shapes_of
-from brisk.runtime.pipelines.session import PipelineSession
 from brisk.runtime.sessions.session import Session
-from brisk.segments.values import Value
 
-RUNS = 4
-"""The trial runs of each network; the first one, which warms caches, does not count."""
-
-WHOLE_MODEL = 1.0
-"""The agreement asked of networks, so that learned caches answer nothing."""
-
-LONG_RUN_NS = 300_000_000
-"""A network that takes longer is run once only."""
+if TYPE_CHECKING:
+    from brisk.runtime.pipelines.session import PipelineSession
 
 QUANTUM_NS = 1_000_000
-
-
-def assemble(
-    description: PipelineDescription,
-    sessions: Mapping[Path, Session],
-    labels: tuple[str, str],
-    started_ns: int,
-) -> PipelineSession:
-    """The pipeline of loaded networks, not tried yet; ``labels``: name and version for counters.
-
-    Raises InvalidModelError where the networks do not fit together.
-    """
-    signatures = {path: signature_of(session) for path, session in sessions.items()}
-    signature = check_networks(description, signatures)
-    nodes = {}
-    for node in description.nodes:
-        networks = [PipelineNetwork(words, sessions[path]) for words, path in node.networks]
-        early = None if node.early_answer is None else networks.pop(0)
-        names = (variant.name for variant in node.variants)
-        nodes[node.name] = NodeNetworks(node, dict(zip(names, networks, strict=True)), early)
-    return PipelineSession(description, signature, nodes, time.monotonic_ns() - started_ns, labels)
-
-
-def signature_of(session: Session) -> NetworkSignature:
-    def kinds(variables: Sequence[Variable]) -> dict[str, TensorType]:
-        types = {}
-        for variable in variables:
-            shape = variable.type.shape
-            if shape is not None:
-                shape = tuple(size if isinstance(size, int) else None for size in shape)
-            types[variable.name] = TensorType(variable.type.dtype, shape, variable.optional)
-        return types
-
-    return NetworkSignature(kinds(session.inputs), kinds(session.outputs))
 
 
 class PipelineLoads:
@@ -99,6 +44,10 @@ class PipelineLoads:
 
     def assemble(self) -> None:
         """Have the pipelines tried whose networks are all there; fail those that miss one."""
+        if not self._waiting:
+            return
+        from brisk.runtime.pipelines.assembly import assemble, try_pipeline
+
         for entry in list(self._waiting):
             sessions = {
                 path: network.session
@@ -137,54 +86,3 @@ class PipelineLoads:
                 outcome = LoadOutcome(entry, None, InternalError(text))
             self.tried.popleft()
             self._tell(outcome)
-
-
-def try_pipeline(session: PipelineSession) -> Iterator[None]:
-    """Run every network of every node; yields after each segment.
-
-    Inputs are zeros of the entry's ``trial_shapes``, else of the networks' own shapes with 1 for
-    each dynamic size. A node reads what the most accurate variant of an earlier one made. Raises
-    the errors of the networks, with the shapes that were tried.
-    """
-    shapes = session.description.trial_shapes
-    inputs = {
-        name: _zeros(kind, shapes.get(name)) for name, kind in session.signature.inputs.items()
-    }
-    values = {NodeSource(None, name): value for name, value in inputs.items()}
-    for node in session.nodes.values():
-        try:
-            yield from _try_node(node, values, shapes_of(inputs))
-        except BriskError as error:
-            tried = ", ".join(f"'{name}' {list(value.shape)}" for name, value in inputs.items())
-            raise type(error)(
-                f"{error}; that was the trial run, with zeros as {tried}; trial_shapes in the "
-                "entry's file can say others"
-            ) from error
-
-
-def _try_node(
-    node: NodeNetworks, values: dict[NodeSource, Value], shapes: Shapes
-) -> Iterator[None]:
-    inputs = {tensor: values[s] for tensor, s in node.description.inputs.items()}
-    networks = list(node.variants.values()) + ([node.early] if node.early else [])
-    best = max(node.description.variants, key=lambda variant: variant.accuracy).name
-    for network in networks:
-        outputs = [variable.name for variable in network.session.outputs]
-        for number in range(RUNS):
-            run = NetworkRun(network, inputs, outputs, shapes, WHOLE_MODEL)
-            while not run.step():
-                yield
-            if network.expect_ns(shapes) > LONG_RUN_NS:
-                break
-            if number == 0:
-                network.profile.forget()
-        if network is node.variants[best]:
-            for tensor, value in run.frame.results().items():
-                values[NodeSource(node.description.name, tensor)] = value
-
-
-def _zeros(kind: TensorType, shape: tuple[int, ...] | None) -> Value:
-    sizes = shape or tuple(size or 1 for size in kind.shape or ())
-    if kind.element == "string":
-        return np.full(sizes, "", object)
-    return np.zeros(sizes, dtype_of_name(kind.element or "float32"))
