@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +12,7 @@ from onnx import TensorProto
 from brisk.artefacts import store
 from brisk.artefacts.content import writable_folder
 from brisk.protocol.runtime_paths import Role, RuntimePaths
-from brisk.runtime.models.background_prepare import (
-    LONGEST_REST_S,
-    PreparationTask,
-    SegmentPreparer,
-)
+from brisk.runtime.models.background_prepare import PreparationTask, SegmentPreparer
 from brisk.segments.prepared import preparation
 from brisk.segments.prepared.form import find_prepared
 from brisk.stub.runtime_client.client import RuntimeClient
@@ -144,29 +139,6 @@ def test_a_builder_that_finds_another_one_at_it_comes_again(
     wait_until(lambda: bool(told), "the form")
     assert told == [True]
     assert find_prepared(model) is not None
-
-
-def test_between_two_builds_requests_are_left_alone(tmp_path: Path, private_cache: None) -> None:
-    """Behind the last one nothing waits."""
-    model = chain(tmp_path / "model.onnx", layers=2)
-    happened: list[str] = []
-    told = threading.Event()
-
-    def tell(is_there: bool) -> None:
-        happened.append(f"told {is_there}")
-        if len(happened) > 2:
-            told.set()
-
-    def rest(worked_s: float, longest_s: float) -> None:
-        assert 0 < worked_s < 60
-        assert longest_s == LONGEST_REST_S
-        happened.append("rested")
-
-    preparer = SegmentPreparer(1, delay_s=0.5, rest=rest)
-    for _ in range(2):  # both are asked for before the first is due
-        preparer.build_later(PreparationTask(model, (), lambda: True, tell))
-    assert told.wait(60)
-    assert happened == ["told True", "rested", "told True"]
 
 
 def test_the_next_model_of_a_structure_starts_in_its_sessions(

@@ -33,9 +33,6 @@ MOST_PROCESSOR_S = 1200
 """The most processor time of one build: on idle processors only, it may take any time by the
 clock."""
 
-LONGEST_REST_S = 5.0
-"""The most that a build begins later than the one before has ended, however many requests come."""
-
 LOOK_S = 0.5
 """Between two looks whether a build is still wanted."""
 
@@ -58,17 +55,9 @@ class PreparationTask:
 class SegmentPreparer:
     """Prepares the models asked for, one after the other, each once while its files stay."""
 
-    def __init__(
-        self,
-        threads: int,
-        delay_s: float = DELAY_S,
-        rest: Callable[[float, float], None] = lambda *_: None,
-    ) -> None:
-        """Begin without a thread. ``rest``: called between two builds, with the seconds that one
-        has taken and the most to wait; see ``Yielding.rest``."""
+    def __init__(self, threads: int, delay_s: float = DELAY_S) -> None:
         self._threads = threads
         self._delay_s = delay_s
-        self._rest = rest
         self._tasks: queue.SimpleQueue[tuple[float, PreparationTask]] = queue.SimpleQueue()
         """When each is due, and what."""
         self._starting = threading.Lock()
@@ -90,14 +79,11 @@ class SegmentPreparer:
         while True:
             due_s, task = self._tasks.get()
             time.sleep(max(due_s - time.monotonic(), 0.0))
-            begun_s = time.monotonic()
             status = self._build(task)
             if status == BUSY:
                 self._tasks.put((time.monotonic() + self._delay_s, task))
             else:
                 task.tell(status == 0)
-            if not self._tasks.empty():
-                self._rest(time.monotonic() - begun_s, LONGEST_REST_S)
 
     def _build(self, task: PreparationTask) -> int:
         """The exit status of the process that made it, or did not."""

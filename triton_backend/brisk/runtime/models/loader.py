@@ -131,7 +131,7 @@ class Loader:
         self._yielding = Yielding(activity)
         self._preparer: SegmentPreparer | None = None
         if artefacts is ArtefactUse.BUILD and device == "cpu":
-            self._preparer = SegmentPreparer(threads, rest=self._yielding.rest)
+            self._preparer = SegmentPreparer(threads)
         self._loads: LoadQueue[SessionEntry | None] = LoadQueue()
         """None: give memory back."""
         self._later: LoadQueue[Later] = LoadQueue(SLOW_S)
