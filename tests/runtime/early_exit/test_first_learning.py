@@ -34,6 +34,7 @@ from brisk.telemetry.observer import Observer
 from brisk_bench.samples.writer import GraphWriter
 from support.exits.exits_model import Model, ask, make_model, taken
 from support.runtime.runtime_process import describe, end_processes, opened, quick_model
+from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import wait_until
 
 PPM = 970_000
@@ -72,15 +73,25 @@ def model(tmp_path: Path) -> Model:
 
 
 def learning(place: RuntimePaths, model: Path) -> str:
+    """What the status says of it. Who asks waits for a process on idle processors."""
+    hurry_helpers(place.base)
     with Observer(place, Role.FOREGROUND) as observer:
         found = [each for each in observer.status().models if str(model).endswith(each.path)]
     return found[0].learning
 
 
+def await_record(place: RuntimePaths, model: Path) -> None:
+    def is_there() -> bool:
+        hurry_helpers(place.base)
+        return read_record(model) is not None
+
+    wait_until(is_there, "a record", every_s=0.1)
+
+
 def has_learned(place: RuntimePaths, model: Model) -> None:
     """The model has been served, and its traffic has taught what is promised at 97 %."""
     with opened(place, describe(model.file, max_batch_size=64, accuracy_ppm=PPM)):
-        wait_until(lambda: read_record(model.file) is not None, "a record")
+        await_record(place, model.file)
     write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
     write_cascade(learned_file(model.file), model.cascade)
 
@@ -123,7 +134,7 @@ def test_what_was_learned_of_another_model_is_learned_anew(
 ) -> None:
     write = private_folder(model.file)
     with opened(place, describe(model.file, accuracy_ppm=PPM)):
-        wait_until(lambda: read_record(model.file) is not None, "a record")
+        await_record(place, model.file)
     assert write.is_dir()
     write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
     write_cascade(learned_file(model.file), model.cascade)

@@ -26,7 +26,7 @@ from support.runtime.runtime_process import (
     opened,
     worker_of,
 )
-from support.runtime.runtime_processes import hurry_helpers
+from support.runtime.runtime_processes import children, hurry, hurry_helpers
 from support.waiting import PATIENCE_S, wait_until
 
 BUILDER_S = 120.0
@@ -136,7 +136,12 @@ def test_a_builder_that_finds_another_one_at_it_comes_again(
         preparer.build_later(PreparationTask(model, (), lambda: True, told.append))
         with pytest.raises(AssertionError):
             wait_until(lambda: bool(told), "what may not come", patience_s=3.0)
-    wait_until(lambda: bool(told), "the form")
+
+    def is_told() -> bool:
+        hurry(children())
+        return bool(told)
+
+    wait_until(is_told, "the form", every_s=0.1)
     assert told == [True]
     assert find_prepared(model) is not None
 

@@ -24,6 +24,7 @@ from support.runtime.external_data import (
     write_in_place,
 )
 from support.runtime.runtime_process import describe, infer, opened
+from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import wait_until
 
 X = np.zeros((2, 4), np.float32)
@@ -132,6 +133,7 @@ def test_a_prepared_form_of_newer_data_does_not_take_over_from_the_older(
         rename_over(version / LOCATION, 5)
 
         def is_settled() -> bool:
+            hurry_helpers(place.base)
             with Observer(place, Role.FOREGROUND) as observer:
                 return any(
                     each.name == model.name and each.is_settled

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -25,7 +26,31 @@ def hurry_helpers(runtime_directory: Path) -> None:
     This is for tests that wait for a helper's work while other tests leave little idle. Nothing
     happens where it is refused.
     """
-    for process in processes_started_in(runtime_directory):
+    hurry(processes_started_in(runtime_directory))
+
+
+def hurry(processes: Iterable[int]) -> None:
+    """Give those of ``processes`` that get idle processors only their share of others."""
+    for process in processes:
         with contextlib.suppress(OSError):
             if os.sched_getscheduler(process) == os.SCHED_IDLE:
                 os.sched_setscheduler(process, os.SCHED_OTHER, os.sched_param(0))
+
+
+def hurry_best_effort(runtime_directory: Path) -> None:
+    """Let a runtime's workers of niceness 19 have as much of the processors as anybody.
+
+    Next to two busy processes a second of computing takes minutes there. This is for tests of
+    which the niceness is no subject; nothing happens where it is refused.
+    """
+    for process in processes_started_in(runtime_directory):
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                if os.getpriority(os.PRIO_PROCESS, int(thread.name)) > 0:
+                    os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
+
+
+def children() -> list[int]:
+    """Return the processes that this one's threads have started."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return [int(number) for each in lists for number in each.read_text().split()]
