@@ -4,7 +4,7 @@
 | --- | --- |
 | computing threads and stubs of real-time models | ``$BRISK_REALTIME_NICENESS`` (-15) |
 | everything else that a request waits for | the server's own |
-| loads: loader threads, and threads at lower priority | ``LOADING`` |
+| loads: loader threads, and threads of ``standing_back`` | ``LOADING`` |
 | runs so long that others go on concurrently | ``LOADING`` |
 | those that do not end when they should, next to more urgent ones | idle processors only |
 | ONNX Runtime's threads that compute with them | ``STALLED`` |
@@ -118,7 +118,7 @@ class Precedence:
         self._aside: set[int] = set()
 
     def follow(self, serves_realtime: bool) -> None:
-        """Take precedence or give it up, unless that is so already."""
+        """Take precedence if ``serves_realtime``, else give it up, unless that is so already."""
         if serves_realtime == self._is_taken or not self._niceness:
             return
         self._is_taken = serves_realtime
@@ -219,8 +219,8 @@ def shorten_slices() -> bool:
 
 
 def stand_back(share: float) -> None:
-    """Run at lower priority: with a seventieth of the time of a thread that competes with one of
-    ours, or with the minimum ``share``.
+    """Run at lower priority: a thread of ours gets a seventieth of the time of a thread that
+    competes with it, or the minimum ``share``.
 
     Threads started later inherit it. It is a niceness and not SCHED_IDLE, because the kernel takes
     a processor that runs SCHED_IDLE work for an idle one, also when it places further such work:
@@ -230,7 +230,7 @@ def stand_back(share: float) -> None:
 
 
 def niceness_for(share: float) -> int:
-    """Return the greatest niceness that gets ``share`` of a processor next to a normal thread."""
+    """Return the greatest niceness with at least ``share`` of a processor next to a normal one."""
     for niceness, weight in reversed(list(enumerate(_WEIGHTS))):
         if weight / (weight + _WEIGHTS[0]) >= share:
             return niceness

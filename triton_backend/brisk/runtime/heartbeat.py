@@ -1,4 +1,4 @@
-"""Whether a worker still makes progress: it counts beats in memory that its supervisor reads.
+"""Shows whether a worker makes progress: it counts beats in memory that its supervisor reads.
 
 A worker that is stopped, or whose threads wait for each other, never ends by itself. Its
 supervisor ends it, and the next worker gets its requests.

@@ -62,7 +62,7 @@ class Binding:
     is_offered: bool = False
     """Whether the peer, a stub, may compute the model itself (``offering``)."""
     is_refused: bool = False
-    """Whether it never may."""
+    """Whether the peer may never compute the model itself."""
     seen: int = 0
     """The value of ``answered`` at the last look of ``offering``."""
     rate: float = 0.0
@@ -112,7 +112,7 @@ class SessionEntry:
         """The aim of the early answers that its traffic is to teach; None: there are none.
 
         A pipeline's network has none, since nobody samples its runs; nor has a model with states,
-        which caches do not compute.
+        which caches know nothing of.
         """
         asker, is_asked = self.asker, self.bindings or not self.pipelines
         if not asker.accuracy_ppm or asker.states or not is_asked:

@@ -103,7 +103,7 @@ class Yielding:
         return None
 
     def give_way(self, table: SegmentTable[Any]) -> None:
-        """Block a loader thread of ``table`` before a segment, unless the run itself needs it."""
+        """Block a loader thread of ``table`` before a segment, unless the urgent run needs it."""
         until_s = self._clock_s() + LONGEST_YIELD_S
         while self._urgent not in (None, table) and self._clock_s() < until_s:
             if table.is_closed:

@@ -291,7 +291,7 @@ GREETING_TIMEOUT_NS = 10_000_000_000
 
 
 def retire_orphans(connections: Connections, now_ns: int) -> None:
-    """End the stubs whose server has died, and drop peers without a Hello; reads a file a peer."""
+    """End stubs of dead servers, and drop peers without a Hello; reads a file for each peer."""
     for peer in list(connections.peers.values()):
         if not peer.parent or birth_of(peer.parent) == peer.server_birth:
             peer.orphaned_ns = None

@@ -23,7 +23,7 @@ from brisk.scheduling.times import Demand, MinimumShare, ProfileTable, ShareMete
 from brisk.telemetry import metrics
 
 LONGEST_SUSPENSION_NS = 100_000_000
-"""Longer, best-effort work is not stopped for the next run: it may hold what a load waits for."""
+"""After this, best-effort work is not stopped for the next run: it may hold what a load needs."""
 
 
 class PreemptionController:
@@ -103,7 +103,7 @@ class Foreground(PreemptionController):
         self._computes: JobClass | None = None
 
     def check(self, job: Request) -> None:
-        """Refuse only real-time jobs with a deadline: others cannot be known to be late."""
+        """Refuse only real-time jobs with a deadline: others may be in time by luck."""
         if job.job_class is not JobClass.REALTIME or job.deadline_ns is None:
             return
         key = most_urgent_first(job)
@@ -165,7 +165,7 @@ class Foreground(PreemptionController):
         self._suspend_or_resume(run, now_ns)
 
     def _suspend_or_resume(self, run: Run, now_ns: int) -> None:
-        """Let a current segment go on concurrently with ``run`` if the policy lets it begin."""
+        """Let a segment under way go on concurrently with ``run`` if the policy lets it begin."""
         if not self.gate.page.segment_runs:
             return
         suspended_ns = self.suspension.since_ns
@@ -191,7 +191,8 @@ class Foreground(PreemptionController):
         self._measure(self._clock_ns())
 
     def finished(self, run: Run, now_ns: int) -> None:
-        """Learn the run's duration, unless an exit answered: a profile is of the whole model."""
+        """Learn the run's duration unless exits answered: profiles are of the whole model, since
+        what an exit saves is unknown beforehand."""
         if not run.is_disturbed and not run.has_early_answers:
             run.profile.learn(now_ns - run.started_ns)
 

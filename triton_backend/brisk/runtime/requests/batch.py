@@ -100,7 +100,7 @@ class Run:
         telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], requests)
 
     def share_of(self, computed_ns: int) -> int:
-        """Return how much of the time for which it has computed other runs have lost."""
+        """Return how much of ``computed_ns``, its computing time, others have lost by it."""
         return computed_ns // self.session.threads if self.is_narrow else computed_ns
 
     @property

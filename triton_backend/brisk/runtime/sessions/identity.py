@@ -3,7 +3,7 @@
 A load begins before anybody has read which files the model names. They all lie in its version's
 folder (``brisk.paths``), so the state of every file there, and in folders of it, is part of the
 model's identity: a look at each takes some microseconds, and nothing is read. A model that was
-read knows its files: ``Source.made_of``. Failures of a model are noted under its identity then.
+read knows its files: ``Source.made_of``. A failure is noted under the model's identity then.
 """
 
 from __future__ import annotations

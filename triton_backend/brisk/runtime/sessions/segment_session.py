@@ -381,7 +381,7 @@ class MendedModel(PreparedModel):
             self._bare.close()
 
     def _mend(self, error: ArtefactError) -> BareModel:
-        """Return the model of the file. Raises InvalidModelError if the file has changed."""
+        """Return the model of its own file. Raises InvalidModelError if that has changed."""
         with self._lock:
             if not self.wants_artefact:
                 self.wants_artefact = True

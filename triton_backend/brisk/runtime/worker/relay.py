@@ -1,6 +1,6 @@
 """The threads of a worker, of which one leads: while a step takes long, another one may lead.
 
-ONNX Runtime computes a step and cannot be asked to pause. Meanwhile the thread of the step has
+ONNX Runtime computes a step and cannot be asked to pause. While it computes, the step's thread has
 released the *baton*, and a *follower* checks from time to time whether the step has taken long. If
 so, the follower takes the baton, handles what has come, ends a run that nobody waits for any more,
 and leads from now on if somebody should not wait for the step. The thread of that step notices

@@ -35,8 +35,8 @@ LEAST_NS = 2_000_000
 """Shortest run, on all processors: a shorter one loses too much of its time to hand-overs."""
 
 CALM_NS = 60_000_000_000
-"""Normal runs are concurrent only this long after a real-time request: the next one would wait
-for them, or compute next to them, for longer."""
+"""Idle time after the last real-time request before normal runs are concurrent: another request
+would wait for them, or compute next to them, for longer."""
 
 CROWDS, CROWDS_AGAIN = 20, 500
 """How often a model's requests crowd before narrow sessions of it are asked for, and before they

@@ -181,7 +181,7 @@ class Worker:
         return (LOOK_INTERVAL_NS if self._connections.peers else self._idle_exit_ns) / 1e9
 
     def _is_held_by_load(self) -> bool:
-        """Return whether a load is done alone, so that no run may begin; a step asks no more."""
+        """Return whether no run may begin, as a load is done alone; a step asks nothing else."""
         lone = self._loader.lone
         return lone.is_used and lone.holds_runs()
 
