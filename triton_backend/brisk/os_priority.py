@@ -230,7 +230,8 @@ def stand_back(share: float) -> None:
 
 
 def niceness_for(share: float) -> int:
-    """Return the greatest niceness with at least ``share`` of a processor next to a normal one."""
+    """Return the greatest niceness that gets ``share`` or more of a processor next to a normal
+    thread."""
     for niceness, weight in reversed(list(enumerate(_WEIGHTS))):
         if weight / (weight + _WEIGHTS[0]) >= share:
             return niceness
