@@ -1,21 +1,21 @@
-"""Who gets a processor first: niceness of Brisk's processes and threads, and what sets it.
+"""The niceness of Brisk's processes and threads, which decides who gets a processor first.
 
 | who | niceness |
 | --- | --- |
 | computing threads and stubs of real-time models | ``$BRISK_REALTIME_NICENESS`` (-15) |
 | everything else that a request waits for | the server's own |
-| loads: their lanes, and threads that stand back | ``LOADING`` |
-| runs that take so long that others go on beside them | ``LOADING`` |
-| those that do not end when they should, beside more urgent ones | idle processors only |
+| loads: loader threads, and threads of ``standing_back`` | ``LOADING`` |
+| runs so long that others go on concurrently | ``LOADING`` |
+| those that do not end when they should, next to more urgent ones | idle processors only |
 | ONNX Runtime's threads that compute with them | ``STALLED`` |
 | training of learned caches by ``brisk caches`` | ``TRAINING`` |
 | best-effort work | ``LEAST``, or what gives it its minimum share (``stand_back``) |
 | helper processes in the background | idle processors only (``step_aside``) |
 
-A processor that two threads of one niceness share gives each half, so that a request computed by
-two threads on two cores takes up to twice as long beside any busy process, such as the start of
-another model's stub. Going below niceness 0 needs CAP_SYS_NICE or a limit (RLIMIT_NICE) that
-allows it; without them nothing changes. Threads inherit the niceness of the one that starts them.
+Two threads of one niceness get half of a shared processor each. A request computed by two threads
+on two cores therefore takes up to twice as long next to any busy process, such as the start of
+another model's stub. A niceness below 0 needs CAP_SYS_NICE or a limit (RLIMIT_NICE) that allows
+it; without them nothing changes. A thread inherits the niceness of the thread that starts it.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from brisk.settings import REALTIME_NICENESS
 LEAST = 19
 
 LOADING = 5
-"""Not SCHED_IDLE, nor 19: such a thread holds the interpreter's lock now and then, and it must
-have a processor to let go of it. With both processors busy, a real-time request beside a load
+"""Not SCHED_IDLE, nor 19: such a thread holds the interpreter's lock now and then, and needs a
+processor to release it. With both processors busy, a real-time request concurrent with a load
 waited 0.13 to 1.4 s for the lock under SCHED_IDLE, 0.3 to 0.4 at 19, 0.024 to 0.028 at 5."""
 
 STALLED = 12
-"""Of what computes with a run that nobody knows the end of, and of that run itself where
-SCHED_IDLE is refused: a fifteenth of a processor that another run wants."""
+"""For threads that compute with a run whose end is unknown, and for the run's own thread if
+SCHED_IDLE is refused: they get a fifteenth of a processor that another run wants."""
 
 TRAINING = 10
 
 SLICE_NS = 300_000
-"""Turns on a processor of threads that real-time requests wait for."""
+"""The time slice on a processor of threads that real-time requests wait for."""
 
 _WEIGHTS = (1024, 820, 655, 526, 423, 335, 272, 215, 172, 137, 110, 87, 70, 56, 45, 36, 29, 23)
-"""The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): the share of two threads
-that compete for a processor."""
+"""The kernel's weights of niceness 0 to 17 (``sched_prio_to_weight``): two threads that compete
+for a processor share it in proportion to these."""
 
 _SCHED_SETATTR = 314
 """The system call's number on x86-64; the C library has no function for it."""
@@ -57,28 +57,28 @@ _Result = TypeVar("_Result")
 
 
 def process_niceness() -> int:
-    """Of the thread that asks, which is what threads and processes that it starts inherit."""
+    """Return the calling thread's niceness, which threads and processes that it starts inherit."""
     return os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def set_process(niceness: int) -> None:
-    """Of the calling thread, and so of all that it starts from now on.
+    """Set the niceness of the calling thread, and so of all that it starts from now on.
 
-    Raises PermissionError where it may not go so low.
+    Raises PermissionError if it may not go so low.
     """
     os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
 
 def lower_thread(niceness: int) -> None:
-    """Of the calling thread; nothing where it is refused. There is no way back up."""
+    """Raise the calling thread's niceness, if that is allowed. It cannot be lowered again."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
 def set_threads(niceness: int, except_for: Collection[int] = ()) -> bool:
-    """Give the threads of this process a niceness, those of the given numbers excepted.
+    """Set the niceness of this process's threads, except for those of the given numbers.
 
-    False, changing nothing, where it is not allowed.
+    Return False if it is not allowed; then nothing changes.
     """
     for entry in sorted(Path("/proc/self/task").iterdir()):
         if (thread := int(entry.name)) in except_for:
@@ -86,18 +86,18 @@ def set_threads(niceness: int, except_for: Collection[int] = ()) -> bool:
         try:
             os.setpriority(os.PRIO_PROCESS, thread, niceness)
         except ProcessLookupError:
-            continue  # it has ended meanwhile
+            continue  # the thread has ended meanwhile
         except PermissionError:
             return False
     return True
 
 
 class Precedence:
-    """A worker's computing threads before other processes, while it serves real-time models; and
-    behind its others, while nobody should wait for what they compute.
+    """Puts a worker's computing threads before other processes while it serves real-time models,
+    and behind its own other threads while nobody should wait for what they compute.
 
-    Python's other threads, which load, look after sessions or wait, keep their niceness. Used by
-    one thread at a time.
+    Python's other threads, which load, maintain sessions or wait, keep their niceness. Used by one
+    thread at a time.
     """
 
     def __init__(
@@ -107,8 +107,8 @@ class Precedence:
         computing: Callable[[], Collection[int]],
         change: Callable[[int, frozenset[int]], bool] = set_threads,
     ) -> None:
-        """``niceness`` 0: nothing takes precedence. ``computing``: Python's threads that compute,
-        as the system numbers them; ONNX Runtime's all do."""
+        """``niceness`` 0: nothing takes precedence. ``computing``: the system's numbers of
+        Python's threads that compute; ONNX Runtime's all do."""
         self._usual = process_niceness()
         self._niceness = niceness
         self._tell = tell
@@ -118,7 +118,7 @@ class Precedence:
         self._aside: set[int] = set()
 
     def follow(self, serves_realtime: bool) -> None:
-        """Take precedence, or give it up, where that is not so already."""
+        """Take precedence if ``serves_realtime``, else give it up, unless that is so already."""
         if serves_realtime == self._is_taken or not self._niceness:
             return
         self._is_taken = serves_realtime
@@ -133,8 +133,8 @@ class Precedence:
             self._is_taken = False
 
     def stand_aside(self, thread: int) -> frozenset[int]:
-        """Let others go before a thread, until it ends, and before what computes with it: threads
-        of ONNX Runtime that are running now, where they can come back (``rejoin``).
+        """Lower the priority of a thread until it ends, and that of its helpers: the threads of
+        ONNX Runtime that are running now, if they can come back (``rejoin``). Return the helpers.
         """
         helpers: frozenset[int] = frozenset()
         if self._is_taken:
@@ -144,14 +144,14 @@ class Precedence:
         return helpers
 
     def stand_further(self, thread: int, helpers: frozenset[int]) -> None:
-        """They stand aside and do not end: the thread gets what processors others leave.
+        """Leave only idle processors to a thread that stands aside and does not end.
 
         At niceness 12, and at 19, the kernel still lets it go on for a moment whenever one of a
-        real-time run's threads wakes up: beside it such a run's p99 doubled, here it stays. Its
-        thread wants the interpreter's lock once, when it ends.
+        real-time run's threads wakes up: next to it such a run's p99 doubled; under SCHED_IDLE it
+        does not. The thread needs the interpreter's lock once, when it ends.
         """
         self._lower([thread, *helpers], STALLED)
-        with contextlib.suppress(OSError):  # it has ended, or the system refuses it
+        with contextlib.suppress(OSError):  # the thread has ended, or the system refuses it
             os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
 
     def _lower(self, threads: Iterable[int], niceness: int) -> None:
@@ -159,7 +159,7 @@ class Precedence:
             _set_thread(each, max(niceness, self._usual))
 
     def rejoin(self, helpers: frozenset[int]) -> None:
-        """What they stood aside with is over."""
+        """Raise the helpers' priority again, since the run that they stood aside with is over."""
         self._aside -= helpers
         for helper in helpers:
             _set_thread(helper, self._niceness if self._is_taken else self._usual)
@@ -170,10 +170,10 @@ def _python_threads() -> set[int]:
 
 
 def _running_threads() -> set[int]:
-    """Threads of this process that have a processor or wait for one."""
+    """Return the threads of this process that have a processor or wait for one."""
     running = set()
     for entry in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended meanwhile
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
             state = (entry / "stat").read_text().rpartition(") ")[2][0]
             if state == "R":
                 running.add(int(entry.name))
@@ -181,7 +181,7 @@ def _running_threads() -> set[int]:
 
 
 def computed_ns(thread: int) -> int:
-    """Processor time of a thread of this process; 0 where it has ended or nobody counts it."""
+    """Return the processor time of a thread of this process; 0 if it has ended or is unknown."""
     try:
         return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -189,20 +189,20 @@ def computed_ns(thread: int) -> int:
 
 
 def _set_thread(thread: int, niceness: int) -> None:
-    """Nothing where it is refused or has ended."""
+    """Set a thread's niceness; does nothing if that is refused or the thread has ended."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread, niceness)
 
 
 def shorten_slices() -> bool:
-    """Have the calling thread, and those that it starts from now on, take short turns.
+    """Give the calling thread, and those that it starts from now on, short time slices.
 
     The kernel (from 6.12 on) lets a thread that has just got a processor keep it for its slice,
-    about 1.4 to 3 ms, before one that wakes up may take it, whatever the niceness of both; and
-    looks again with the next tick, up to 4 ms later. Who asks for shorter turns than the one that
-    runs need not wait. It is no more of the processor that way, only sooner.
+    about 1.4 to 3 ms, before a thread that wakes up may take it, whatever the niceness of both;
+    then it checks at the next tick, up to 4 ms later. A thread that asks for shorter slices than
+    the running one's need not wait. It gets no more of the processor that way, only sooner.
 
-    Whether the system call exists and is allowed; kernels before 6.12 take no notice.
+    Return whether the system call exists and is allowed; kernels before 6.12 ignore the slice.
     """
     import struct
 
@@ -219,18 +219,19 @@ def shorten_slices() -> bool:
 
 
 def stand_back(share: float) -> None:
-    """Leave the processors to others: a seventieth of the time of a thread that competes with one
-    of ours, or the minimum ``share``.
+    """Run at lower priority: a thread of ours gets a seventieth of the time of a thread that
+    competes with it, or the minimum ``share``.
 
     Threads started later inherit it. It is a niceness and not SCHED_IDLE, because the kernel takes
     a processor that runs SCHED_IDLE work for an idle one, also when it places further such work:
-    two threads of one run came to share a processor beside an idle one.
+    two threads of one run then shared a processor next to an idle one.
     """
     set_process(niceness_for(share) if share > 0 else LEAST)
 
 
 def niceness_for(share: float) -> int:
-    """The greatest niceness that gets at least ``share`` of a processor beside a normal thread."""
+    """Return the greatest niceness that gets ``share`` or more of a processor next to a normal
+    thread."""
     for niceness, weight in reversed(list(enumerate(_WEIGHTS))):
         if weight / (weight + _WEIGHTS[0]) >= share:
             return niceness
@@ -238,11 +239,11 @@ def niceness_for(share: float) -> int:
 
 
 def standing_back(call: Callable[[], _Result]) -> _Result:
-    """Run ``call`` in a nicer thread of its own (``LOADING``); return or raise what it does.
+    """Run ``call`` in a thread of its own at lower priority (``LOADING``); return or raise what it
+    does.
 
-    Threads that it starts inherit its niceness. A new thread each time, because one that has
-    become nicer needs a privilege to come back.
-    """
+    Threads that it starts inherit its niceness. Each call gets a new thread, because a thread
+    needs a privilege to lower its niceness again."""
     results: list[_Result] = []
     errors: list[BaseException] = []
 
@@ -262,16 +263,16 @@ def standing_back(call: Callable[[], _Result]) -> _Result:
 
 
 def run_when_idle() -> None:
-    """Run the process only on processors that are idle. Raises OSError where that is refused."""
+    """Run the process only on idle processors. Raises OSError if that is refused."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def step_aside() -> bool:
-    """What a helper process does first: run only on idle processors, end with the worker, and
-    before others when memory is short; torch comes after this.
+    """Prepare a helper process: it runs only on idle processors, ends with the worker, and is
+    ended before others when memory is short. Called first; torch is imported after this.
 
-    The kernel ends the process with the thread that started it. False where that has ended
-    already.
+    The kernel ends the process with the thread that started it. Return False if that thread has
+    ended already.
     """
     from brisk.posix import end_with_parent
 

@@ -1,4 +1,4 @@
-"""The device runtime: a supervisor that never computes and the workers it forks.
+"""The device runtime: a supervisor, which never computes, and the workers that it forks.
 
-``python -m brisk.runtime --device cpu`` starts one; stubs do so on their own.
+``python -m brisk.runtime --device cpu`` starts one; stubs start one by themselves.
 """

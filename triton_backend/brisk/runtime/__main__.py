@@ -28,14 +28,14 @@ from brisk.settings import PEER_LISTEN, PEERS, unknown_variables
 
 
 def main() -> int:
-    """Exit status: 0 ended idle or another runtime holds the place, 1 cannot run."""
+    """Return the exit status. 0: it ended idle or another runtime has the place; 1: cannot run."""
     device, niceness = _arguments(sys.argv[1:])
     start_logging()
     for line in unknown_variables():
         LOGGER.warning(line)
     leave_process_group()
     if niceness is not None:
-        with contextlib.suppress(PermissionError):  # only going below needs one
+        with contextlib.suppress(PermissionError):  # only a lower niceness needs permission
             set_process(niceness)
     try:
         settings = read_settings()
@@ -47,11 +47,11 @@ def main() -> int:
         try:
             listeners = {role: listen(place, role) for role in Role}
             _prepare_environment(settings)
-            # A peer takes a socket and a descriptor for each of its slabs: use all there may be.
+            # A peer takes a socket and a descriptor for each of its slabs: raise the limit.
             _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
             if any(os.environ.get(name) for name in (PEERS, PEER_LISTEN)):
-                from brisk.copies.connection import start_early  # by who has other hosts alone
+                from brisk.copies.connection import start_early  # imported only for other hosts
 
                 start_early()
             import_everything(device)
@@ -67,9 +67,9 @@ def main() -> int:
 
 
 def _arguments(given: Sequence[str]) -> tuple[str, int | None]:
-    """The device and the niceness; None: as the starter's. Ends the process if they are wrong."""
+    """Return the device and the niceness; None: the starter's. Ends the process if invalid."""
     if [*given[::2]] == ["--device", "--niceness"] and given[-1].isdecimal():
-        return given[1], int(given[-1])  # as stubs start it: spares the import's 10 ms
+        return given[1], int(given[-1])  # as stubs start it, without argparse's 10 ms to import
     import argparse
 
     parser = argparse.ArgumentParser(prog="python -m brisk.runtime", description=__doc__)
@@ -82,22 +82,21 @@ def _arguments(given: Sequence[str]) -> tuple[str, int | None]:
 def leave_process_group() -> None:
     """Outlive the stub, and the signals that are meant for its group or its terminal.
 
-    In its session, though: the kernel makes a scheduling group of each new one (autogroups), and
-    niceness counts only within a group: with the server and its stubs in another one, the
-    best-effort worker would compete with them as an equal.
-    """
+    The process stays in the stub's session, because the kernel makes a scheduling group for each
+    new session (autogroups), and niceness counts only within a group: outside the group of the
+    server and its stubs the best-effort worker would compete with them as an equal."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with contextlib.suppress(PermissionError):  # it leads a session that its starter made
+    with contextlib.suppress(PermissionError):  # the process leads a session that its starter made
         os.setpgid(0, 0)
 
 
 def _prepare_environment(settings: Settings) -> None:
-    """What libraries read when they are loaded.
+    """Set the environment variables that libraries read when they are loaded.
 
-    OpenBLAS must start no thread in the supervisor. OpenMP threads sleep at once when they have
+    OpenBLAS must start no thread in the supervisor. OpenMP threads sleep as soon as they have
     nothing to do. Spinning some 10,000 rounds first saved a tenth to a sixth of a small network's
-    time on a quiet machine; beside another busy process it cost a large one half as much again.
-    """
+    time on an idle machine; next to another busy process it cost a large network half as much
+    time again."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     os.environ["OMP_NUM_THREADS"] = str(settings.threads)
     os.environ.setdefault("GOMP_SPINCOUNT", "0")
@@ -106,10 +105,10 @@ def _prepare_environment(settings: Settings) -> None:
 def _slots(
     listeners: Mapping[Role, socket.socket], device: str, settings: Settings
 ) -> list[WorkerSlot]:
-    """A worker for each role on a CPU, where the kernel puts one before the other.
+    """Return a worker slot for each role on a CPU, where the kernel gives one worker precedence.
 
-    On a GPU one worker serves both: streams have priorities only inside one context. So it does
-    where the policy runs one job at a time.
+    On a GPU one worker serves both roles: streams have priorities only inside one context. One
+    worker also does so if the policy runs one job at a time.
     """
     gate = Gate()
 

@@ -1,7 +1,7 @@
-"""Whether a worker still moves: it counts where its supervisor sees it.
+"""Shows whether a worker makes progress: it counts beats in memory that its supervisor reads.
 
 A worker that is stopped, or whose threads wait for each other, never ends by itself. Its
-supervisor ends it, and another one gets its requests.
+supervisor ends it, and the next worker gets its requests.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable
 
 LOOK_S = 0.5
-"""Between two looks of the supervisor."""
+"""Time between two looks of the supervisor."""
 
 PATIENCE_S = 10.0
-"""Without a beat, although somebody needs the worker, which then beats about once a second."""
+"""The longest time without a beat of a worker that is needed, which beats about once a second."""
 
 BACKGROUND_PATIENCE_S = 60.0
-"""Of one that others on the machine may keep from the processors."""
+"""The same for a worker that others on the machine may keep from the processors."""
 
 _MOST_GAP = 6.0
-"""So many times LOOK_S between two looks: the supervisor was stopped itself, with the machine."""
+"""A longer time, in LOOK_S, between two looks means that the supervisor itself was stopped, with
+the machine."""
 
 _BEATS, _PEERS = 0, 1
 
@@ -32,7 +33,7 @@ class Heartbeat:
         self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
 
     def beat(self, peers: int) -> None:
-        """The worker moves; ``peers``: how many need it."""
+        """Note that the worker makes progress; ``peers``: how many need it."""
         self._words[_BEATS] += 1
         self._words[_PEERS] = peers
 
@@ -42,16 +43,16 @@ class Heartbeat:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it had peers at its last beat."""
+        """Whether the worker had peers at its last beat."""
         return self._words[_PEERS] > 0
 
     def clear(self) -> None:
-        """The next worker has not moved yet, and nobody is known to need it."""
+        """Begin anew for the next worker: it has no beat yet, and nobody is known to need it."""
         self._words[_BEATS] = self._words[_PEERS] = 0
 
 
 class StallWatch:
-    """The supervisor's look at one worker after the other, of one slot."""
+    """The supervisor's check of the workers of one slot, one after the other."""
 
     def __init__(
         self,
@@ -66,9 +67,9 @@ class StallWatch:
         self._still_since_s = self._looked_s = clock_s()
 
     def has_stalled(self, *, is_awaited: bool) -> bool:
-        """Whether the worker has not moved for the patience, all of it watched from here.
+        """Return whether the worker has made no progress for the patience, all of it watched here.
 
-        To be asked every LOOK_S. ``is_awaited``: a peer waits that it has not seen yet.
+        Called every LOOK_S. ``is_awaited``: a peer waits that the worker has not seen yet.
         """
         now_s = self._clock_s()
         was_away = now_s - self._looked_s > _MOST_GAP * LOOK_S

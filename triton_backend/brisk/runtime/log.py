@@ -1,7 +1,7 @@
 """The runtime's log: lines on the standard error of the server that started it.
 
-A warning is something that whoever runs the server may have to act on: ``brisk status`` shows the
-newest ones, too.
+A warning is something that the server's operator may have to act on; ``brisk status`` shows the
+newest warnings, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ LOGGER = logging.getLogger("brisk")
 
 
 def start_logging() -> None:
-    """In this process and in those that it forks."""
+    """Start the log in this process and in those that it forks."""
     lines = _Lines()
     lines.setFormatter(logging.Formatter("brisk: %(message)s"))
     LOGGER.setLevel(logging.INFO)
@@ -24,7 +24,7 @@ def start_logging() -> None:
 
 class _Lines(logging.StreamHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # logging's name
-        """Nothing is done: that server, and the other end of the pipe, is gone."""
+        """Do nothing: the server, at the other end of the pipe, is gone."""
 
 
 class _Status(logging.Handler):

@@ -1,4 +1,4 @@
-"""A worker's memory: its bound, the error of a request that ran into it, what is given back."""
+"""A worker's memory: its bound, the error of a request that reaches it, and freed memory."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from brisk.posix import libc
 MIB = 1024 * 1024
 
 OUT_OF_MEMORY_SCORE = 500
-"""Added to the worker's badness, of at most 1000: the kernel ends it before any other of ours."""
+"""Added to the worker's badness, at most 1000: the kernel ends it before our other processes."""
 
 SPARE_BYTES = 64 << 20
-"""Of freed memory that the heap may keep: less is not worth what runs pay to have it again."""
+"""The freed memory that the heap may keep: returning less costs runs more than it is worth."""
 
 _SHORTAGE = re.compile(
     r"can't allocate memory|bad_alloc|out of memory|cannot allocate memory|Unable to allocate"
     r"|Failed to allocate memory",
     re.IGNORECASE,
 )
-"""As torch, C++, CUDA, the system, numpy and ONNX Runtime put it."""
+"""The messages of torch, C++, CUDA, the system, numpy and ONNX Runtime."""
 
 
 _budget_bytes: int | None = None
-"""What ``limit_memory`` was told; None: this process takes what the machine has."""
+"""The bound given to ``limit_memory``; None: this process takes what the machine has."""
 
 
 def limit_memory(budget_bytes: int) -> None:
-    """Let this process take ``budget_bytes`` more than it has: an allocation beyond that fails.
+    """Let this process take ``budget_bytes`` more than it has; an allocation beyond that fails.
 
-    Its private memory counts (RLIMIT_DATA); mapped model files, which the kernel can read again,
-    and memory shared with stubs do not. A request that fails so is answered, and others go
-    on; without the bound the kernel would end whole processes, this one first.
+    Its private memory counts (RLIMIT_DATA). Mapped model files, which the kernel can read again,
+    and memory shared with stubs do not. A request that fails so is answered, and others go on.
+    Without the bound the kernel would end whole processes, this one first.
     """
     global _budget_bytes  # the bound is the process's
     _budget_bytes = budget_bytes
@@ -53,7 +53,7 @@ def limit_memory(budget_bytes: int) -> None:
 
 
 def shortage(error: BaseException, what: str) -> BriskError | None:
-    """An UnavailableError where ``error`` says that memory is short, else None."""
+    """Return an UnavailableError if ``error`` reports that memory is short, else None."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError) or _SHORTAGE.search(str(cause)):
@@ -70,7 +70,7 @@ def shortage(error: BaseException, what: str) -> BriskError | None:
 def give_back(spare: int = SPARE_BYTES) -> bool:
     """Return the heap's free memory to the system, if it is more than ``spare``.
 
-    False, changing nothing, where it is not, or the C library cannot tell.
+    Return False, with nothing changed, if it is not, or if the C library cannot report it.
     """
     library = libc()
     if not hasattr(library, "mallinfo2"):  # glibc before 2.33, or another C library
@@ -83,6 +83,6 @@ def give_back(spare: int = SPARE_BYTES) -> bool:
 
 
 class _Statistics(ctypes.Structure):
-    """``struct mallinfo2``; its ninth field is ``fordblks``, bytes of the heap that are free."""
+    """``struct mallinfo2``; its ninth field, ``fordblks``, is the heap's free memory in bytes."""
 
     _fields_: ClassVar = [("fields", ctypes.c_size_t * 10)]

@@ -1,4 +1,4 @@
-"""What a runtime has ready before any model comes, so that no load pays for it."""
+"""Prepares a runtime before any model comes, so that no load has to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from brisk.runtime.log import LOGGER
 def import_everything(device: str) -> None:
     """Import what loading and running models needs, and compute nothing.
 
-    For the process that workers are forked from.
+    Called in the process that workers are forked from.
     """
     with on_demand():
         import numpy  # noqa: F401
@@ -26,9 +26,9 @@ def import_everything(device: str) -> None:
 
 
 def _import_gpu() -> None:
-    """CUDA's libraries are loaded, the device is not touched: that does not survive a fork.
+    """Load CUDA's libraries without touching the device, which would not survive a fork.
 
-    What is missing is for the worker to tell those who ask.
+    If something is missing, the worker reports it to those who ask.
     """
     import brisk.runtime.sessions.gpu_session  # noqa: F401
     from brisk.fork_server.build import CompilerError, workspace_library

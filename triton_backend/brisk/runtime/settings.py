@@ -21,7 +21,7 @@ from brisk.settings import (
 
 MIB = 1024 * 1024
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""Of a container with a control group of version 2, in bytes."""
+"""The memory limit, in bytes, of a container with a control group of version 2."""
 
 SAMPLED_SHARE = 0.2
 ADAPTATION_S = 60.0
@@ -29,30 +29,30 @@ ADAPTATION_S = 60.0
 MAX_LOAD_S = 600.0
 
 NORMAL_SHARE = 0.05
-"""Of the foreground worker's time while real-time work fills it: that takes 1.05 times as long
-then."""
+"""The fraction of the foreground worker's time that normal work gets while real-time work fills
+it: real-time work then takes 1.05 times as long."""
 
 LARGEST = 1e6
-"""Of any number here: an idle time of 11 days, which the system can still wait for at once."""
+"""The largest value of any setting: as seconds, 11 days, which the system can still wait for."""
 
 
 MOST_THREADS = 1024
-"""Where there are not more cores: a worker that makes some thousands is ended as stuck."""
+"""The limit unless there are more cores: a worker that makes some thousands is ended as stuck."""
 
 
 class ArtefactUse(str, Enum):
-    """What becomes of artefacts."""
+    """How artefacts are used."""
 
     BUILD = "build"
-    """They are used, and made in the background if there are none."""
+    """Artefacts are used, and made in the background if there are none."""
     USE = "use"
-    """They are used only."""
+    """Artefacts are used, and none are made."""
     OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a runtime's environment says to it."""
+    """The settings in a runtime's environment."""
 
     threads: int
     """The threads that compute one segment."""
@@ -61,20 +61,20 @@ class Settings:
     policy: Policy
     limits: Limits
     outstanding_launches: int
-    """The launches of other than real-time runs that may be on a GPU at once."""
+    """The launches, except those of real-time runs, that may be on a GPU at once."""
     max_waiting: int
-    """The requests of all models that may wait in a worker."""
+    """The number of requests, of all models together, that may wait in a worker."""
     background_bytes: int
     """The memory that the background worker may take."""
     artefacts: ArtefactUse
     sampled_share: float
-    """The share of the runs of models with learned caches whose inputs are kept."""
+    """The fraction of the runs of models with learned caches whose inputs are kept."""
     sample_bytes: int
-    """The most bytes of such inputs of each model."""
+    """The most bytes of such inputs for each model."""
     adaptation_s: float
-    """The time between two times that caches learn of them; 0: never."""
+    """The time between two times that caches learn from such inputs; 0: never."""
     realtime_niceness: int
-    """The niceness of computing threads while a real-time model is served; 0: as it is."""
+    """The niceness of computing threads while a real-time model is served; 0: unchanged."""
     max_load_s: float
     """The longest that a model's load may take."""
     computes_in_stubs: bool
@@ -86,9 +86,9 @@ class Settings:
 def read_settings() -> Settings:
     """Return the settings of environment variables, which docs/configuration.md explains.
 
-    Raises InvalidConfigurationError naming the variable that is wrong.
+    Raises InvalidConfigurationError, which names the variable, if a value is invalid.
     """
-    cache_limit_bytes()  # of the builder, whose words come late
+    cache_limit_bytes()  # checked here because the builder, which uses it, would report it late
     cores = len(os.sched_getaffinity(0))
     return Settings(
         threads=_whole("BRISK_THREADS", cores, max(cores, MOST_THREADS)),
@@ -120,7 +120,7 @@ def _policy() -> Policy:
 
 
 def _half_of_the_memory_mib() -> float:
-    """Of the machine's, or of the control group's where that has a limit, as containers do."""
+    """Return half of the machine's memory, or of its control group's limit if that has one."""
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # "max" is no number
         size = min(size, int(CONTROL_GROUP_LIMIT.read_text()))

@@ -1,10 +1,10 @@
 """The supervisor: holds the place, forks the workers, and replaces them when they die.
 
-It imports all once, so that a worker is there milliseconds after a fork, and computes
-nothing, ever: a process that has run any OpenMP region hangs in its children's first one. It
-owns the listening sockets, so a connection made while no worker lives waits in the queue of that
-socket instead of being refused. A worker that nobody has asked for yet is not there: a runtime
-without best-effort requests has no background worker.
+It imports everything once, so that a worker is there milliseconds after a fork. It never
+computes: a process that has run any OpenMP region hangs in its children's first one. It owns the
+listening sockets, so a connection made while no worker lives waits in the queue of that socket
+instead of being refused. A worker starts only when somebody asks for it: a runtime without
+best-effort requests has no background worker.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ LISTEN_BACKLOG = 1024
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 FORK_PAUSE_S = 0.5
-"""From one attempt to start a worker to the next, where the system has no room for a process."""
+"""Time between two attempts to start a worker while the system has no room for a process."""
 
 UNWATCHED_S = 0.1
-"""Time between two looks at workers whose end the kernel does not tell."""
+"""Time between two looks at workers whose end the kernel does not report."""
 
 WORKER_ENDED_IDLE = 0
-"""Exit status of a worker that nobody needed any more."""
+"""The exit status of a worker that nobody needed any more."""
 
 _RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
-"""Pause before a restart, by how many workers in a row died within a second of their start."""
+"""The pause before a restart, by how many workers in a row died within a second of their start."""
 
 _NAMES = {Role.FOREGROUND: "brisk-fore", Role.BACKGROUND: "brisk-back"}
-"""What the processes are called, in ``top`` for instance; at most 15 characters."""
+"""The names of the processes, in ``top`` for instance; at most 15 characters each."""
 
 
 def listen(place: RuntimePaths, role: Role) -> socket.socket:
-    """The place's socket. Precondition: this process holds the place's lock."""
+    """Return the place's socket. Precondition: this process holds the place's lock."""
     path = place.socket_path(role)
     path.unlink(missing_ok=True)
     listener = new_socket()
@@ -59,12 +59,12 @@ def listen(place: RuntimePaths, role: Role) -> socket.socket:
 
 @dataclass(slots=True, eq=False)
 class WorkerSlot:
-    """Where at most one worker lives at a time.
+    """A place for at most one worker at a time.
 
-    ``listeners`` are the sockets it serves, ``work`` what it does; its result is the worker's exit
-    status. ``on_death`` is called when it has ended, however, and before its number is another's.
-    ``stall``: tells whether it still moves; None where nobody asks. ``handle`` is readable when it
-    has ended; None where the kernel has no such descriptors (before 5.3).
+    ``listeners``: the sockets that it serves. ``work``: what it does; the result is its exit
+    status. ``on_death``: called when it has ended in any way, before another process gets its
+    number. ``stall``: reports whether it makes progress; None: nobody watches. ``handle``: a
+    descriptor that is readable when it has ended; None if the kernel has none (before 5.3).
     """
 
     role: Role
@@ -81,13 +81,13 @@ class WorkerSlot:
 
     @property
     def pause_s(self) -> float | None:
-        """Seconds until a worker that died is to be replaced; None where none is."""
+        """Seconds until a worker that died is to be replaced; None if none is."""
         return None if self._due_s is None else max(0.0, self._due_s - time.monotonic())
 
     @property
     def is_due(self) -> bool:
-        """Whether a worker has died and its pause is over, or a stub has connected that no
-        worker has seen yet.
+        """Whether a worker has died and its pause is over, or a stub has connected that no worker
+        has seen yet.
         """
         if self.process:
             return False
@@ -98,8 +98,8 @@ class WorkerSlot:
     def fork(self, slots: Sequence[WorkerSlot]) -> None:
         """Start a worker, which closes the listeners of the other ``slots``.
 
-        The signals stay blocked until it has left the supervisor's handlers. Where there can be no
-        further process now, it is tried again after a pause.
+        The signals stay blocked until it has left the supervisor's handlers. If no further process
+        can be started now, it is tried again after a pause.
         """
         parent = os.getpid()
         is_replacing = self._due_s is not None
@@ -138,7 +138,7 @@ class WorkerSlot:
             os._exit(status)
 
     def reap(self) -> None:
-        """Note whether the worker has ended; one that died is to be replaced after a pause."""
+        """Note whether the worker has ended; a worker that died is replaced after a pause."""
         if not self.process:
             return
         if os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -160,7 +160,7 @@ class WorkerSlot:
         self._due_s = time.monotonic() + pause_s
 
     def end_if_stalled(self) -> None:
-        """End a worker that does not move although somebody needs it."""
+        """End a worker that makes no progress although somebody needs it."""
         if not self.process or self.stall is None:
             return
         if self._is_kept_stopped():
@@ -179,7 +179,7 @@ class WorkerSlot:
             os.kill(self.process, signal.SIGKILL)
 
     def _is_kept_stopped(self) -> bool:
-        """Whether it was stopped by a signal at two looks; the background worker may be."""
+        """Return whether a signal had stopped it at two looks; False for the background worker."""
         if self.role is Role.BACKGROUND:
             return False
         status = Path(f"/proc/{self.process}/stat").read_text()
@@ -192,7 +192,7 @@ class WorkerSlot:
             self._collect()
 
     def _collect(self) -> int:
-        """Let the kernel forget the worker, which has ended; its exit status."""
+        """Let the kernel forget the worker, which has ended; return its exit status."""
         _, status = os.waitpid(self.process, 0)
         self.process = 0
         if self.handle is not None:
@@ -202,7 +202,7 @@ class WorkerSlot:
 
 
 def supervise(slots: Sequence[WorkerSlot]) -> None:
-    """Until all workers ended idle and nobody waits, or SIGTERM or SIGINT comes.
+    """Run workers until all have ended idle and nobody waits, or until SIGTERM or SIGINT comes.
 
     The first of the ``slots`` has a worker from the start, the others when asked for.
     """
@@ -221,10 +221,10 @@ def supervise(slots: Sequence[WorkerSlot]) -> None:
 
 
 def _wait(slots: Sequence[WorkerSlot], alarm: int) -> bool:
-    """Until the end of a worker, a connection that none serves, that of a pause, or the next look
-    at workers that live; or a signal, of which ``alarm`` tells: False then.
+    """Wait for the end of a worker, a connection that no worker serves, the end of a pause, the
+    next look at living workers, or a signal. Return False after a signal (``alarm``).
 
-    A worker that is only stopped wakes nobody, as its SIGCHLD would.
+    A worker that is only stopped does not end the wait, as its SIGCHLD would.
     """
     vacant = [slot for slot in slots if not slot.process]
     living = [slot for slot in slots if slot.process]
@@ -242,7 +242,7 @@ def _wait(slots: Sequence[WorkerSlot], alarm: int) -> bool:
 
 @contextlib.contextmanager
 def _told_signals() -> Iterator[int]:
-    """A descriptor that is readable once a signal has come."""
+    """Open a context that yields a descriptor which is readable once a signal has come."""
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     before = {number: signal.signal(number, lambda *_: None) for number in _SIGNALS}
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""The composition root of a worker process: its parts, put together."""
+"""The composition root of a worker process, which creates its parts and connects them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.times import ProfileTable
 
 SWITCH_INTERVAL_S = 0.0001
-"""How long the load lane may keep the interpreter's lock that a segment of a request waits for."""
+"""How long the loader thread may keep the interpreter's lock while a request's segment waits."""
 
 
 def run_worker(
@@ -36,11 +36,11 @@ def run_worker(
     device: str,
     settings: Settings,
 ) -> None:
-    """Serve the connections of ``listeners`` until nobody needs it.
+    """Serve the connections of ``listeners`` until nobody needs the worker.
 
-    Where the device is not there, or what computes on it, every connection is told so instead.
+    If the device, or what computes on it, is not there, every connection gets that error instead.
     """
-    gc.freeze()  # what came with the fork lives as long as the worker: no collection visits it
+    gc.freeze()  # what came with the fork lives as long as the worker; no collection visits it
     hold_files()
     profiles = ProfileTable()
     controller: PreemptionController

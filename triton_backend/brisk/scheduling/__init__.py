@@ -1,1 +1,1 @@
-"""The choice of which job runs next. Standard library only: testable in virtual time."""
+"""Chooses which job runs next. Uses only the standard library, so it is tested in virtual time."""

@@ -19,12 +19,12 @@ class JobState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request; times are of the queue's clock."""
+    """A request. Its times are those of the queue's clock."""
 
     number: int
     """The order of arrival, unique in a queue."""
     model: str
-    """The model against whose bound it counts."""
+    """The model against whose bound the job counts."""
     job_class: JobClass
     arrival_ns: int
     deadline_ns: int | None
@@ -44,7 +44,7 @@ RANKS = {job_class: rank for rank, job_class in enumerate(JobClass)}
 def most_urgent_first(job: Job) -> tuple[int, int, int]:
     """Return the ordering key of one model's jobs, smaller runs first: class, deadline, arrival.
 
-    No deadline is the latest. No two keys of a queue are equal.
+    A job without a deadline comes last. No two keys of a queue are equal.
     """
     deadline_ns = NO_DEADLINE_NS if job.deadline_ns is None else job.deadline_ns
     return (RANKS[job.job_class], deadline_ns, job.number)
@@ -56,9 +56,9 @@ def in_turn(job: Job, served_ns: int) -> tuple[int, int, int, int]:
     has had in its class, then arrival.
 
     ``served_ns``: start-time fair queueing (Goyal, Vin, Cheng, 1996): the time that the device has
-    computed for the model, weighed by how many wait (``weight_of``); for a model of which nothing
-    waited, at least what the model that ran last had when it began. So models without deadlines
-    share a class, and one that was idle has no claim to the time.
+    computed for the model, weighted by how many of its jobs wait (``weight_of``). For a model of
+    which nothing waited it is at least what the model that ran last had when it began. So models
+    without deadlines share a class, and a model that was idle has no claim to the idle time.
     """
     rank, deadline_ns, number = most_urgent_first(job)
     return (rank, deadline_ns, served_ns if job.deadline_ns is None else 0, number)
@@ -69,11 +69,10 @@ FLOODED = 64
 
 
 def weight_of(waiting: int) -> int:
-    """Return how often the time that was computed for a model counts, of which so many wait.
+    """Return the weight of the time computed for a model of which ``waiting`` jobs wait.
 
-    Once below 16, three times at 63, 16 times at 64, 128 times at 512. So a client that fills ten
-    queues gets a part of the time, and not ten parts beside the one of a model that is asked by
-    some clients.
+    It is 1 below 16, 3 at 63, 16 at 64 and 128 at 512. So a client that fills ten queues gets a
+    fraction of the time, and not ten times that of a model with requests from a few clients.
     """
     if waiting >= FLOODED:
         return 16 * (waiting // FLOODED)

@@ -1,4 +1,4 @@
-"""The priority class of requests: everything that names one of them names these."""
+"""The priority class of requests; whatever names a class uses these names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The policies by which a device is shared between classes, chosen by name.
+"""The policies for sharing a device between classes, chosen by name.
 
-Pure functions of a snapshot: no thread, device or clock.
+They are pure functions of a snapshot: no policy owns a thread, a device or a clock.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from brisk.scheduling.job_class import JobClass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The user's bounds, 0 to 1."""
+    """The user's bounds, each from 0 to 1."""
 
     share: float
-    """The part of the time that best-effort work gets whatever happens."""
+    """The fraction of the time that best-effort work always gets."""
     normal_share: float = 0.0
-    """The part of its worker's time that normal work gets."""
+    """The fraction of its worker's time that normal work gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Realtime:
     end_ns: int | None
     """When it is expected to be done; None: unknown."""
     deadline_ns: int | None
-    """The earliest of its deadlines; None: there is none."""
+    """The earliest of its deadlines; None: it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Snapshot:
     now_ns: int
     realtime: Realtime
     share: float
-    """The part of the recent time in which best-effort work ran."""
+    """The fraction of the recent time in which best-effort work ran."""
     limits: Limits
 
 
@@ -54,14 +54,14 @@ class Policy:
     interrupts: Callable[[Job, Job], bool]
     """Whether a waiting job takes a running one's place in its worker."""
     lets_beside: Callable[[Snapshot], bool]
-    """Whether a best-effort segment may begin beside real-time work."""
+    """Whether a best-effort segment may begin concurrently with real-time work."""
     separates: bool
     """Whether best-effort work has a worker of its own."""
     stands_back: bool
-    """Whether that runs only on what processors others leave."""
+    """Whether best-effort work runs at lower priority: only on processors that others leave."""
 
     def takes_place(self, waiting: Job, running: Job, *, normal_is_owed: bool) -> bool:
-        """Whether a job ``interrupts`` a running one, which may be owed its minimum share."""
+        """Return whether a job ``interrupts`` a running one; never one owed its minimum share."""
         is_protected = normal_is_owed and running.job_class is JobClass.NORMAL
         return not is_protected and self.interrupts(waiting, running)
 
@@ -69,8 +69,8 @@ class Policy:
         return snapshot.realtime.count == 0 or self.lets_beside(snapshot)
 
     def admits(self, snapshot: Snapshot) -> bool:
-        """Whether a best-effort segment may begin: ``lets_run``, or best-effort work has had less
-        than its minimum share."""
+        """Return whether a best-effort segment may begin: ``lets_run`` allows it, or best-effort
+        work has had less than its minimum share."""
         return snapshot.share < snapshot.limits.share or self.lets_run(snapshot)
 
 
@@ -82,22 +82,22 @@ def always(*_: object) -> bool:
     return True
 
 
-# Earliest deadline first; best-effort work runs beside real-time work that has time to spare.
+# Earliest deadline first. Best-effort work runs concurrently with real-time work that has slack.
 
 SAFETY = 2.0
-"""The multiple of the expected remainder that must fit before the deadline: beside best-effort
-work a run may take longer than alone."""
+"""The multiple of the expected remainder that must fit before the deadline: concurrently with
+best-effort work a run may take longer than alone."""
 
 
 def is_due_sooner(waiting: Job, running: Job) -> bool:
-    """Whether the waiting job is more urgent by class, then by deadline; of two without a deadline
-    the running one goes on."""
+    """Return whether the waiting job is more urgent by class, then by deadline. If neither has a
+    deadline, the running one goes on."""
     return most_urgent_first(waiting)[:2] < most_urgent_first(running)[:2]
 
 
 def has_time_to_spare(snapshot: Snapshot) -> bool:
-    """Whether real-time work ends well before its deadline; without a deadline, or if the
-    remainder is unknown, it runs alone."""
+    """Return whether real-time work ends well before its deadline. Without a deadline, or with an
+    unknown remainder, it runs alone."""
     realtime = snapshot.realtime
     if realtime.deadline_ns is None or realtime.end_ns is None:
         return False
@@ -108,12 +108,12 @@ def has_time_to_spare(snapshot: Snapshot) -> bool:
 POLICIES: Mapping[str, Policy] = {
     policy.name: policy
     for policy in (
-        # Real-time work has the device to itself the moment it comes (REEF without padding, 4).
+        # Real-time work gets the whole device as soon as it comes (REEF without padding, 4).
         Policy("preemptive", more_urgent, never, separates=True, stands_back=True),
         Policy("deadline", is_due_sooner, has_time_to_spare, separates=True, stands_back=True),
         # One job at a time, the most urgent first, each to its end (Clockwork; REEF, 2.2 and 7.1).
         Policy("sequential", never, always, separates=False, stands_back=False),
-        # No control: best-effort work is the equal of real-time work (REEF, 2.2: GPU streams).
+        # No control: best-effort and real-time work are equals (REEF, 2.2: GPU streams).
         Policy("shared", never, always, separates=True, stands_back=False),
     )
 }
@@ -121,8 +121,8 @@ DEFAULT_POLICY = "preemptive"
 
 
 def find_policy(name: str) -> Policy:
-    """Return the policy of that name; InvalidConfigurationError names the nearest if there is
-    none."""
+    """Return the policy of that name. Raises InvalidConfigurationError, which names the nearest
+    policy, if there is none."""
     policy = POLICIES.get(name)
     if policy is None:
         import difflib

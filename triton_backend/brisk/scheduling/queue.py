@@ -1,6 +1,6 @@
-"""The ready queue: waiting jobs, the most urgent first, bounded per model.
+"""The ready queue: waiting jobs, the most urgent first, with a bound for each model.
 
-Used by the worker's one scheduling thread; not thread-safe.
+Used by the worker's only scheduling thread; not thread-safe.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from brisk.scheduling.job import Job, JobState, in_turn, more_urgent, weight_of
 from brisk.scheduling.job_class import JobClass
 
 DEFAULT_BOUND = 4096
-"""The number of jobs of all models that may wait."""
+"""The number of jobs, of all models together, that may wait."""
 
 MOST_SERVED = 1024
-"""The number of models of a class whose service is remembered: beyond, that of idle ones is
-forgotten, the least first."""
+"""The number of models of a class whose service is remembered. Beyond it, the service of idle
+models is forgotten, the least service first."""
 
 ALIKE = 32
-"""The number of jobs that begin in a row of one model if no other of its class is asked for."""
+"""How many jobs of one model begin in a row before its class counts as not contended."""
 
 DEFAULT_RETRY_NS = 100_000_000
-"""The hint if nothing is known of how long the requests that wait will take."""
+"""The hint if it is unknown how long the waiting requests will take."""
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -35,28 +35,28 @@ _WAITING = JobState.WAITING
 
 
 _DUE = ""
-"""The name of the line of jobs that have a deadline, of any model."""
+"""The name of the line of jobs, of any model, that have a deadline."""
 
 
 class _ClassTurns(Generic[AnyJob]):
-    """Jobs of one class that wait, and the one that is next (``in_turn``)."""
+    """The waiting jobs of one class, and the next one of these (``in_turn``)."""
 
     __slots__ = ("_first", "_latest", "alike", "begun_ns", "due", "lines", "served_ns")
 
     def __init__(self) -> None:
         self.lines: dict[str, list[tuple[int, int, AnyJob]]] = {}
-        """Heaps of deadline, number and job: one of all jobs with a deadline, and for each model
-        one of those without. Some jobs may have left."""
+        """Heaps of deadline, number and job: one heap of all jobs with a deadline, and for each
+        model one of its jobs without. Some of the jobs may have left."""
         self.due: dict[str, list[tuple[int, int, AnyJob]]] = {}
-        """The jobs with a deadline once more, by model."""
+        """The jobs with a deadline again, by model."""
         self.served_ns: dict[str, int] = {}
         """The service of each model."""
         self.begun_ns = 0
-        """The service, when it began, of the model that began last; it never decreases."""
-        self._first: AnyJob | None = None  # when it was looked up; it may have left
+        """The service that the model which began last had at that moment; it never decreases."""
+        self._first: AnyJob | None = None  # as last looked up; it may have left since
         self._latest = ""
         self.alike = ALIKE
-        """How many have begun in a row of one model, behind the first."""
+        """How many jobs of one model have begun in a row after the first."""
 
     def join(self, job: AnyJob) -> None:
         deadline_ns, name = job.deadline_ns, job.model
@@ -130,7 +130,7 @@ class _ClassTurns(Generic[AnyJob]):
         return head if head is not None and head.is_late(now_ns) else None
 
     def of_model(self, model: str) -> Iterator[AnyJob]:
-        """Yield jobs of a model, in order, while the caller takes each out; ends behind one that
+        """Yield jobs of a model, in order, while the caller takes each out; end after a job that
         stays."""
         for lines in (self.due, self.lines):
             line = lines.get(model)
@@ -146,7 +146,7 @@ class _ClassTurns(Generic[AnyJob]):
             yield from (job for _, _, job in line if job.state is _WAITING)
 
     def last(self, model: str | None) -> AnyJob | None:
-        """Return the job whose turn is last, of a model or of all."""
+        """Return the last job in the order, of a model or of all."""
         for lines in self._last_lines(model):
             entries = [each for line in lines for each in line if each[2].state is _WAITING]
             if entries:
@@ -154,7 +154,7 @@ class _ClassTurns(Generic[AnyJob]):
         return None
 
     def _last_lines(self, model: str | None) -> Iterator[list[list[tuple[int, int, AnyJob]]]]:
-        """Yield lists of lines in which to look for the last job, one after the other."""
+        """Yield, one after the other, the lists of lines in which to look for the last job."""
         if model is None:
             served_ns = {name: self.served_ns.get(name, 0) for name in self._without_deadlines()}
             most = max(served_ns.values(), default=0)
@@ -165,7 +165,7 @@ class _ClassTurns(Generic[AnyJob]):
             yield [self.due.get(model, [])]
 
     def _without_deadlines(self) -> list[str]:
-        """Return the models of which a job without a deadline waits."""
+        """Return the models that have a waiting job without a deadline."""
         return [name for name, line in self.lines.items() if name != _DUE and self._head(line)]
 
     def key(self, job: AnyJob) -> tuple[int, int, int, int]:
@@ -181,7 +181,7 @@ class _ClassTurns(Generic[AnyJob]):
 
 
 class ReadyQueue(Generic[AnyJob]):
-    """Jobs that wait, smallest ordering key (``in_turn``) first."""
+    """Waiting jobs, the smallest ordering key (``in_turn``) first."""
 
     def __init__(self, bound: int = DEFAULT_BOUND) -> None:
         self._bound = bound
@@ -205,18 +205,18 @@ class ReadyQueue(Generic[AnyJob]):
     def charge(self, job_class: JobClass, model: str, taken_ns: int) -> None:
         """Charge a model for the time that the device has computed for it.
 
-        It counts against its later turns, and the more the more of it wait (``weight_of``).
+        The time delays the model's later turns, by more the more of its jobs wait (``weight_of``).
         """
         self._turns[job_class].charge(model, taken_ns, self._waiting)
 
     def add(self, job: AnyJob, limit: int | None, name: str) -> AnyJob | None:
         """Take a job in. Return the job that had to make room for it, if any.
 
-        Room is short if ``limit`` jobs of its model or ``bound`` in all wait already. Then the
-        last of those leaves, if it is of a less urgent class; if ``bound`` is reached, else the
-        last one of the model of which most wait, if that is of the same class and would still be
-        one of more than wait of the job's own model; else UnavailableError. ``limit`` None: there
-        is room whatever waits. ``name`` is the model's, for the message.
+        The queue is full if ``limit`` jobs of the model or ``bound`` in all wait already. Then the
+        last of those leaves if its class is less urgent. Otherwise, if ``bound`` is reached, the
+        last job of the model with the most waiting jobs leaves if it is of the same class and its
+        model would still have more of them than the new job's. Raises UnavailableError if none
+        leaves. ``limit`` None: there is always room. ``name``: the model's, for the message.
         """
         shed = None
         waiting = self._waiting.get(job.model, 0)
@@ -242,12 +242,12 @@ class ReadyQueue(Generic[AnyJob]):
         self._waiting[job.model] = self._waiting.get(job.model, 0) + 1
         self._of_class[job.job_class] += 1
         self._total += 1
-        if self.entries > 2 * self._total + 64:  # most of them have left without being first
+        if self.entries > 2 * self._total + 64:  # most jobs have left without having been first
             self._forget_left()
         return shed
 
     def _last(self, model: str | None = None) -> AnyJob | None:
-        """Return the least urgent job that waits, of a model or of all."""
+        """Return the least urgent waiting job, of a model or of all."""
         for turns in reversed(self._in_order):
             if (last := turns.last(model)) is not None:
                 return last
@@ -261,8 +261,8 @@ class ReadyQueue(Generic[AnyJob]):
         return last if last is not None and last.job_class is newcomer.job_class else None
 
     def put_back(self, job: AnyJob) -> None:
-        """Let a running job wait again, whatever waits."""
-        self._forget_left()  # a companion's entry is there yet, and has the same key
+        """Let a running job wait again, however many wait."""
+        self._forget_left()  # a joined job's entry is still there, and has the same key
         job.state = JobState.WAITING
         self.add(job, None, "")
 
@@ -271,7 +271,7 @@ class ReadyQueue(Generic[AnyJob]):
             turns.forget_left()
 
     def peek(self, only: JobClass | None = None) -> AnyJob | None:
-        """Return the next job, of a class or of all, left where it is; None: nothing waits."""
+        """Return the next job, of a class or of all, and leave it there; None: nothing waits."""
         if not self._total:
             return None
         for turns in self._in_order if only is None else (self._turns[only],):
@@ -280,7 +280,7 @@ class ReadyQueue(Generic[AnyJob]):
         return None
 
     def pop(self, only: JobClass | None = None) -> AnyJob | None:
-        """Return the next job, of a class or of all, now running; None: nothing waits."""
+        """Take out and return the next job, of a class or of all, now running; None if none."""
         job = self.peek(only)
         if job is not None:
             self._leave(job, JobState.RUNNING)
@@ -288,14 +288,14 @@ class ReadyQueue(Generic[AnyJob]):
         return job
 
     def is_contended(self, job_class: JobClass) -> bool:
-        """Whether several models of a class are asked for at present."""
+        """Return whether several models of a class currently have requests."""
         return self._turns[job_class].alike < ALIKE
 
     def pop_companions(self, first: AnyJob, accept: Callable[[AnyJob], bool]) -> list[AnyJob]:
-        """Return further jobs of ``first``'s model and class, in order, while ``accept`` is true;
-        they run now.
+        """Take out and return further jobs of ``first``'s model and class, in order, as running,
+        while ``accept`` is true.
 
-        Stops at the first one refused, so that no job of a model overtakes another.
+        Stop at the first refused job, so that no job of a model overtakes another.
         """
         companions: list[AnyJob] = []
         if first.model not in self._waiting:
@@ -308,14 +308,14 @@ class ReadyQueue(Generic[AnyJob]):
         return companions
 
     def withdraw(self, job: AnyJob) -> bool:
-        """Take a waiting job out; return False if it does not wait any more."""
+        """Take a waiting job out. Return False if it does not wait any more."""
         if job.state is not JobState.WAITING:
             return False
         self._leave(job, JobState.ENDED)
         return True
 
     def expire(self, now_ns: int) -> list[AnyJob]:
-        """Take out the jobs whose deadline has passed."""
+        """Take out and return the jobs whose deadline has passed."""
         expired: list[AnyJob] = []
         if not self._total:
             return expired
@@ -327,12 +327,12 @@ class ReadyQueue(Generic[AnyJob]):
 
     @property
     def entries(self) -> int:
-        """The number of entries of its lines, jobs that have left included."""
+        """The number of entries of all lines, including jobs that have left."""
         return sum([len(line) for turns in self._in_order for line in turns.lines.values()])
 
     @property
     def remembered(self) -> int:
-        """The number of models whose service counts, in the class that has most of them."""
+        """The number of models with remembered service, in the class that has most of them."""
         return max(len(turns.served_ns) for turns in self._in_order)
 
     def check_integrity(self) -> None:
@@ -361,7 +361,7 @@ class ReadyQueue(Generic[AnyJob]):
             del self._waiting[job.model]
 
 
-# Refusals, with a hint when to try again: segments' times are predictable (REEF, 2.1).
+# Refusals with a hint when to try again: the durations of segments are predictable (REEF, 2.1).
 
 
 def refuse_if_late(
@@ -373,9 +373,9 @@ def refuse_if_late(
 ) -> None:
     """Raises UnavailableError, with a hint when to try again, if the deadline cannot be met.
 
-    ``running_end_ns``: expected end of the run under way that it will not interrupt. ``ahead_ns``:
-    the times of the jobs that go first, ``run_ns``: its own; an unknown time counts as 0, so that
-    no request is refused on a guess.
+    ``running_end_ns``: expected end of the current run, if the request does not interrupt it.
+    ``ahead_ns``: the durations of the jobs that go first, ``run_ns``: the request's own. Unknown
+    durations count as 0, so that no request is refused on a guess.
     """
     if run_ns is None:
         return
@@ -391,6 +391,6 @@ def refuse_if_late(
 
 
 def retry_hint(wait_ns: float | None) -> str:
-    """Return the end of a refusal: ``retry in N ms``, N a whole number of at least 1."""
+    """Return the end of a refusal's message: ``retry in N ms``, N a whole number of at least 1."""
     wait_ms = math.ceil((DEFAULT_RETRY_NS if wait_ns is None else wait_ns) / 1e6)
     return f"retry in {max(1, wait_ms)} ms"

@@ -1,8 +1,8 @@
-"""Time that is measured: what runs take, and how much of the time some work has had.
+"""Measured times: how long runs take, and what share of the time some work has had.
 
-The time of a run depends on its shapes and not on its values (REEF, 2.1), so the past predicts it:
-by running medians, for a model and the shapes of its inputs. Times are wall-clock, measured by the
-worker as it runs. Not thread-safe.
+The duration of a run depends on its shapes and not on its values (REEF, 2.1), so past runs predict
+it: by a running median for each model and set of input shapes. Times are wall-clock, measured by
+the worker as it runs. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from collections.abc import Hashable
 from enum import Enum
 
 RECENT_RUNS = 15
-"""Runs that are remembered."""
+"""The number of runs that are remembered."""
 
 MOST_PROFILES = 512
-"""Models and shapes remembered; the one not used for longest goes first."""
+"""The number of models and shapes remembered; the least recently used is dropped first."""
 
 
 class RunProfile:
-    """Of one model and one set of input shapes."""
+    """The durations of runs of one model with one set of input shapes."""
 
     def __init__(self) -> None:
         self.run_ns: float | None = None
-        """What a run takes at present; None until one has ended."""
+        """How long a run takes at present; None until one has ended."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
 
     @property
     def least_ns(self) -> float:
-        """The least that one of the recent runs took: what it takes where nothing else wants the
-        processors. Infinite until one has ended."""
+        """The shortest of the recent durations: that of a run while nothing else wants the
+        processors. Infinite until a run has ended."""
         return min(self._recent_ns, default=math.inf)
 
     def learn(self, taken_ns: int) -> None:
-        """What a whole run took."""
+        """Note the duration of a whole run."""
         self._recent_ns.append(taken_ns)
-        ordered = sorted(self._recent_ns)  # the library's median brings fractions and decimals in
+        ordered = sorted(self._recent_ns)  # statistics.median imports fractions and decimals
         middle = len(ordered) // 2
         self.run_ns = (ordered[middle] + ordered[-1 - middle]) / 2
 
@@ -49,7 +49,7 @@ class ProfileTable:
         return len(self._profiles)
 
     def find(self, key: Hashable) -> RunProfile:
-        """The profile of ``key``, made where there is none."""
+        """Return the profile of ``key``; make one if there is none."""
         profile = self._profiles.get(key)
         if profile is None:
             profile = self._profiles[key] = RunProfile()
@@ -59,21 +59,21 @@ class ProfileTable:
         return profile
 
     def run_ns(self, key: Hashable) -> float | None:
-        """What a run of ``key`` takes; None where that is not known."""
+        """Return how long a run of ``key`` takes; None if that is unknown."""
         profile = self._profiles.get(key)
         return None if profile is None else profile.run_ns
 
 
-# How much of the time some work ran, and whether it is owed more.
+# What share of the time some work ran, and whether it is owed more.
 
 HALF_LIFE_NS = 500_000_000
-"""The age at which an interval counts half."""
+"""The age at which an interval's weight is one half."""
 
 
 class ShareMeter:
-    """The share of the time in which work ran of that in which it ran or was held.
+    """The time in which work ran, as a share of the time in which it ran or was held.
 
-    It is told of every change; times without work do not count. Not thread-safe.
+    It is notified of every change; times without work do not count. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -83,16 +83,16 @@ class ShareMeter:
         self._since_ns: int | None = None
 
     def change(self, now_ns: int, *, is_held: bool) -> None:
-        """Take note that work is held from now on, or runs."""
+        """Note that work is held from now on, or runs."""
         self._advance(now_ns)
         self._is_held = is_held
 
     def rest(self) -> None:
-        """Take note that there is no work, until the next ``change``."""
+        """Note that there is no work until the next ``change``."""
         self._since_ns = None
 
     def share(self, now_ns: int) -> float:
-        """Return the part of the time in which it ran; 1 before anything was held."""
+        """Return the fraction of the time in which work ran; 1 before anything was held."""
         self._advance(now_ns)
         total_ns = self._ran_ns + self._held_ns
         return self._ran_ns / total_ns if total_ns else 1.0
@@ -112,18 +112,18 @@ class ShareMeter:
 
 PATIENCE_NS = 2_000_000_000
 """The time after which work that has not run at all is owed its share. Real-time requests that
-come at random have busy times that long only if they fill the worker: in a simulation of runs of
-20 ms beside normal work without end, a share of 0.05 lengthens what they wait for each other by
+come at random have busy times that long only if they fill the worker. In a simulation of runs of
+20 ms next to normal work without end, a share of 0.05 lengthens their waits for each other by
 nothing at a load of 0.7 (mean 1.001, p99 1.001), and at 0.8 by 2 % (p99 11 %); with a patience of
 1 s by 1 and 7 % (p99 3 and 24 %)."""
 
 MOST_SAVED = 2.0
-"""The multiple of the share of PATIENCE_NS that work can be behind when it is held anew: work that
-has been offered turns and had nothing to do in them does not take them all at once later."""
+"""The limit, in shares of PATIENCE_NS, of what work can be behind when it is held anew: work that
+was offered turns and had nothing to do in them cannot take them all at once later."""
 
 
 class Demand(Enum):
-    """The state of the work at the moment."""
+    """The current state of the work."""
 
     NONE = "there is none"
     HELD = "held"
@@ -132,35 +132,35 @@ class Demand(Enum):
 
 
 class MinimumShare:
-    """Whether work that yields to other work has had less than ``share`` of the time.
+    """Reports whether work that yields to other work has had less than ``share`` of the time.
 
-    It is told of every change of what computes while there is such work. What the work is behind
-    grows by ``share`` of the time in which it is held, and falls by the rest when it runs. It is
-    owed a turn from ``share`` of PATIENCE_NS on, until it is behind by less: so held without end,
-    it gets exactly its share from then on, and if it has had that anyway, as whenever the other
-    work does not fill the device, it is never owed anything.
+    It is notified of every change of what computes while there is such work. What the work is
+    behind grows by ``share`` of the time in which it is held, and falls by the rest when it runs.
+    The work is owed a turn from ``share`` of PATIENCE_NS on, until it is behind by less. Work held
+    without end therefore gets exactly its share from then on. Work that has its share anyway, as
+    when the other work does not fill the device, is never owed anything.
 
-    Not thread-safe. Times with no such work halve what it is behind every PATIENCE_NS.
+    Not thread-safe. In times without such work, what it is behind halves every PATIENCE_NS.
     """
 
     def __init__(self, share: float) -> None:
-        """``share``: 0 to 1; with 0 nothing is ever owed."""
+        """``share``: from 0 to 1; with 0 nothing is ever owed."""
         self.share = share
         self._behind_ns = 0.0
         self._state = Demand.NONE
         self._since_ns = 0
 
     def change(self, state: Demand, now_ns: int) -> None:
-        """Take note of the state from now on."""
+        """Note the state from now on."""
         passed_ns = now_ns - self._since_ns
         if self._state is Demand.HELD:
             self._behind_ns += self.share * passed_ns
         elif self._state is Demand.NONE:
-            if self._behind_ns:  # most of the time it is 0, and this is asked beside every segment
+            if self._behind_ns:  # it is mostly 0, and this runs once a segment
                 self._behind_ns *= 0.5 ** (passed_ns / PATIENCE_NS)
         else:
             left_ns = self._behind_ns - (1.0 - self.share) * passed_ns
-            if self._state is Demand.FREE:  # what it takes from nobody is no debt
+            if self._state is Demand.FREE:  # time that is taken from nobody is no debt
                 left_ns = min(self._behind_ns, max(0.0, left_ns))
             self._behind_ns = left_ns
         if state is Demand.HELD and self._state is not Demand.HELD:
@@ -168,7 +168,7 @@ class MinimumShare:
         self._state, self._since_ns = state, now_ns
 
     def is_owed(self, now_ns: int) -> bool:
-        """Whether the work should run, although other work goes first, if there is any."""
+        """Return whether the work, if any, should run before work that otherwise goes first."""
         if not self.share:
             return False
         self.change(self._state, now_ns)

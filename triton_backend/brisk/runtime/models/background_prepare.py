@@ -26,47 +26,47 @@ from brisk.runtime.log import LOGGER, start_logging
 from brisk.runtime.sessions.identity import identity_of
 
 DELAY_S = 5.0
-"""The time from a load to the start of its build: who stays for less needs none, starting comes
-first."""
+"""The time from a load to the start of its build: a model that is unloaded before needs none, and
+starts come first."""
 
 MOST_PROCESSOR_S = 1200
-"""The most processor time of one build: on idle processors only, it may take any time by the
-clock."""
+"""The most processor time of one build, which may take any wall-clock time: it runs only on idle
+processors."""
 
 LOOK_S = 0.5
-"""Between two looks whether a build is still wanted."""
+"""Time between two checks whether a build is still wanted."""
 
 REFUSED, BUSY = 3, 4
-"""Exit status: the model cannot be prepared, whoever tries again; another process is at it."""
+"""Exit statuses: the model cannot be prepared, also not later; another process is preparing it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparationTask:
-    """The order to make the prepared form of ``model``, cut behind ``taps``."""
+    """The order to make the prepared form of ``model``, cut after each of ``taps``."""
 
     model: Path
     taps: Collection[str]
     is_wanted: Callable[[], bool]
-    """Whether the model is still served; if not, the form is not made, or no further."""
+    """Whether the model is still served; if not, the form is not made, or its making ends."""
     tell: Callable[[bool], None]
-    """Called from another thread, with whether the form is there."""
+    """Called from another thread to report whether the form is there."""
 
 
 class SegmentPreparer:
-    """Prepares the models asked for, one after the other, each once while its files stay."""
+    """Prepares the models asked for, one after the other, and each once while its files stay."""
 
     def __init__(self, threads: int, delay_s: float = DELAY_S) -> None:
         self._threads = threads
         self._delay_s = delay_s
         self._tasks: queue.SimpleQueue[tuple[float, PreparationTask]] = queue.SimpleQueue()
-        """When each is due, and what."""
+        """When each task is due, and the task."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._refused: set[tuple[str, tuple[str, ...]]] = set()
         self._process = HelperProcess("brisk.runtime.models.background_prepare")
 
     def build_later(self, task: PreparationTask) -> None:
-        """Have the prepared form made, unless it is there."""
+        """Have the prepared form made later, unless it is there."""
         self._tasks.put((time.monotonic() + self._delay_s, task))
         with self._starting:
             if self._thread is None:
@@ -86,18 +86,18 @@ class SegmentPreparer:
                 task.tell(status == 0)
 
     def _build(self, task: PreparationTask) -> int:
-        """The exit status of the process that made it, or did not."""
+        """Return the exit status of the process that was to make the prepared form."""
         model, taps = task.model, tuple(sorted(task.taps))
         if not task.is_wanted():
             return 1
         try:
             this = (identity_of(str(model)), taps)
         except InvalidModelError:
-            return 1  # it was unloaded and removed meanwhile
+            return 1  # the model was unloaded and removed meanwhile
         if this in self._refused:
             return REFUSED
         try:
-            # this thread lives as long as the worker: the kernel ends the builder with it
+            # this thread lives as long as the worker, so the kernel ends the builder with it
             self._process.start(*arguments(model, self._threads, taps))
         except OSError as error:
             LOGGER.warning(f"the prepared form of {model} cannot be made: {error}")
@@ -126,7 +126,7 @@ def arguments(model: Path, threads: int, taps: Collection[str]) -> list[str]:
 
 
 def main() -> int:
-    """Exit status: 0 made, or there already; 1 not now; ``REFUSED``, ``BUSY``."""
+    """Return the exit status. 0: made, or there already; 1: not now; ``REFUSED``; ``BUSY``."""
     import argparse  # the worker, which imports this module, has no use for it
 
     parser = argparse.ArgumentParser(description=__doc__)

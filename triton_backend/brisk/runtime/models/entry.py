@@ -1,4 +1,4 @@
-"""A model file in memory: how its load goes, who uses it, what it is made of."""
+"""A model file in memory: the progress of its load, its users, and what it consists of."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from brisk.scheduling.times import RunProfile
 from brisk.telemetry.metrics import BOUNDS_NS
 
 if TYPE_CHECKING:
-    from brisk.pipelines import PipelineDescription  # a start without one does without
+    from brisk.pipelines import PipelineDescription  # a start without pipelines does not import it
 
 
 class LoadState(IntEnum):
-    """The life of a load, in order; a load that fails does so before it is RUNNABLE."""
+    """The stages of a load, in order; a load that fails does so before it is RUNNABLE."""
 
     QUEUED = 0
-    """The load waits for the load lane, that of a pipeline for its networks."""
+    """The load waits for the loader thread; that of a pipeline waits for its networks."""
     PARSING = 1
-    """The model is made runnable."""
+    """The model is being made runnable."""
     RUNNABLE = 2
-    """The model answers requests, while lanes load its segments."""
+    """The model answers requests while loader threads load its segments."""
     LOADED = 3
     """Every segment is there, or has failed."""
     WARM = 4
     """Sessions that run faster have taken over, and an artefact will."""
     SETTLED = 5
     """Nothing that computes the model is exchanged any more, until learned caches want other
-    boundaries: equal inputs of equal shapes have answers of equal bits."""
+    boundaries: equal inputs of equal shapes get bit-identical answers."""
     FAILED = 6
 
 
@@ -52,7 +52,7 @@ class Binding:
     backlog: list[Infer] = field(default_factory=list)
     """The requests that came before the session was ready."""
     answered: int = 0
-    """How many requests of the peer the worker has answered well."""
+    """How many requests of the peer the worker has answered without an error."""
     failed: int = 0
     """How many it has answered with an error."""
     sequences: Sequences | None = None
@@ -62,42 +62,42 @@ class Binding:
     is_offered: bool = False
     """Whether the peer, a stub, may compute the model itself (``offering``)."""
     is_refused: bool = False
-    """Whether it never may."""
+    """Whether the peer may never compute the model itself."""
     seen: int = 0
     """The value of ``answered`` at the last look of ``offering``."""
     rate: float = 0.0
-    """The answers a second of late."""
+    """The recent rate, in answers a second."""
     durations: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_NS) + 1))
-    """How many of the requests answered well had runs of each class of the metrics' durations."""
+    """Successfully answered requests, counted by the metrics' classes of the run's duration."""
 
 
 @dataclass(slots=True, eq=False)
 class SessionEntry:
     """A file's session with its load and all that use it.
 
-    It belongs to the worker's main thread, but for the life of the load: ``state`` is changed by
-    one thread after the other, the load lane, then the one that loads the last segment, then the
-    one that does what follows a load.
+    It belongs to the worker's main thread, except for ``state``, which is changed by one thread
+    after the other: the loader thread, then the thread that loads the last segment, then the one
+    that does what follows a load.
     """
 
     key: str
     path: Path
     asker: LoadModel
-    """The first to ask, under whose name the load is counted."""
+    """The first request for the load, under whose name the load is counted."""
     stands_back: bool = False
-    """Whether the model is loaded on what processors others leave."""
+    """Whether the model is loaded at lower priority, on what processors others leave."""
     pipeline: PipelineDescription | None = None
     """None: the entry is one network."""
     asked_ns: int = field(default_factory=time.monotonic_ns)
     state: LoadState = LoadState.QUEUED
     bindings: list[Binding] = field(default_factory=list)
     marks: list[memoryview] = field(default_factory=list)
-    """The askers' marks of a load under way, as long as it may take the worker down."""
+    """The requesters' marks of a load under way, while it may crash the worker."""
     awaits_bytes: bool = False
-    """Whether its lanes do nothing until some arrive, so that it is to blame for nothing now."""
+    """Whether its loader threads wait for bytes to arrive: it is then not blamed for a crash."""
     session: Servable | None = None
     error: BriskError | None = None
-    """The failure of the load."""
+    """The error with which the load failed."""
     networks: dict[Path, SessionEntry] = field(default_factory=dict)
     """A pipeline's networks, by their files."""
     pipelines: list[SessionEntry] = field(default_factory=list)
@@ -109,7 +109,7 @@ class SessionEntry:
 
     @property
     def aim(self) -> Aim | None:
-        """What early answers that its traffic is to teach aim at; None: none are.
+        """The aim of the early answers that its traffic is to teach; None: there are none.
 
         A pipeline's network has none, since nobody samples its runs; nor has a model with states,
         which caches know nothing of.
@@ -121,7 +121,7 @@ class SessionEntry:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what computes it, or all of its networks, stays as it is."""
+        """Whether what computes the model, or all networks of the pipeline, stays as it is."""
         if self.pipeline is None:
             return self.state is LoadState.SETTLED
         return self.state >= LoadState.LOADED and all(
@@ -130,15 +130,15 @@ class SessionEntry:
 
     @property
     def labels(self) -> tuple[str, str]:
-        """Model and version that the load is counted under."""
+        """The model and version under which the load is counted."""
         return self.asker.name, str(self.asker.version)
 
     def ask(self, memory: memoryview) -> None:
-        """Let another asker's mark, in ``memory``, show from now on whether this loads."""
+        """Let another requester's mark, in ``memory``, show from now on whether this loads."""
         if self.state >= LoadState.LOADED:
             return
-        # A lane may begin or end the load between any two of these lines: the mark is in the list
-        # before the state is read, and read again, so that whoever changes the state finds it.
+        # A loader thread may begin or end the load between any two of these lines. The mark is put
+        # in the list before the state is read twice, so that whoever changes the state finds it.
         self.marks.append(memory)
         if self.state >= LoadState.PARSING and not self.awaits_bytes:
             set_mark(memory)
@@ -146,7 +146,7 @@ class SessionEntry:
             reset_mark(memory)
 
     def begin(self) -> None:
-        """Load lane: note in every asker's memory that its load has begun."""
+        """Called by the loader thread: note in every requester's memory that the load began."""
         self.state = LoadState.PARSING
         for memory in list(self.marks):
             set_mark(memory)
@@ -154,7 +154,7 @@ class SessionEntry:
             pipeline.begin()
 
     def opens(self, is_opening: bool) -> None:
-        """Any lane: one of its segments is being opened, whose bytes have come, or none is."""
+        """Called by any loader thread: note whether a segment whose bytes have come is opened."""
         self.awaits_bytes = not is_opening
         for memory in list(self.marks):
             if is_opening and self.state < LoadState.LOADED:
@@ -163,14 +163,14 @@ class SessionEntry:
                 reset_mark(memory)
 
     def loaded(self) -> None:
-        """Any lane: every segment is there, or has failed."""
+        """Called by any loader thread: note that every segment is loaded, or has failed."""
         self.reach(LoadState.LOADED)
 
     def reach(self, state: LoadState) -> None:
-        """Note that the load has come so far.
+        """Note that the load has reached ``state``.
 
         LOADED is noted before any request can need the last segment. From LOADED or FAILED on the
-        load is to blame for nothing.
+        load is blamed for nothing.
         """
         self.state = state
         if state in (LoadState.LOADED, LoadState.FAILED):
@@ -178,7 +178,7 @@ class SessionEntry:
                 reset_mark(memory)
 
 
-# What becomes of a load, as the worker's main thread is told.
+# How a load ends or goes on, as reported to the worker's main thread.
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +199,8 @@ class LoadCompletion:
 
 @dataclass(frozen=True, slots=True)
 class LoadArrival:
-    """What arrives of the session's files has come so far that its requests may run, or has not
-    for so long that they are refused."""
+    """Enough of the session's files has arrived that its requests may run, or nothing has for so
+    long that they are refused."""
 
     entry: SessionEntry
 

@@ -1,5 +1,5 @@
-"""Tasks of loads, the most urgent first, and the threads that do them: one at a time, unless one
-takes long.
+"""The queue of load tasks, the most urgent first, and its threads, which do one task at a time
+unless a task takes long.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from brisk.scheduling.job_class import JobClass
 Task = TypeVar("Task")
 
 SLOW_S = 1.0
-"""The time from which on a task is slow, and the next one does not wait for it."""
+"""A task that takes longer than this is slow, and the next one does not wait for it."""
 
 MOST_THREADS = 4
 
@@ -23,18 +23,18 @@ _LAST = len(RANKS)
 
 
 class LoadQueue(Generic[Task]):
-    """The most urgent task first, and a task as urgent as who waits for it.
+    """Yields the most urgent task first; a task is as urgent as the requests that wait for it.
 
     A real-time request that waits for its model to be loaded must not wait for the loads of other
-    models, which were asked for before: the load inherits its class (priority inheritance). Of
-    equally urgent tasks the first to come goes first. Any thread may use it.
+    models, which were asked for before: the load inherits its class (priority inheritance). Among
+    equally urgent tasks the first to come goes first. Any thread may use the queue.
     """
 
     def __init__(self, slow_s: float = SLOW_S) -> None:
         self._slow_s = slow_s
         self._changed = threading.Condition()
         self._ranks: dict[Task, int] = {}
-        """The tasks' numbers, in the order in which they came."""
+        """The tasks' ranks, in the order in which the tasks came."""
         self._begun_s: list[float] = []
         """When each of the tasks under way began."""
         self._work: Callable[[Task], None] | None = None
@@ -42,15 +42,15 @@ class LoadQueue(Generic[Task]):
         self._threads = 0
 
     def serve(self, work: Callable[[Task], None], name: str) -> None:
-        """Have a thread of its own do ``work`` on each task, and up to MOST_THREADS where tasks
-        are slow. ``work`` raises nothing.
+        """Have a thread of the queue do ``work`` on each task, and up to MOST_THREADS threads if
+        tasks are slow. ``work`` raises nothing.
         """
         with self._changed:
             self._work, self._name = work, name
             self._add_thread()
 
     def _have_a_free_thread(self) -> None:
-        """Which waits until the tasks under way are slow."""
+        """Start a thread, if all are busy, that waits until the tasks under way are slow."""
         if self._work and len(self._begun_s) == self._threads < MOST_THREADS:
             self._add_thread()
 
@@ -66,17 +66,17 @@ class LoadQueue(Generic[Task]):
                 self._work(task)
             finally:
                 self.done(begun_s)
-            del task  # what it knows of a session must not outlive that in this thread
+            del task  # a session that the task refers to must not live longer in this thread
 
     def put(self, task: Task, job_class: str | None) -> None:
-        """Add a task, once while it waits. ``job_class`` None: after everything else."""
+        """Add a task; a task waits at most once. ``job_class`` None: it goes after all others."""
         with self._changed:
             self._ranks[task] = _LAST if job_class is None else RANKS[JobClass(job_class)]
             self._have_a_free_thread()
             self._changed.notify_all()
 
     def hurry(self, task: Task, job_class: str) -> None:
-        """Make a task, if it waits, at least as urgent as ``job_class``."""
+        """Raise the priority of a task that waits to that of ``job_class`` at least."""
         with self._changed:
             if task in self._ranks:
                 self._ranks[task] = min(self._ranks[task], RANKS[JobClass(job_class)])
@@ -85,13 +85,13 @@ class LoadQueue(Generic[Task]):
         return not self._ranks
 
     def await_task(self, timeout_s: float) -> bool:
-        """Whether there is a task, after the time-out at the latest."""
+        """Wait for a task, for ``timeout_s`` at most. Return whether there is one."""
         with self._changed:
             return self._changed.wait_for(lambda: bool(self._ranks), timeout_s)
 
     def take(self) -> tuple[Task, float]:
-        """The next task, and when it began, which ``done`` is told; waits for one, and until those
-        under way are slow or over.
+        """Take out and return the next task, and when it began, to be passed to ``done``. Block
+        until there is a task and those under way are slow or over.
         """
         with self._changed:
             while True:
@@ -103,7 +103,7 @@ class LoadQueue(Generic[Task]):
                     if patience_s <= 0:
                         break
                 self._changed.wait(patience_s)
-            task = min(self._ranks, key=self._ranks.__getitem__)  # of equals the first
+            task = min(self._ranks, key=self._ranks.__getitem__)  # the first of equals
             del self._ranks[task]
             self._begun_s.append(now_s)
             if self._ranks:
@@ -111,7 +111,7 @@ class LoadQueue(Generic[Task]):
             return task, now_s
 
     def done(self, begun_s: float) -> None:
-        """A task that began then is over."""
+        """Note that the task that began at ``begun_s`` is over."""
         with self._changed:
             self._begun_s.remove(begun_s)
             self._changed.notify_all()

@@ -1,8 +1,8 @@
-"""What threads of loads have been at for how long, so that no load goes on for ever.
+"""Watches how long threads of loads have been at work, so that no load goes on for ever.
 
-ONNX Runtime cannot be asked to stop while it optimises a model: it looks at no flag while it
-folds constants. So the one who asks for a load that takes too long is answered, and a thread that
-goes on although nobody wants what it makes ends with its worker.
+ONNX Runtime cannot be asked to stop while it optimises a model: it checks no flag while it folds
+constants. Those who wait for a load that takes too long are therefore answered, and a thread that
+goes on although nobody wants its result ends with its worker.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 ABANDONED_S = 10.0
-"""How long a thread may go on for nobody: an honest load of gigabytes gets so far as to see it."""
+"""How long a thread may go on for nobody: within it a valid load of gigabytes notices that."""
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """Work that is watched."""
+    """A piece of work that is watched."""
 
     what: str
-    """The work in words."""
+    """A description of the work."""
     begun_s: float
     is_wanted: Callable[[], bool]
-    """Whether anybody needs it."""
+    """Whether anybody needs the work."""
     is_over: Callable[[], bool] | None = None
-    """Whether it has ended; None: its end is reported."""
+    """Whether the work has ended; None: its end is reported."""
     give_up: Callable[[], None] | None = None
-    """Called once, by the thread that looks, when it has taken too long; None: nobody waits for
-    it."""
+    """Called once, by the thread that watches, when the work has taken too long; None: nobody
+    waits for the work."""
     is_given_up: bool = False
     unwanted_since_s: float | None = None
 
 
 class LoadWatch:
-    """Threads tell it what they do (``over``), the worker looks once a second."""
+    """Threads report their work to it (``over``); the worker checks it once a second."""
 
     def __init__(self, longest_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         """Watch nothing yet. ``longest_s``: the time from which on work has taken too long."""
@@ -50,7 +50,7 @@ class LoadWatch:
         is_wanted: Callable[[], bool],
         give_up: Callable[[], None] | None = None,
     ) -> Iterator[None]:
-        """Around work of the calling thread; as ``Work``."""
+        """Watch work of the calling thread while the context is open. Arguments as in ``Work``."""
         work = Work(what, self._clock_s(), is_wanted, give_up=give_up)
         self._works.append(work)
         try:
@@ -61,12 +61,12 @@ class LoadWatch:
     def follow(
         self, what: str, is_wanted: Callable[[], bool], is_over: Callable[[], bool]
     ) -> None:
-        """Work of other threads, which do not tell; as ``Work``."""
+        """Watch work of other threads, which do not report. Arguments as in ``Work``."""
         if not is_over():
             self._works.append(Work(what, self._clock_s(), is_wanted, is_over))
 
     def look(self) -> Work | None:
-        """Give up what has taken too long; something that goes on for nobody all the same."""
+        """Give up work that takes too long. Return work that goes on although nobody needs it."""
         now_s = self._clock_s()
         for work in list(self._works):
             if work.is_over is not None and work.is_over():

@@ -1,21 +1,22 @@
-"""The life of a load, from when it is asked for to the last thing that is done for its session.
+"""The stages of a load, from the request for it to the last work that is done for its session.
 
-What happens, in which thread, and the state of the entry behind it:
+Each stage, its thread, and the state of the entry after it:
 
-1. ``load``: asked for, by the worker's main thread; the most urgent goes first (``LoadQueue``).
-   QUEUED.
-2. ``_load``, the load lane: the session is made runnable (``load_session``): its prepared form is
-   mapped, or its file read and cut. PARSING, then RUNNABLE: the worker takes the ``LoadOutcome``.
-3. The session's lanes load its segments; the last one says so. LOADED, and a ``LoadCompletion``.
-   Of a model that comes from elsewhere, what arrives is told by ``LoadArrival``.
-4. ``_finish``, the lane behind loads, once all is loaded and requests leave it calm: warm kernels
-   take over, and learned caches are read. SETTLED, or WARM where a prepared form is to be made.
+1. ``load``, the worker's main thread: the load is queued; the most urgent goes first
+   (``LoadQueue``). QUEUED.
+2. ``_load``, the loader thread: the session is made runnable (``load_session``): its prepared form
+   is mapped, or its file read and cut. PARSING, then RUNNABLE: the worker takes the
+   ``LoadOutcome``.
+3. The session's own loader threads load its segments; the last one reports it. LOADED, and a
+   ``LoadCompletion``. For a model whose files still arrive, ``LoadArrival`` reports progress.
+4. ``_finish``, the follow-up thread, once all is loaded and the worker is idle: warm kernels take
+   over, and learned caches are read. SETTLED, or WARM if a prepared form is to be made.
 5. ``SegmentPreparer``: a process makes the prepared form, for this session and the next start.
-6. ``_adopt``, the lane behind loads: the prepared form takes over between requests. SETTLED.
+6. ``_adopt``, the follow-up thread: the prepared form takes over between requests. SETTLED.
 
-Solutions that a start passes over are loaded when the worker has nothing to run, and a session's
-new frames get them all at once (PASK VI, NNV12 3.5). With its last user the session is closed, by
-the main thread (``SessionTable``), and its memory given back, by the load lane.
+Solutions that a start skips are loaded while the worker has nothing to run, and a session's new
+frames get them all at once (PASK VI, NNV12 3.5). When its last user leaves, the main thread closes
+the session (``SessionTable``), and the loader thread gives its memory back.
 """
 
 from __future__ import annotations
@@ -55,25 +56,25 @@ from brisk.telemetry import count, metrics
 from brisk.telemetry.events import SPANS
 
 LOADS = "load lane"
-"""The lane of the spans of loads."""
+"""The trace's lane of the spans of loads."""
 
 SLOW_S = 30.0
-"""The time from which on a session is slow to finish, and others do not wait; it may wait for
-calm."""
+"""A session that takes longer to finish than this is slow, and others do not wait for it; it may
+be waiting for the worker to be idle."""
 
 LONGEST_PAUSE_S = 0.1
-"""What each 2 MiB of a model file wait for a gap between requests before they are copied."""
+"""The longest that each 2 MiB of a model file wait for an idle worker before they are copied."""
 
 LONGEST_REST_S = 2.0
-"""The most that one session is finished later than the one before, however many requests come."""
+"""The most that requests, however many, delay finishing a session after the one before it."""
 
 _LANES_LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Finish:
-    """Finish ``session``, which the entry's load has come to. ``until_s``: how long what is not
-    urgent waits for calm."""
+    """Finish ``session``, which the entry's load has made. ``until_s``: how long work that is not
+    urgent waits for the worker to be idle."""
 
     entry: SessionEntry
     session: Session
@@ -82,26 +83,26 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MakeNarrow:
-    """The entry's requests crowd: make sessions for runs side by side."""
+    """Make sessions for concurrent runs, because the entry's requests crowd."""
 
     entry: SessionEntry
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adopt:
-    """The end of the making of an entry's prepared form."""
+    """The attempt to make an entry's prepared form has ended."""
 
     entry: SessionEntry
     is_there: bool
-    """Whether it has been made; else it will not be."""
+    """Whether the form has been made; if not, it will not be."""
 
 
 Later: TypeAlias = "Finish | MakeNarrow | Adopt"
 
 
 class Loader:
-    """Loads the most urgent first, then in the order asked; what follows loads, in the order in
-    which sessions came. One at a time of either, unless one takes long.
+    """Loads the most urgent first, then in the order asked. Does what follows loads in the order
+    in which sessions came. Each of the two is done one at a time, unless one takes long.
 
     ``wake`` is called when there is one of ``outcomes``, which the worker takes; a completion
     comes after its session. ``lone``: whether the worker may begin a run.
@@ -117,8 +118,8 @@ class Loader:
         longest_s: float,
         activity: Activity,
     ) -> None:
-        """Start the lane. ``longest_s``: the most of a load. ``activity``: what the worker
-        computes."""
+        """Start the threads. ``longest_s``: the longest time of a load. ``activity``: what the
+        worker computes."""
         self._device = device
         self._threads = threads
         self._wake = wake
@@ -133,23 +134,23 @@ class Loader:
         if artefacts is ArtefactUse.BUILD and device == "cpu":
             self._preparer = SegmentPreparer(threads)
         self._loads: LoadQueue[SessionEntry | None] = LoadQueue()
-        """None: give memory back."""
+        """Entries to load; None: give memory back."""
         self._later: LoadQueue[Later] = LoadQueue(SLOW_S)
         self._later.serve(self._do_later, "brisk-after-load")
         self._loads.serve(self._do_load, "brisk-loader")
 
-    # --- asked for: the worker's main thread --------------------------------------------------
+    # --- requests for loads: the worker's main thread -----------------------------------------
 
     def load(self, entry: SessionEntry) -> None:
-        """Ask for a session as urgently as its asker needs it."""
+        """Queue the load of a session, as urgent as its first requester."""
         self._loads.put(entry, entry.asker.job_class)
 
     def hurry(self, entry: SessionEntry, job_class: str) -> None:
-        """A request of ``job_class`` waits for this load."""
+        """Raise the priority of a load that a request of ``job_class`` waits for."""
         self._loads.hurry(entry, job_class)
 
     def make_narrow(self, entry: SessionEntry) -> None:
-        """Sessions of one thread, for an entry that is settled."""
+        """Have sessions of one thread made for an entry that is settled."""
         self._later.put(MakeNarrow(entry), None)
 
     def give_memory_back(self) -> None:
@@ -157,20 +158,20 @@ class Loader:
         self._loads.put(None, None)
 
     def tell(self, outcome: Outcome) -> None:
-        """Any thread: an outcome, wherever it was made."""
+        """Report an outcome to the worker; any thread may call this."""
         self.outcomes.append(outcome)
         self._wake()
 
     def _give_up(self, entry: SessionEntry) -> None:
-        """Tell the askers that the load takes too long. What it may still come to finds that
-        nobody needs it."""
+        """Report to the requesters that the load takes too long. If it still ends, it finds that
+        nobody needs its result."""
         if entry.state < LoadState.RUNNABLE:
             text = (
                 f"loading {entry.path} takes longer than {self._longest_s:g} s (BRISK_MAX_LOAD_S)"
             )
             self.outcomes.append(LoadOutcome(entry, None, InvalidModelError(text)))
 
-    # --- made runnable: the load lane -----------------------------------------------------------
+    # --- made runnable: the loader thread -------------------------------------------------------
 
     def _do_load(self, entry: SessionEntry | None) -> None:
         if entry is not None:
@@ -196,16 +197,16 @@ class Loader:
                 self.lone.leave()
             self.tell(LoadOutcome(entry, None, session))
             return
-        # Set here, before any lane can say that the load has gone further.
+        # Set here, before any loader thread can report that the load has gone further.
         entry.reach(LoadState.RUNNABLE)
         session.table.when_loaded(entry.loaded)
         arrival = session.arrival
         if is_lone and arrival is None:
             self.lone.go_on_in(session.table)
-        elif is_lone:  # nobody waits for what arrives
+        elif is_lone:  # no run waits for a model whose files still arrive
             self.lone.leave()
         self.tell(LoadOutcome(entry, session, None))
-        # Registered behind the outcome, so that the completion comes after it.
+        # Registered after the outcome is reported, so that the completion comes after it.
         session.table.when_loaded(lambda: self.tell(LoadCompletion(entry)))
         if arrival is None:
             self._is_here(entry, session)
@@ -216,7 +217,7 @@ class Loader:
         arrival.when_whole(lambda: self._is_here(entry, session))
 
     def _made_runnable(self, entry: SessionEntry) -> Session | BriskError:
-        """The session, or what is wrong."""
+        """Return the session, or the error of its load."""
         entry.begin()
         try:
             return load_session(
@@ -232,11 +233,11 @@ class Loader:
         except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
             text = f"loading {entry.path} failed: {type(error).__name__}: {error}"
             failed = InternalError(text)
-            failed.__cause__ = error  # which may be a lack of memory
+            failed.__cause__ = error  # it may be a lack of memory
             return failed
 
     def _is_here(self, entry: SessionEntry, session: Session) -> None:
-        """All that the session's lanes read is here. Any thread."""
+        """Have the session finished, since all that it reads is here. Any thread may call this."""
         table = session.table
         self.watch.follow(
             f"loading segments of {entry.path}",
@@ -245,7 +246,7 @@ class Loader:
         )
         self._later.put(Finish(entry, session, self._yielding.expect()), None)
 
-    # --- finished: the lane behind loads --------------------------------------------------------
+    # --- finished: the follow-up thread ---------------------------------------------------------
 
     def _do_later(self, task: Later) -> None:
         entry = task.entry
@@ -278,11 +279,11 @@ class Loader:
         preparer: SegmentPreparer | None = None
         caches, is_warm = None, False
         try:
-            if not session.starts_with_substitutes:  # else in the first gaps between requests
+            if not session.starts_with_substitutes:  # else from the first idle moment on
                 self._yielding.await_calm(until_s)
             may_go_on = self._between(table, until_s)
             is_warm = _succeeds(session, lambda: session.load_warm(may_go_on))
-            self._yielding.await_calm(until_s)  # a start is for its first requests
+            self._yielding.await_calm(until_s)  # a start serves its first requests before this
             report_start(session, entry.labels)
             caches = self._caches.open(session, entry.aim) if is_warm else None
             preparer = self._preparer if session.wants_artefact else None
@@ -292,16 +293,16 @@ class Loader:
             self._caches.serve(session, caches, entry.aim)
         elif is_warm and entry.aim is not None:
             self._caches.collect(session, entry.aim)
-        if self._later.is_empty():  # nothing waits for it
+        if self._later.is_empty():  # no other session waits for this
             make_private(self._pause)
             self._pause()
             give_back()
-            import_what_files_need()  # for the next load, which may be of another kind
+            import_what_files_need()  # the next load may be of another kind of file
         if preparer is not None:
             preparer.build_later(self._preparation(entry, session))
 
     def _preparation(self, entry: SessionEntry, session: Session) -> PreparationTask:
-        """The session's prepared form, to be made; keeps no session alive."""
+        """Return the task to make the session's prepared form; it keeps no session alive."""
         reference = weakref.ref(session)
 
         def is_wanted() -> bool:
@@ -313,10 +314,10 @@ class Loader:
         return PreparationTask(session.path, session.taps, is_wanted, tell)
 
     def _adopt(self, entry: SessionEntry, *, is_there: bool) -> None:
-        """Let the prepared form take over, between requests, and give back what it replaces."""
+        """Let the prepared form take over between requests, and give back what it replaces."""
         session = entry.session
         if not isinstance(session, Session) or session.table.is_closed:
-            return  # nobody needs it any more
+            return  # nobody needs the session any more
         try:
             if not is_there:
                 return
@@ -330,13 +331,13 @@ class Loader:
             entry.reach(LoadState.SETTLED)
 
     def _pause(self) -> None:
-        """Wait for a gap between requests, unless another session waits to be finished."""
+        """Wait for an idle worker, unless another session waits to be finished."""
         if self._later.is_empty():
             self._yielding.pause(LONGEST_PAUSE_S)
 
     def _between(self, table: SegmentTable[Any], until_s: float) -> Callable[[], bool]:
-        """Whether the session is still wanted; blocks for a gap between requests, ``until_s`` at
-        most.
+        """Return a function that waits for an idle worker, ``until_s`` at most, and returns
+        whether the session is still wanted.
         """
 
         def may_go_on() -> bool:
@@ -367,7 +368,7 @@ def _succeeds(session: Session, work: Callable[[], bool]) -> bool:
         return False
 
 
-# What a model's start came to, counted once all its segments are loaded; its stages as spans.
+# The figures of a model's start, counted once all its segments are loaded; its stages as spans.
 
 
 def report_start(session: Session, labels: tuple[str, str]) -> None:
@@ -383,7 +384,7 @@ def report_start(session: Session, labels: tuple[str, str]) -> None:
         number = sum((event.lane == EXECUTOR) is stolen for event in creations)
         count(metrics.LOADED_SEGMENTS, (*labels, origin, where), number)
     _report_lookups(session, labels)
-    # CLOCK_MONOTONIC is what both of Python's clocks read.
+    # Both of Python's clocks read CLOCK_MONOTONIC.
     for event in events:
         name = event.kind.value if event.segment is None else f"{event.kind.value} {event.segment}"
         SPANS.add(event.lane, name, event.start_ns, event.end_ns, str(session.path))

@@ -1,7 +1,7 @@
 """State that the requests of a sequence hand on, kept by correlation id: Triton's implicit state.
 
-It lives as long as the binding that it belongs to: it is lost with the worker, or with the
-connection, and then requests that need it are refused until one starts the sequence anew.
+The state lives as long as the binding that it belongs to. It is lost with the worker or the
+connection; then requests that need it are refused until one starts the sequence anew.
 
 Used by the worker's main thread.
 """
@@ -25,13 +25,13 @@ from brisk.scheduling.job import Job
 from brisk.segments.values import Value
 
 IDLE_MARGIN_NS = 5_000_000_000
-"""Triton ends an idle sequence without a word to its backend; the state goes so much later."""
+"""Triton ends an idle sequence without notice to its backend; the state is freed so much later."""
 
 MAX_STATE_BYTES = 1 << 30
-"""The most bytes of a first state."""
+"""The most bytes that a first state may have."""
 
 State: TypeAlias = Mapping[str, Value]
-"""The values of states by the model's inputs; on the CPU, never changed."""
+"""The values of states by the model's inputs; on the CPU, and never changed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,28 +39,28 @@ class OpenSequence:
     """One life of a sequence, from the request that starts it to the one that ends it."""
 
     state: State
-    """What the next run starts from: the state behind the last request that was answered well."""
+    """What the next run starts from: the state after the last request that did not fail."""
     outputs: Mapping[str, str]
-    """The output that is handed on to the input of each state."""
+    """For the input of each state, the output that is handed on to it."""
     used_ns: int
     line: deque[Job] = field(default_factory=deque)
     """The requests in order; the first one waits for its turn or runs, all others wait for it."""
 
 
 class Sequences:
-    """The sequences of one binding. A request belongs to the life that is there when it enters.
+    """The sequences of one binding. A request belongs to the life that exists when it enters.
 
-    So a request that starts a sequence anew has nothing to do with what is still under way of
-    the one before, and whoever ends it needs no further notice: nobody else will find that life.
+    A request that starts a sequence anew is therefore independent of requests still under way in
+    the life before. That life needs no end of its own: no later request can find it.
     """
 
     def __init__(self, model: LoadModel) -> None:
-        """Raises InvalidModelError where the first state cannot be made."""
+        """Raises InvalidModelError if a first state cannot be made."""
         self._model = model
         self._first = {state.input: _first_value(state) for state in model.states}
         self._outputs = {state.input: state.output for state in model.states}
         self._alive: dict[str, OpenSequence] = {}
-        """Least recently used first."""
+        """The sequences by name, the least recently used first."""
         self._behind = 0
 
     def __len__(self) -> int:
@@ -69,10 +69,10 @@ class Sequences:
     def enter(
         self, job: Job, step: SequenceStep, now_ns: int, most_behind: int | None
     ) -> OpenSequence:
-        """The life that ``job`` takes a step of; it is the last one of its line now.
+        """Return the life that ``job`` takes a step of; ``job`` is now the last of its line.
 
-        Raises UnavailableError where there is none, or where ``most_behind`` requests of this
-        model wait for one before them already.
+        Raises UnavailableError if there is none, or if ``most_behind`` requests of this model
+        already wait for one before them.
         """
         sequence = self._alive.pop(step.sequence, None)
         if step.starts:
@@ -98,8 +98,8 @@ class Sequences:
         return sequence
 
     def leave(self, sequence: OpenSequence, job: Job, now_ns: int) -> Job | None:
-        """Note that ``job`` is answered, well or not. Return the one whose turn it is now, if it
-        waited for this."""
+        """Note that ``job`` is answered, with a result or an error. Return the job that waited for
+        it and may run now, if any."""
         was_first = sequence.line[0] is job
         sequence.line.remove(job)
         sequence.used_ns = now_ns
@@ -109,17 +109,17 @@ class Sequences:
         return sequence.line[0] if was_first else None
 
     def forget_idle(self, now_ns: int) -> None:
-        """Give the states back of sequences that Triton has ended by now."""
+        """Free the states of sequences that Triton must have ended by now."""
         patience_ns = self._model.sequence_idle_ns + IDLE_MARGIN_NS
         for key, sequence in list(self._alive.items()):
             if not sequence.line and now_ns - sequence.used_ns > patience_ns:
                 del self._alive[key]
 
     def _make_room(self) -> None:
-        """Forget the sequence that is idle for longest where there are too many.
+        """Forget the sequence that has been idle for longest if there are too many.
 
-        Triton's scheduler has no more than ``max_sequences`` at a time, so it is one that it has
-        ended. Twice as many are kept, since it counts from other moments.
+        Triton's scheduler has at most ``max_sequences`` at a time, so it has ended that sequence.
+        Twice as many are kept, because Triton counts at other moments.
         """
         if len(self._alive) < 2 * max(1, self._model.max_sequences):
             return
@@ -129,7 +129,7 @@ class Sequences:
 
 
 def _first_value(state: StateForm) -> Value:
-    """Raises InvalidModelError where it cannot be made."""
+    """Return the first value of a state. Raises InvalidModelError if it cannot be made."""
     datatype = DATATYPES.get(state.datatype)
     try:
         if datatype is None or any(size < 0 for size in state.shape):

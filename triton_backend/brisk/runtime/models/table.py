@@ -1,4 +1,4 @@
-"""Which peers use which session, and what waits for one that still loads.
+"""The peers that use each session, and the requests that wait for one that still loads.
 
 Used by the worker's main thread.
 """
@@ -35,24 +35,24 @@ class CompositeLoads(Protocol):
         """Let ``entry`` wait for its networks."""
 
     def drop(self, entry: SessionEntry) -> None:
-        """Nobody waits for ``entry`` any more."""
+        """Forget ``entry``, which nobody waits for any more."""
 
     def assemble(self) -> None:
-        """Networks have been loaded, or have failed: look which entries are whole now."""
+        """Check which entries are complete, since networks have been loaded or have failed."""
 
 
 class SessionTable:
     """Sessions by the file they were loaded from, counted by their bindings."""
 
     def __init__(self, loader: Loader, pipelines: CompositeLoads, precedence: Precedence) -> None:
-        """Begin without models. ``precedence`` is told whether a real-time model is ready."""
+        """Begin without models. ``precedence`` is notified whether a real-time model is ready."""
         self._precedence = precedence
         self._loader = loader
         self._pipelines = pipelines
         self._entries: dict[str, SessionEntry] = {}
         self.bindings: dict[tuple[int, int], Binding] = {}
-        """The bindings by the number of the peer, and its own of the model; not to be changed from
-        outside."""
+        """The bindings by the peer's number and the peer's own number of the model; others must
+        not change this."""
         self.serves_realtime = False
         """Whether a model whose requests are real-time by default is ready."""
 
@@ -62,9 +62,9 @@ class SessionTable:
     def bind(self, peer: Peer, model: LoadModel) -> Binding:
         """Start or join a session; the binding's ``session`` is None while it loads.
 
-        Raises InvalidModelError where there is no such file, nor a first state where it should
-        have one, or the peer uses the number twice,
-        ProtocolError where its mark lies outside of its memory.
+        Raises InvalidModelError if the file, or a first state that it should have, does not exist,
+        or if the peer has used the number already. Raises ProtocolError if the peer's mark lies
+        outside of its memory.
         """
         if (peer.number, model.model) in self.bindings:
             raise InvalidModelError(f"model number {model.model} is taken on this connection")
@@ -82,7 +82,7 @@ class SessionTable:
         return binding
 
     def _follow(self) -> None:
-        """What is served has changed."""
+        """Note that the set of served models has changed."""
         self.serves_realtime = any(
             binding.session is not None and binding.model.job_class == JobClass.REALTIME.value
             for binding in self.bindings.values()
@@ -90,8 +90,8 @@ class SessionTable:
         self._precedence.follow(self.serves_realtime)
 
     def ask_for_narrow(self, binding: Binding) -> bool:
-        """Note that requests of the binding's model crowd. False: what computes it may still
-        change."""
+        """Ask for narrow sessions, because requests of the binding's model crowd. Return False if
+        what computes the model may still change."""
         entry = self._entries.get(binding.key)
         if entry is not None and entry.is_settled and entry.pipeline is None:
             self._loader.make_narrow(entry)
@@ -102,14 +102,14 @@ class SessionTable:
         return [each for each in self.bindings.values() if each.peer is peer]
 
     def wait_for(self, binding: Binding, record: Infer) -> None:
-        """Keep a request until its session is loaded, which is as urgent as it now."""
+        """Keep a request until its session is loaded; the load inherits the request's priority."""
         binding.backlog.append(record)
         entry = self._entries[binding.key]
         for loading in entry.networks.values() or (entry,):
             self._loader.hurry(loading, record.form.job_class)
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
-        """Hand a load's outcome to the bindings that wait for it; those are returned."""
+        """Hand a load's outcome to the bindings that wait for it, and return these."""
         entry, session = outcome.entry, outcome.session
         if not entry.is_needed:  # all that asked for it have gone
             if session is not None:
@@ -120,7 +120,7 @@ class SessionTable:
         entry.session, entry.error = session, outcome.error
         if session is None:
             entry.reach(LoadState.FAILED)
-        elif entry.pipeline is not None:  # it is whole
+        elif entry.pipeline is not None:  # all of its networks are loaded
             entry.reach(LoadState.LOADED)
             entry.marks.clear()
         for binding in waiting:
@@ -133,12 +133,12 @@ class SessionTable:
         return waiting
 
     def complete(self, completion: LoadCompletion) -> None:
-        """Every segment is loaded."""
+        """Note that every segment is loaded."""
         completion.entry.marks.clear()
         self._pipelines.assemble()
 
     def take_late(self, now_ns: int) -> Iterator[tuple[Binding, Infer]]:
-        """Requests in backlogs whose time has run out, taken out."""
+        """Take out and yield requests in backlogs whose time has run out."""
         for binding in self.bindings.values():
             for record in list(binding.backlog):
                 if record.deadline_ns is not None and record.deadline_ns < now_ns:
@@ -146,7 +146,7 @@ class SessionTable:
                     yield binding, record
 
     def withdraw(self, peer: Peer, request: int) -> bool:
-        """Take a request out of the backlog of a model that loads; False where it is in none."""
+        """Take a request out of the backlog of a loading model; return False if it is in none."""
         for binding in self.bindings.values():
             if binding.peer is peer:
                 for record in binding.backlog:
@@ -156,22 +156,22 @@ class SessionTable:
         return False
 
     def release_all(self, peer: Peer) -> None:
-        """Give back everything ``peer`` uses."""
+        """Give back everything that ``peer`` uses."""
         for binding in self.bindings_of(peer):
             self._forget(binding)
 
     def forget_idle_sequences(self, now_ns: int) -> None:
-        """See ``Sequences.forget_idle``."""
+        """Forget idle sequences (``Sequences.forget_idle``)."""
         for binding in self.bindings.values():
             if binding.sequences is not None:
                 binding.sequences.forget_idle(now_ns)
 
     def entries(self) -> Iterator[SessionEntry]:
-        """Every session that was asked for by itself, in the order they were."""
+        """Return every session that was asked for by itself, in the order of the requests."""
         return (entry for entry in self._entries.values() if entry.bindings)
 
     def _open(self, path: Path, asker: LoadModel) -> SessionEntry:
-        """The entry of a model file, whose load starts, as urgently as asked, unless it has."""
+        """Return the entry of a model file; start its load as urgently as asked, unless begun."""
         key = identity_of(str(path), asker.tuning)
         entry = self._entries.get(key)
         if entry is None or entry.error is not None:
@@ -184,11 +184,11 @@ class SessionTable:
         return entry
 
     def _open_pipeline(self, path: Path, asker: LoadModel) -> SessionEntry:
-        """The same for a pipeline, whose networks are shared with whoever else names them.
+        """Return the entry of a pipeline, whose networks are shared with others that name them.
 
-        It is another one when one of its networks has changed.
+        A pipeline is a new entry if one of its networks has changed.
         """
-        from brisk.pipelines import read_pipeline  # by the first pipeline alone
+        from brisk.pipelines import read_pipeline  # imported for the first pipeline only
 
         description = read_pipeline(path)
         files = dict.fromkeys(file for _, file in description.networks)
@@ -216,7 +216,7 @@ class SessionTable:
         self._drop_unless_needed(entry)
 
     def _drop_unless_needed(self, entry: SessionEntry) -> None:
-        """Free a session that nobody uses, and a pipeline's networks that no other one does."""
+        """Free a session that nobody uses, and those of its networks that no other one uses."""
         if entry.is_needed:
             return
         if self._entries.get(entry.key) is entry:

@@ -1,7 +1,7 @@
-"""How loads, and what follows them, give way to requests.
+"""How loads, and the work that follows them, yield to requests.
 
-Threads of loads look at what the worker computes (``Activity``) and wait. Of a load that is done
-alone (``LoneLoad``) the worker asks whether it may begin a run.
+Threads of loads look at what the worker computes (``Activity``) and wait. The worker asks a load
+that is done alone (``LoneLoad``) whether it may begin a run.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ LONGEST_YIELD_S = 0.05
 """The longest that one segment of a load waits for real-time requests."""
 
 LONGEST_WAIT_S = 1.0
-"""How long work that nobody waits for is put off; then it is done beside requests."""
+"""How long work that nobody waits for is deferred; then it is done concurrently with requests."""
 
 CALM_S = 0.05
-"""The time without a request after which none follows at once: more than a client takes between
-two."""
+"""The idle time after which no request is expected at once: it is longer than a client takes
+between two requests."""
 
 REST = 4
-"""How many times as long as work that nobody waits for requests are left alone behind it, as long
-as they come: of many models loaded at once, each is finished beside the requests of all. Forty
-small networks, asked one after the other, took 1.8 times as long for a second without it."""
+"""Multiple of its duration for which requests are left alone after work that nobody waits for,
+while they come: each of many models loaded at once is finished concurrently with all requests.
+Without it, requests to forty small networks in sequence took 1.8 times as long for a second."""
 
 LONGEST_ALONE_S = 30.0
-"""A load that takes longer goes on beside requests: others are not kept waiting for ever."""
+"""A load that takes longer goes on concurrently with requests: others do not wait for ever."""
 
 _YIELD_LOOK_S = 0.001
 _LOOK_S = 0.002
 
 
 class ActiveRun(Protocol):
-    """What loads look at of a run."""
+    """What threads of loads read of a run."""
 
     @property
     def job_class(self) -> JobClass: ...
@@ -49,7 +49,7 @@ class ActiveRun(Protocol):
 
 
 class Activity(Protocol):
-    """What a worker computes, as threads of loads look at it, without a lock: see
+    """What a worker computes, as threads of loads read it, without a lock: see
     ``RunsInProgress``.
     """
 
@@ -66,12 +66,13 @@ def _is_serving(activity: Activity) -> bool:
 
 
 class Yielding:
-    """Loads wait while a real-time request of another model computes, and work that nobody waits
-    for until it disturbs no request.
+    """Loads wait while a real-time request of another model computes. Work that nobody waits for
+    waits until it disturbs no request.
 
-    A load beside a request takes processor time, memory bandwidth and, in its Python parts, the
-    interpreter's lock. So its lanes stop between two segments, for a bounded time each, so that a
-    load ends however many requests there are. Any thread but the worker's main thread may wait.
+    A load that runs concurrently with a request takes processor time, memory bandwidth and, in its
+    Python parts, the interpreter's lock. Its threads therefore stop between two segments, for a
+    bounded time each, and a load ends however many requests there are. Any thread but the worker's
+    main thread may wait.
     """
 
     def __init__(
@@ -80,21 +81,21 @@ class Yielding:
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Keep the clock. ``activity``: the worker's, whose times are of ``clock_s``."""
+        """Keep the clock. ``activity``: the worker's, with times of ``clock_s``."""
         self._activity = activity
         self._loaded_s = -CALM_S
-        """When a model was loaded last."""
+        """When a model was last loaded."""
         self._clock_s = clock_s
         self._sleep = sleep
 
     @property
     def is_serving(self) -> bool:
-        """Whether a request is computed."""
+        """Whether a request is being computed."""
         return _is_serving(self._activity)
 
     @property
     def _urgent(self) -> SegmentTable[Any] | None:
-        """The segments of the real-time run in progress; None: there is none, or a pipeline's."""
+        """The segments of the current real-time run; None: there is none, or it is a pipeline."""
         activity = self._activity
         for run in (activity.leading or activity.beside)[-1:]:  # a copy: the list may change
             if run.job_class is JobClass.REALTIME:
@@ -102,7 +103,7 @@ class Yielding:
         return None
 
     def give_way(self, table: SegmentTable[Any]) -> None:
-        """Let a lane of ``table`` wait before a segment. A run's own segments do not wait."""
+        """Block a loader thread of ``table`` before a segment, unless the urgent run needs it."""
         until_s = self._clock_s() + LONGEST_YIELD_S
         while self._urgent not in (None, table) and self._clock_s() < until_s:
             if table.is_closed:
@@ -110,8 +111,8 @@ class Yielding:
             self._sleep(_YIELD_LOOK_S)
 
     def expect(self) -> float:
-        """A model has just been loaded, so a request is likely to come at once. How long what
-        follows the load should wait for calm, a time of the clock.
+        """Note that a model has just been loaded, so that a request is likely to come at once.
+        Return until when, by the clock, what follows the load should wait for an idle worker.
         """
         self._loaded_s = self._clock_s()
         return self._loaded_s + LONGEST_WAIT_S
@@ -122,37 +123,37 @@ class Yielding:
             self._sleep(_LOOK_S)
 
     def pause(self, longest_s: float) -> None:
-        """Call ``await_gap``, for so long at most."""
+        """Call ``await_gap`` for at most ``longest_s``."""
         self.await_gap(self._clock_s() + longest_s)
 
     def await_calm(self, until_s: float) -> None:
-        """Block until none has been for CALM_S, or until a time of the clock."""
+        """Block until the worker has been idle for CALM_S, or until a time of the clock."""
         while not self._is_calm() and self._clock_s() < until_s:
-            self._sleep(CALM_S)  # seldom: each look takes the interpreter's lock from a request
+            self._sleep(CALM_S)  # long: each check takes the interpreter's lock from a request
 
     def rest(self, worked_s: float, longest_s: float) -> None:
-        """Block behind so much work that nobody waits for, before more of it: until it is calm,
-        for REST times as long and ``longest_s`` at most.
+        """Block after ``worked_s`` of work that nobody waits for, before more of it: until the
+        worker is idle, but at most for REST times as long and for ``longest_s``.
         """
         self.await_calm(self._clock_s() + min(REST * worked_s, longest_s))
 
     def _is_calm(self) -> bool:
-        if self.is_serving:  # looked at first: a run leaves its time behind before it goes
+        if self.is_serving:  # checked first: a run notes its time before it goes
             return False
         latest_s = max(self._loaded_s, self._activity.ended_ns / 1e9)
         return self._clock_s() - latest_s >= CALM_S
 
 
 class LoneLoad:
-    """A load that has ended a worker: done again while no request is computed.
+    """A load that has crashed a worker: it is retried while no request is computed.
 
     Whatever runs when a worker dies is blamed for it, and a request that was there twice is
-    answered with an error. So that a model that crashes ONNX Runtime costs its own load and
-    nothing else, its second load and those after it begin when no run is on the stack, and none
-    begins beside them.
+    answered with an error. A model that crashes ONNX Runtime is to cost its own load and nothing
+    else. Its second load and those after it therefore begin when no run is on the stack, and none
+    begins concurrently with them.
 
-    ``is_used``, ``holds_runs`` and ``grant`` are the worker's main thread's, the others the load
-    lane's.
+    The worker's main thread uses ``is_used``, ``holds_runs`` and ``grant``, the loader thread all
+    else.
     """
 
     def __init__(
@@ -167,15 +168,15 @@ class LoneLoad:
         self._activity = activity
         self._clock_s = clock_s
         self.is_used = False
-        """Whether any load was ever done alone: else no run has to ask."""
+        """Whether any load was ever done alone; if not, no run has to ask."""
         self._until_s: float | None = None
         self._table: SegmentTable[Any] | None = None
-        """The table whose lanes do the rest of the load."""
+        """The table whose loader threads do the rest of the load."""
         self._granted = threading.Event()
 
     def holds_runs(self) -> bool:
-        """What the worker asks before it begins a run: whether none may begin. The load begins
-        once none is in progress.
+        """Return whether no run may begin; the worker asks before it begins one. The load begins
+        once no run is in progress.
         """
         if not self.is_wanted:
             return False
@@ -192,20 +193,20 @@ class LoneLoad:
         return table is None or table.is_loading
 
     def grant(self) -> None:
-        """No run is on the stack, and none begins while ``is_wanted``."""
+        """Let the load begin: no run is on the stack, and none begins while ``is_wanted``."""
         self._granted.set()
 
     def enter(self) -> None:
         """Block until nothing runs, for LONGEST_ALONE_S at most; ``go_on_in`` or ``leave`` must
         follow.
 
-        The load before may have lanes at work yet. They are waited for as long: the two would be
-        blamed together for a worker that one of them ends.
+        Loader threads of the load before may still be at work. This waits for them as long: both
+        loads would be blamed for a worker that one of them crashes.
         """
         while self.is_wanted:
             time.sleep(_LOOK_S)
         self.is_used = True
-        # Cleared before it is wanted: the main thread grants only what it sees wanted.
+        # Cleared before it is wanted: the main thread grants only a load that it sees wanted.
         self._granted.clear()
         self._table = None
         self._until_s = self._clock_s() + LONGEST_ALONE_S
@@ -213,12 +214,12 @@ class LoneLoad:
         self._granted.wait(LONGEST_ALONE_S)
 
     def go_on_in(self, table: SegmentTable[Any]) -> None:
-        """The lanes of ``table`` do the rest of the load, which ends with them."""
+        """Leave the rest of the load to the loader threads of ``table``; it ends with them."""
         self._table = table
         table.when_loaded(self._wake)
 
     def leave(self) -> None:
-        """The load has ended without lanes."""
+        """Note that the load has ended without loader threads."""
         self._until_s = None
         self._wake()
 
@@ -226,8 +227,8 @@ class LoneLoad:
 def tidy_up(yielding: Yielding, await_load: Callable[[float], bool]) -> bool:
     """Collect what is unreachable and return free memory to the system, while no request runs.
 
-    ``await_load``: whether a load is asked for, within a time-out. Where it is, nothing is done,
-    and the result is False.
+    ``await_load``: waits, for a time-out at most, and returns whether a load is asked for. If one
+    is, nothing is done. Return whether memory was returned.
     """
     until_s = time.monotonic() + LONGEST_WAIT_S
     while not await_load(_LOOK_S):

@@ -1,4 +1,4 @@
-"""The worker's sockets: accepting, reading and writing without ever blocking on a peer."""
+"""The worker's sockets: it accepts, reads and writes without ever blocking on a peer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from brisk.scheduling.job import Job
 SPIN_NS = 100_000
 
 _MOST_GAP_NS = 4 * SPIN_NS
-"""A long silence counts no more than this, so that a handful of quick records end it."""
+"""A longer silence counts as this one, so that a handful of quick records end it."""
 
 MAX_OUTBOX_RECORDS = 65536
-"""Records a peer may leave unread before its connection is given up."""
+"""The most records that a peer may leave unread before its connection is dropped."""
 
 RECORDS_PER_TURN = 32
-"""Records read from a peer in one ``poll``; the peers are read in turns, a record each."""
+"""The most records read from a peer in one ``poll``; peers are read alternately, a record each."""
 
 _READABLE = select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR
 
@@ -37,13 +37,13 @@ Found = TypeVar("Found")
 
 
 class Anticipation:
-    """Waits for what is about to come without going to sleep; remembers how long waits were, as a
-    moving average. One thread.
+    """Busy-polls for records that are about to come; keeps a moving average of the waits' lengths.
+    Used by one thread.
 
     Waking a process that sleeps takes 30 to 50 microseconds on a virtual machine, once for each
-    record of a client that asks for small things back to back. Where the last records came within
-    SPIN_NS of the wait for them, the next one is awaited with open eyes, that long at most. In all
-    other traffic nothing is.
+    record of a client that sends small requests back to back. If the last records came within
+    SPIN_NS of the wait for them, the next one is awaited by busy polling, that long at most. Other
+    traffic is never polled for.
     """
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -51,7 +51,7 @@ class Anticipation:
         self._gap_ns = _MOST_GAP_NS
 
     def wait(self, look: Callable[[float], list[Found]], timeout_s: float) -> list[Found]:
-        """What ``look(timeout_s)`` finds; ``look(0)`` is asked again and again first if eager."""
+        """Return what ``look(timeout_s)`` finds; first busy-poll ``look(0)`` if that is due."""
         begun_ns = now_ns = self._clock_ns()
         events: list[Found] = []
         until_ns = begun_ns + SPIN_NS if self._gap_ns < SPIN_NS else begun_ns
@@ -68,9 +68,9 @@ class Anticipation:
 class Peer:
     """A connected stub and the memory shared with it.
 
-    ``pid`` as the kernel attests it; ``parent`` and ``server_birth``, which together name its
-    tritonserver, 0 and None where that is not known. By its own numbers: ``jobs``, its requests
-    in flight, and ``held``, outputs that it has not read.
+    ``pid``: as the kernel attests it. ``parent`` and ``server_birth`` together name its
+    tritonserver; 0 and None if that is unknown. ``jobs``: its requests in flight, and ``held``:
+    outputs that it has not read, both by its own numbers.
     """
 
     number: int
@@ -85,7 +85,7 @@ class Peer:
     outbox: deque[tuple[bytes, int | None]] = field(default_factory=deque)
     is_open: bool = True
     is_blocked: bool = False
-    """The socket is full, and ``poll`` looks for room in it."""
+    """Whether the socket is full, so that ``poll`` waits for room in it."""
     is_welcome: bool = False
     is_leaving: bool = False
     """Whether it has reported that its model is unloaded."""
@@ -105,7 +105,7 @@ class Arrival(NamedTuple):
     peer: Peer
     record: Record
     descriptor: int | None
-    """The descriptor sent with it, the receiver's to close."""
+    """The descriptor sent with the record; the receiver closes it."""
 
 
 class Departure(NamedTuple):
@@ -113,11 +113,11 @@ class Departure(NamedTuple):
 
     peer: Peer
     reason: str | None
-    """None: the peer just closed it."""
+    """None: the peer closed the connection."""
 
 
 class Connections:
-    """All peers of a worker. One thread, except ``wake``."""
+    """All peers of a worker. Used by one thread, except ``wake``."""
 
     def __init__(self, listeners: Sequence[socket.socket]) -> None:
         self._poll = select.epoll()
@@ -128,27 +128,27 @@ class Connections:
         self._alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._alarm, select.EPOLLIN)
         self.peers: dict[int, Peer] = {}
-        """The peers by their descriptors; not to be changed from outside."""
+        """The peers by their descriptors; others must not change this."""
         self._departures: deque[Departure] = deque()
         self._accepted = 0
         self._is_accepting = True
         self._anticipation = Anticipation()
 
     def watch(self, descriptor: int) -> None:
-        """Let every write to an eventfd end a ``poll`` that waits, too; nobody reads it."""
+        """Let every write to an eventfd, too, end a ``poll`` that waits; nobody reads it."""
         self._poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
 
     def wake(self) -> None:
-        """End a ``poll`` that waits; any thread."""
+        """End a ``poll`` that waits. Any thread may call this."""
         os.eventfd_write(self._alarm, 1)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until something has come, which the next ``poll`` finds; any thread."""
+        """Wait until there is something for the next ``poll``. Any thread may call this."""
         if not self._departures:
             self._poll.poll(timeout_s)
 
     def poll(self, timeout_s: float) -> Iterator[Arrival | Departure]:
-        """What has come within ``timeout_s``; 0 does not wait."""
+        """Yield what has come within ``timeout_s``; 0 does not wait."""
         if self._departures or not timeout_s:
             found = self._poll.poll(0)
         else:
@@ -166,16 +166,16 @@ class Connections:
                     os.eventfd_read(self._alarm)
                 elif descriptor in self._listeners:
                     self._accept(self._listeners[descriptor])
-            # Asking again costs less than a read that finds nothing and raises.
+            # Polling again costs less than a read that finds nothing and raises.
             if not found or not (found := self._poll.poll(0)):
                 break
         while self._departures:
             yield self._departures.popleft()
 
     def send(self, peer: Peer, record: Record, descriptor: int | None = None) -> None:
-        """Send now or as soon as the peer reads; slabs made meanwhile are announced first.
+        """Send now or as soon as the peer reads; slabs made since are announced first.
 
-        ``descriptor``: sent along, and closed here.
+        ``descriptor``: sent with the record, and closed here.
         """
         if not peer.is_open:
             if descriptor is not None:
@@ -194,7 +194,7 @@ class Connections:
         self._flush(peer)
 
     def drop(self, peer: Peer, reason: str | None) -> None:
-        """Close the connection; the next ``poll`` tells of the departure."""
+        """Close the connection; the next ``poll`` reports the departure."""
         if not peer.is_open:
             return
         peer.is_open = False
@@ -212,9 +212,9 @@ class Connections:
                 connection, _ = listener.accept()
             except BlockingIOError:
                 return
-            except ConnectionAbortedError:  # it did not wait
+            except ConnectionAbortedError:  # the peer did not wait
                 continue
-            except OSError as error:  # no more files: the others wait until there are
+            except OSError as error:  # no more files: other peers wait until there are some
                 LOGGER.warning(f"a connection cannot be accepted now: {error}")
                 self._listen(False)
                 return
@@ -234,7 +234,7 @@ class Connections:
             self._poll.modify(descriptor, select.EPOLLIN if accepting else 0)
 
     def _read(self, peer: Peer) -> Arrival | None:
-        """One record, where there is one; a peer that cannot be read is dropped."""
+        """Return a record, if there is one. Drop a peer that cannot be read."""
         if not peer.is_open:
             return None
         try:
@@ -261,7 +261,7 @@ class Connections:
                     peer.is_blocked = True
                     self._poll.modify(peer.connection, select.EPOLLIN | select.EPOLLOUT)
                 return
-            except ConnectionError:  # what it said before it closed is still to be read
+            except ConnectionError:  # what the peer sent before it closed is still to be read
                 _clear(peer)
                 return
             except OSError as error:
@@ -281,17 +281,17 @@ class Connections:
         os.close(self._alarm)
 
 
-# Stubs that survive their server, and peers that never say who they are.
+# Stubs that outlive their server, and peers that never send a Hello.
 
 ORPHAN_GRACE_NS = 3_000_000_000
-"""How long a stub may live on after its server before the worker ends it."""
+"""How long a stub may outlive its server before the worker ends it."""
 
 GREETING_TIMEOUT_NS = 10_000_000_000
 """How long a peer may be connected without a Hello."""
 
 
 def retire_orphans(connections: Connections, now_ns: int) -> None:
-    """End the stubs whose server has died; reads a file for each peer."""
+    """End stubs of dead servers, and drop peers without a Hello; reads a file for each peer."""
     for peer in list(connections.peers.values()):
         if not peer.parent or birth_of(peer.parent) == peer.server_birth:
             peer.orphaned_ns = None
@@ -305,8 +305,8 @@ def retire_orphans(connections: Connections, now_ns: int) -> None:
 
 
 def _receive(peer: Peer) -> tuple[Record, int | None]:
-    """Raises as ``Receiver.receive``. One that closed without reading all that it was sent is told
-    by an error, once, in front of what it has said."""
+    """Raises as ``Receiver.receive``. A peer that closed with unread records causes one error,
+    before the records that it has sent can be read."""
     try:
         return peer.receiver.receive()
     except ConnectionResetError:
@@ -314,7 +314,7 @@ def _receive(peer: Peer) -> tuple[Record, int | None]:
 
 
 def _clear(peer: Peer) -> None:
-    """Send nothing of what waits."""
+    """Drop the records that wait to be sent."""
     for _, descriptor in peer.outbox:
         if descriptor is not None:
             os.close(descriptor)

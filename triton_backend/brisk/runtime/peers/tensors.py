@@ -1,7 +1,7 @@
 """Tensors between shared memory and a program's values.
 
-Inputs are views of the stub's memory, never copied on a CPU. Outputs are copied once, from
-where the last kernel left them, in whatever layout, into row-major shared memory.
+Inputs are views of the stub's memory, never copied on a CPU. Outputs are copied once, from where
+the last kernel left them, in any layout, into row-major shared memory.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from brisk.protocol.shared_memory import Arena, ArenaView, padded
 from brisk.segments.values import Value
 
 MAX_VIEWS = 64
-"""Inputs of a peer that are kept as tensors; more of them at once are made anew."""
+"""The most inputs of a peer that are kept as tensors. One more drops them; they are made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """What a form says of an input. ``dtype`` None: BYTES."""
+    """The description of an input in a form. ``dtype`` None: BYTES."""
 
     form: TensorForm
     dtype: np.dtype | None
@@ -42,7 +42,7 @@ class _Input:
 
 
 def _input(form: TensorForm) -> _Input:
-    """Raises InvalidRequestError where datatype or shape are none."""
+    """Return the input of ``form``. Raises InvalidRequestError if its datatype or shape is bad."""
     datatype = DATATYPES.get(form.datatype)
     if datatype is None:
         raise InvalidRequestError(
@@ -62,8 +62,8 @@ def _inputs_of(form: InferForm) -> tuple[_Input, ...]:
 
 
 class InputViews:
-    """One peer's inputs as arrays over its memory; shapes that come again in the same place,
-    as those of one request after the other do, give the same tensor. Kernels never change it.
+    """One peer's inputs as arrays over its memory. An input of the same form in the same place, as
+    in successive requests, gives the same tensor. Kernels never change it.
     """
 
     def __init__(self, arena: ArenaView) -> None:
@@ -71,10 +71,10 @@ class InputViews:
         self._views: dict[tuple[int, int, int], tuple[_Input, Value]] = {}
 
     def read(self, record: Infer) -> dict[str, Value]:
-        """The request's inputs on the CPU, by name, as views where their datatypes allow.
+        """Return the request's inputs on the CPU, by name; as views if their datatypes allow it.
 
-        Raises InvalidRequestError where datatype, shape and size do not fit together,
-        ProtocolError where a region lies outside shared memory.
+        Raises InvalidRequestError if datatype, shape and size do not fit together, and
+        ProtocolError if a region lies outside shared memory.
         """
         values: dict[str, Value] = {}
         for tensor, region in zip(_inputs_of(record.form), record.regions, strict=True):
@@ -91,14 +91,14 @@ class InputViews:
         return values
 
     def clear(self) -> None:
-        """Let go of all memory: some of it is about to be unmapped."""
+        """Release all views of memory, some of which is about to be unmapped."""
         self._views.clear()
 
 
 def read_tensor(form: TensorForm, content: bytes) -> Value:
-    """The tensor in ``content``, in memory of its own.
+    """Return the tensor in ``content``, in memory of its own.
 
-    Raises InvalidRequestError where datatype, shape and size do not fit together.
+    Raises InvalidRequestError if datatype, shape and size do not fit together.
     """
     return _read(_input(form), memoryview(bytearray(content)))
 
@@ -125,12 +125,12 @@ def _read(wanted: _Input, memory: memoryview) -> Value:
 def write_tensors(
     values: Mapping[str, Value], arena: Arena
 ) -> tuple[Region | None, tuple[TensorForm, ...], tuple[Region, ...]]:
-    """Copy ``values`` into one new region, None where they need no memory; where each one lies.
+    """Copy ``values`` into one new region. Return it (None if they need no memory), and their
+    forms and places.
 
     Tensors of the same names, dtypes and shapes have the same forms, as an object. Raises
-    InternalError for a value that is no tensor of a Triton datatype, UnavailableError where
-    there is no memory.
-    """
+    InternalError if a value is no tensor of a Triton datatype, and UnavailableError if there is no
+    memory."""
     contents: list[Value] = []
     kinds: list[_Kind] = []
     for name, value in values.items():
@@ -162,17 +162,17 @@ def write_tensors(
 
 
 _Kind: TypeAlias = "tuple[str, np.dtype | None, tuple[int, ...], int | None]"
-"""What an output is: name, dtype, shape; for strings no dtype, and the size in bytes."""
+"""An output's name, dtype and shape; for strings no dtype, and the size in bytes."""
 
 
 @lru_cache(maxsize=256)
 def _layout(
     kinds: tuple[_Kind, ...],
 ) -> tuple[tuple[TensorForm, ...], tuple[int, ...], int]:
-    """Forms and sizes in bytes of outputs in one region, and the whole's, with what aligns them.
+    """Return the forms and sizes in bytes of outputs in one region, and the size of the region,
+    including padding for alignment.
 
-    Raises InternalError for a dtype that Triton has not.
-    """
+    Raises InternalError for a dtype that Triton does not have."""
     forms, sizes = [], []
     for name, dtype, shape, size in kinds:
         element = "string" if dtype is None else name_of_dtype(dtype)

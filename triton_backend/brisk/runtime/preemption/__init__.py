@@ -1,1 +1,1 @@
-"""How priorities are enforced between processes. Who goes first is ``brisk.scheduling``."""
+"""Enforces priorities between processes. ``brisk.scheduling`` decides who goes first."""

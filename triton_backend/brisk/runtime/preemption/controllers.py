@@ -1,7 +1,7 @@
-"""Each worker's half of a policy: when a segment may begin, and what the other worker is told.
+"""Each worker's half of a policy: when a segment may begin, and what the other worker reads of it.
 
-The foreground worker closes the gate during real-time work and describes that; the background
-worker gives way to everything else on the machine.
+The foreground worker closes the gate during real-time work and describes that work there; the
+background worker yields to everything else on the machine.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from brisk.scheduling.times import Demand, MinimumShare, ProfileTable, ShareMete
 from brisk.telemetry import metrics
 
 LONGEST_SUSPENSION_NS = 100_000_000
-"""Then best-effort work is not stopped for the next run: it may hold what a load waits for."""
+"""After this, best-effort work is not stopped for the next run: it may hold what a load needs."""
 
 
 class PreemptionController:
-    """Told of jobs and runs as they come and go; used by the worker's main thread."""
+    """Is notified of jobs and runs as they come and go; used by the worker's main thread."""
 
     quanta_ns: ClassVar[Mapping[JobClass, int]]
     """The time between two looks at the sockets while a run of a class computes, in whole
-    segments. A look takes some microseconds, and what can interrupt the run comes that much
+    segments. A look takes some microseconds, and lets what can interrupt the run come that much
     sooner."""
     alarm: int | None = None
-    """An eventfd that is written to when a held run should be looked at again."""
+    """An eventfd that is written to when a held run should be checked again."""
 
     def __init__(self, gate: Gate, policy: Policy, limits: Limits) -> None:
         self.policy = policy
@@ -42,36 +42,36 @@ class PreemptionController:
         self._limits = limits
 
     def check(self, job: Request) -> None:
-        """Raise UnavailableError where it is known that the job cannot be in time."""
+        """Raises UnavailableError if it is known that the job cannot be in time."""
 
     def admitted(self, job: Request) -> None:
-        """A job has been taken in."""
+        """Note that a job has been taken in."""
 
     def ended(self, job: Request) -> None:
-        """A job that was admitted has been answered, or its peer has gone."""
+        """Note that an admitted job has been answered, or that its peer has gone."""
 
     def begins(self, run: Run, now_ns: int) -> None:
-        """A run is about to begin, or goes on after it was parked."""
+        """Note that a run is about to begin, or goes on after it was parked."""
 
     def owes_normal(self, now_ns: int) -> bool:
-        """Whether a normal run goes before real-time ones now: see ``MinimumShare``."""
+        """Return whether a normal run goes before real-time ones now (``MinimumShare``)."""
         return False
 
     def holds(self, run: Run, now_ns: int) -> bool:
-        """Whether the run's next segment must wait."""
+        """Return whether the run's next segment must wait."""
         return False
 
     def pauses(self) -> None:
-        """No segment runs until ``holds`` is asked again."""
+        """Note that no segment runs until ``holds`` is called again."""
 
     def finished(self, run: Run, now_ns: int) -> None:
-        """A run has computed its last segment; it is not answered yet."""
+        """Note that a run has computed its last segment; it is not answered yet."""
 
 
 class Foreground(PreemptionController):
-    """Never holds a run: here policy is who interrupts whom, what the gate says, and whether a
-    best-effort segment that is under way goes on. Normal work that has had less than its minimum
-    share goes before real-time work between two runs.
+    """Never holds a run. Its policy decides who interrupts whom, what the gate reports, and
+    whether a current best-effort segment goes on. Between two runs, normal work that has had less
+    than its minimum share goes before real-time work.
 
     Refuses a real-time request that is sure to be late.
     """
@@ -103,7 +103,7 @@ class Foreground(PreemptionController):
         self._computes: JobClass | None = None
 
     def check(self, job: Request) -> None:
-        """Refuse real-time jobs with a deadline only: others may be in time by luck."""
+        """Refuse only real-time jobs with a deadline: others may be in time by luck."""
         if job.job_class is not JobClass.REALTIME or job.deadline_ns is None:
             return
         key = most_urgent_first(job)
@@ -130,7 +130,7 @@ class Foreground(PreemptionController):
         self._measure(self._clock_ns())
 
     def _measure(self, now_ns: int) -> None:
-        """Tell the minimum share what becomes of normal work from now on."""
+        """Report to the minimum share the state of normal work from now on."""
         if not self._normal or self._computes is None:
             demand = Demand.NONE
         elif self._computes is not JobClass.NORMAL:
@@ -165,14 +165,14 @@ class Foreground(PreemptionController):
         self._suspend_or_resume(run, now_ns)
 
     def _suspend_or_resume(self, run: Run, now_ns: int) -> None:
-        """A segment under way goes on beside ``run`` where the policy would let it begin."""
+        """Let a segment under way go on concurrently with ``run`` if the policy lets it begin."""
         if not self.gate.page.segment_runs:
             return
         suspended_ns = self.suspension.since_ns
         if (
-            # a stopped process may hold the lock of a folder that lanes of this model wait for
+            # a stopped process may hold a folder's lock that this model's loader threads wait for
             run.session.is_loading
-            # and whatever else waits for the other worker, does so for a bounded time
+            # and anything else that waits for the other worker waits for a bounded time
             or (suspended_ns is not None and now_ns - suspended_ns > LONGEST_SUSPENSION_NS)
             or self.admits_segments(now_ns)
         ):
@@ -181,7 +181,7 @@ class Foreground(PreemptionController):
             self.suspension.suspend(now_ns)
 
     def admits_segments(self, now_ns: int) -> bool:
-        """Whether the policy lets best-effort segments run now."""
+        """Return whether the policy lets best-effort segments run now."""
         return self._limits.share > 0 or self.policy.lets_run(
             Snapshot(now_ns, self.gate.realtime(), 0.0, self._limits)
         )
@@ -191,15 +191,16 @@ class Foreground(PreemptionController):
         self._measure(self._clock_ns())
 
     def finished(self, run: Run, now_ns: int) -> None:
-        """Profiles are of the whole model: what an exit saved is not known before."""
+        """Learn the run's duration unless exits answered: profiles are of the whole model, since
+        what an exit saves is unknown beforehand."""
         if not run.is_disturbed and not run.has_early_answers:
             run.profile.learn(now_ns - run.started_ns)
 
 
 class Background(PreemptionController):
-    """Holds a run's next segment while the policy says so.
+    """Holds a run's next segment while the policy requires it.
 
-    It looks at its sockets rarely, since the gate tells what is urgent: with looks every 0.2 ms,
+    It looks at its sockets rarely, since the gate reports what is urgent: with looks every 0.2 ms,
     five networks in closed loops got 33 to 57 runs a second, not 53 to 66.
     """
 

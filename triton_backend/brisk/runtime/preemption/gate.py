@@ -1,13 +1,13 @@
 """The gate between the workers: a page of shared memory and an alarm, made before they are forked.
 
-The foreground worker writes what real-time work it has, the background worker reads it before
-each of its segments: while there is none, that is one load from memory. A segment that is held
-sleeps until the alarm rings. It looks again every ``RECHECK_S`` whatever happens, so that nothing
-hangs on a foreground worker that has died, and the supervisor opens the gate then. Nobody ever
-waits for the background worker.
+The foreground worker writes what real-time work it has. The background worker reads that before
+each of its segments; while there is none, that is one load from memory. A segment that is held
+sleeps until the alarm rings. It checks again every ``RECHECK_S`` in any case, so that it does not
+hang if the foreground worker has died; the supervisor then opens the gate. Nobody ever waits for
+the background worker.
 
-Every field is one aligned 8-byte word with one writer, so a reader sees old or new, nothing in
-between; fields may be of different moments, which costs a wrong guess for one segment.
+Every field is one aligned 8-byte word with one writer, so a reader sees the old or the new value
+and nothing in between. Fields may be of different moments: one segment may be judged wrongly.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ RECHECK_S = 0.01
 
 
 class GatePage(ctypes.Structure):
-    """The words of the page; 0: not known.
+    """The words of the page; 0 means unknown.
 
-    Those from ``segment_runs`` on are the background worker's: ``process`` is its number, 0 if
+    The background worker writes those from ``segment_runs`` on. ``process`` is its number, 0 if
     there is none.
     """
 
@@ -51,38 +51,38 @@ class Gate:
 
     def __init__(self) -> None:
         self.descriptor = os.memfd_create("brisk-gate", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        """The page's descriptor: others may map it to read, but no more to write."""
+        """The page's descriptor: others may map it to read, but can no longer map it to write."""
         os.ftruncate(self.descriptor, mmap.PAGESIZE)
         self.page = GatePage.from_buffer(mmap.mmap(self.descriptor, mmap.PAGESIZE))
         with contextlib.suppress(OSError):  # kernels before 5.1 have no such seal
             fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, _SEALS)
         self.alarm = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Written to when the gate opens while a segment is held."""
+        """An eventfd that is written to when the gate opens while a segment is held."""
 
     @property
     def is_open(self) -> bool:
         return not self.page.count
 
-    # --- the foreground worker, and the supervisor when it has died -------------------------
+    # --- the foreground worker, and the supervisor after that has died ----------------------
 
     def close(self, count: int, deadline_ns: int | None) -> None:
-        """There are ``count`` real-time jobs, at least 1, the first due at ``deadline_ns``."""
+        """Note ``count`` real-time jobs, at least 1; the first one is due at ``deadline_ns``."""
         self.page.deadline_ns = deadline_ns or 0
         self.page.count = count
 
     def expect_end(self, end_ns: int | None) -> None:
-        """When the real-time run that begins now is expected to be done; None: not known."""
+        """Note when the real-time run that begins now is expected to end; None: unknown."""
         self.page.end_ns = end_ns or 0
 
     def open(self) -> None:
-        """There is no real-time work any more."""
+        """Note that there is no real-time work any more, and wake a held segment."""
         self.page.count = 0
         self.page.end_ns = 0
         if self.page.is_held:
             os.eventfd_write(self.alarm, 1)
 
     def resume_worker(self) -> None:
-        """The foreground worker has died: nothing that it has suspended stays so."""
+        """Continue the background worker, which the dead foreground worker may have stopped."""
         if self.page.process:
             os.kill(self.page.process, signal.SIGCONT)
 
@@ -104,7 +104,7 @@ class Gate:
         self.page.segment_runs = 1
 
     def hold_segments(self) -> None:
-        """None runs until the alarm rings, or for ``RECHECK_S`` where it rang just before this."""
+        """Hold segments until the alarm rings; for ``RECHECK_S`` if it rang just before this."""
         self.page.segment_runs = 0
         self.page.is_held = 1
 
@@ -113,6 +113,6 @@ class Gate:
         self.page.is_held = 0
 
     def leave(self) -> None:
-        """The worker has died: the supervisor says so, while no other process has its number."""
+        """Called by the supervisor when the worker has died, before its number is given again."""
         self.page.process = 0
         self.pause_segments()

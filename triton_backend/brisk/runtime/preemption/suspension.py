@@ -1,12 +1,12 @@
-"""Best-effort work stopped in the middle of a segment (REEF's reset, 4.3, on processors).
+"""Stops best-effort work in the middle of a segment (REEF's reset, 4.3, on processors).
 
-Niceness 19 gives a segment that a real-time request has come upon turns on the request's
-processors until it ends: two to four in a run of 12 to 20 ms, for 0.3 to 0.5 ms each, a tenth of
-the run. A stopped process takes none, and goes on where it was: nothing is computed again.
+At niceness 19 a segment under way when a real-time request arrives still gets time slices on the
+request's processors until it ends: two to four in a run of 12 to 20 ms, for 0.3 to 0.5 ms each, a
+tenth of the run. A stopped process gets none, and later goes on where it was: nothing is computed
+again.
 
-A signal asks for no privilege, only for a descriptor of the process (``pidfd_open``, Linux 5.3):
-numbers of processes are given again.
-"""
+A signal needs no privilege, only a descriptor of the process (``pidfd_open``, Linux 5.3), because
+process numbers are given again."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from brisk.telemetry import metrics
 
 
 class Suspension:
-    """The suspension of the worker behind ``gate``; used by the foreground worker's main
-    thread."""
+    """Suspends the worker behind ``gate``; used by the foreground worker's main thread."""
 
     def __init__(self, gate: Gate, tell: Callable[[str], None] = LOGGER.warning) -> None:
         self._gate = gate
@@ -31,16 +30,16 @@ class Suspension:
         self._process = 0
         self._handle: int | None = None
         self.since_ns: int | None = None
-        """When it was stopped; None where it is not."""
+        """When the worker was stopped; None: it is not stopped."""
 
     def suspend(self, now_ns: int) -> None:
-        """Nothing where it is stopped already, has gone, or may not be."""
+        """Stop the worker. Does nothing if it is stopped already, has gone, or may not be."""
         if self.since_ns is None and self._send(signal.SIGSTOP):
             self.since_ns = now_ns
             telemetry.count(metrics.FREEZES)
 
     def resume(self) -> None:
-        """Nothing where it was not stopped here."""
+        """Continue the worker. Does nothing if it was not stopped here."""
         if self.since_ns is not None:
             self.since_ns = None
             self._send(signal.SIGCONT)
@@ -66,14 +65,14 @@ class Suspension:
         return True
 
     def _open(self) -> None:
-        """A handle of the present process."""
+        """Open a descriptor of the present worker process."""
         if self._handle is not None:
             os.close(self._handle)
         self._handle, self._process = None, self._gate.page.process
         if self._process:
             self._handle = os.pidfd_open(self._process)
-            # The supervisor takes the number from the gate before it lets the kernel give it
-            # again: one that is still there was the worker's when the handle was opened.
+            # The supervisor removes the number from the gate before the kernel may give it again:
+            # a number that is still there was the worker's when the descriptor was opened.
             if self._gate.page.process != self._process:
                 os.close(self._handle)
                 self._handle, self._process = None, 0

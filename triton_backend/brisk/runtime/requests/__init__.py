@@ -1,3 +1,3 @@
-"""Requests in flight: admitted, joined to runs, answered once. Entry point ``table.RequestTable``;
-computes nothing.
+"""Requests in flight: admitted, joined to runs, and answered once. Entry point
+``table.RequestTable``; computes nothing.
 """

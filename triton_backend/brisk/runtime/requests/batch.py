@@ -1,5 +1,5 @@
-"""A run of one session: one request, or several joined along the batch dimension; which
-of those that wait begin next.
+"""A run of one session, which computes one request or several joined along the batch dimension;
+and the choice of which waiting requests begin next.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 Leaving = tuple[Request, Mapping[str, Value], list[str]]
-"""A job of several whose rows are all answered, its answers, and who answered each row."""
+"""One of several jobs, whose rows are all answered; its answers; and who answered each row."""
 
 
 @dataclass(slots=True)
 class Run:
-    """One frame with the requests that it answers."""
+    """One frame, with the requests that it answers."""
 
     jobs: list[Request]
     rows: list[range]
@@ -49,18 +49,18 @@ class Run:
     session: Servable
     profile: RunProfile
     is_disturbed: bool
-    """Whether it was parked, is narrow, or was begun while the session was loading: its time says
-    nothing about threads."""
+    """Whether it was parked, is narrow, or was begun while the session was loading: its duration
+    says nothing about numbers of threads."""
     cached: Sequence[CachedRun] = ()
     """Its runs of networks with learned caches; a pipeline adds to them as its nodes end."""
     computed_ns: int = 0
     """The time of the segments that are done."""
     is_narrow: bool = False
-    """Whether it computes on one thread, beside others."""
+    """Whether it computes on one thread, concurrently with others."""
 
     @property
     def job_class(self) -> JobClass:
-        """All its jobs are of one class."""
+        """The class of all its jobs, which are of one class."""
         return self.jobs[0].job_class
 
     @property
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        """Model, version and class, by which metrics of it are counted."""
+        """The model, version and class by which its metrics are counted."""
         model = self.jobs[0].binding.model
         return model.name, str(model.version), self.job_class.value
 
@@ -79,7 +79,7 @@ class Run:
         return [job for job in self.jobs if job.state is JobState.RUNNING]
 
     def park(self) -> None:
-        """Leave it at its segment boundary: it is not to blame for a worker's death meanwhile."""
+        """Leave the run at its segment boundary: it is not blamed if the worker now dies."""
         self.is_disturbed = True
         for job in self.live:
             reset_mark(job.mark)
@@ -89,7 +89,7 @@ class Run:
             set_mark(job.mark)
 
     def count_preemption(self) -> None:
-        """Count that it has just taken the worker from a less urgent one."""
+        """Count that the run has just taken the worker from a less urgent one."""
         waited_ns = self.started_ns - self.jobs[0].arrival_ns
         telemetry.count(metrics.PREEMPTIONS, self.labels)
         telemetry.observe(metrics.PREEMPTION_SECONDS, self.labels, waited_ns)
@@ -100,7 +100,7 @@ class Run:
         telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], requests)
 
     def share_of(self, computed_ns: int) -> int:
-        """Return how much of a time for which it has computed is lost to others."""
+        """Return how much of ``computed_ns``, its computing time, others have lost by it."""
         return computed_ns // self.session.threads if self.is_narrow else computed_ns
 
     @property
@@ -125,7 +125,7 @@ class Run:
         return leaving
 
     def answerers(self, rows: range) -> list[str]:
-        """Who answered each of ``rows``; nothing where it was the model alone."""
+        """Return who answered each of ``rows``; nothing if the model alone did."""
         return [] if self.early is None else self.early.answerers(rows)
 
     def answer(
@@ -134,8 +134,8 @@ class Run:
         """Answer each job by its share of the results. Raises as ``RequestTable.succeed`` does."""
         for job, rows, share in zip(self.jobs, self.rows, shares, strict=True):
             if job.state is JobState.RUNNING:
-                # The state is copied before the answer goes, and counts after it: whatever fails,
-                # a request with an error has not changed it. The next one begins after this.
+                # The state is copied before the answer is sent, and counts after it: a request
+                # that fails has not changed the state. The next request begins after this.
                 values, state = job.divide(share)
                 answerers = self.answerers(rows)
                 requests.succeed(job, values, self.started_ns, finished_ns, answerers)
@@ -145,8 +145,8 @@ class Run:
     def split(self, results: Mapping[str, Value]) -> list[Mapping[str, Value]]:
         """Return each job's rows of the results.
 
-        Raises InternalError where an output has not the batch's rows: such a model must not be
-        batched, which its ``max_batch_size`` claims.
+        Raises InternalError if an output does not have the batch's rows: such a model must not be
+        batched, although its ``max_batch_size`` allows it.
         """
         if len(self.jobs) == 1:
             return [results]
@@ -166,7 +166,7 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class RunsInProgress:
-    """What a worker computes: changed by the thread that has its baton, read by threads of loads,
+    """What a worker computes. The thread that has its baton changes it; threads of loads read it,
     too."""
 
     leading: list[Run] = field(default_factory=list)
@@ -175,21 +175,21 @@ class RunsInProgress:
     beside: list[Run] = field(default_factory=list)
     """The runs of companions (``SideBySide``)."""
     ended_ns: int = 0
-    """When a stretch of computing has ended last."""
+    """When computing last ended."""
 
 
 LONGEST_JOINED_NS = 20_000_000
-"""The longest joined run beside other models, which wait for all of it."""
+"""The longest joined run while other models have requests, which wait for all of it."""
 
 NONE_EARLY = math.inf
-"""The agreement of a request whose answer shall be the model's own: no cache promises it."""
+"""The agreement of a request that needs the model's own answer: no cache promises so much."""
 
 
 def can_join(first: Request, other: Request, rows: int) -> bool:
-    """Whether ``other`` fits behind ``rows`` rows that started with ``first``.
+    """Return whether ``other`` fits behind ``rows`` rows that started with ``first``.
 
-    Same session and class, inputs and states of the same names, datatypes and row shapes, the
-    same outputs and agreement wanted, and no more rows than the model takes.
+    It needs the same session and class; inputs and states of the same names, datatypes and row
+    shapes; the same wanted outputs and agreement; and no more rows than the model takes.
     """
     model, form, others = first.binding.model, first.record.form, other.record.form
     return (
@@ -206,7 +206,7 @@ def can_join(first: Request, other: Request, rows: int) -> bool:
 
 
 def _state_rows(sequence: OpenSequence | None) -> list[tuple[str, str, tuple[int, ...]]]:
-    """The states and the shapes of their rows: one that varies may differ from its neighbour's."""
+    """Return the states and their row shapes, which may differ between requests if they vary."""
     if sequence is None:
         return []
     return [
@@ -223,8 +223,8 @@ def begin_run(
 ) -> Run:
     """Mark the jobs begun and make their frame.
 
-    ``is_narrow``: of the session's narrow ones, which must be there. Raises as ``Session.start``
-    does; what is wrong with a request names its model.
+    ``is_narrow``: use the session's narrow one, which must be there. Raises as ``Session.start``
+    does; the error of an invalid request names its model.
     """
     first = jobs[0]
     session, model, form = first.binding.session, first.binding.model, first.record.form
@@ -243,7 +243,7 @@ def begin_run(
         agreement_ppm = model.accuracy_ppm or None
     agreement = None if agreement_ppm is None else agreement_ppm / 1e6
     if first.sequence is not None:
-        agreement = NONE_EARLY  # caches know nothing of the next state
+        agreement = NONE_EARLY  # caches do not compute the next state
     dues = [Due(job.arrival_ns, job.deadline_ns) for job in jobs]
     try:
         if is_narrow:
@@ -272,13 +272,13 @@ def take_batch(
     only: JobClass | None = None,
     clock_ns: Callable[[], int] = time.monotonic_ns,
 ) -> list[Request]:
-    """The job whose turn is next, of a class or of all, now running, with those that are joined
-    to it; empty where none waits.
+    """Return the next job, of a class or of all, and those that are joined to it; they now run.
+    Return an empty list if none waits.
 
-    Up to a power of two of rows, unless requests have several: a kernel, its buffers and its
-    measurements are then there for few batches, and memory settles. Where other models of its
-    class are asked for, no run gets longer than LONGEST_JOINED_NS by it. Real-time jobs are joined
-    only to the very next one, and where none is late because of it.
+    The batch has at most a power of two of rows, unless requests have several: kernels, buffers
+    and measurements then exist for few batch sizes, and memory use settles. While other models of
+    the class have requests, joining makes no run longer than LONGEST_JOINED_NS. Real-time jobs are
+    joined only to the very next one, and only if none is late because of it.
     """
     first = queue.pop(only)
     if first is None:
@@ -310,8 +310,8 @@ def take_batch(
 
 
 def _are_in_time(jobs: list[Request], profiles: ProfileTable, now_ns: int) -> bool:
-    """Whether all are done by the earliest of their deadlines, which is sure where they would be
-    one after the other. Not where a deadline or a time is not known.
+    """Return whether all jobs are done by the earliest of their deadlines, which is sure if they
+    would be when run one after the other. False if a deadline or a duration is unknown.
     """
     total_ns = 0.0
     for job in jobs:

@@ -1,8 +1,8 @@
-"""Which models their stubs compute themselves: small ones that are warm, harmless and hot.
+"""Chooses models that stubs compute themselves: small ones that are warm, harmless and hot.
 
 For a network of 0.1 ms the way from the stub to the worker and back costs several times what the
-network does. A stub that has the prepared form mapped runs it at the cost of a call. What a stub
-dies of it does once: its model stays in the worker from then on.
+network does. A stub that has mapped the prepared form runs it at the cost of a call. A model that
+crashes its stub does so once: from then on the worker computes it.
 
 Used by the worker's main thread.
 """
@@ -28,28 +28,28 @@ from brisk.scheduling.job_class import JobClass
 from brisk.telemetry.events import INCIDENTS, SPANS
 
 LEAST_ANSWERS = 50
-"""The answers of a binding to one worker before its stub may compute: it has not died of them."""
+"""Answers that a binding gets from one worker before its stub may compute: the worker survived."""
 
 LEAST_RATE, RATE_A_MIB = 0.5, 0.2
-"""Answers a second from which on a model is worth a session in its stub, and how many more for
-each MiB of its weights, which such a session may pack for itself."""
+"""The rate, in answers a second, from which on a model is worth a session in its stub, and its
+increase for each MiB of weights, which such a session may pack for itself."""
 
 COLD = 0.1
-"""The share of that rate below which a session is given back."""
+"""The fraction of that rate below which a session is given back."""
 
 RATE_OVER_S = 15.0
-"""The time constant of the moving average of a model's answers a second."""
+"""The time constant of the moving average of a model's rate of answers."""
 
 SMALL_NS = 2_000_000
-"""The longest run of one request of a small model: what takes longer gains little."""
+"""The longest run of one request of a small model: a longer one gains little in the stub."""
 
 
 class Offering:
-    """Offers of models to their stubs. ``look`` is called about once a second, the rest as things
-    happen."""
+    """Offers models to their stubs. ``look`` is called about once a second, the other methods on
+    events."""
 
     def __init__(self, connections: Connections, sessions: SessionTable, gate: int | None) -> None:
-        """Begin without offers. ``gate``: the descriptor of its page; None: nothing is ever
+        """Begin without offers. ``gate``: the descriptor of the gate's page; None: nothing is ever
         offered."""
         self._connections = connections
         self._sessions = sessions
@@ -59,8 +59,8 @@ class Offering:
         self._looked_ns: int | None = None
 
     def look(self, now_ns: int) -> None:
-        """Offer models that have become small, warm and hot; take back those that change or
-        have become cold.
+        """Offer models that have become small, warm and hot. Take back those that change or have
+        become cold.
         """
         if self._gate is None:
             return
@@ -79,7 +79,7 @@ class Offering:
                     self._offer(entry, binding)
 
     def _is_fit(self, entry: SessionEntry, binding: Binding) -> bool:
-        """Whether nothing speaks against it but how often it is asked."""
+        """Return whether the stub may compute the model, whatever its rate of requests."""
         session = binding.session
         return (
             entry.is_settled
@@ -115,7 +115,7 @@ class Offering:
         self._connections.send(binding.peer, ComputeNoMore(binding.model.model))
 
     def computed(self, peer: Peer, record: ComputedInStub) -> None:
-        """A stub has answered by itself."""
+        """Count what a stub has answered by itself."""
         binding = self._sessions.bindings.get((peer.number, record.model))
         if binding is not None:
             binding.answered += record.answered
@@ -123,7 +123,7 @@ class Offering:
                 binding.durations = [*map(add, binding.durations, record.durations)]
 
     def gone(self, peer: Peer) -> None:
-        """A connection has ended, without a word where its stub may have died of its model."""
+        """Note the end of a connection. A stub that gave no notice may have died of its model."""
         if peer.parent and not peer.is_leaving:
             offered = [each for each in self._sessions.bindings_of(peer) if each.is_offered]
             self._missing += [(peer, binding.model) for binding in offered]
@@ -131,8 +131,8 @@ class Offering:
     def _judge_missing(self) -> None:
         """Note that a model is offered no more if its stub has died and the stub's server has not.
 
-        This comes after the end of a connection: a process lets go of its sockets before it is
-        gone, and a server's stubs before it has.
+        This check comes later than the end of a connection: a process closes its sockets before it
+        is gone, and a server's stubs end before the server has.
         """
         missing, self._missing = self._missing, []
         for peer, model in missing:
@@ -151,15 +151,15 @@ class Offering:
 
 
 def least_rate(binding: Binding) -> float:
-    """Answers a second from which on its stub is to compute it."""
+    """Return the rate, in answers a second, from which on the binding's stub is to compute."""
     session = binding.session
     weight_mib = 0.0 if session is None else session.weight_bytes / 2**20
     return LEAST_RATE + RATE_A_MIB * weight_mib
 
 
 def averaged(rate: float, came: int, passed_s: float) -> float:
-    """The moving average of answers a second, after so many in the time that has passed since it
-    was ``rate``.
+    """Return the moving average of answers a second. ``rate``: the average ``passed_s`` ago;
+    ``came``: the answers since then.
     """
     if passed_s <= 0:
         return rate
@@ -168,8 +168,8 @@ def averaged(rate: float, came: int, passed_s: float) -> float:
 
 
 def _row_ns(binding: Binding) -> float:
-    """What a run of one of its requests takes for a row, others not counted that had the
-    processors meanwhile; infinite where that is not known.
+    """Return how long a run of one of its requests takes for a row, not counting other work that
+    had the processors meanwhile; infinite if that is unknown.
     """
     if binding.lone_run is None:
         return math.inf

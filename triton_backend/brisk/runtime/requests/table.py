@@ -1,4 +1,4 @@
-"""Requests in flight: admitted, answered exactly once, their outputs kept until they are read.
+"""Requests in flight: each is admitted, answered exactly once, and has outputs kept until read.
 
 Used by the worker's main thread.
 """
@@ -41,11 +41,11 @@ MAX_EXITS_CHARACTERS = 1000
 CANCELLED = "the client cancelled the request"
 
 REQUESTS = "requests"
-"""The lane of the spans of whole requests."""
+"""The trace's lane of the spans of whole requests."""
 
 
 ProfileKey = tuple[str, tuple[tuple[int, ...], ...]]
-"""A model, and the shapes of a run's inputs."""
+"""A model, and the input shapes of a run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,41 +59,41 @@ class Request(Job):
     sequence: OpenSequence | None = None
     """The sequence that it is a step of; None: the model has no states."""
     is_alone: bool = False
-    """Whether it is joined to no others, since it has failed with some: only the bad one shall."""
+    """Whether it runs alone, since a joined run with it failed: only the bad one shall fail."""
 
     @property
     def label(self) -> str:
-        """What it is called in traces, in its stub, too."""
+        """The request's name in traces, also in those of its stub."""
         return f"request {self.record.request} of process {self.peer.pid}"
 
     @property
     def rows(self) -> int:
-        """Size of the batch dimension; 0 where the request has none."""
+        """Size of the batch dimension; 0 if the request has none."""
         inputs = self.record.form.inputs
         return inputs[0].shape[0] if inputs and inputs[0].shape else 0
 
     @property
     def profile_key(self) -> ProfileKey:
-        """Names the profile of a run of it alone."""
+        """The key of the profile of a run of this request alone."""
         return self.binding.key, tuple(tensor.shape for tensor in self.record.form.inputs)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What its run has to make: what is asked for, and the next state."""
+        """What its run has to compute: the requested outputs, and the next state."""
         requested = self.record.form.outputs
         if self.sequence is None:
             return requested
         return tuple(dict.fromkeys((*requested, *self.sequence.outputs.values())))
 
     def inputs(self) -> Mapping[str, Value]:
-        """Raises as ``InputViews.read`` does."""
+        """Return the values of its inputs and state. Raises as ``InputViews.read`` does."""
         values = self.peer.inputs.read(self.record)
         return values if self.sequence is None else {**values, **self.sequence.state}
 
     def divide(self, values: Mapping[str, Value]) -> tuple[Mapping[str, Value], State | None]:
-        """What its run has made: what is asked for, and its sequence's next state.
+        """Split its run's results into the requested outputs and its sequence's next state.
 
-        That is a copy: an answer may be a view of memory that others write to.
+        The state is a copy: an answer may be a view of memory that others write to.
         """
         if self.sequence is None:
             return values, None
@@ -102,21 +102,21 @@ class Request(Job):
 
 
 class JobListener(Protocol):
-    """Who is told of requests as they come and go, and may refuse one."""
+    """Is notified of requests as they come and go, and may refuse one."""
 
     def check(self, job: Request) -> None:
-        """Raise UnavailableError where it is known that the request cannot be in time."""
+        """Raises UnavailableError if it is known that the request cannot be in time."""
 
     def admitted(self, job: Request) -> None:
-        """A request has been taken in."""
+        """Note that a request has been taken in."""
 
     def ended(self, job: Request) -> None:
-        """A request that was admitted has been answered, or its peer has gone."""
+        """Note that an admitted request has been answered, or that its peer has gone."""
 
 
 class RequestTable:
-    """The requests of a worker: ``queue`` holds those that wait; every one in flight is among its
-    peer's ``jobs``."""
+    """The requests of a worker. ``queue`` holds those that wait; each peer's ``jobs`` hold all of
+    its requests in flight."""
 
     def __init__(
         self,
@@ -130,11 +130,11 @@ class RequestTable:
         self._listener = listener
         self._profiles = profiles
         self._behind: dict[int, Request] = {}
-        """The requests that wait for another one of their sequence, and not in the queue."""
+        """Requests that wait for another one of their sequence, and therefore not in the queue."""
         self._arrived = 0
 
     def admit(self, binding: Binding, record: Infer) -> None:
-        """Queue a request, or answer at once why it may not wait."""
+        """Queue a request, or answer at once with the reason why it may not wait."""
         try:
             self._queue(binding, record)
         except BriskError as error:
@@ -178,7 +178,7 @@ class RequestTable:
         self._listener.admitted(job)
 
     def _admit_new(self, job: Request) -> None:
-        """Queue a job that no worker has had; UnavailableError says when to try again."""
+        """Queue a job that no worker has had. Raises UnavailableError, with a hint, if full."""
         self._listener.check(job)
         model = job.binding.model
         try:
@@ -197,12 +197,12 @@ class RequestTable:
             self.fail(shed, UnavailableError(text))
 
     def _hint(self, job: Request) -> str:
-        """When those that wait of its model will have run."""
+        """Return the hint to retry when the waiting requests of the job's model will have run."""
         run_ns = self._profiles.run_ns(job.profile_key)
         return retry_hint(run_ns and run_ns * max(1, self.queue.waiting(job.model)))
 
     def _leave_sequence(self, job: Request) -> None:
-        """The job is answered: the one that waits for it goes on."""
+        """Let the next request of the sequence go on, since the job is answered."""
         binding = job.binding
         if job.sequence is None or binding.sequences is None:
             return
@@ -212,17 +212,17 @@ class RequestTable:
             self.queue.add(self._behind.pop(following.number), None, binding.model.name)
 
     def _withdraw(self, job: Request) -> None:
-        """Out of the queue, if it is there."""
+        """Take the job out of the queue, if it is there."""
         if job.number not in self._behind:
             self.queue.withdraw(job)
 
     def refuse(self, peer: Peer, request: int, error: Exception) -> None:
-        """Answer a request that has no job; the message, cut to a bounded length."""
+        """Answer a request that has no job; the message is cut to a bounded length."""
         code = error.code if isinstance(error, BriskError) else InternalError.code
         self._transport.send(peer, Failure(request, code, str(error)[:MAX_MESSAGE_CHARACTERS]))
 
     def cancel(self, peer: Peer, request: int) -> bool:
-        """End a job that waits or runs; False where there is none, or none any more."""
+        """End a job that waits or runs. Return False if there is none, or none any more."""
         job = peer.jobs.get(request)
         if not isinstance(job, Request):
             return False
@@ -232,7 +232,7 @@ class RequestTable:
 
     def expire(self) -> None:
         now_ns = time.monotonic_ns()
-        for job in self.queue.expire(now_ns):  # who waits behind one of these, waits in the queue
+        for job in self.queue.expire(now_ns):  # a job behind one of these waits in the queue then
             self.fail_late(job, now_ns)
         for job in [job for job in self._behind.values() if job.is_late(now_ns)]:
             self.fail_late(job, now_ns)
@@ -243,8 +243,8 @@ class RequestTable:
         self.fail(job, UnavailableError(f"the request's time-out ran out after {spent_ms:.1f} ms"))
 
     def fail_all_late(self, jobs: Sequence[Request], started_ns: int, now_ns: int) -> None:
-        """Answer those of a run that was started then whose time is over, by their own time-outs
-        or the entry's brisk_max_run.
+        """Answer those of a run started at ``started_ns`` whose time is over, by their own
+        time-outs or by the entry's brisk_max_run.
         """
         for job in jobs:
             most_ns = job.binding.model.max_run_ns
@@ -262,10 +262,10 @@ class RequestTable:
         finished_ns: int,
         answerers: Sequence[str] = (),
     ) -> None:
-        """Answer a running job. ``answerers``: who did so, by rows, where exits did.
+        """Answer a running job. ``answerers``: who answered each row, if exits did.
 
-        Raises as ``write_tensors`` does, and InternalError where the answer has more outputs than
-        a record holds; the job is unanswered then.
+        Raises as ``write_tensors`` does, and InternalError if the answer has more outputs than a
+        record holds; the job is then not answered.
         """
         peer, number = job.peer, job.record.request
         region, forms, regions = write_tensors(values, peer.arena)
@@ -288,7 +288,7 @@ class RequestTable:
     def fail(self, job: Request, error: Exception) -> None:
         self._end(job, time.monotonic_ns())
         if not isinstance(error, CancelledError):
-            if job.record.requests > 1:  # their stub asks each for itself now
+            if job.record.requests > 1:  # their stub now sends each of them by itself
                 self.refuse(job.peer, job.record.request, error)
                 return
             job.binding.failed += 1
@@ -296,8 +296,8 @@ class RequestTable:
         self.refuse(job.peer, job.record.request, error)
 
     def fail_run(self, job: Request, error: Exception) -> None:
-        """A run of the job alone has raised ``error``. A peer that named memory it has not is
-        dropped.
+        """Fail a job whose run, of it alone, has raised ``error``. Drop a peer that named memory
+        which it does not have.
         """
         reported = shortage(error, f"a request of model '{job.binding.model.name}'") or error
         if not isinstance(reported, BriskError):
@@ -314,13 +314,13 @@ class RequestTable:
         self.queue.put_back(job)
 
     def release(self, peer: Peer, request: int) -> None:
-        """The peer has read the outputs of ``request``."""
+        """Free the outputs of ``request``, which the peer has read."""
         region = peer.held.pop(request, None)
         if region is not None:
             peer.arena.free(region)
 
     def forget(self, peer: Peer) -> None:
-        """End everything of a peer that has gone, unanswered."""
+        """End, without answers, all requests of a peer that has gone."""
         for job in peer.jobs.values():
             assert isinstance(job, Request)
             self._withdraw(job)
@@ -339,19 +339,19 @@ class RequestTable:
 
 
 def _trace_answer(job: Request, answered_ns: int) -> None:
-    """A request was answered, well or not, just after ``answered_ns``."""
+    """Trace a request that was answered, with a result or an error, just after ``answered_ns``."""
     model = job.binding.model
     text = f"{model.name} {model.version}, {job.job_class.value}"
     SPANS.add(REQUESTS, text, job.arrival_ns, answered_ns, job.label, job.record.trace_context)
 
 
 def load_failed(model: int, error: BriskError) -> LoadFailed:
-    """The error as a record, its message cut to a bounded length: it may quote the model."""
+    """Return the error as a record. Its message may quote the model, so it is cut."""
     return LoadFailed(model, error.code, str(error)[:MAX_MESSAGE_CHARACTERS])
 
 
 def exits_in_words(answerers: Sequence[str]) -> str:
-    """One name for all rows, else one for each; cut to a bounded length."""
+    """Return one name for all rows, else one for each row; cut to a bounded length."""
     names = answerers[:1] if len(set(answerers)) == 1 else answerers
     text = ", ".join(names)
     if len(text) <= MAX_EXITS_CHARACTERS:

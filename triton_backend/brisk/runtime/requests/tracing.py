@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from brisk.exits.serving.frame import ExitingFrame
 
 FRONTEND = "frontend"
-"""The lane of requests from when Triton hands them to their stub to when the worker has them."""
+"""The trace's lane of requests between Triton's hand-over to their stub and the worker."""
 
 QUEUE = "queue"
 SEGMENTS = "layers"
-"""The lane of segments that were computed. Trace files have named it so from the beginning."""
+"""The trace's lane of computed segments. Trace files have used this name from the beginning."""
 
 
 class TracedFrame:

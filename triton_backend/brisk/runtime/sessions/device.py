@@ -1,7 +1,7 @@
-"""What computes: on a GPU launches are issued to streams, ahead of what the device does.
+"""The device that computes; on a GPU, launches are issued to streams ahead of its work.
 
 On a CPU a step is done when its call returns; on a GPU a call only issues work. CUDA is
-initialised in the worker only, because it does not survive a fork.
+initialised only in the worker, because it does not survive a fork.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _device: Device | None = None
 
 
 def gpu() -> Device:
-    """The worker's. Precondition: ``open_queues`` has been called for one."""
+    """Return the worker's GPU. Precondition: ``open_queues`` has been called for one."""
     assert _device is not None
     return _device
 
@@ -38,8 +38,8 @@ def synchronise() -> None:
 
 
 def has_lost_device(error: Exception) -> bool:
-    """Whether each further call of this process to its GPU fails since ``error``, as behind a
-    kernel's illegal access. Waits for what was issued.
+    """Return whether each further call of this process to its GPU fails since ``error``, as it
+    does after a kernel's illegal access. Waits for what was issued.
     """
     if _device is None:
         return False
@@ -59,9 +59,9 @@ class LaunchQueue:
 
     REEF-N buffers launched kernels in front of the GPU runtime and transmits at most *c* of them,
     so that a preemption has little to wait for and can drop the rest. Here a frame issues its
-    launches one by one, so what is dropped was never made: a run that is preempted stays at the
-    boundary behind its last launch, and goes on from there. At most ``capacity`` of its launches
-    are still on the device then. They run to their end; a stream of high priority does not wait
+    launches one by one, so what would be dropped was never made: a preempted run stays at the
+    boundary after its last launch, and goes on from there. At most ``capacity`` of its launches
+    are then still on the device. They run to their end; a stream of high priority does not wait
     for them, only for the blocks that run already. REEF's eviction flag, which would end them
     sooner, needs a line of code in each kernel, which kernels of a vendor's library do not have.
 
@@ -71,8 +71,8 @@ class LaunchQueue:
     def __init__(
         self, device: Device | None = None, urgency: int = 0, capacity: int | None = None
     ) -> None:
-        """Make an empty queue. ``device`` None: on a CPU, where there always is room. ``urgency``:
-        index of its stream. ``capacity`` None: no bound.
+        """Make an empty queue. ``device`` None: on a CPU, where there is always room. ``urgency``:
+        the index of its stream. ``capacity`` None: no bound.
         """
         self._device = device
         self._stream: Stream | None = None if device is None else device.streams[urgency]
@@ -87,18 +87,18 @@ class LaunchQueue:
         return self._device.issuing(self._stream)
 
     def has_room(self) -> bool:
-        """Whether another launch may be issued now."""
+        """Return whether another launch may be issued now."""
         return self._capacity is None or self._drop_done() < self._capacity
 
     def issue(self, frame: Frame) -> bool:
-        """Issue the frame's next launch; True where it was the last. There must be room."""
+        """Issue the frame's next launch; True if it was the last. Precondition: there is room."""
         is_last = frame.step()
         if self._stream is not None and (is_last or self._capacity is not None):
             self._outstanding.append(self._recorded(self._stream))
         return is_last
 
     def is_done(self) -> bool:
-        """Whether the device has done all that was issued; never blocks."""
+        """Return whether the device has done all that was issued; never blocks."""
         return not self._drop_done()
 
     def _recorded(self, stream: Stream) -> Event:
@@ -108,7 +108,7 @@ class LaunchQueue:
         return event
 
     def _drop_done(self) -> int:
-        """Forget the launches that are done, which are so in order; how many are left."""
+        """Forget the launches that are done (they end in order); return how many are left."""
         while self._outstanding and self._outstanding[0].is_done():
             self._free.append(self._outstanding.popleft())
         return len(self._outstanding)
@@ -117,9 +117,9 @@ class LaunchQueue:
 def open_queues(device: str, capacity: int) -> Mapping[JobClass, LaunchQueue]:
     """Return the queues that the work of each class is issued to, on ``cpu`` or ``cuda:<n>``.
 
-    ``capacity``: launches of other than real-time runs that may be on a GPU. Raises
-    UnavailableError where ONNX Runtime has no provider for it, or there is no driver,
-    InvalidConfigurationError where there is no such device.
+    ``capacity``: launches, except those of real-time runs, that may be on a GPU. Raises
+    UnavailableError if ONNX Runtime has no provider for it or there is no driver, and
+    InvalidConfigurationError if there is no such device.
     """
     if device == "cpu":
         return dict.fromkeys(JobClass, LaunchQueue())

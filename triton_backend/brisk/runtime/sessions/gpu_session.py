@@ -1,4 +1,4 @@
-"""A session on a GPU: ONNX Runtime computes, what it issues is captured and launched again."""
+"""A session on a GPU: ONNX Runtime computes; its launches are captured and launched again."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class GpuSession(Session):
         return CapturedRun(network, _given(program, values), requested)
 
     def _open_taking_optional(self) -> OpenedNetwork:
-        """Open the network that takes optional inputs, for the first request that gives one.
+        """Open, for the first request that gives one, the network that takes optional inputs.
         Raises BriskError."""
         opened = _open(self.path, takes_optional=True)
         if opened.made_of != self._opened.made_of:
@@ -83,8 +83,8 @@ class GpuSession(Session):
         return opened
 
     def lost_device(self) -> None:
-        """Note that the device was lost, which may be due to what was captured: the third time,
-        nothing captured is launched any more."""
+        """Note that the device was lost, possibly because of what was captured: from the third
+        time on nothing captured is launched any more."""
         with contextlib.suppress(OSError, ValueError, InvalidModelError):
             note = note_of(self.path, "captures")
             make_private(note.parent)
@@ -101,11 +101,11 @@ class GpuSession(Session):
 
 
 def load_gpu_session(path: Path) -> GpuSession:
-    """Load a session on a GPU (``load_session``); runs of batch 1 are captured already, if inputs
+    """Load a session on a GPU (``load_session``). Runs of batch 1 are captured at once, if inputs
     can be made up.
 
-    Raises InvalidModelError where ONNX Runtime does not take the model, or there is no memory for
-    it on the device, and CudaError where that is lost.
+    Raises InvalidModelError if ONNX Runtime does not take the model or the device has no memory
+    for it, and CudaError if the device is lost.
     """
     opened = _open(path, takes_optional=False)
     _try_out(opened)
@@ -118,15 +118,15 @@ class OpenedNetwork(NamedTuple):
     program: SegmentProgram
     network: CapturedNetwork
     made_of: Mapping[str, Any]
-    """The files, as they were."""
+    """The state of the model's files when it was opened."""
 
 
 _PLANNED = frozenset({"LSTM", "GRU", "RNN"})
-"""Operators besides convolutions that cuDNN plans."""
+"""Operators, in addition to convolutions, that cuDNN plans."""
 
 
 def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
-    """Raises BriskError, CudaError where the device cannot be used."""
+    """Open a model. Raises BriskError, and CudaError if the device cannot be used."""
     device = gpu()
     device.context.enter()
 
@@ -163,7 +163,7 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
 
 
 MOST_LOSSES = 2
-"""How often the device may be lost beside runs of a model: once it may be another one's fault."""
+"""How often the device may be lost during runs of a model: once may be another model's fault."""
 
 
 def _may_be_captured(path: Path) -> bool:
@@ -183,7 +183,7 @@ def _losses(note: Path) -> int:
 
 
 def provider_on(ordinal: int, stream: Stream) -> Provider:
-    """ONNX Runtime's, issuing to ``stream``."""
+    """Return ONNX Runtime's provider for the device, which issues to ``stream``."""
     return PROVIDER, {
         "device_id": str(ordinal),
         "user_compute_stream": str(stream.handle),
@@ -193,13 +193,13 @@ def provider_on(ordinal: int, stream: Stream) -> Provider:
 
 
 def _given(program: SegmentProgram, values: Sequence[Any]) -> dict[str, Any]:
-    """What the session takes, by name, of a frame's slots."""
+    """Return the session's inputs by name, from a frame's slots."""
     (segment,) = program.segments
     return {name: values[slot] for name, slot in zip(segment.inputs, segment.reads, strict=True)}
 
 
 def _try_out(opened: OpenedNetwork) -> None:
-    """Capture a run of made-up inputs, of the first sizes that the model takes."""
+    """Capture a run of made-up inputs of the first sizes that the model takes."""
     program, network, _ = opened
     for size in SIZES if network.may_capture else ():
         try:

@@ -1,9 +1,9 @@
-"""Which model a path names now: a file that has changed is another model.
+"""Identifies the model that a path names now: a file that has changed is another model.
 
 A load begins before anybody has read which files the model names. They all lie in its version's
-folder (``brisk.paths``), so the state of every file there, in folders of it too, is the model's:
-a look at each takes some microseconds, and nothing is read. A model that was read knows its files:
-``Source.made_of``. What has gone wrong with a model is noted under what it was then.
+folder (``brisk.paths``), so the state of every file there, and in folders of it, is part of the
+model's identity: a look at each takes some microseconds, and nothing is read. A model that was
+read knows its files: ``Source.made_of``. A failure is noted under the model's identity then.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ _OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
 
 
 def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # noqa: B008
-    """Path and state of all files that the model at ``path`` may be made of; with how the entry
-    wants it computed, and the state of the operators' libraries.
+    """Return the path and state of all files that the model at ``path`` may be made of, the way in
+    which the entry wants it computed, and the state of the operators' libraries.
 
     Learned caches are left out: they change under a session and are checked against the model.
-    Raises InvalidModelError where there is no such file.
+    Raises InvalidModelError if there is no such file.
     """
     try:
         os.stat(path)
         folder = version_folder(Path(path))
-        goes_deep = folder.name.isdecimal()  # else a command's file, which may lie anywhere
+        goes_deep = folder.name.isdecimal()  # else a command's file, which may lie in any folder
         files = sorted(_files_below(os.path.realpath(folder), goes_deep=goes_deep))
     except (OSError, ValueError) as error:
         raise InvalidModelError(f"model file {path!r} cannot be read: {error}") from error
-    # external data is looked for beside the path; links to one file need not lie in one folder
+    # external data is searched next to the path; links to one file need not lie in one folder
     place = os.path.realpath(os.path.dirname(path)), os.path.realpath(path)
     own = "" if tuning == SessionTuning() else f":{tuning}:{list(_libraries(tuning))}"
     return f"{place}:{files}{own}"
 
 
 def _files_below(folder: str, *, goes_deep: bool) -> Iterator[tuple[str, list[Stamp]]]:
-    """Path and state of each file but learned caches; of a link its own and that of its target.
+    """Yield the path and state of each file except learned caches; for a link its own state and
+    that of its target.
 
-    ``goes_deep``: into folders, too, of which those that cannot be read hold nothing of a model.
-    Raises OSError where ``folder`` itself is such a one.
-    """
+    ``goes_deep``: also in folders; a folder that cannot be read holds nothing of a model. Raises
+    OSError if ``folder`` itself cannot be read."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -61,7 +61,7 @@ def _files_below(folder: str, *, goes_deep: bool) -> Iterator[tuple[str, list[St
                     if goes_deep:
                         yield from _files_below(entry.path, goes_deep=True)
             elif not entry.name.endswith(_OF_CACHES):
-                with contextlib.suppress(OSError):  # it has gone, or leads nowhere
+                with contextlib.suppress(OSError):  # the file has gone, or the link leads nowhere
                     stamps = [stamp_of(entry.stat(follow_symlinks=False))]
                     if entry.is_symlink():
                         stamps.append(stamp_of(entry.stat()))
@@ -79,14 +79,14 @@ def _libraries(tuning: SessionTuning) -> Iterator[Stamp]:
 
 
 def copy_at(path: Path) -> LocalCopy | None:
-    """The copy that a model's file is of, where the model lies elsewhere.
+    """Return the local copy that a model's file belongs to, if the model lies elsewhere.
 
-    Raises UnavailableError where that cannot be used.
+    Raises UnavailableError if the copy cannot be used.
     """
     try:
         if not is_kept(os.stat(path)):
             return None
-        from brisk.copies.local import copy_of  # by who has such entries alone
+        from brisk.copies.local import copy_of  # imported only for such entries
 
         return copy_of(path)
     except (OSError, ArtefactError) as error:
@@ -103,23 +103,23 @@ def note_of(model: Path, kind: str) -> Path:
     return cache_directory() / kind / digest
 
 
-# Exchanges for warm sessions that have ended their worker: not tried without end.
+# Exchanges for warm sessions that have ended their worker are not tried without end.
 #
-# Making a session optimises the model's graph, and a model may crash ONNX Runtime there, when it
-# has been served for a while and no load is under way that could be blamed. So each exchange
-# leaves a note on disk until it is over; where notes are left over, workers have died of it.
+# Making a session optimises the model's graph, and a model may crash ONNX Runtime there, after it
+# has been served for a while and when no load under way could be blamed. Each exchange therefore
+# leaves a note on disk until it is over; notes that are left over count workers that died of it.
 
 MOST_DEATHS = 2
-"""A worker may also die of something else meanwhile, once."""
+"""One worker may also have died of something else during the exchange."""
 
 
 @contextlib.contextmanager
 def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bool]:
-    """Around the exchange: whether it may be tried. The note goes when it has ended, well or not.
+    """Open a context around an exchange; it yields whether the exchange may be tried. The note is
+    removed when the exchange has ended, with or without an error.
 
-    Where no note can be written it may be. A load may start with optimised sessions, too: where a
-    worker died of that, the next one starts without.
-    """
+    If no note can be written, it may be tried. A load may start with optimised sessions, too: if
+    a worker died of that, the next load starts without."""
     try:
         note = note_of(model, "exchanges")
         deaths = int(note.read_text() or "0") if note.exists() else 0

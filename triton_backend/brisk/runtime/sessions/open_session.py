@@ -1,4 +1,4 @@
-"""Which kind of session a model gets: the one place that knows them all."""
+"""Chooses the kind of session that a model gets: the one place that knows them all."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def load_session(
     give_way: GiveWay | None = None,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> Session:
-    """Make the model at ``path`` runnable, and let lanes load its segments.
+    """Make the model at ``path`` runnable, and let loader threads load its segments.
 
-    ``threads``: how many there are to run it. ``reject`` is told why an artefact cannot be used,
-    maybe later and in another thread; None: artefacts are not looked for. Lanes call ``give_way``
-    before each segment. ``tuning``: of ONNX Runtime's sessions, which alone know libraries of
-    custom operators. Raises InvalidModelError and its kin where the model cannot be served.
-    """
+    ``threads``: how many run it. ``reject`` is called with the reason why an artefact cannot be
+    used, maybe later and in another thread; None: artefacts are not looked for. Loader threads
+    call ``give_way`` before each segment. ``tuning``: that of ONNX Runtime's sessions, the only
+    ones that know libraries of custom operators. Raises InvalidModelError and similar errors if
+    the model cannot be served."""
     started_ns = time.monotonic_ns()
     session: Session
     if device != "cpu":
@@ -64,14 +64,14 @@ def _check_tensor(variable: Variable) -> None:
 
 
 def import_what_files_need() -> None:
-    """Import what reading a model's own file needs besides, ``onnx`` above all: 60 ms.
+    """Import what reading a model's own file also needs, mainly ``onnx``: 60 ms.
 
-    A start from a prepared form does without; a worker imports it when it has a calm moment.
+    A start from a prepared form does without; a worker imports it when it is idle.
     """
     import onnx
 
     import brisk.segments.model.sources
 
-    onnx.defs.has("Identity")  # registers all operators: 10 ms of the first model
+    onnx.defs.has("Identity")  # registers all operators, which takes the first model 10 ms
     if (runtime_directory() / COURIER_SOCKET).exists():
         import brisk.runtime.arrivals.arrival  # noqa: F401  # for models that lie elsewhere

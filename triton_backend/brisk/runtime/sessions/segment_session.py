@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from brisk.copies.local import LocalCopy
     from brisk.runtime.arrivals.arrival import ModelArrival
 
-    # with onnx, which a prepared form does without
+    # these import onnx, which a prepared form does without
     from brisk.segments.model.model_file import ModelFile
     from brisk.segments.model.sources import BareModel
     from brisk.segments.prepared.siblings import Sibling
@@ -51,13 +51,13 @@ class _ModelFile:
     path: Path
     threads: int
     taps: Collection[str]
-    """The values that segments end behind."""
+    """The values after which segments end."""
     tuning: SessionTuning
     copy: LocalCopy | None = None
-    """The copy that it belongs to, if the model lies elsewhere and may still be arriving."""
+    """The copy that the file belongs to, if the model lies elsewhere and may still be arriving."""
 
     def cut_as_published(self) -> _ModelFile:
-        """Return it with the cuts of a model that lies elsewhere; itself if it has none."""
+        """Return the file with the published cuts of a model that lies elsewhere, or itself."""
         if self.copy is None or not self.copy.manifest.cuts:
             return self
         return replace(self, taps=frozenset(self.taps).union(self.copy.manifest.cuts))
@@ -93,7 +93,7 @@ class _ModelFile:
         )
 
     def checked(self, read: ModelFile | None, *, is_awaited: bool) -> BareModel:
-        """Call ``checked_model``; keep the graph if a load that did not has ended a worker."""
+        """Call ``checked_model``; keep the graph if a load that did not keep it ended a worker."""
         from brisk.segments.model.sources import checked_model
 
         return checked_model(
@@ -174,7 +174,7 @@ class SegmentSession(Session):
         return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
-        """See ``Session``: the weights are the mapped file then, not memory of this process."""
+        """See ``Session``. The weights are then the mapped file, not memory of this process."""
         prepared_form = find_prepared(self.path, self.taps)
         if prepared_form is None:
             return False
@@ -184,7 +184,7 @@ class SegmentSession(Session):
         if prepared.plan.segments != self.starting.program.plan.segments:
             return False
         if prepared.made_of != self.starting.source.made_of:
-            return False  # it is another model's by now: who loads that is served it
+            return False  # it is another model's by now, which a new load serves
         with exchange_attempt(self.path) as may_be_tried:
             moved = self.starting.moved_to(prepared, may_go_on) if may_be_tried else None
         if moved is None:
@@ -208,8 +208,8 @@ class SegmentSession(Session):
         return SegmentFrame(self.starting.program, inputs, requested)
 
     def open_narrow(self) -> SegmentProgram | None:
-        """See ``Session``. The program is of the same prepared form, in the same forms of
-        weights."""
+        """See ``Session``. The program is of the same prepared form, with its weights in the same
+        forms."""
         source, tuning = self.starting.source, self._file.tuning
         if not isinstance(source, PreparedModel) or not source.is_own or tuning.is_parallel:
             return None
@@ -225,10 +225,10 @@ class SegmentSession(Session):
         return SegmentFrame(narrow, inputs, requested)
 
     def _program_taking_optional(self) -> SegmentProgram:
-        """The program for the rare request that gives an optional input, made by the first one.
+        """Return the program for the rare request that gives an optional input; the first such
+        request makes it.
 
-        Raises BriskError.
-        """
+        Raises BriskError."""
         if self._taking_optional is None:
             bare = self._file.open(takes_optional=True)
             if bare.made_of != self.starting.source.made_of:
@@ -237,7 +237,7 @@ class SegmentSession(Session):
         return self._taking_optional
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
-        """See ``Session``. A model of whose exchange workers have died stays as it is."""
+        """See ``Session``. A model whose exchanges have crashed workers stays as it is."""
         with exchange_attempt(self.path) as may_be_tried:
             if may_be_tried:
                 return self.starting.load_warm(may_go_on)
@@ -264,7 +264,7 @@ def load_segment_session(
         arrival: ModelArrival | None = None
         if reject is not None and tuning.keeps_answers:
             source = _prepared(file, reject)
-            if source is None and file is not plain:  # a form of one that nobody has published
+            if source is None and file is not plain:  # a form made without the published cuts
                 source = _prepared(plain, reject)
                 file = file if source is None else plain
         read: ModelFile | None = None
@@ -290,7 +290,7 @@ def _arriving(
     copy: LocalCopy,
     reject: Callable[[ArtefactError], None] | None,
 ) -> tuple[Source, ModelArrival]:
-    """See ``open_arriving``. ``plain``: without the cuts of what was published. Raises
+    """See ``open_arriving``. ``plain``: the file without the published cuts. Raises
     InvalidModelError like ``BareModel``."""
     from brisk.runtime.arrivals.arrival import open_arriving
     from brisk.segments.model.sources import BareModel
@@ -310,7 +310,7 @@ def _arriving(
 def _form_of_whole(
     file: _ModelFile, copy: LocalCopy, reject: Callable[[ArtefactError], None]
 ) -> tuple[Source | None, ModelArrival | None]:
-    """See ``open_form``, of a model whose own files are here."""
+    """See ``open_form``, for a model whose own files are here."""
     from brisk.runtime.arrivals.arrival import open_form
 
     if not file.tuning.keeps_answers:
@@ -320,7 +320,7 @@ def _form_of_whole(
 
 
 def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> MendedModel | None:
-    """The model's prepared form; None where there is none that can be used."""
+    """Return the model's prepared form; None if there is none that can be used."""
     prepared_form = find_prepared(file.path, file.taps)
     try:
         return None if prepared_form is None else MendedModel(prepared_form, file, reject)
@@ -332,9 +332,9 @@ def _prepared(file: _ModelFile, reject: Callable[[ArtefactError], None]) -> Mend
 def _of_sibling(
     file: _ModelFile, reject: Callable[[ArtefactError], None]
 ) -> tuple[ModelFile, MendedModel | None]:
-    """The model's file, read, and the form of another model that it can be started by, if any.
+    """Return the model's file, read, and another model's form that it can be started by, if any.
 
-    Raises InvalidModelError as ``BareModel``.
+    Raises InvalidModelError like ``BareModel``.
     """
     from brisk.segments.model.model_file import read_model_file
     from brisk.segments.prepared.siblings import find_form, sibling_of
@@ -347,7 +347,7 @@ def _of_sibling(
 
 
 class MendedModel(PreparedModel):
-    """A prepared model, of which what turns out to be damaged comes from the model's own file."""
+    """A prepared model whose damaged parts are replaced from the model's own file."""
 
     def __init__(
         self,
@@ -381,14 +381,14 @@ class MendedModel(PreparedModel):
             self._bare.close()
 
     def _mend(self, error: ArtefactError) -> BareModel:
-        """Raises InvalidModelError where the model's file is another one by now."""
+        """Return the model of its own file. Raises InvalidModelError if that has changed."""
         with self._lock:
             if not self.wants_artefact:
                 self.wants_artefact = True
                 self._reject(error)
             if self._bare is None:
                 bare = self._file.open()
-                if bare.plan.segments != self.plan.segments:  # it was prepared in fewer segments
+                if bare.plan.segments != self.plan.segments:  # the form has fewer segments
                     bare = self._file.open(longest_ns=math.inf)
                 if bare.made_of != self.made_of or bare.plan.segments != self.plan.segments:
                     raise InvalidModelError(f"{self._file.path}: not what it was prepared from")

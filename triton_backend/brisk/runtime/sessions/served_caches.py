@@ -1,4 +1,4 @@
-"""One version of a session's learned caches: where they sit, and what has come of them."""
+"""One version of a session's learned caches: where its exits are, and what they have achieved."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from brisk.runtime.log import LOGGER
 from brisk.segments.program import SegmentProgram
 
 REVIEWED_ROWS = 500
-"""The rows that an exit is evaluated for between two reviews of its cost and its gain."""
+"""The rows that an exit is evaluated for between two reviews of its cost and gain."""
 
 REVIEW_CONFIDENCE = 0.999
-"""The confidence with which a hit rate must be below what would pay for the exit to be switched
-off."""
+"""The confidence with which an exit's hit rate must be too low to pay for the exit before it is
+switched off."""
 
 
 @dataclass(slots=True)
@@ -35,37 +35,37 @@ class ExitUse:
     """The rows that it was evaluated for."""
     answered: int = 0
     spent_ns: int = 0
-    """The worker's time."""
+    """The worker's time for evaluations."""
 
 
 @dataclass(slots=True, eq=False)
 class ServedCaches:
-    """Learned caches of a session, with counts of finished runs, which are the worker's main
-    thread's."""
+    """Learned caches of a session, with counts of finished runs. The counts belong to the worker's
+    main thread."""
 
     base: BaseModel
-    """The model, cut behind the exits."""
+    """The model, cut after the exits."""
     cascade: Cascade
     places: Places
     saved: tuple[float, ...]
-    """The share of the model behind each exit."""
+    """The fraction of the model after each exit."""
     audit: CascadeAudit
     rows: int = 0
     """The rows that could have been answered early."""
     answered: Counter[int] = field(default_factory=Counter)
-    """The rows that were, by exit."""
+    """The rows that were answered early, by exit."""
     uses: dict[int, ExitUse] = field(default_factory=dict)
     costly: dict[int, str] = field(default_factory=dict)
-    """The exits that cost more than they save, with the reason in words."""
+    """The exits that cost more than they save, each with the reason as text."""
     has_failed: bool = False
     """Whether an evaluation has raised an error, which is reported once."""
 
     @classmethod
     def of(cls, cascade: Cascade, base: BaseModel) -> ServedCaches:
-        """Return the caches of ``base``, which is cut behind the cascade's taps, as far as it has
-        them.
+        """Return the caches of ``base``, which is cut after those of the cascade's taps that it
+        has.
 
-        Raises DamagedFileError where ``cascade`` is of another model.
+        Raises DamagedFileError if ``cascade`` is of another model.
         """
         places = find_places(base.plan, base.graph, cascade)
         if places is None or not cascade.levels:
@@ -92,18 +92,18 @@ class ServedCaches:
                 self.uses[answer.exit_index].answered += len(answer.rows)
 
     def review(self) -> list[int]:
-        """Switch off exits that cost more than they save. Return these.
+        """Switch off exits that cost more than they save. Return them.
 
-        What a hit saves was measured when the caches were trained, what an evaluation costs the
-        worker's thread is measured as it serves, and the rest is the live hit rate: its upper
-        bound, over ``REVIEWED_ROWS`` rows, each of which is reviewed once.
+        What a hit saves was measured when the caches were trained. What an evaluation costs the
+        worker's thread is measured in service. The live hit rate is bounded from above, over
+        ``REVIEWED_ROWS`` rows, each of which is reviewed once.
         """
         costly = []
         for index, use in self.uses.items():
             if use.evaluated < REVIEWED_ROWS:
                 continue
             exit_ = self.cascade.exits[index]
-            # on the exit thread what is saved is less the evaluation
+            # with an exit thread, saved_s already lacks the time of the evaluation
             hit_s = exit_.saved_s + (0.0 if self.cascade.synchronous else exit_.evaluation_s)
             cost_s = use.spent_ns / use.evaluated / 1e9
             most = upper_bound(use.answered, use.evaluated, REVIEW_CONFIDENCE)
@@ -117,7 +117,7 @@ class ServedCaches:
         return costly
 
     def exits(self) -> tuple[ExitStatus, ...]:
-        """What each exit has come to."""
+        """Return the status of each exit."""
         statuses = []
         for index, exit_ in enumerate(self.cascade.exits):
             audit = self.audit.exits.get(index) or ExitAudit(self.audit.accuracy)
@@ -129,7 +129,7 @@ class ServedCaches:
 
 
 def _saved(exit_: Exit, base_s: float) -> float:
-    """Share of the model behind an exit, less a whole model that stands there."""
+    """Return the fraction of the model after an exit, less a whole model that stands there."""
     behind = 1 - exit_.point.share
     if exit_.reads_input and base_s > 0:
         behind -= exit_.evaluation_s / base_s
@@ -143,11 +143,11 @@ def read_version(
     threads: int,
     present: ServedCaches | None = None,
 ) -> ServedCaches | None:
-    """The caches in ``path``; what does not fit the model is said and ignored.
+    """Return the caches in ``path``; None, with a warning, if they do not fit the model.
 
-    ``program``: the session's, whose segments compute runs with the caches, too, where they end
-    behind the exits. Else those of ``present``, another version, or, where these do not fit
-    either, the version gets segments of its own, on ``threads`` threads.
+    Runs with the caches use the segments of ``program``, the session's, if these end after the
+    exits; else those of ``present``, another version. If neither fits, the version gets segments
+    of its own, on ``threads`` threads.
     """
     try:
         if not path.exists():

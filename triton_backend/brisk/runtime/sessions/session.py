@@ -1,5 +1,5 @@
-"""What answers requests: a session, which is one model version that all its instances share, or
-a pipeline of several.
+"""What answers requests: a session, which is one model version shared by all its instances, or a
+pipeline of several models.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class Frame(Protocol):
     """One run, computed step by step.
 
-    ``position``: the steps done. ``early``: the frame itself, if learned caches may answer rows of
-    it.
+    ``position``: the steps done. ``early``: the frame itself, if learned caches may answer its
+    rows; else None.
     """
 
     @property
@@ -44,53 +44,53 @@ class Frame(Protocol):
 
 
 class Due(NamedTuple):
-    """When a request came and, by its own time-out, is to be answered (monotonic ns)."""
+    """When a request came, and when it is due by its own time-out (monotonic ns)."""
 
     arrival_ns: int
     deadline_ns: int | None
 
 
 class Servable(ABC):
-    """What a worker serves: one network, or a pipeline of several."""
+    """What a worker serves: one network, or a pipeline of several networks."""
 
     load_ns: int
-    """The time until it could run."""
+    """The time until it could run, in ns."""
     summary: str
     """One line for the log."""
     threads: int
-    """The threads that compute a run."""
+    """The number of threads that compute a run."""
     table: SegmentTable[Any] | None = None
-    """The segments; None for a pipeline, whose networks have theirs."""
+    """The segments; None for a pipeline, whose networks have their own."""
     caches: SessionCaches | None = None
     """The early exits; None for a pipeline."""
     prepared: Path | None = None
-    """The file of the prepared form, if it runs from one."""
+    """The file of its prepared form, if it runs from one."""
     lookups: Mapping[str, int] = MappingProxyType({})
-    """The count of sessions that models of one structure share, by what came of them."""
+    """The number of look-ups of sessions shared by models of one structure, by result."""
     weight_bytes = 0
     """The size of the files that the weights are mapped from."""
     has_steady_runs = True
-    """Whether the time of a run predicts that of the next one."""
+    """Whether the duration of a run predicts that of the next one."""
     narrow: SegmentProgram | None = None
-    """The same on one thread, for several runs side by side."""
+    """The same model on one thread, for several concurrent runs."""
     crowds = 0
-    """How often several runs would have gone on side by side."""
+    """How often several runs could have been concurrent."""
     arrival: ModelArrival | None = None
-    """The arrival of the files, if they are on their way from elsewhere."""
+    """The arrival of its files, if they are on their way from elsewhere."""
 
     @property
     def shared_segments(self) -> int:
-        """The number of segments that run in a session which models of their structure share."""
+        """The number of segments that run in sessions shared by models of one structure."""
         return 0
 
     @property
     def awaits_bytes(self) -> bool:
-        """Whether requests may not be to run yet, since they would wait for bytes."""
+        """Whether requests may not run yet, since they would wait for bytes."""
         return self.arrival is not None and self.arrival.holds_requests
 
     @property
     def is_loading(self) -> bool:
-        """Whether lanes still load segments of it."""
+        """Whether loader threads still load segments of it."""
         return self.table is not None and self.table.is_loading
 
     @abstractmethod
@@ -101,39 +101,39 @@ class Servable(ABC):
         agreement: float | None = None,
         dues: Sequence[Due] = (),
     ) -> Frame:
-        """A new frame. Raises InvalidRequestError where the inputs do not fit the model.
+        """Return a new frame. Raises InvalidRequestError if the inputs do not fit the model.
 
-        ``agreement``: share of early answers that must be the model's own; None for what its
-        caches promise, 1 for none early. ``dues``: of the requests that it is for; a session is no
-        quicker for them, a pipeline may choose other networks.
+        ``agreement``: the fraction of early answers that must be the model's own; None: what its
+        caches promise; 1: none are early. ``dues``: those of the requests of the frame; a session
+        is no quicker for them, a pipeline may choose other networks.
         """
 
     @abstractmethod
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
     ) -> Sequence[CachedRun]:
-        """The runs with learned caches that ``frame`` is, or will have had when it ends.
+        """Return the runs with learned caches that ``frame`` is, or will have had when it ends.
 
-        ``labels``: model and version that they are counted under.
+        ``labels``: the model and version under which they are counted.
         """
 
     def lost_device(self) -> None:
-        """A run of it was under way when the device was lost: the worker ends behind this call."""
+        """Note that the device was lost during its run; the worker ends after this call."""
         return
 
     def start_narrow(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
-        """Start a run of ``narrow``, which must be there; else like ``start``."""
+        """Start a run of ``narrow``, which must be there; otherwise like ``start``."""
         return self.start(inputs, requested)
 
     def close(self) -> None:
-        """Let what loads it end soon; called when nobody needs it any more."""
+        """Let what loads it end soon. Called when nobody needs it any more."""
         if self.table is not None:
             self.table.close()
 
 
 class Session(Servable):
-    """One network. Its segments are loaded by lanes once it can run, or by the first request if
-    that is faster."""
+    """One network. Loader threads load its segments once it can run, or the first request loads
+    them if that is faster."""
 
     path: Path
     table: SegmentTable[Any]
@@ -141,19 +141,19 @@ class Session(Servable):
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     taps: Collection[str] = ()
-    """The values that segments end behind, for learned caches."""
+    """The values after which segments end, for learned caches."""
     starts_with_substitutes = False
-    """Whether warm solutions are still to take over (PASK VI, NNV12 3.5)."""
+    """Whether warm solutions take over later from its first ones (PASK VI, NNV12 3.5)."""
 
     @property
     @abstractmethod
     def origin(self) -> str:
-        """What it was started from: ``model`` or ``artefact``."""
+        """What the session was started from: ``model`` or ``artefact``."""
 
     @property
     @abstractmethod
     def wants_artefact(self) -> bool:
-        """Whether there was none that could be used, to the end, and one could be made."""
+        """Whether no artefact could be used to the end of the start, and one could be made."""
 
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
@@ -165,17 +165,17 @@ class Session(Servable):
 
     @abstractmethod
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
-        """Let warm solutions take over; whether they have. ``may_go_on``: asked before each."""
+        """Let warm solutions take over, each if ``may_go_on()``. Return whether they have."""
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
-        """Let the prepared form take over, which has been made meanwhile; whether it has.
+        """Let the prepared form, made meanwhile, take over; return whether it has.
 
-        Raises BriskError where a session of it cannot be made.
+        Raises BriskError if one of its sessions cannot be made.
         """
         return False
 
     def open_narrow(self) -> SegmentProgram | None:
-        """What may be ``narrow``; None where it cannot be had. Raises BriskError as above."""
+        """Return a program for ``narrow``; None if there can be none. Raises BriskError too."""
         return None
 
 
@@ -187,12 +187,12 @@ class CachedRun:
     frame: ExitingFrame | None
     """None: there are no learned caches yet, and samples are wanted."""
     inputs: Mapping[str, Value]
-    """The inputs, which may be the stub's memory: that goes with the last answer of the run."""
+    """The inputs. They may be in the stub's memory, which is freed with the run's last answer."""
     labels: tuple[str, str]
-    """Model and version that the answers are counted under."""
+    """The model and version under which the answers are counted."""
 
     def copies(self, rows: np.ndarray | None = None) -> dict[str, np.ndarray] | None:
-        """Copies of the inputs, or of some rows; None where one has values that numpy has not."""
+        """Return copies of the inputs, or of some rows; None if numpy has no type for a value."""
         values = self.inputs.values()
         if any(value.dtype.isbuiltin != 1 or value.dtype.kind == "O" for value in values):
             return None

@@ -1,7 +1,7 @@
 """A session's learned caches: read last, replaced live; one exit thread evaluates all sessions'.
 
-The two ``bring`` run in whatever thread has a new version; everything else is the worker's main
-thread's. A frame keeps the version that it started with, so a swap falls between requests.
+The two ``bring`` methods run in any thread that has a new version. The worker's main thread does
+everything else. A frame keeps the version that it started with, so a swap falls between requests.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Change(str, Enum):
-    """What has become of a version, for whoever keeps the files.
+    """What has become of a version, for the owner of the files.
 
-    ``WITHDRAWN``: rolled back where the version before it is not in memory.
+    ``WITHDRAWN``: rolled back when the version before it is not in memory.
     """
 
     PROMOTED = "promoted"
@@ -36,33 +36,33 @@ class Change(str, Enum):
 
 
 class SessionCaches:
-    """The versions of one session: one served, perhaps another on trial; none at first."""
+    """The versions for one session: one is served, another may be on trial; at first none is."""
 
     def __init__(self) -> None:
         self.were_brought = False
-        """Ever; until then there is nothing to ask."""
+        """Whether a version was ever brought; before that there is nothing to ask."""
         self.collects = False
-        """Whether samples of the runs are wanted, for there are no caches yet."""
+        """Whether samples of the runs are wanted, because there are no caches yet."""
         self.learning = ""
-        """How far learning from the traffic alone is, in words."""
+        """A text about the progress of learning from the traffic alone."""
         self._served: ServedCaches | None = None
         self._predecessor: ServedCaches | None = None
         self._candidate: ServedCaches | None = None
         self.trial = VersionTrial()
-        """The trial of the candidate, if there is one: the main thread's own."""
+        """The trial of the candidate, if there is one. Used only by the main thread."""
         self._arrived: deque[tuple[ServedCaches | None, bool]] = deque()
         self.changes: deque[Change] = deque()
-        """What the main thread has decided, for whoever keeps the files; it empties this."""
+        """The main thread's decisions, for the owner of the files, which empties this."""
         self.news: list[Change] = []
-        """The same, for whoever counts it: the main thread's own."""
+        """The same decisions for whoever counts them. Used only by the main thread."""
 
     def bring(self, version: ServedCaches | None) -> None:
-        """Any thread: serve ``version`` from the next request on, and forget all others."""
+        """Serve ``version`` from the next request on, and forget all others. Any thread."""
         self._arrived.append((version, False))
         self.were_brought = True
 
     def bring_candidate(self, version: ServedCaches) -> None:
-        """Any thread: try ``version`` beside the one that is served."""
+        """Try ``version`` concurrently with the served one. Any thread may call this."""
         self._arrived.append((version, True))
         self.were_brought = True
 
@@ -87,9 +87,9 @@ class SessionCaches:
         requested: Sequence[str],
         agreement: float | None,
     ) -> ExitingFrame | None:
-        """A frame that may answer early; None where nothing keeps ``agreement``.
+        """Return a frame that may answer early, or None if nothing keeps ``agreement``.
 
-        Raises InvalidRequestError where the inputs do not fit the model.
+        Raises InvalidRequestError if the inputs do not fit the model.
         """
         served = self.served
         if self._candidate is not None and self.trial.takes_candidate():
@@ -111,12 +111,12 @@ class SessionCaches:
         )
 
     def version_of(self, cascade: Cascade) -> ServedCaches | None:
-        """None where it is served no more."""
+        """Return the version with this cascade, or None if it is served no more."""
         versions = (self.served, self._candidate)
         return next((one for one in versions if one and one.cascade is cascade), None)
 
     def note(self, frame: ExitingFrame) -> ServedCaches | None:
-        """A run is finished. Returns the version that answered; None: it is served no more."""
+        """Note a finished run. Return the version that answered; None if it is served no more."""
         version = self.version_of(frame.cascade)
         if version is None:
             return None
@@ -132,7 +132,7 @@ class SessionCaches:
         return version
 
     def refuted(self, version: ServedCaches) -> None:
-        """The audit has switched an exit of ``version`` off: go back to the one before, if any."""
+        """Go back to the version before ``version``, if any: the audit switched off an exit."""
         if version is self._candidate:
             self._reject("its promise is refuted")
         elif version is self._served and self._predecessor is not None:
@@ -142,7 +142,7 @@ class SessionCaches:
             self._announce(Change.WITHDRAWN, version, "its promise is refuted")
 
     def settle(self) -> None:
-        """End the trial of a candidate where there is enough to judge it by."""
+        """End the trial of a candidate when there is enough to judge it by."""
         candidate, trial = self._candidate, self.trial
         if candidate is None:
             return
@@ -174,13 +174,13 @@ class SessionCaches:
 
 @cache
 def exit_thread() -> ExitThread:
-    """Return the worker's one exit thread, begun with the first evaluation."""
+    """Return the worker's only exit thread, begun with the first evaluation."""
     from brisk.exits.serving.exit_thread import ExitThread
 
     return ExitThread()
 
 
 def _are_rows(inputs: Mapping[str, Value]) -> bool:
-    """Whether every input is a tensor with the same number of rows, one at least."""
+    """Return whether every input is a tensor with the same number of rows, at least one."""
     counts = {len(value) if value.ndim else 0 for value in inputs.values()}
     return len(counts) == 1 and 0 not in counts

@@ -1,6 +1,6 @@
-"""What peers send: greeted, checked, and handed to the tables that know what to do with it.
+"""Greets peers, checks the records they send, and hands each record to the table that handles it.
 
-A peer that breaks the protocol is dropped; no other one notices. Used by the worker's main
+A peer that breaks the protocol is dropped; no other peer notices. Used by the worker's main
 thread.
 """
 
@@ -46,8 +46,8 @@ _CLASSES = frozenset(job_class.value for job_class in JobClass)
 
 @dataclass(slots=True, eq=False)
 class Dispatcher:
-    """``compares_settings``: whether it is for this worker to say that a server's settings are
-    not the runtime's; one of several, which does not know who uses the others, cannot.
+    """``compares_settings``: whether this worker reports that a server's settings are not the
+    runtime's; one of several workers, which does not know who uses the others, cannot.
     """
 
     transport: Connections
@@ -73,7 +73,7 @@ class Dispatcher:
             self.transport.drop(peer, str(error))
 
     def _handle(self, peer: Peer, record: records.Record, descriptor: int | None) -> None:
-        """What comes most often is looked for first."""
+        """The most frequent records are matched first."""
         match record:
             case records.Infer():
                 self._infer(peer, record)
@@ -109,7 +109,7 @@ class Dispatcher:
                 raise ProtocolError(f"a stub may not send {type(unexpected).__name__}")
 
     def settle(self, outcome: Outcome) -> None:
-        """Tell everybody who waits for a load how it ended; let its requests in, or refuse."""
+        """Report to all who wait for a load how it ended; admit its requests, or refuse them."""
         if isinstance(outcome, LoadCompletion):
             self.sessions.complete(outcome)
             return
@@ -118,7 +118,7 @@ class Dispatcher:
                 self._let_in(binding)
             return
         session, bindings = outcome.session, self.sessions.settle(outcome)
-        if bindings:  # counted once, however many instances wait, under the name that asked first
+        if bindings:  # counted once for all waiting instances, under the name that asked first
             first = bindings[0].model
             labels = (first.name, str(first.version))
             if session is not None:
@@ -130,7 +130,7 @@ class Dispatcher:
         for binding in bindings:
             model, peer = binding.model, binding.peer
             if session is not None:
-                # the log last: the stub, for which Triton waits, takes 5 ms to write it
+                # the log comes last: the stub, for which Triton waits, takes 5 ms to write it
                 self.transport.send(peer, records.ModelLoaded(model.model, session.load_ns))
                 self.transport.send(peer, records.Log("info", session.summary))
                 self._let_in(binding)
@@ -143,14 +143,14 @@ class Dispatcher:
                 self.requests.refuse(peer, record.request, error)
 
     def look(self, now_ns: int) -> None:
-        """Once a second: what has waited too long for its model ends."""
+        """Called once a second: refuse requests that have waited too long for their models."""
         self.sessions.forget_idle_sequences(now_ns)
         for binding, record in self.sessions.take_late(now_ns):
             late = UnavailableError("the request's time-out ran out while its model arrived")
             self.requests.refuse(binding.peer, record.request, late)
 
     def _let_in(self, binding: Binding) -> None:
-        """The requests that came before the session could run them, if it can now."""
+        """Admit the requests that came before the session could run them, if it now can."""
         if binding.session is not None:
             waiting, binding.backlog = binding.backlog, []
             for record in waiting:
@@ -158,13 +158,13 @@ class Dispatcher:
                     binding.backlog.append(record)
 
     def _has_begun(self, binding: Binding, session: Servable, record: records.Infer) -> bool:
-        """Whether a request has been admitted, or refused, instead of waiting for bytes."""
+        """Return whether a request has been admitted or refused: False if it waits for bytes."""
         arrival = session.arrival
         if arrival is None or not arrival.holds_requests:
             self.requests.admit(binding, record)
             return True
         may_begin = arrival.is_ripe
-        with contextlib.suppress(BriskError):  # which its run tells
+        with contextlib.suppress(BriskError):  # the request's run reports it
             may_begin = arrival.may_begin(binding.peer.inputs.read(record))
         if record.step is not None and binding.backlog:  # steps of a sequence keep their order
             may_begin = False
@@ -190,15 +190,15 @@ class Dispatcher:
         if self.compares_settings and hello.settings not in (None, own := runtime_settings()):
             self._greet_another(peer, hello.settings or (), own)
             return
-        if hello.pid == peer.pid:  # else it lives in another process namespace than ours
+        if hello.pid == peer.pid:  # else the peer lives in another process namespace
             peer.parent = hello.parent
             peer.server_birth = birth_of(hello.parent)
         peer.is_welcome = True
         self.transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 
     def _greet_another(self, peer: Peer, there: tuple[str, ...], own: tuple[str, ...]) -> None:
-        """A stub of a server whose settings are not this runtime's: it is refused while others
-        use the runtime, and has one of its own else, when this one has ended.
+        """Greet a stub of a server whose settings are not this runtime's. It is refused while
+        others use the runtime; else this runtime ends, and the server gets one of its own.
         """
 
         def in_words(settings: tuple[str, ...]) -> str:
@@ -256,7 +256,7 @@ class Dispatcher:
             self.sessions.wait_for(binding, record)
 
     def _forget(self, peer: Peer, reason: str | None) -> None:
-        """Give back all that a peer held; its jobs end unanswered."""
+        """Give back all that a peer held; its jobs end without an answer."""
         if reason is not None:
             LOGGER.warning(f"connection of process {peer.pid} closed: {reason}")
         self.requests.forget(peer)

@@ -1,4 +1,4 @@
-"""What the worker tells of itself: statistics for Triton's endpoint, its state for who asks.
+"""What the worker reports of itself: statistics for Triton's endpoint, and its state on request.
 
 Used by the worker's main thread.
 """
@@ -26,7 +26,7 @@ from brisk.telemetry import STATISTICS, metrics
 from brisk.telemetry.events import INCIDENTS, SPANS
 
 SAMPLES_PER_RECORD = 200
-"""Of some 300 bytes each at most: well below what a record holds."""
+"""A sample has at most some 300 bytes: this many are well below what a record holds."""
 
 SPANS_PER_RECORD = 150
 MAX_TEXT_CHARACTERS = 200
@@ -41,10 +41,10 @@ _Told = TypeVar("_Told")
 
 @dataclass(slots=True, eq=False)
 class Observation:
-    """Answers questions about the worker. ``runs`` and ``aside`` are the worker's own, only read
-    here.
+    """Answers questions about the worker. ``runs`` and ``aside`` belong to the worker and are only
+    read here.
 
-    ``readers``: by the process number of a server, which of its stubs is told the news.
+    ``readers``: for each server, by its process number, the stub that the news is sent to.
     """
 
     role: Role
@@ -60,7 +60,7 @@ class Observation:
     _measured: set[tuple[str, str, str]] = field(default_factory=set)
 
     def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
-        """Send what was counted; news to one stub of each server only."""
+        """Send what was counted; news goes to only one stub of each server."""
         is_chosen = not question.takes_news or self._reader(peer) is peer
         samples: Sequence[records.Sample] = []
         if is_chosen:
@@ -85,12 +85,12 @@ class Observation:
         return reader
 
     def forget_statistics(self, peer: Peer) -> None:
-        """Nothing counts as told to ``peer``'s server, if ``peer`` was the one that was told."""
+        """Forget what was reported to ``peer``'s server, if ``peer`` is the stub that got it."""
         if self.readers.get(peer.parent) is peer:
             STATISTICS.forget_reader(peer.parent)
 
     def forget_server(self, parent: int) -> None:
-        """The last stub of a server has gone."""
+        """Forget a server whose last stub has gone."""
         STATISTICS.forget_reader(parent)
         self.readers.pop(parent, None)
 
@@ -154,7 +154,7 @@ class Observation:
         )
 
     def _measure(self) -> None:
-        """Gauges are measured when somebody asks."""
+        """Measure the gauges, which happens only when somebody asks."""
         worker, peers = self.role.value, self.transport.peers.values()
         held = {
             "resident": int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES,
@@ -168,7 +168,7 @@ class Observation:
             for entry in self.sessions.entries()
             if entry.bindings and (session := entry.session) is not None
         }
-        for labels in {*now, *self._measured}:  # what is gone holds nothing
+        for labels in {*now, *self._measured}:  # a model that is gone holds nothing
             held_by = now.get(labels)
             size, shared = (held_by.weight_bytes, held_by.shared_segments) if held_by else (0, 0)
             STATISTICS.hold(metrics.MODEL_WEIGHT_BYTES, labels, size)
@@ -179,13 +179,13 @@ class Observation:
 
 
 def _parts(told: Sequence[_Told], size: int) -> Iterator[tuple[tuple[_Told, ...], bool]]:
-    """As many as a record holds, at least one part, and whether it is the last."""
+    """Yield parts of at most ``size`` items, at least one part, and whether each is the last."""
     for start in range(0, max(1, len(told)), size):
         yield tuple(told[start : start + size]), start + size >= len(told)
 
 
 def _cut(span: Span) -> Span:
-    """Its texts cut to what a record holds."""
+    """Return the span with its texts cut to what a record holds."""
     name, request, details = (
         text[:MAX_TEXT_CHARACTERS] for text in (span.name, span.request, span.details)
     )

@@ -1,6 +1,6 @@
-"""Runs that take long: which are ended, and beside which others go on.
+"""Ends runs that take too long, and lets other runs go on concurrently with long ones.
 
-All is called by whoever has the worker's baton (``Relay``).
+Whoever has the worker's baton (``Relay``) calls all of this.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from brisk.scheduling.job import more_urgent
 from brisk.telemetry import metrics
 
 STALLED_NS, STALLED_RUNS = 1_000_000_000, 4.0
-"""A run's step keeps others of its class waiting too long beyond both: a time, and so many times
-what a run of its shapes takes. More urgent ones do not wait that long (``relay.LONG_NS``)."""
+"""A step keeps others of its class waiting too long when it exceeds both: a time, and a multiple
+of what a run of its shapes takes. More urgent jobs wait only for ``relay.LONG_NS``."""
 
 MOST_ASIDE = 4
-"""Runs that go on beside others at a time; then the first of them has to make room."""
+"""Long runs at a time that others do not wait for; one more makes the first of them end."""
 
 LAST_RESORT_NS = 1_000_000_000
-"""From telling a run to end to ending the worker. Of a run that has only idle processors, its own
-time on them counts, or PATIENCE_NS: it has to run to find out."""
+"""From asking a run to end to ending the worker. For a run that has only idle processors, its own
+processor time counts, or PATIENCE_NS: it has to run to see the request."""
 
 PATIENCE_NS = 10_000_000_000
 
 TOLD_AGAIN_NS = 60_000_000_000
-"""Between two lines of the log about long runs of a model."""
+"""Time between two lines of the log about long runs of one model."""
 
 
 class LongRuns:
-    """``aside``: steps that take long, which others do not wait for."""
+    """``aside``: steps that take long and that others do not wait for."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LongRuns:
         controller: PreemptionController,
         precedence: Precedence,
     ) -> None:
-        """``runs``: the worker's."""
+        """``runs``: the worker's runs in progress."""
         self._requests = requests
         self._runs = runs.leading
         self._beside = runs.beside
@@ -56,10 +56,10 @@ class LongRuns:
         self._precedence = precedence
         self.aside: list[Step] = []
         self._tells_from_ns: dict[str, int] = {}
-        """When the log tells of a long run of a model again, by its name."""
+        """From when on the log reports a long run of a model again, by the model's name."""
 
     def attend(self, step: Step, *, is_load_waiting: bool) -> bool:
-        """A step of the run on top has taken long. True where others go on beside it now."""
+        """Handle a long step of the run on top. Return True if others now go on concurrently."""
         now_ns = time.monotonic_ns()
         self._end_if_unwanted(step, now_ns)
         if not self._keeps_others_waiting(step, now_ns, is_load_waiting=is_load_waiting):
@@ -86,12 +86,12 @@ class LongRuns:
         return True
 
     def take_back(self, step: Step) -> None:
-        """It stood aside, and is over."""
+        """Take back a step that stood aside and is over."""
         self.aside.remove(step)
         self._precedence.rejoin(step.helpers)
 
     def _keeps_others_waiting(self, step: Step, now_ns: int, *, is_load_waiting: bool) -> bool:
-        """Whether something waits that should not wait for the step's end."""
+        """Return whether something waits that should not wait for the step's end."""
         following = self._requests.queue.peek()
         if following is None and len(self._runs) == 1 and not is_load_waiting:
             return False
@@ -100,7 +100,7 @@ class LongRuns:
         return _is_stalled(step, now_ns)
 
     def _end_if_unwanted(self, step: Step, now_ns: int) -> None:
-        """Tell a run to end that nobody waits for any more, or that takes longer than it may."""
+        """Ask a run to end if nobody waits for it any more, or if it exceeds its time limit."""
         run = step.run
         self._requests.fail_all_late(run.live, run.started_ns, now_ns)
         if run.live:
@@ -112,22 +112,22 @@ class LongRuns:
         self.end_worker(f"{text} {(now_ns - step.ended_ns) / 1e9:.0f} s ago", run)
 
     def end_worker(self, why: str, blamed: Run | None = None) -> None:
-        """Nothing else ends what it computes. Other runs are computed by the next worker."""
+        """Kill this worker: nothing else ends its computing. The next one gets the other runs."""
         LOGGER.error(f"{why}: this worker ends, and the next one gets what else it was to compute")
         for run in (*self._runs, *self._beside):
             if run is not blamed:
-                run.park()  # it is not to blame
+                run.park()  # a parked run is not blamed for the worker's end
         os.kill(os.getpid(), signal.SIGKILL)
 
     def lose_device(self, error: Exception) -> None:
-        """Nothing of this process can use it any more."""
+        """End the worker: nothing in this process can use the failed device any more."""
         for run in self._runs:
             run.session.lost_device()
         self.end_worker(f"the GPU fails ({error})", *self._runs[-1:])
 
     def look_after(self, beside: Sequence[Step]) -> None:
-        """As of the run on top, of those that others do not wait for, and of companions' steps.
-        Those that have stalled stand further back while there is more urgent work.
+        """Watch the steps that others do not wait for, and those of companions (``beside``), like
+        the run on top. Stalled steps get a still lower priority while there is more urgent work.
         """
         now_ns = time.monotonic_ns()
         for step in list(beside):
@@ -139,27 +139,27 @@ class LongRuns:
                 self._precedence.stand_further(step.thread, step.helpers)
 
     def _is_behind(self, run: Run) -> bool:
-        """Whether something more urgent is computed, or waits."""
+        """Return whether something more urgent is computed or waits."""
         following = self._requests.queue.peek()
         others = [*(each.jobs[0] for each in self._runs[-1:]), *([following] if following else ())]
         return any(more_urgent(other, run.jobs[0]) for other in others)
 
     def put_behind(self, run: Run) -> None:
-        """A run whose step is over goes on behind all others."""
+        """Let a run whose step is over go on behind all others."""
         run.park()
         self._runs.insert(0, run)
         if len(self._runs) == 1:
             self.resume_top()
 
     def resume_top(self) -> None:
-        """The run on top, if any, goes on."""
+        """Let the run on top, if any, go on."""
         if self._runs:
             self._runs[-1].resume()
             self._controller.begins(self._runs[-1], time.monotonic_ns())
 
 
 def _has_had_its_time(step: Step, waited_ns: int) -> bool:
-    """To end, since it was told to so long ago."""
+    """Return whether the step, asked to end ``waited_ns`` ago, has had its time to end."""
     if step.is_stalled and waited_ns <= PATIENCE_NS:
         return computed_ns(step.thread) - step.computed_ns > LAST_RESORT_NS
     return waited_ns > LAST_RESORT_NS

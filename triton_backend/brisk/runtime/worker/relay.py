@@ -1,14 +1,14 @@
-"""The threads of a worker of which one leads: when a step takes long, another one may go on.
+"""The threads of a worker, of which one leads: while a step takes long, another one may lead.
 
-A step is computed by ONNX Runtime, which cannot be asked to wait. While it computes, its thread
-has given the *baton* away, and a *follower* looks from time to time whether it has taken long. If
-so, the follower takes the baton, hears what has come, ends a run that nobody waits for any more,
-and leads from now on where somebody else should not wait for the step. The thread of that step
-finds out when the step is over, leaves what has become of it to the leader, and ends: it may have
-become nicer meanwhile, and there is no way back up for every user.
+ONNX Runtime computes a step and cannot be asked to pause. While it computes, the step's thread has
+released the *baton*, and a *follower* checks from time to time whether the step has taken long. If
+so, the follower takes the baton, handles what has come, ends a run that nobody waits for any more,
+and leads from now on if somebody should not wait for the step. The thread of that step notices
+when the step is over, leaves the step's result to the leader, and ends: its priority may have been
+lowered meanwhile, and not every user may raise it again.
 
-All that a worker holds belongs to whoever holds the baton. There are as many threads as steps that
-were left behind, one that leads, and one that follows.
+All that a worker holds belongs to the thread that holds the baton. There is one thread for each
+step that was left behind, one that leads, and one that follows.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from brisk.runtime.requests.batch import Run
 from brisk.segments.frame import RunControl, control
 
 LOOK_S = 0.02
-"""Between two looks at the step under way."""
+"""Time between two looks at the step under way."""
 
 LONG_NS = 30_000_000
-"""From then on a step takes long: others are heard meanwhile."""
+"""A step that takes longer is long: what comes meanwhile is handled."""
 
 _QUIET_LOOKS = 50
-"""Looks that found no step, until the follower waits to be woken."""
+"""Looks that find no step before the follower waits to be woken."""
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A step of ``run`` that is computed. ``is_aside``: another thread leads meanwhile.
+    """A step of ``run`` that is being computed. ``is_aside``: another thread leads meanwhile.
 
     When it is over: ``is_last`` of the run's steps, or the ``error`` that it ended with.
-    ``ended_ns``: when it was told to end, None where it was not; ``computed_ns``: the processor
-    time of its thread then. ``thread``: the number that the system gives the thread which computes
-    it; ``helpers``: those of threads that stand aside with it. ``is_stalled``: it stands aside,
-    and does not end when it should.
+    ``ended_ns``: when it was asked to end, else None; ``computed_ns``: the processor time of its
+    thread at that moment. ``thread``: the system's number of the thread that computes it;
+    ``helpers``: those of threads that stand aside with it. ``is_stalled``: it stands aside, and
+    does not end when it should.
     """
 
     run: Run
@@ -60,7 +60,7 @@ class Step:
     error: Exception | None = None
 
     def end(self, now_ns: int) -> None:
-        """Precondition: it is under way, and the caller holds the baton."""
+        """Ask the step to end. Precondition: it is under way, and the caller holds the baton."""
         if self.ended_ns is None:
             self.ended_ns = now_ns
             self.computed_ns = computed_ns(self.thread)
@@ -68,13 +68,13 @@ class Step:
 
 
 class Superseded(BaseException):
-    """Another thread leads since the step that has just ended."""
+    """Another thread has taken the lead during the step that has just ended."""
 
 
 class Relay:
-    """Threads that take turns at leading. ``returned``: steps that were left behind and are over,
-    for the leader to take out. ``threads``: those that lead and follow, and companions
-    (``SideBySide``), as the system numbers them."""
+    """Threads of which one leads at a time. ``returned``: steps that were left behind and are
+    over; the leader takes them out. ``threads``: the system's numbers of the threads that lead
+    and follow, and of companions (``SideBySide``)."""
 
     def __init__(
         self,
@@ -83,25 +83,25 @@ class Relay:
         *,
         may_hand_over: bool = True,
     ) -> None:
-        """``take_turn``: what the leader does again and again, until it says False. ``attend``:
-        called by a follower, with the baton, while a step takes long; True: it leads from now on.
-        ``may_hand_over`` False: nobody follows.
+        """``take_turn``: called by the leader until it returns False. ``attend``: called by a
+        follower, with the baton, while a step takes long; if it returns True, the follower leads
+        from now on. ``may_hand_over`` False: there is no follower.
         """
         self._may_hand_over = may_hand_over
         self._take_turn = take_turn
         self._attend = attend
         self.baton = threading.Lock()
-        """For others than the leader and those that follow it: theirs while they hold it."""
+        """Threads that neither lead nor follow own the worker's state, too, while they hold it."""
         self._current: Step | None = None
         self._is_busy = threading.Event()
         self._has_ended = threading.Event()
-        self._followers = 0  # changed by who has the baton
-        self._leader = threading.get_native_id()  # by who takes it
+        self._followers = 0  # changed by the holder of the baton
+        self._leader = threading.get_native_id()  # changed by the thread that takes the lead
         self.threads = {self._leader}
         self.returned: deque[Step] = deque()
 
     def lead(self) -> None:
-        """Until a turn says that it was the last one, whichever thread takes it."""
+        """Serve until a turn reports that it was the last one, whichever thread takes it."""
         self.baton.acquire()
         self._leader = threading.get_native_id()
         self.threads = {self._leader}
@@ -111,7 +111,7 @@ class Relay:
         self._has_ended.wait()
 
     def begin(self, step: Step) -> None:
-        """The leader, before it computes: it has the baton no more until ``finish``."""
+        """Called by the leader before it computes: release the baton until ``finish``."""
         step.thread = self._leader
         self._current = step
         if not self._is_busy.is_set():
@@ -119,7 +119,7 @@ class Relay:
         self.baton.release()
 
     def finish(self, step: Step) -> None:
-        """Raises Superseded where another thread leads meanwhile."""
+        """Take the baton again. Raises Superseded if another thread leads meanwhile."""
         self.baton.acquire()
         if step.ended_ns is not None:
             step.control.renew()
@@ -130,7 +130,7 @@ class Relay:
         self._current = None
 
     def rest(self, wait: Callable[[], None]) -> None:
-        """The leader, which computes nothing: others may have the baton while it waits."""
+        """Called by a leader that computes nothing: others may have the baton while it waits."""
         self.baton.release()
         try:
             wait()
@@ -138,7 +138,7 @@ class Relay:
             self.baton.acquire()
 
     def _add_follower(self) -> None:
-        """Precondition: the caller has the baton."""
+        """Start a follower. Precondition: the caller has the baton."""
         self._followers += 1
         thread = threading.Thread(
             target=self._work, name=f"brisk-relay-{self._followers}", daemon=True
@@ -148,7 +148,7 @@ class Relay:
         self.threads.add(thread.native_id)
 
     def _work(self) -> None:
-        """As the worker's main thread, whose end is the worker's."""
+        """Follow, then lead. An error ends the worker, as it does in the worker's main thread."""
         try:
             if self._follow():
                 self._take_turns()
@@ -157,7 +157,7 @@ class Relay:
             os._exit(1)
 
     def _take_turns(self) -> None:
-        """The leader, as long as it is that."""
+        """Take turns as long as this thread is the leader."""
         with contextlib.suppress(Superseded):
             while self._take_turn():
                 pass
@@ -165,7 +165,7 @@ class Relay:
             self._is_busy.set()
 
     def _follow(self) -> bool:
-        """Until this thread leads, with the baton, or all has ended: False."""
+        """Return True, with the baton, when this thread leads; False when all has ended."""
         quiet = 0
         while not self._has_ended.is_set():
             self._is_busy.wait()
@@ -177,7 +177,7 @@ class Relay:
                     quiet = 0
                     self._is_busy.clear()
                     if self._current is not None or self._has_ended.is_set():
-                        self._is_busy.set()  # it was set before the line above
+                        self._is_busy.set()  # a step had set it before the line above
                 continue
             quiet = 0
             is_long = time.monotonic_ns() - step.began_ns >= LONG_NS

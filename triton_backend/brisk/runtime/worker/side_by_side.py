@@ -1,12 +1,12 @@
-"""Runs that go on side by side, each on one processor, while as many requests wait as there are.
+"""Runs that go on concurrently, each on one processor, while enough requests wait to fill them.
 
-Threads of one run wait for each other behind every operator; runs on one thread each do not. So
-where requests crowd, the thread that leads gives runs to *companions* and takes one for itself,
-all of *narrow* sessions, which have one thread. Each of them takes longer than alone on all
+The threads of one run wait for each other after every operator; runs on one thread each do not.
+While requests crowd, the leading thread therefore gives runs to *companions* and takes one itself,
+all of *narrow* sessions, which have one thread. Each of these runs takes longer than alone on all
 processors, and all together are done sooner.
 
-Runs that go on side by side are of one class. Real-time requests with a deadline take turns: the
-first of two would be done later than alone.
+Concurrent runs are of one class. Real-time requests with a deadline run one after the other: the
+first of two would otherwise be done later than alone.
 
 A companion computes without the worker's baton (``Relay``), and takes it to answer what it has
 computed and to begin the next run.
@@ -32,22 +32,23 @@ from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.times import ProfileTable
 
 LEAST_NS = 2_000_000
-"""Of a run on all processors: a shorter one spends too much of it on changing hands."""
+"""Shortest run, on all processors: a shorter one loses too much of its time to hand-overs."""
 
 CALM_NS = 60_000_000_000
-"""Behind a real-time request: it would wait for, or compute beside, what goes on for longer."""
+"""Idle time after the last real-time request before normal runs are concurrent: another request
+would wait for them, or compute next to them, for longer."""
 
 CROWDS, CROWDS_AGAIN = 20, 500
-"""Times that a model's requests crowd until narrow sessions of it are asked for, and until they
-are asked for again where they could not be made."""
+"""How often a model's requests crowd before narrow sessions of it are asked for, and before they
+are asked for again if they could not be made."""
 
 IDLE_NS = 60_000_000_000
-"""Without a crowd for so long, a model's narrow sessions go."""
+"""A model's narrow sessions are removed after so long without a crowd."""
 
 
 class SideBySide:
-    """All but a companion's computing is done by whoever has the baton. ``runs``: what companions
-    have; ``steps``: what they compute of it.
+    """Whoever has the baton does everything but a companion's computing. ``runs``: the companions'
+    runs; ``steps``: the steps of these that are being computed.
     """
 
     def __init__(
@@ -63,10 +64,10 @@ class SideBySide:
         conclude: Callable[[Step], None],
         wake: Callable[[], None],
     ) -> None:
-        """``processors``: of which the leader computes on one; 1: all goes in turns.
-        ``is_held``: whether no run may begin, for a load. ``runs``: the worker's. ``begin``:
-        begins the job of a class whose turn is next, narrow; None where it has failed at once.
-        ``conclude``: answers what has been computed. ``wake``: ends the leader's rest.
+        """``processors``: the leader computes on one of these; 1: no runs are concurrent.
+        ``is_held``: whether no run may begin, because of a load. ``runs``: the worker's.
+        ``begin``: begins the next job of a class as a narrow run; returns None if it has failed at
+        once. ``conclude``: answers what has been computed. ``wake``: ends the leader's rest.
         """
         self._processors = processors
         self._relay = relay
@@ -78,7 +79,7 @@ class SideBySide:
         self._conclude = conclude
         self._wake = wake
         self._idle: list[SimpleQueue[Run]] = []
-        """Of each companion that waits, where it finds a run."""
+        """For each companion that waits, the queue where it finds a run."""
         self._leading = runs.leading
         self.runs = runs.beside
         self.steps: list[Step] = []
@@ -87,12 +88,12 @@ class SideBySide:
         """When requests of a session that has narrow ones crowded last."""
 
     def note_urgent(self, now_ns: int) -> None:
-        """A real-time request is there."""
+        """Note that a real-time request is there."""
         self._urgent_ns = now_ns
 
     def share_out(self, now_ns: int) -> None:
         """Give runs to companions while requests crowd. Precondition: the leader computes nothing,
-        and takes the next one for itself.
+        and takes the next run for itself.
         """
         while len(self.runs) < self._processors - 1:
             first = self._requests.queue.peek()
@@ -107,9 +108,9 @@ class SideBySide:
             self._is_crowd(own, now_ns)  # the leader's own run is to be narrow, too
 
     def _is_crowd(self, first: Request, now_ns: int) -> bool:
-        """Whether a narrow run of ``first``, whose turn is next, is to begin: with those under
-        way, as many of its class wait as there are processors, or of all where it is a normal
-        one. Narrow sessions that are missed are asked for.
+        """Return whether a narrow run of ``first``, the next job, is to begin: whether the jobs of
+        its class that wait (of all classes if it is a normal one) and the companions' runs are as
+        many as the processors. Ask for narrow sessions that are missing.
         """
         queue, session, job_class = self._requests.queue, first.binding.session, first.job_class
         is_realtime = job_class is JobClass.REALTIME
@@ -130,14 +131,14 @@ class SideBySide:
         return self.takes(first)
 
     def _is_calm(self, first: Request, now_ns: int) -> bool:
-        """Whether no real-time request would wait for ``first``, a normal one."""
+        """Return whether no real-time request would wait for ``first``, a normal one."""
         has_urgent = self._sessions.serves_realtime or now_ns - self._urgent_ns < CALM_NS
         return first.job_class is JobClass.NORMAL and not has_urgent
 
     def takes(self, job: Request) -> bool:
-        """Whether a run of it may be narrow. Not where requests are joined instead. One that was
-        there when a worker died is alone: of two at once nobody would know which has ended it.
-        """
+        """Return whether a run of ``job`` may be narrow; not if requests are joined instead. A job
+        that was there when a worker died runs alone: of two at once nobody would know which ended
+        the worker."""
         session = job.binding.session
         may_wait = job.job_class is JobClass.REALTIME and job.deadline_ns is None
         return (
@@ -151,13 +152,13 @@ class SideBySide:
         )
 
     def holds(self, job: Request) -> bool:
-        """Whether a run of it has to wait for companions: to be alone (``takes``), or because
-        theirs are more urgent."""
+        """Return whether a run of ``job`` has to wait for companions: because it has to be alone
+        (``takes``), or because their runs are more urgent."""
         is_behind = any(more_urgent(run.jobs[0], job) for run in self.runs)
         return is_behind or (bool(self.runs) and job.record.is_replay)
 
     def look(self, now_ns: int) -> None:
-        """Let go of narrow sessions that nobody has needed of late."""
+        """Remove narrow sessions that nobody has needed of late."""
         for session, crowded_ns in list(self._crowded_ns.items()):
             if now_ns - crowded_ns > IDLE_NS:
                 session.narrow, session.crowds = None, 0
@@ -178,7 +179,7 @@ class SideBySide:
         return given
 
     def _work(self, given: SimpleQueue[Run]) -> None:
-        """Compute runs that are found there, and those behind them, for ever."""
+        """Compute, for ever, the runs found in ``given`` and those that follow them."""
         try:
             while True:
                 run: Run | None = given.get()
@@ -189,7 +190,7 @@ class SideBySide:
             os._exit(1)
 
     def _compute(self, run: Run, given: SimpleQueue[Run]) -> Run | None:
-        """All of a run, and its answer; the next one, None: the companion waits."""
+        """Compute and answer a run. Return the next one, or None if the companion is to wait."""
         step = Step(run, time.monotonic_ns(), threading.get_native_id(), is_aside=True)
         self.steps.append(step)
         try:
@@ -207,14 +208,14 @@ class SideBySide:
             following = self._following()
             if following is None:
                 self._idle.append(given)
-                if len(self._requests.queue):  # it may have been held until now
+                if len(self._requests.queue):  # the next job may have been held until now
                     self._wake()
             else:
                 self.runs.append(following)
         return following
 
     def _following(self) -> Run | None:
-        """What a companion begins by itself, while the leader computes on one processor."""
+        """Begin and return a companion's next run, while the leader computes on one processor."""
         first = self._requests.queue.peek()
         leader_is_narrow = self._leading and self._leading[-1].is_narrow
         if first is None or self._is_held() or not (leader_is_narrow and self.takes(first)):

@@ -1,8 +1,8 @@
-"""The worker: one thread that reads, decides and computes, and a load lane beside it.
+"""The worker: one thread that reads, decides and computes, and a loader thread next to it.
 
-A request crosses no thread: what the socket brings is seen between two segments, at most a quantum
-apart. Time-outs, cancellations and refusals therefore take effect at the next boundary.
-Where a segment takes long, another thread hears and leads meanwhile (``Relay``).
+A request crosses no thread: records from the socket are read between two segments, at most a
+quantum apart. Time-outs, cancellations and refusals therefore take effect at the next boundary.
+While a segment takes long, another thread reads records and leads (``Relay``).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.times import ProfileTable
 
 LOOK_INTERVAL_NS = 1_000_000_000
-LONGEST_UNCHECKED_NS = 10_000_000_000  # where there is no moment without a run
+LONGEST_UNCHECKED_NS = 10_000_000_000  # used if there is no moment without a run
 
 ASIDE_PATIENCE_S = 0.01
-"""Between two looks at steps that go on beside others, where there is nothing else to do."""
+"""Time between two looks at concurrent steps while there is nothing else to do."""
 
 
 class Worker:
@@ -72,7 +72,7 @@ class Worker:
         self._progress = RunsInProgress()
         self._runs, self._beside = self._progress.leading, self._progress.beside
         self._is_held = False
-        """The run on top waits for the gate."""
+        """Whether the run on top waits for the gate."""
         self._loader = Loader(
             device=device,
             threads=settings.threads,
@@ -86,7 +86,7 @@ class Worker:
         requests = RequestTable(connections, settings.max_waiting, controller, profiles)
         self._audits = Audits(Auditor())
         self._sampler = Sampler(settings.sampled_share, settings.sample_bytes)
-        # on a GPU a step only issues work, by the thread that has the device
+        # on a GPU a step only issues work, and only the thread that has the device may issue it
         self._relay = Relay(self._take_turn, self._attend, may_hand_over=device == "cpu")
         niceness = settings.realtime_niceness if goes_first else 0
         precedence = Precedence(niceness, LOGGER.warning, lambda: self._relay.threads)
@@ -133,7 +133,7 @@ class Worker:
         return now_ns - self._last_peer_ns >= self._idle_exit_ns
 
     def serve(self) -> None:
-        """Until no peer has been there for the idle time."""
+        """Serve until no peer has been there for the idle time."""
         self._relay.lead()
 
     def _take_turn(self) -> bool:
@@ -143,7 +143,7 @@ class Worker:
         return True
 
     def step(self) -> None:
-        """Hear what has come, choose what runs, compute a quantum of it, answer what is done."""
+        """Read what has come, choose what runs, compute a quantum of it, answer what is done."""
         self._hear()
         if self._long_runs.aside or self._beside:
             self._attend_aside()
@@ -152,12 +152,12 @@ class Worker:
         is_begun = self._choose()
         if self._runs:
             self._run_top()
-        elif not is_begun and (self._long_runs.aside or self._beside):  # they need the baton
+        elif not is_begun and (self._long_runs.aside or self._beside):  # these need the baton
             self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._look_around()
 
     def _hear(self) -> None:
-        """Take in what peers, audits and the load lane have sent."""
+        """Take in what peers, audits and the loader thread have sent."""
         self._listen(self._patience_s())
         self._is_held = False
         if self._audits.verdicts:
@@ -181,12 +181,12 @@ class Worker:
         return (LOOK_INTERVAL_NS if self._connections.peers else self._idle_exit_ns) / 1e9
 
     def _is_held_by_load(self) -> bool:
-        """All that a step asks of loads: whether no run may begin, because one is done alone."""
+        """Return whether no run may begin, as a load is done alone; a step asks nothing else."""
         lone = self._loader.lone
         return lone.is_used and lone.holds_runs()
 
     def _try_pipelines(self) -> None:
-        """A quantum of a loading pipeline's trial, unless a real-time job is there."""
+        """Compute a quantum of a loading pipeline's trial, unless a real-time job is there."""
         if not self._pipelines.tried or self._is_held_by_load():
             return
         top = self._runs[-1].jobs[0] if self._runs else None
@@ -196,8 +196,8 @@ class Worker:
                 self._pipelines.advance()
 
     def _choose(self) -> bool:
-        """Begin the next job, and what may be joined to it, where nothing runs or the policy says
-        so; False where none was to begin."""
+        """Begin the next job, and what may be joined to it, if nothing runs or the policy says so.
+        Return False if no job was to begin."""
         if self._is_held_by_load():
             return False
         queue, side = self._requests.queue, self._side
@@ -227,7 +227,7 @@ class Worker:
         return True
 
     def _begin(self, only: JobClass | None, *, is_narrow: bool) -> Run | None:
-        """Of the next job, of a class or of all; None where it has failed at once."""
+        """Begin the next job, of a class or of all; return None if it has failed at once."""
         jobs = take_batch(self._requests.queue, self._profiles, only)
         now_ns = time.monotonic_ns()
         try:
@@ -238,7 +238,7 @@ class Worker:
         return None
 
     def _run_top(self) -> None:
-        """A quantum of the run on top; when it is over, the one before it goes on."""
+        """Compute a quantum of the run on top; when it is over, the run below it goes on."""
         run, began_ns = self._runs[-1], time.monotonic_ns()
         is_over = self._advance(run)
         self._progress.ended_ns = ended_ns = time.monotonic_ns()
@@ -253,7 +253,7 @@ class Worker:
             self._long_runs.resume_top()
 
     def _advance(self, run: Run) -> bool:
-        """Run segments for a quantum; True where the run is over, answered or not."""
+        """Run segments for a quantum; return True if the run is over, answered or not."""
         now_ns = time.monotonic_ns()
         self._requests.fail_all_late(run.live, run.started_ns, now_ns)
         if not run.live:
@@ -274,9 +274,9 @@ class Worker:
         return True
 
     def _compute(self, run: Run, queue: LaunchQueue, now_ns: int) -> bool:
-        """Issue segments for a quantum, until the queue is full or the next one is held.
+        """Issue segments for a quantum, or until the queue is full or the next segment is held.
 
-        True after the last one.
+        Return True after the last segment.
         """
         controller = self._controller
         until_ns = now_ns + controller.quanta_ns[run.job_class]
@@ -293,9 +293,9 @@ class Worker:
         return False
 
     def _issue(self, run: Run, queue: LaunchQueue, now_ns: int) -> bool:
-        """Compute a segment; True where it was the last. The baton is somebody else's meanwhile.
+        """Compute a segment without the baton; return True if it was the last one.
 
-        Raises what the frame does, and Superseded where another thread leads since.
+        Raises what the frame does, and Superseded if another thread has taken the lead.
         """
         step = Step(run, now_ns)
         self._relay.begin(step)
@@ -309,9 +309,9 @@ class Worker:
         return step.is_last
 
     def _attend(self, step: Step) -> bool:
-        """A step has taken long and goes on: hear what has come meanwhile.
+        """Handle what has come while a step takes long and goes on.
 
-        True where others go on beside it.
+        Return True if others go on concurrently with it.
         """
         self._heartbeat.beat(len(self._connections.peers))
         self._listen(0.0)
@@ -321,7 +321,7 @@ class Worker:
         return self._long_runs.attend(step, is_load_waiting=is_load_waiting)
 
     def _attend_aside(self) -> None:
-        """Look after the steps that others do not wait for; take back those that are over."""
+        """Watch the steps that others do not wait for; take back those that are over."""
         while self._relay.returned:
             step = self._relay.returned.popleft()
             self._long_runs.take_back(step)
@@ -329,7 +329,7 @@ class Worker:
         self._long_runs.look_after(self._side.steps)
 
     def _conclude(self, step: Step) -> None:
-        """The step is over: its run is answered, or goes on behind all others."""
+        """Handle a step that is over: its run is answered, or goes on behind all others."""
         run, ended_ns = step.run, time.monotonic_ns()
         self._progress.ended_ns = ended_ns
         taken_ns = run.share_of(ended_ns - step.began_ns)
@@ -349,7 +349,7 @@ class Worker:
             self._fail(run.jobs, error)
 
     def _answer(self, run: Run) -> None:
-        """The run is finished; some of what caches answered is sampled and audited.
+        """Answer a run that is finished; sample and audit some of what caches answered.
 
         Raises what writing an answer does.
         """
@@ -368,19 +368,19 @@ class Worker:
             self._audits.note(run.cached, kept)
 
     def _fail(self, jobs: list[Request], error: Exception) -> None:
-        """Answer a job alone; jobs that were joined are tried again, each on its own."""
+        """Answer a job that ran alone; try joined jobs again, each on its own."""
         if len(jobs) > 1:
             for job in jobs:
                 if job.state is JobState.RUNNING:
                     self._requests.retry(job)
             return
-        if has_lost_device(error):  # what is replayed finds another
+        if has_lost_device(error):  # the next worker, which replays the job, finds another device
             self._long_runs.lose_device(error)
         (job,) = jobs
         self._requests.fail_run(job, error)
 
     def _look_around(self) -> None:
-        """What is looked after once a second, between runs where there is such a moment."""
+        """Do what is due once a second, between runs if there is such a moment."""
         now_ns = time.monotonic_ns()
         peers = len(self._connections.peers)
         if now_ns - self._beaten_ns >= LOOK_INTERVAL_NS or peers != self._beaten_peers:
