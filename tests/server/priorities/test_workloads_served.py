@@ -179,9 +179,11 @@ def test_a_server_that_goes_away_is_counted_and_the_run_ends(server: TritonServe
     gone = threading.Event()
 
     def kill(counts: Counts) -> None:
+        if gone.is_set():
+            return
         hurry_best_effort(runtime_directory(server))
         answered = [of_task for of_task, _, _ in counts.values() if of_task]
-        if len(answered) == len(tasks) and not gone.is_set():
+        if len(answered) == len(tasks):
             gone.set()
             os.kill(server.pid, signal.SIGKILL)
 
