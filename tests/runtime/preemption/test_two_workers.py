@@ -24,8 +24,7 @@ from support.runtime.runtime_process import (
     submit,
     supervisor_of,
 )
-from support.runtime.runtime_processes import hurry_best_effort
-from support.runtime.two_workers import background, foreground_worker_of
+from support.runtime.two_workers import await_best_effort, background, foreground_worker_of
 from support.waiting import TIMED, wait_until
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
@@ -35,15 +34,6 @@ ROWS = np.arange(40, dtype=np.float32).reshape(10, 4)
 
 def answer_in(connection: RuntimeClient, job_class: str) -> np.ndarray:
     return submit(connection, ROWS, job_class)[1].output()
-
-
-def await_best_effort(place: RuntimePaths, answer: Answer) -> None:
-    def has_come() -> bool:
-        hurry_best_effort(place.base)
-        return answer.has_come
-
-    wait_until(has_come, "the answer of a best-effort request", every_s=0.1)
-    answer.output()
 
 
 def test_the_background_worker_comes_with_the_first_best_effort_request(
@@ -96,7 +86,7 @@ def test_a_background_worker_killed_while_it_runs_costs_nobody_an_answer(
         for number, answer in enumerate(held):
             np.testing.assert_array_equal(answer.output(), -(ROWS + number))
             assert answer.times == 1
-        await_best_effort(shared_place, long)
+        await_best_effort(shared_place, long).output()
     assert foreground_worker_of(shared_place) == foreground
     assert background(shared_place) != before
     (told,) = [text for text in logged if "new worker" in text]
@@ -111,7 +101,7 @@ def test_a_foreground_worker_killed_does_not_touch_best_effort_requests(
         worker = background(shared_place)
         kill(foreground_worker_of(shared_place))
         np.testing.assert_array_equal(answer_in(connection, "realtime"), -ROWS)
-        await_best_effort(shared_place, long)
+        await_best_effort(shared_place, long).output()
         assert background(shared_place) == worker
 
 
