@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from brisk.triton.options import option
+from support.runtime.runtime_processes import hurrying_best_effort
 from support.server.serve_command import serving
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
@@ -49,7 +50,10 @@ def run(block: str, folder: Path, ports: dict[str, str]) -> str:
 def test_a_newcomer_s_first_steps(tmp_path: Path) -> None:
     make, ask, mistake = blocks("getting-started.md")
     run(make, tmp_path, {})
-    with serving(tmp_path, [tmp_path / "my_repository"]) as served:
+    with (
+        serving(tmp_path, [tmp_path / "my_repository"]) as served,
+        hurrying_best_effort(served.runtime),
+    ):
         ports = {
             "8000": option(served.options, "http-port"),
             "8001": option(served.options, "grpc-port"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -48,6 +49,24 @@ def hurry_best_effort(runtime_directory: Path) -> None:
             for thread in Path(f"/proc/{process}/task").iterdir():
                 if os.getpriority(os.PRIO_PROCESS, int(thread.name)) > 0:
                     os.setpriority(os.PRIO_PROCESS, int(thread.name), 0)
+
+
+@contextlib.contextmanager
+def hurrying_best_effort(runtime_directory: Path) -> Iterator[None]:
+    """Call ``hurry_best_effort`` twice a second, also for workers that are still to come."""
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(0.5):
+            hurry_best_effort(runtime_directory)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def children() -> list[int]:

@@ -146,7 +146,7 @@ class Dispatcher:
         """Called once a second: refuse requests that have waited too long for their models."""
         self.sessions.forget_idle_sequences(now_ns)
         for binding, record in self.sessions.take_late(now_ns):
-            late = UnavailableError("the request's time-out ran out while its model arrived")
+            late = UnavailableError("the request's time-out ran out before its model was loaded")
             self.requests.refuse(binding.peer, record.request, late)
 
     def _let_in(self, binding: Binding) -> None:
