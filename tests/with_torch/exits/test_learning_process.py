@@ -19,6 +19,7 @@ from brisk.runtime.early_exit.adaptation_process import open_learner
 from brisk.runtime.early_exit.cache_watch import Adaptation
 from brisk.runtime.early_exit.sampling import write_samples
 from support.exits.adapted import Adapted
+from support.runtime.runtime_processes import hurry
 
 PATIENCE_S = 240
 """The process runs on what other processes leave."""
@@ -93,15 +94,16 @@ def test_the_process_publishes_and_is_started_again_when_it_was_killed(
     with contextlib.ExitStack() as at_the_end:
         at_the_end.callback(adaptation.end)
         os.kill(first, signal.SIGKILL)
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s, second, is_aside = time.monotonic() + PATIENCE_S, None, False
         while not candidate_file(model).exists():
             assert time.monotonic() < deadline_s, "no candidate"
             adaptation.look([model])
             time.sleep(0.1)
-        second = adaptation.process_id
-        assert second is not None
-        assert second != first
-        assert os.sched_getscheduler(second) == os.SCHED_IDLE
+            if (second := adaptation.process_id) not in (None, first):
+                is_aside = is_aside or os.sched_getscheduler(second) == os.SCHED_IDLE
+                hurry([second])
+        assert second == adaptation.process_id
+        assert is_aside, "it gets what processors others leave, but in this test"
         adaptation.look([])
         assert adaptation.process_id is None, "nobody serves the model any more"
 
