@@ -23,6 +23,8 @@ from brisk.segments.prepared.form import PreparedModel, find_prepared
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
 from support.models.segment_models import chain
+from support.runtime.runtime_processes import hurry
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("private_cache", "short_segments")
 
@@ -163,10 +165,12 @@ def test_the_builder_process_says_why_a_model_has_no_prepared_form(tmp_path: Pat
     path.write_bytes(b"no model")
     program = [sys.executable, "-m", "brisk.runtime.models.background_prepare"]
     program += arguments(path, 2, ())
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == REFUSED
-    assert ended.stderr.count("\n") == 1
-    assert "not a complete ONNX model" in ended.stderr
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as builder:
+        wait_until(lambda: hurry([builder.pid]) or builder.poll() is not None, "its end")
+        _, said = builder.communicate()
+    assert builder.returncode == REFUSED
+    assert said.count("\n") == 1
+    assert "not a complete ONNX model" in said
 
 
 def test_data_lies_beside_the_path_also_where_that_is_a_link(tmp_path: Path) -> None:
