@@ -251,18 +251,19 @@ class Loader:
     def _do_later(self, task: Later) -> None:
         entry = task.entry
         try:
-            begun_s = time.thread_time()
             with self.watch.over(f"looking after {entry.path}", lambda: entry.is_needed):
                 if entry.stands_back:
-                    standing_back(lambda: self._perform(task))
+                    worked_s = standing_back(lambda: self._perform(task))
                 else:
-                    self._perform(task)
+                    worked_s = self._perform(task)
             if not self._later.is_empty():
-                self._yielding.rest(time.thread_time() - begun_s, LONGEST_REST_S)
+                self._yielding.rest(worked_s, LONGEST_REST_S)
         except Exception as error:  # noqa: BLE001  # other sessions need this thread
             LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
 
-    def _perform(self, task: Later) -> None:
+    def _perform(self, task: Later) -> float:
+        """Do the task; return the processor time of the calling thread for it, in seconds."""
+        begun_s = time.thread_time()
         match task:
             case Finish(entry, session, until_s):
                 self._finish(entry, session, until_s)
@@ -270,6 +271,7 @@ class Loader:
                 self._adopt(entry, is_there=is_there)
             case MakeNarrow(entry):
                 _make_narrow(entry)
+        return time.thread_time() - begun_s
 
     def _finish(self, entry: SessionEntry, session: Session, until_s: float) -> None:
         table = session.table
