@@ -1,4 +1,4 @@
-"""An exhaustive search of plans, with which the planner must agree. For models of few segments."""
+"""An exhaustive search of plans, to check the planner by, for models of few segments."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from brisk.partitions.cost import PartitionPlan, Pricing, Turns
 
 
 def brute_plans(pricing: Pricing, turns: Turns) -> tuple[PartitionPlan, ...]:
-    """Return the best plan for each number of parts; of equal ones that of the fewest groups and
-    first cuts.
+    """Return the best plan for each number of parts; of equal plans, that of the fewest groups,
+    then of the first cuts.
 
-    Takes time of 2^n: all cuts, with every number of groups that the hosts are enough for.
+    It tries all cuts with every number of groups for which there are enough hosts: O(2^n) time.
     """
     borders = range(1, len(pricing.profile))
     return tuple(

@@ -1,1 +1,1 @@
-"""The courier: one process a host that fetches copies of published models and serves them."""
+"""The courier: one process per host that fetches copies of published models and serves them."""

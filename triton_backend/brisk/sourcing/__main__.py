@@ -1,4 +1,4 @@
-"""``python -m brisk.sourcing``: become the courier of this host, or find one there."""
+"""``python -m brisk.sourcing``: become the courier of this host, or end if one already runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TRUST = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 
 def main() -> int:
-    """Run the courier. Return the exit status: 0 ended idle or another courier is there, 1 cannot
-    run."""
+    """Run the courier. Return the exit status: 0 if it ended idle or another courier runs, 1 if it
+    cannot run."""
     start_logging()
     _leave_process_group()
     try:
@@ -46,8 +46,8 @@ def main() -> int:
 def _without_certificates() -> Iterator[None]:
     """Hide the machine's certificates while aiohttp is imported.
 
-    aiohttp then reads all certificates that the machine trusts, for contexts of its own, which
-    takes a third of the courier's start; the courier makes its own context when it needs one
+    On import, aiohttp reads all certificates that the machine trusts, for contexts of its own.
+    This takes a third of the courier's start. The courier makes its own context when it needs one
     (``sources.downloads``).
     """
     before = {name: os.environ.get(name) for name in _TRUST}
@@ -63,8 +63,8 @@ def _without_certificates() -> Iterator[None]:
 
 
 def _leave_process_group() -> None:
-    """Outlive the process that started this one, and signals to its group or terminal; stay in its
-    session, though (``brisk.runtime``'s ``leave_process_group`` says why)."""
+    """Leave the starter's process group, to outlive the starter and signals to its group or
+    terminal; stay in its session (``brisk.runtime``'s ``leave_process_group`` says why)."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with contextlib.suppress(PermissionError):  # it leads a session that its starter made
         os.setpgid(0, 0)

@@ -1,9 +1,9 @@
-"""A copy as the courier writes it: verified chunks, and nothing else.
+"""A copy that the courier writes: verified chunks, and nothing else.
 
 Layout and meaning of the files: ``brisk.copies.local``. A copy is made with its full size on the
-disk, so that no chunk fails later for lack of space; its ``manifest.json`` comes last, by
+disk, so that no chunk fails later for lack of space. Its ``manifest.json`` comes last, by
 renaming: without it there is no copy. A published prepared form has no seal
-(``artefacts.container``); here it has this machine's, and is read as it was published for others.
+(``artefacts.container``). On disk it has this machine's seal; ``read`` returns it as published.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ SEAL = slice(64, 96)
 
 
 def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
-    """Make files of the model's full size, with nothing in them yet.
+    """Make the empty copy of a model: files of their full size, without content.
 
-    ``text``: the manifest's. Raises OSError, and leaves nothing. Precondition: no other process
-    makes a copy in the folder.
+    ``text``: the manifest's. On failure nothing is left, and OSError is raised. Precondition: no
+    other process makes a copy in the folder.
     """
     make_private(folder.parent)
     with contextlib.suppress(FileNotFoundError):
@@ -74,8 +74,8 @@ class ArrivingCopy:
     def __init__(self, folder: Path) -> None:
         """Open the copy.
 
-        Raises OSError, PermissionError if another user could have written it, ArtefactError if it
-        cannot be used, BlockingIOError if it is being removed.
+        Raises OSError; PermissionError if another user could have written the copy; ArtefactError
+        if it cannot be used; BlockingIOError if it is being removed.
         """
         self.folder = folder
         self._files: dict[int, int] = {}
@@ -115,14 +115,14 @@ class ArrivingCopy:
         return (self.folder / WHOLE).exists()
 
     def here(self) -> int:
-        """Return the set of chunks that are here."""
+        """Return the set of chunks that are on the disk."""
         text = self._progress[HEADER_BYTES:].translate(_DIGITS)[::-1]
         return int(text, 2) if text else 0
 
     def verify(self) -> Iterator[int]:
-        """Compare what is on the disk with its digests after a boot, and note what is right.
+        """Compare the chunks on the disk with their digests after a boot, and note the right ones.
 
-        Yields each chunk that is compared, so that others get their turn; raises OSError.
+        Yields after each compared chunk, so that other work can run. Raises OSError.
         """
         own = set(self.manifest.own) if self.is_whole else set()
         for number in range(len(self.manifest.files)):
@@ -163,8 +163,8 @@ class ArrivingCopy:
         return True
 
     def note_covered(self) -> int:
-        """Note the chunks that are complete with the head that is here, and return their set:
-        nobody need send them again.
+        """Note and return the chunks of the model's files that the head on the disk already
+        completes: no source need send them.
 
         They are compared with their digests. Raises OSError.
         """
@@ -189,7 +189,7 @@ class ArrivingCopy:
         return data
 
     def read_now(self, number: int, offset: int, size: int) -> bytearray | None:
-        """Return what ``read`` does, or None if that would wait for the disk."""
+        """Return the same bytes as ``read``, or None if that might wait for the disk."""
         if self.manifest.files[number].form and offset < SEAL.stop:
             return None
         buffer = bytearray(size)
@@ -200,17 +200,17 @@ class ArrivingCopy:
         return buffer if count == size else None
 
     def reserve_form(self, number: int) -> None:
-        """Reserve space for a prepared form. Raises OSError, and leaves nothing."""
+        """Reserve space for a prepared form. On failure nothing is left; raises OSError."""
         file = self.manifest.files[number]
         path = path_in(self.folder, self.manifest, number)
         if not path.exists():
             _reserve(path, file.size)
 
     def outline(self, number: int) -> tuple[Range, ...]:
-        """Return the bytes of a prepared form that say where its parts lie.
+        """Return the ranges of a prepared form that say where its parts lie.
 
-        These are its header, and, once that is here, its own manifest, at its end. Raises
-        ArtefactError if it is no prepared form.
+        These are its header and, once the header is on the disk, its own manifest, at the file's
+        end. Raises ArtefactError if it is no prepared form.
         """
         size = self.manifest.files[number].size
         front = Range(number, 0, min(SEAL.stop, size))
@@ -225,11 +225,11 @@ class ArrivingCopy:
         return front, Range(number, size - length, length)
 
     def publish_form(self, number: int) -> None:
-        """Publish a prepared form that is here as a whole among the artefacts of the model.
+        """Publish a completely fetched prepared form among the artefacts of the model.
 
-        It is the same file by another name, with the mode of artefacts, so that its stamp has
-        times from now on. Processes that have mapped it go on, and what was noted of it with its
-        stamp is forgotten. Raises OSError.
+        The artefact is a hard link to the same file, with the mode of artefacts, so that its stamp
+        then has times. Processes that have mapped the file go on; notes under its old stamp no
+        longer count. Raises OSError.
         """
         model = self.manifest.files[self.manifest.model]
         folder = artefacts_directory() / model.sketch / model.digest
@@ -248,8 +248,8 @@ class ArrivingCopy:
             os.link(path, folder / self.manifest.files[number].form)
 
     def finish(self) -> None:
-        """Write all own files, which are here, through to the disk, and note that. Raises
-        OSError."""
+        """Sync all of the model's own files to the disk, and note that the copy is whole. Raises
+        OSError. Precondition: all their chunks are written."""
         for number in (*self.manifest.own, self.manifest.gathered):
             os.fsync(self._open(number))
         note = whole_note(self.model.relative_to(self.folder), self.text)
@@ -262,8 +262,8 @@ class ArrivingCopy:
                 os.close(descriptor)
 
     def _scatter(self, part: Range, data: bytes) -> None:
-        """Write bytes of the file ``gathered`` to where they belong in the model's files, unless a
-        whole chunk is there."""
+        """Write bytes of the file ``gathered`` to their places in the model's files, except where
+        a verified chunk is already."""
         if part.file != self.manifest.gathered:
             return
         end = part.offset + part.size
@@ -311,9 +311,9 @@ class ArrivingCopy:
         return descriptor
 
     def _map(self) -> tuple[mmap.mmap, bool]:
-        """Return the progress, and whether it is of this boot's page cache; else it is emptied.
+        """Map the progress file; return the map, and whether it is of this boot (else emptied).
 
-        Precondition: the copy is opened under the lock of all (``locked``).
+        Precondition: the caller holds ``locked``.
         """
         check_directory(self.folder)
         count = HEADER_BYTES + self.layout.count
@@ -331,7 +331,7 @@ class ArrivingCopy:
 
 
 def _sealed(data: bytes) -> bytes:
-    """Return the first chunk of a prepared form with this machine's seal."""
+    """Return the first chunk of a prepared form, with this machine's seal put in."""
     start = data[: SEAL.start]
     return start + seal(start, make_key()) + data[SEAL.stop :]
 
@@ -351,7 +351,7 @@ _DIGITS = bytes([ord("0"), ord("1")]) + b"0" * 254
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Exclude all others that make, open or remove copies in ``directory``. Raises OSError."""
+    """Hold the lock for making, opening or removing copies in ``directory``. Raises OSError."""
     make_private(directory)
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
-"""Certificates by which hosts know each other, of one authority of their own.
+"""Certificates by which hosts authenticate each other, signed by the hosts' own authority.
 
-A host without such a certificate gets no answer. A host expects in another's certificate the name
-or address by which it asks.
+A host without such a certificate gets no answer. A client expects in the server's certificate the
+name or address by which it connects.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _EARLIER = datetime.timedelta(hours=1)
 
 
 class Security(NamedTuple):
-    """The TLS contexts; both are TLS 1.3, and both ends are checked."""
+    """The TLS 1.3 contexts of a host; each end checks the other's certificate."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 def read_keys(folder: Path) -> Security:
-    """Read this host's keys.
+    """Read this host's certificates and key, and return its TLS contexts.
 
-    Raises InvalidConfigurationError if they are missing, or others could read the key.
+    Raises InvalidConfigurationError if one is missing, or other users could read the key.
     """
     try:
         check_directory(folder)
@@ -58,11 +58,11 @@ def read_keys(folder: Path) -> Security:
 
 
 def make_keys(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Make a folder below ``folder`` for each host (a name or an address) with its keys, and an
-    authority unless there is one. Nothing that is there is changed.
+    """Make a folder with keys below ``folder`` for each host (a name or an address), and an
+    authority unless one exists. Existing files are not changed.
 
-    The authority's own key stays in ``folder``: with it more hosts can be made. Raises
-    InvalidConfigurationError if a host's folder is there already.
+    The authority's own key stays in ``folder``: with it, keys of more hosts can be made. Raises
+    InvalidConfigurationError if a name is invalid or repeated, or a host's folder exists.
     """
     places = []
     for name in names:
@@ -87,7 +87,7 @@ def make_keys(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _authority(folder: Path) -> tuple[Any, Any]:
-    """Return the authority's key and certificate, making them unless they are there."""
+    """Return the authority's key and certificate; make them unless they exist."""
     x509, serialization = _library()
     if not (folder / AUTHORITY_KEY).exists():
         key = _new_key()
@@ -177,14 +177,15 @@ def _secret(key: Any) -> bytes:
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a new file, never over one that is there. Raises FileExistsError, OSError."""
+    """Write a new file. Raises FileExistsError if it exists, OSError."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(path, flags, mode), "wb") as file:
         file.write(data)
 
 
 def _library() -> tuple[Any, Any]:
-    """Return the library. Raises InvalidConfigurationError if it is not installed."""
+    """Return cryptography's modules x509 and serialization. Raises InvalidConfigurationError if
+    it is not installed."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization

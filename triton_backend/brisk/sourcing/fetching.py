@@ -1,7 +1,7 @@
-"""One copy as it arrives: the chunks that are wanted of it, until all of them are here.
+"""One copy while it is fetched: which of its chunks are wanted, until all have arrived.
 
-Everything here runs in one event loop, except verifying and writing chunks, which threads do.
-``supply`` decides which source is asked for which chunk.
+This module runs in one event loop; threads verify and write all but small chunks. ``supply``
+decides which source is asked for which chunk.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _QUIET_S = 1.0
 
 
 class Awaited(NamedTuple):
-    """Bytes that somebody waits for, and the set of their chunks."""
+    """Bytes that a caller of ``wait_for`` waits for, and the set of their chunks."""
 
     parts: tuple[Range, ...]
     bits: int
@@ -54,7 +54,7 @@ class Awaited(NamedTuple):
 
 
 class Fetch:
-    """A copy that is being fetched. Precondition of closing the copy: ``close``."""
+    """A copy that is being fetched. Call ``close`` before the copy is closed."""
 
     def __init__(
         self,
@@ -95,18 +95,19 @@ class Fetch:
         self._order()
 
     async def close(self) -> None:
-        """Write to its end what is being written. Precondition: nothing is put any more."""
+        """Wait for the writes in progress. Precondition: ``put`` is not called any more."""
         while self._writes:
             await asyncio.wait(self._writes)
 
     @property
     def missing(self) -> int:
-        """The set of the chunks that are wanted and not here."""
+        """The set of the wanted chunks that have not arrived."""
         return self.wanted_bits & ~self.here
 
     @property
     def urgent(self) -> int:
-        """The set of the missing chunks that somebody waits for, or that say what the model is."""
+        """The set of the missing chunks that a caller waits for, or that describe the model (the
+        file ``gathered``)."""
         urgent = bits_of_all([self.layout.file(self.copy.manifest.gathered)])
         for awaited in self._awaited:
             urgent |= awaited.bits
@@ -117,10 +118,10 @@ class Fetch:
         return len(self._awaited) > 1
 
     def begin_with(self, head: bytes) -> None:
-        """Keep bytes that came before it was known what they should be.
+        """Keep bytes that arrived before their digests were known.
 
-        ``head``: bytes from the beginning of the file ``gathered``, of which those chunks are kept
-        that are as the manifest says.
+        ``head``: bytes from the beginning of the file ``gathered``. Its leading chunks are kept as
+        long as they match the manifest.
         """
         for index in range(*self.layout.file(self.copy.manifest.gathered)):
             part = self.layout.range_of(index)
@@ -130,17 +131,17 @@ class Fetch:
             try:
                 if not self.copy.put(index, [piece]):
                     return
-            except OSError:  # who is asked for it next will say so
+            except OSError:  # the next write of it reports the error
                 return
             self._note(index, 0)
 
     async def wait_for(
         self, parts: Sequence[Range], problem: Callable[[], str], every_s: float = PROGRESS_S
     ) -> AsyncIterator[FetchProgress]:
-        """Wait until all of these bytes are here, yielding the progress each ``every_s``.
+        """Wait until all of these bytes have arrived; yield the progress each ``every_s``.
 
-        ``problem``: reports why nothing comes. Raises InvalidRequestError if there are no such
-        bytes, and ``failure``.
+        ``problem``: returns why nothing arrives. Raises InvalidRequestError if the manifest has no
+        such bytes, and ``failure`` if nothing more can arrive.
         """
         bits = bits_of_all(map(self._stretch, parts))
         awaited = Awaited(tuple(parts), bits, Bell())
@@ -167,14 +168,14 @@ class Fetch:
             self._order()
 
     def progress(self, bits: int, problem: Callable[[], str]) -> FetchProgress:
-        """Return the progress of a set of chunks."""
+        """Return the progress of a set of chunks, with ``problem`` if no byte arrived lately."""
         now_s = self._clock()
         is_quiet = now_s - self.heard_s > _QUIET_S
         missing_bytes = self.layout.size_of(bits & ~self.here)
         return FetchProgress(missing_bytes, self.meter.rate(now_s), problem() if is_quiet else "")
 
     def fail(self, error: BriskError) -> None:
-        """Report to all waiters that nothing can be kept any more."""
+        """Report to all waiters that no chunk can be kept any more."""
         if self.failure is None:
             LOGGER.warning(f"{self.copy.folder.name[:16]}: {error}")
         self.failure = error
@@ -182,8 +183,8 @@ class Fetch:
             awaited.come.ring()
 
     async def take_begun(self, name: str) -> Path | None:
-        """Return what ``take`` does, for a caller that can do without: also None if the form is
-        not on its way, or its outline does not come soon."""
+        """Return the same as ``take``, for a caller that can do without the form: also None if
+        it is not being fetched, or its outline does not arrive soon."""
         if self.copy.manifest.form_named(name) not in self.forms:
             return None
         try:
@@ -192,11 +193,11 @@ class Fetch:
             return None
 
     async def take(self, name: str, best_rate: float) -> Path | None:
-        """Return the prepared form of this name, once the bytes that say where its parts lie are
-        here.
+        """Return the path of the prepared form of this name, once the bytes that say where its
+        parts lie have arrived.
 
-        None: there is none, or weights come sooner. ``best_rate``: the best ever from the sources,
-        in bytes/s; 0: unknown.
+        None if there is no such form, it is unusable, or weights come sooner. ``best_rate``: the
+        best rate ever seen from the sources, in bytes/s; 0 if unknown.
         """
         number = self.copy.manifest.form_named(name)
         async with self._taking:
@@ -222,9 +223,9 @@ class Fetch:
         self, name: str, best_rate: float, decided: Callable[[], None] = lambda: None
     ) -> None:
         """Fetch the prepared form of this name, if it comes sooner than weights, until a start
-        takes another one or waits for weights: the link is not idle while a start decides.
+        takes another form or waits for weights. So the link is not idle while a start decides.
 
-        ``decided``: called when it is known whether the form is fetched.
+        ``decided``: called once it is known whether the form is fetched.
         """
         number = self.copy.manifest.form_named(name)
         try:
@@ -250,8 +251,8 @@ class Fetch:
             self._decide(None)
 
     def _decide(self, form: int | None) -> None:
-        """Take note that this form is wanted, or weights: another form that was guessed is
-        left."""
+        """Note that a start wants this form, or weights if None; stop fetching another form that
+        was guessed."""
         guessed, self._guessed, self._is_decided = self._guessed, None, True
         if guessed is not None and guessed != form:
             self._leave_form(guessed)
@@ -314,10 +315,10 @@ class Fetch:
             self._note(index, size)
 
     def _note(self, index: int, size: int) -> None:
-        """Take note of a chunk that was written."""
+        """Note a chunk that was written: wake its waiters, and publish what it completes."""
         self.here |= 1 << index
         if self.layout.place(index)[0] == self.copy.manifest.gathered:
-            with contextlib.suppress(OSError):  # they are sent, then
+            with contextlib.suppress(OSError):  # then the sources send these chunks
                 self.here |= self.copy.note_covered()
         self.heard_s = self._clock()
         self.meter.add(size, self.heard_s)
@@ -333,10 +334,10 @@ class Fetch:
         self._publish(self.layout.place(index)[0])
 
     def _publish(self, number: int) -> None:
-        """Publish a prepared form that is whole among the artefacts.
+        """Publish a prepared form among the artefacts once it is whole.
 
-        A guessed one that no start has taken is published only with all of the model: who finds it
-        there asks for nothing any more.
+        A guessed form that no start has taken is published only with the whole model: a start that
+        finds a published form requests nothing more.
         """
         is_awaited = number == self._guessed and not self._is_finished
         if number not in self.forms or is_awaited or number in self._published:
@@ -346,7 +347,7 @@ class Fetch:
             self._later(self.copy.publish_form, number)
 
     def _later(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run something in a thread that need not succeed."""
+        """Run ``function`` in a thread; an OSError of it is only logged."""
 
         def done(future: asyncio.Future[Any]) -> None:
             if not future.cancelled() and isinstance(error := future.exception(), OSError):
@@ -355,15 +356,15 @@ class Fetch:
         self._in_thread(function, *arguments).add_done_callback(done)
 
     def _stretch(self, part: Range) -> Stretch:
-        """Return the chunks of these bytes. Raises InvalidRequestError if there are no such
-        bytes."""
+        """Return the chunks of these bytes. Raises InvalidRequestError if the manifest has no
+        such bytes."""
         files = self.copy.manifest.files
         if not part.file < len(files) or part.offset + part.size > files[part.file].size:
             raise InvalidRequestError(f"the manifest has no bytes {part}")
         return self.layout.stretch(part)
 
     def _order(self) -> None:
-        """Decide anew which chunks are wanted, in which order."""
+        """Recompute which chunks are wanted, and in which order."""
         fewest_first = sorted(self._awaited, key=lambda awaited: awaited.bits.bit_count())
         parts = [part for awaited in fewest_first for part in awaited.parts]
         self.wanted = wants.order(self.layout, parts, self.forms, self._outline, self._behind)

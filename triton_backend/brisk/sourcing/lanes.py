@@ -1,8 +1,7 @@
-"""Requests to one source, one after the other without a pause; what arrives is verified before it
-is written.
+"""Requests to one source, back to back; arriving chunks are verified before they are written.
 
-A source has two lanes that alternate. The second sends its request when what is left of the
-first's answer takes about as long as a request takes to be answered.
+Each source has two request tasks ("lanes") that alternate. One sends its request when the rest of
+the other's answer takes about as long as a request takes to be answered.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Bell:
         self._rung = None
 
     def rung(self) -> asyncio.Future[None]:
-        """Return what is done when the bell is rung for the next time. Never cancel it."""
+        """Return a future that is done at the next ``ring``. Never cancel it: it is shared."""
         if self._rung is None:
             self._rung = asyncio.get_running_loop().create_future()
         return self._rung
@@ -55,7 +54,7 @@ class Bell:
 
 
 class Portion:
-    """Chunks of one file that one request asks for, in order; ``next`` is the one that arrives."""
+    """The chunks of one file that one request asks for, in order; ``next`` is arriving now."""
 
     def __init__(self, chunks: Stretch, asked_s: float) -> None:
         self.next, self.end = chunks
@@ -70,38 +69,38 @@ class Portion:
         return bits_of(Stretch(self.next, self.end))
 
     def cut(self) -> None:
-        """Ask for nothing behind the chunk that arrives now."""
+        """End the request with the chunk that is arriving now."""
         self.end = min(self.end, self.next + 1)
 
 
 class Customer(Protocol):
-    """The interface of what wants chunks."""
+    """The interface of an object that wants chunks from its suppliers."""
 
     @property
     def layout(self) -> Layout: ...
 
     def next_portion(self, supplier: Supplier) -> Stretch | None:
-        """Return which chunks to ask for now; None: nothing, until ``wait_for_news`` has
-        returned."""
+        """Return the chunks to request now; None if there are none until ``wait_for_news``
+        returns."""
 
     async def wait_for_news(self) -> None: ...
 
     async def put(self, supplier: Supplier, index: int, pieces: list[bytes | memoryview]) -> bool:
-        """Keep a chunk; return False if it has another digest. Raises BriskError if it cannot be
+        """Keep a chunk; return False if its digest is wrong. Raises BriskError if it cannot be
         kept."""
 
     def is_stuck(self, supplier: Supplier, portion: Portion) -> bool:
-        """Whether nothing has come to a peer since it was asked, by its own report."""
+        """Whether a peer has received no chunk since the request, by its own report."""
 
     def note(self, supplier: Supplier) -> None:
-        """Take note that a source has changed: chunks may be free again."""
+        """Note that a request to a source has ended: its chunks may be requested elsewhere."""
 
     def fail(self, error: BriskError) -> None:
-        """Take note that nothing can be kept any more."""
+        """Note that no chunk can be kept any more."""
 
 
 class Record(NamedTuple):
-    """The report of a source."""
+    """A source's name, what came from it so far, and its last problem."""
 
     name: str
     bytes_total: int
@@ -111,7 +110,7 @@ class Record(NamedTuple):
 
 
 class Supplier:
-    """A source with its lanes, and how it has behaved. One event loop uses it."""
+    """A source, its request tasks and a record of its behavior. Used from one event loop only."""
 
     def __init__(
         self,
@@ -162,7 +161,7 @@ class Supplier:
 
     @property
     def rests_s(self) -> float:
-        """The time until it is asked again; 0: it may be asked."""
+        """The time until the source may be asked again; 0 if it may be asked now."""
         return max(self._rests_until_s - self._clock(), 0.0)
 
     @property
@@ -171,18 +170,19 @@ class Supplier:
 
     @property
     def answer_s(self) -> float:
-        """The usual time from a request to the first byte of its answer."""
+        """The usual time from a request to the start of its answer."""
         return self._answer_s
 
     def measured(self, least_s: float) -> float:
-        """Return the bytes/s that it gives; 0: it has not been asked for ``least_s`` on end."""
+        """Return the source's bytes/s; 0 if it has not been busy for ``least_s`` without a
+        break."""
         now_s = self._clock()
         if self._busy_s is None or now_s - self._busy_s < least_s:
             return 0.0
         return self._long_meter.rate(now_s)
 
     def waited(self, portion: Portion, expected: float) -> Waited:
-        """Return how a request has been answered.
+        """Return how a request has been answered so far.
 
         ``expected``: the bytes/s expected of the source.
         """
@@ -197,7 +197,7 @@ class Supplier:
         )
 
     def is_sending(self, within_s: float) -> bool:
-        """Whether something has arrived within ``within_s``, and no answer is overdue."""
+        """Whether a byte arrived within ``within_s``, and no answer is overdue by half of it."""
         now_s = self._clock()
         return now_s - self._heard_s < within_s and not any(
             portion.heard_s is None and now_s - portion.asked_s > within_s / 2
@@ -205,19 +205,19 @@ class Supplier:
         )
 
     def leave(self, portion: Portion, problem: str) -> None:
-        """Give up a request as failed; what has arrived stays."""
+        """Cancel a request and count it as failed; chunks that have arrived are kept."""
         self._fail(problem, has_come=False)
         if portion.task is not None:
             portion.task.cancel()
 
     def drop(self, portion: Portion) -> None:
-        """Give up a request whose answer nobody wants any more."""
+        """Cancel a request whose answer is not wanted any more; not counted as a failure."""
         if portion.task is not None:
             portion.task.cancel()
 
     def hurry(self) -> None:
-        """Let the other lane send its request at once: something is wanted sooner than what
-        arrives now."""
+        """Let the other request task send its request after the next chunk, without waiting for
+        the rest of this answer: other chunks are wanted sooner."""
         self._hurries = len(self.portions) == 1
 
     def _ended(self, lane: asyncio.Task[None]) -> None:
@@ -333,7 +333,7 @@ class Supplier:
                     turn.close()
 
     def _worth(self, missing_bytes: int) -> int:
-        """Return how many bytes are worth a wake-up, of those that a chunk misses."""
+        """Return how many of a chunk's missing bytes to gather before the task is woken."""
         rate = self.meter.rate(self._clock())
         return min(missing_bytes, MOST_GATHERED_BYTES, int(rate * GATHER_S))
 

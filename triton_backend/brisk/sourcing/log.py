@@ -1,6 +1,6 @@
-"""The courier's log: lines on the standard error of the server that started it.
+"""The courier's log: lines on the standard error of the server that started the courier.
 
-URLs in it are as ``sources.addresses.shown_url`` shows them.
+URLs are written as ``sources.addresses.shown_url`` returns them.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ def start_logging() -> None:
 
 class _CourierLines(logging.StreamHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # logging's name
-        """Do nothing: the server at the other end of the pipe is gone."""
+        """Ignore a line that cannot be written: the server at the other end of the pipe ended."""

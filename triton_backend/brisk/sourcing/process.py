@@ -1,4 +1,4 @@
-"""The courier's process: its parts, and when it ends."""
+"""The courier's process: it starts the courier's parts, and ends when they are idle."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def read_settings(environment: Mapping[str, str] = os.environ) -> CourierSetting
 
 
 async def run(place: Path, settings: CourierSettings) -> None:
-    """Serve at the socket ``place`` until nobody needs it. Raises OSError."""
+    """Run the courier at the socket ``place`` until it is idle or gets SIGTERM or SIGINT. Raises
+    OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
@@ -146,21 +147,21 @@ async def _until_idle(
 
 
 def is_runtime_there(locks: Path = Path("/proc/locks")) -> bool:
-    """Whether a runtime lives that finds this courier: it holds a lock in its directory
+    """Whether a runtime is alive that would find this courier: it holds a lock in its directory
     (``brisk.protocol.runtime_paths``).
 
-    ``locks``: the kernel's list.
+    ``locks``: the kernel's list of locks. If it cannot be read, a lock file counts as held.
     """
     files = runtime_directory().glob("*/lock")
     inodes = {str(file.stat().st_ino) for file in files if file.is_file()}
     try:
         lines = locks.read_text().splitlines() if inodes else []
     except OSError:
-        return bool(inodes)  # nobody can tell
+        return bool(inodes)  # the list cannot be read
     held = (line.split() for line in lines if " FLOCK " in line)
     return any(fields[5].rpartition(":")[2] in inodes for fields in held)
 
 
 def _identity(listen: HostAddress | None) -> str:
-    """Return this courier's identity for others: unique, and in the order of hosts' names."""
+    """Return this courier's unique identity for peers; identities sort by host name."""
     return f"{socket.gethostname()}:{listen.port if listen else 0}/{secrets.token_hex(8)}"

@@ -1,7 +1,7 @@
-"""The disk space of copies: those that were used least recently are removed for a new one.
+"""The disk space of copies: the least recently used copies are removed for a new one.
 
-A user of a copy holds a shared lock on its manifest (``copies.local.LocalCopy``): what is locked
-stays.
+A user of a copy holds a shared lock on its manifest (``copies.local.LocalCopy``): a locked copy
+is not removed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class KeptCopy(NamedTuple):
 def to_remove(
     copies: Sequence[KeptCopy], needed_bytes: int, limit_bytes: int | None
 ) -> list[KeptCopy] | None:
-    """Return which copies to remove for so many bytes, the one that was used least recently first.
+    """Return which copies to remove for a new one of ``needed_bytes``, least recently used first.
 
-    None: all that nobody holds would not be enough. Pure.
+    None if removing all copies that are not in use would not be enough. Pure.
     """
     if limit_bytes is None:
         return []
@@ -62,10 +62,10 @@ def to_remove(
 
 
 def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: int | None) -> None:
-    """Do ``make_copy`` after removing others for it. Precondition: ``arriving.locked``.
+    """Call ``make_copy`` after removing other copies for it. Precondition: ``arriving.locked``.
 
-    Raises UnavailableError, which names how many bytes are needed, if that is not enough, and
-    leaves nothing; OSError.
+    Raises OSError; UnavailableError, which names the needed bytes, if there is still no room. Then
+    no new copy is left.
     """
     needed_bytes = sum(manifest.files[number].size for number in manifest.own)
     text_needed = f"the model needs {needed_bytes} bytes ({needed_bytes / 1e6:.0f} MB)"
@@ -81,7 +81,10 @@ def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: i
 
 
 def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
-    """Call ``make``, again after removing one more copy each time that the disk is full."""
+    """Call ``make``; each time the disk is full, remove the least recently used copy and retry.
+
+    Raises UnavailableError if no copy can be removed; OSError for other failures.
+    """
     while True:
         try:
             make()
@@ -101,7 +104,7 @@ def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
 
 
 def kept_copies(base: Path) -> list[KeptCopy]:
-    """Return all copies of a cache directory; half made ones that were left are removed."""
+    """Return all copies of a cache directory; remove folders of unfinished copies."""
     copies = []
     with contextlib.suppress(OSError):
         for folder in sorted(base.iterdir()):
@@ -118,13 +121,13 @@ def kept_copies(base: Path) -> list[KeptCopy]:
 
 
 def note_use(folder: Path) -> None:
-    """Take note that the copy is used now."""
+    """Record the current time as the copy's last use."""
     with contextlib.suppress(OSError):
         os.utime(folder / MANIFEST)
 
 
 def remove(folder: Path) -> bool:
-    """Remove a copy; return False if somebody holds it."""
+    """Remove a copy; return False if it is in use or cannot be removed."""
     try:
         descriptor = os.open(folder / MANIFEST, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -153,7 +156,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes on disk; a form that is among artefacts, too, is theirs."""
+    """Return the copy's bytes on disk; a form that is also an artefact is not counted."""
     total = 0
     for above, _, names in os.walk(folder):
         for name in names:
@@ -163,7 +166,7 @@ def _size(folder: Path) -> int:
 
 
 def open_present(folder: Path) -> ArrivingCopy | None:
-    """Open the copy in a folder; return None if there is none that can be used. Raises OSError."""
+    """Open the copy in a folder; return None if there is no usable one. Raises OSError."""
     with locked(folder.parent):
         return _opened(folder)
 
@@ -181,7 +184,7 @@ def _opened(folder: Path) -> ArrivingCopy | None:
 
 
 def open_or_make(folder: Path, text: bytes, limit_bytes: int | None) -> ArrivingCopy:
-    """Open the copy in a folder, making it unless it is there.
+    """Open the copy in a folder; make it unless it exists.
 
     ``text``: its manifest's. Raises what ``make_with_room`` raises.
     """
@@ -195,7 +198,7 @@ def open_or_make(folder: Path, text: bytes, limit_bytes: int | None) -> Arriving
 
 
 def read_origin(folder: Path) -> str:
-    """Return the URL by which the copy was opened last; empty: unknown."""
+    """Return the URL by which the copy was last opened; empty if unknown."""
     try:
         return (folder / ORIGIN).read_text()
     except OSError:
@@ -212,7 +215,7 @@ def note_origin(folder: Path, url: str) -> None:
 
 
 def read_rates(base: Path) -> dict[str, float]:
-    """Return the best rates of sources that were noted; none if they cannot be read."""
+    """Return the noted best bytes/s of sources by name; empty if they cannot be read."""
     noted = read_note(base / _RATES)
     if not isinstance(noted, dict):
         return {}

@@ -1,6 +1,6 @@
-"""The courier's answers to processes of its host, over a Unix socket.
+"""The courier's service for processes of its own host, over a Unix socket.
 
-The protocol is ``brisk.copies.connection``'s.
+``brisk.copies.connection`` describes the protocol.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 class CourierService:
-    """Connections, and the copies that each has opened."""
+    """The service's connections, with the copies that each has opened."""
 
     def __init__(self, table: CopyTable, own_user: int) -> None:
         self._table = table
@@ -38,7 +38,10 @@ class CourierService:
         return bool(self._connections)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until it ends. Lines are read with a limit of their size."""
+        """Serve one connection until it ends, or sends a line that is too long.
+
+        A connection of another user, or one too many, is closed at once.
+        """
         if len(self._connections) >= MOST_CONNECTIONS or not self._is_own(writer):
             writer.close()
             return
@@ -48,7 +51,7 @@ class CourierService:
             while line := await _read_line(reader):
                 await self._answer(line, writer, opened)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # it has gone
+            pass  # the client has gone
         finally:
             self._connections.discard(writer)
             for copy in opened.values():
@@ -120,10 +123,8 @@ class CourierService:
 
 
 async def _or_gone(awaitable: Awaitable[None], writer: asyncio.StreamWriter) -> None:
-    """Wait for ``awaitable``, unless the other end of the connection goes first.
-
-    Raises ConnectionResetError then.
-    """
+    """Wait for ``awaitable``. Raises ConnectionResetError if the other end of the connection
+    closes first."""
     task = asyncio.ensure_future(awaitable)
     try:
         while not task.done():
@@ -136,7 +137,7 @@ async def _or_gone(awaitable: Awaitable[None], writer: asyncio.StreamWriter) -> 
 
 
 def _has_ended(writer: asyncio.StreamWriter) -> bool:
-    """Whether the other end is closed, as the kernel reports: nobody reads from it meanwhile."""
+    """Whether the other end is closed, by the kernel's report: no task reads from it just now."""
     peer: socket.socket = writer.get_extra_info("socket")
     state = peer.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if state:
@@ -149,7 +150,7 @@ def _has_ended(writer: asyncio.StreamWriter) -> bool:
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """Return a line; nothing if the connection has ended, or the line is too long."""
+    """Return the next line; empty if the connection has ended, or the line is too long."""
     try:
         return await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError:
@@ -189,5 +190,5 @@ def _whole(value: object) -> int:
 
 
 async def listening(service: CourierService, listener: socket.socket) -> asyncio.Server:
-    """Return the server that answers who connects to the socket."""
+    """Start the server for connections to the socket, and return it."""
     return await asyncio.start_unix_server(service.serve, sock=listener, limit=MOST_LINE_BYTES)

@@ -1,15 +1,14 @@
-"""The server of copies to other hosts: what is here of them, and their bytes, also while they
-arrive.
+"""The server of copies to other hosts: reports of a copy and its bytes, also while it arrives.
 
 | request | answer |
 | --- | --- |
-| ``GET /v1/copies/<SHA-256>`` | what is here, as JSON (``peers.write_report``); with |
-| | ``?since=<count>`` when something has come since, or after 0.25 s |
+| ``GET /v1/copies/<SHA-256>`` | which chunks have arrived, as JSON (``peers.write_report``); |
+| | with ``?since=<count>``: once more have arrived, or after 0.25 s |
 | ``GET /v1/copies/<SHA-256>/manifest`` | the manifest |
-| ``GET /v1/copies/<SHA-256>/files/<number>`` | with ``Range``: bytes that are here, in order; |
-| | the answer ends early when nothing more has come for 0.25 s |
+| ``GET /v1/copies/<SHA-256>/files/<number>`` | with ``Range``: the bytes in order, as they |
+| | arrive; the answer ends early when no more have arrived for 0.25 s |
 
-Nothing is served that was not verified; a prepared form as it was published, without a seal.
+Only verified bytes are served; a prepared form as it was published, without a seal.
 """
 
 from __future__ import annotations
@@ -53,11 +52,13 @@ _RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})")
 
 
 class CopyServer:
-    """The server for other hosts. One event loop uses it."""
+    """The server of copies to other hosts. Used from one event loop only."""
 
     def __init__(self, table: CopyTable, own_user: int, *, is_secure: bool) -> None:
-        """``is_secure``: certificates decide who is served; else processes of ``own_user`` and
-        root are."""
+        """Make a server; ``listen`` starts it.
+
+        ``is_secure``: certificates decide which clients are served; else only processes of
+        ``own_user`` and root on this machine are."""
         self.asked_s = time.monotonic()
         """When a host asked last."""
         self._table = table
@@ -96,7 +97,7 @@ class CopyServer:
         self._shelf.clear()
 
     def receivers(self, sha256: str) -> int:
-        """Return how many hosts pull the copy now."""
+        """Return how many hosts are pulling the copy now."""
         now_s = time.monotonic()
         pulls = self._pulls.get(sha256, {})
         for identity in [each for each, until_s in pulls.items() if until_s < now_s]:
@@ -104,7 +105,7 @@ class CopyServer:
         return len(pulls)
 
     def tidy(self) -> None:
-        """Close copies that nobody has asked for lately."""
+        """Close shelved copies that no host has asked for within ``SHELF_S``."""
         now_s = time.monotonic()
         for sha256, (copy, used_s) in list(self._shelf.items()):
             if now_s - used_s > SHELF_S and not self.receivers(sha256):
@@ -132,9 +133,9 @@ class CopyServer:
         return await self._report(request, sha256)
 
     def _is_allowed(self, request: web.BaseRequest) -> bool:
-        """Whether the connection is secure, or a process of this user or of root asks.
+        """Whether the connection is secure, or its client is a process of this user or of root.
 
-        That is looked up once for each connection.
+        The user is looked up once for each connection.
         """
         transport = request.transport
         if self._is_secure or transport is None:
@@ -200,7 +201,7 @@ class CopyServer:
             await response.prepare(request)
             await self._stream(request, response, sha256, copy, number, begin, end)
         except ConnectionError:
-            pass  # whoever asked has found another one
+            pass  # the client has turned to another source
         return response
 
     async def _stream(
@@ -213,7 +214,7 @@ class CopyServer:
         begin: int,
         end: int,
     ) -> None:
-        """Send the bytes from ``begin`` to ``end``, as far as they come. Raises
+        """Send the bytes from ``begin`` to ``end``, as far as they arrive in time. Raises
         ConnectionError."""
         if request.transport is not None:
             request.transport.set_write_buffer_limits(_BUFFERED_BYTES)
@@ -228,7 +229,7 @@ class CopyServer:
         await response.write_eof()
 
     async def _copy(self, sha256: str) -> ArrivingCopy | None:
-        """Return the open copy, opening it if there is one; else None."""
+        """Return the copy, opened unless it already is; None if there is no usable one."""
         fetch = self._table.fetches.get(sha256)
         if fetch is not None:
             return fetch.copy
@@ -236,7 +237,7 @@ class CopyServer:
             copy = await asyncio.to_thread(_shelved, self._table.base / sha256)
             if copy is None:
                 return None
-            if sha256 in self._shelf:  # somebody else was sooner
+            if sha256 in self._shelf:  # another task was sooner
                 copy.close()
             else:
                 self._shelf[sha256] = copy, 0.0
@@ -252,9 +253,9 @@ def _has_gone(request: web.BaseRequest) -> bool:
 async def arriving_bytes(
     copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, begin: int, end: int
 ) -> AsyncIterator[bytes | bytearray]:
-    """Yield bytes of a file, in order, until nothing more has come for ``HELD_S``.
+    """Yield bytes of a file, in order, until ``end``, or no more have arrived for ``HELD_S``.
 
-    ``fetch``: returns what the copy grows by at the time; None: it does not grow.
+    ``fetch``: returns the copy's current fetch; None if the copy is not being fetched.
     """
     offset = begin
     while offset < end:
@@ -272,7 +273,10 @@ async def arriving_bytes(
 async def _here_to(
     copy: ArrivingCopy, fetch: Callable[[], Fetch | None], number: int, offset: int
 ) -> int:
-    """Return the end of what is here from ``offset`` on, after some wait for the first byte."""
+    """Return the end of the bytes present from ``offset`` on.
+
+    If there are none and the copy is being fetched, first wait for some, up to ``HELD_S``.
+    """
     chunk_bytes, file = copy.manifest.chunk_bytes, copy.layout.file(number)
     first, clock = offset // chunk_bytes, asyncio.get_running_loop().time
     deadline_s = clock() + HELD_S
@@ -288,7 +292,7 @@ async def _here_to(
 
 
 class _Counted(web.Server):
-    """A server that counts connections from when they are accepted, before they speak HTTP."""
+    """A server that counts connections from their acceptance on, before they speak HTTP."""
 
     def __init__(self, handler: Any, **settings: Any) -> None:
         super().__init__(handler, **settings)
@@ -311,7 +315,7 @@ class _Counted(web.Server):
 
 
 class _Refusal(asyncio.Protocol):
-    """The protocol of one connection too many."""
+    """The protocol of a connection over the limit: it is closed at once."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
@@ -332,8 +336,8 @@ def _shelved(folder: Path) -> ArrivingCopy | None:
 
 
 def _user_of(port: int, own_port: int) -> int | None:
-    """Return the user whose connection of this machine goes from ``port`` to ``own_port``; None:
-    the kernel names nobody."""
+    """Return the user of the local connection from ``port`` to ``own_port``; None if the kernel
+    lists no such connection."""
     for name in ("tcp", "tcp6"):
         try:
             lines = Path(f"/proc/net/{name}").read_text().splitlines()[1:]

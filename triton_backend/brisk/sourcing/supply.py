@@ -1,6 +1,6 @@
-"""The supply of one copy: its sources are watched, chosen, left and asked again.
+"""The supply of one copy: it watches the copy's sources, chooses among them, leaves slow ones.
 
-One event loop uses it. ``brisk.sourcing.policies`` decides.
+Used from one event loop only. ``brisk.sourcing.policies`` decides.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MEASURED_S = 0.5
 
 
 class KnownPeer(NamedTuple):
-    """A peer's last report of the copy, when it came, and when what it has changed last."""
+    """A peer's last report of the copy, when it came, and when the chunks in it last changed."""
 
     report: PeerReport
     reported_s: float
@@ -57,7 +57,7 @@ class KnownPeer(NamedTuple):
 
 
 class Supply:
-    """The sources of a copy, asked from ``start`` to ``close``."""
+    """The sources of a copy; chunks are requested from them between ``start`` and ``close``."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class Supply:
         best_rates: MutableMapping[str, float],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``identity``: of this host, for others. ``best_rates``: the best bytes/s ever seen, by
-        sources' names."""
+        """Make a supply without sources. ``identity``: this host's, for peers. ``best_rates``:
+        the best bytes/s ever seen, by sources' names."""
         self.fetch = fetch
         self.identity = identity
         self.suppliers: list[Supplier] = []
@@ -90,10 +90,10 @@ class Supply:
         hold_s: float = 0.0,
         gone: Collection[str] = (),
     ) -> None:
-        """Ask ``sources`` once all peers have answered except those that are ``gone`` (their
-        names), or after ``hold_s``.
+        """Begin to request chunks from ``sources`` once all peers have reported except those
+        named in ``gone``, or after ``hold_s``.
 
-        A host that starts before it knows the others takes from them what it asks for.
+        A host that began before it knows its peers would take the registry's rate from them.
         """
         self._hold_s = hold_s
         self._unanswered = {each.name for each in sources if each.is_peer} - set(gone)
@@ -114,12 +114,12 @@ class Supply:
 
     @property
     def best_rate(self) -> float:
-        """The best bytes/s ever from one of the sources; 0: unknown."""
+        """The best bytes/s ever seen from one of the sources; 0 if unknown."""
         return max((self._best.get(each.name, 0.0) for each in self.suppliers), default=0.0)
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether every source lies, or is a peer that has nothing that is missing."""
+        """Whether every source gave wrong bytes, or is a peer that has no missing chunk."""
         usable = [each for each in self.suppliers if not each.is_blamed]
         missing = self.fetch.missing
         return not any(
@@ -129,7 +129,7 @@ class Supply:
         )
 
     def problem(self) -> str:
-        """Return what is wrong with each source, by name."""
+        """Return the problem of each source, by name, as one text."""
         return "; ".join(
             each.problem or f"{each.name}: nothing has come yet" for each in self.suppliers
         )
@@ -138,7 +138,7 @@ class Supply:
         return [each.record for each in self.suppliers]
 
     def report(self, receivers: int) -> PeerReport:
-        """Return the report of this host's copy to others."""
+        """Return the report of this host's copy for other hosts."""
         fetch = self.fetch
         return PeerReport(
             identity=self.identity,
@@ -152,14 +152,14 @@ class Supply:
 
     @property
     def _path(self) -> tuple[str, ...]:
-        """The identities of the upstream, of that one's upstream, and so on."""
+        """The identities of the upstream, of the upstream's upstream, and so on."""
         peer = self._known.get(self.upstream)
         if peer is None:
             return ()
         return (peer.report.identity, *peer.report.path)[:LONGEST_CHAIN]
 
     def hear(self, name: str, report: PeerReport | None, problem: str = "") -> None:
-        """Take in a peer's report; None: it has no copy, or does not answer (``problem``)."""
+        """Accept a peer's report; None if it has no copy or does not answer (``problem``)."""
         self._unanswered.discard(name)
         supplier = next(each for each in self.suppliers if each.name == name)
         if report is None:
@@ -187,7 +187,7 @@ class Supply:
         while not self.is_curious:
             await asyncio.shield(self.fetch.wanted_anew.rung())
 
-    # What lanes ask of it.
+    # The interface of Customer.
 
     @property
     def layout(self) -> Layout:
@@ -204,7 +204,7 @@ class Supply:
         if self._best.get(supplier.name):
             most = choosing.run_chunks(self._speed(supplier), chunk_bytes)
         least = choosing.USUAL_LEAST_CHUNKS
-        if fetch.has_several_waiters:  # rows of a table, beside all else
+        if fetch.has_several_waiters:  # rows of a table, in addition to all else
             least = choosing.least_chunks(self._speed(supplier), chunk_bytes, supplier.answer_s)
         run = None
         if supplier.is_starved and (peer := self._known.get(supplier.name)) is not None:
@@ -241,7 +241,7 @@ class Supply:
     # Choosing.
 
     def _claimed(self) -> int:
-        """Return the set of chunks that some source was asked for."""
+        """Return the set of chunks that are requested from some source."""
         claimed = 0
         for each in self.suppliers:
             for portion in each.portions:
@@ -251,8 +251,8 @@ class Supply:
     def _speed(self, supplier: Supplier) -> float:
         """Return the bytes/s that a source is expected to give.
 
-        It is the best that it gave, unless it was slow lately; for a peer that was never measured,
-        the best of other peers.
+        This is its best ever rate, or its slow rate if it was slow lately. For a peer that was
+        never measured it is the best of all peers.
         """
         if self._clock() < supplier.slow_until_s:
             return supplier.slow_bytes_per_s
@@ -264,7 +264,7 @@ class Supply:
         return expected_bytes_per_s(self._best.get(supplier.name, 0.0), max(alike, default=0.0))
 
     def _due(self, supplier: Supplier) -> float:
-        """Return the bytes/s that a source must give now; 0: unknown."""
+        """Return the bytes/s below which a source counts as slow now; 0 if unknown."""
         best = self._best.get(supplier.name, 0.0)
         peer = self._known.get(supplier.name)
         comes = peer.report.bytes_per_s if peer is not None and peer.report.is_fetching else best
@@ -310,7 +310,7 @@ class Supply:
                 rest = portion.bits & ~(1 << portion.next)
                 if portion.bits and not portion.bits & fetch.wanted_bits:
                     each.drop(portion)
-                elif rest and not rest & allowed:  # somebody else is better
+                elif rest and not rest & allowed:  # another source is better
                     portion.cut()
 
     async def _look_often(self) -> None:
@@ -321,7 +321,11 @@ class Supply:
             self._news.ring()
 
     async def _hurry_often(self) -> None:
-        """Ask a source that sends only what can wait for what is newly wanted beside that."""
+        """Whenever other chunks are wanted, request the first one at once.
+
+        If no source was asked for it, each busy source sends a request concurrently with its
+        current answer.
+        """
         while True:
             await asyncio.shield(self.fetch.wanted_anew.rung())
             self._choose()
@@ -343,7 +347,7 @@ class Supply:
                     portion.expect(1)  # a peer that ends its answer sends some bytes
                 waited = each.waited(portion, self._due(each))
                 if is_silent(waited, now_s):
-                    self._known.pop(each.name, None)  # until it tells something again
+                    self._known.pop(each.name, None)  # until its next report
                     each.leave(portion, f"{each.name}: no byte came in time")
                 elif is_slow(waited):
                     each.slow_bytes_per_s = max(waited.bytes_per_s, 1.0)

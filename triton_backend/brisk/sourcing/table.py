@@ -1,4 +1,4 @@
-"""The copies that are open in this process: opened by who asks for them, or for other hosts."""
+"""The table of copies that local processes have opened, which are fetched while they are open."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ to see what the model is, and the one that decides what a start takes, are two."
 
 
 class OpenedCopy:
-    """A copy that somebody has opened: fetched from then on, until it is closed."""
+    """A copy that a client has opened: it is fetched from then on, until it is closed."""
 
     def __init__(
         self, table: CopyTable, remote: Remote, before: asyncio.Task[None] | None
     ) -> None:
-        """``before``: the closing of what was open of it before."""
+        """Begin to open the copy. ``before``: the closing of its last opening, awaited first."""
         self.folder = table.base / remote.sha256
         self.users = 0
         self.leaving: asyncio.TimerHandle | None = None
@@ -68,7 +68,7 @@ class OpenedCopy:
         self._ready.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def has_head(self) -> None:
-        """Wait for the bytes that say what the model is. Raises BriskError if they do not come."""
+        """Wait for the bytes that describe the model. Raises BriskError if they do not arrive."""
         fetch = await self._fetch()
         head = [] if fetch.copy.is_whole else [fetch.copy.manifest.gathered_range]
         heard_s = time.monotonic()
@@ -81,7 +81,7 @@ class OpenedCopy:
 
     @property
     def model(self) -> str:
-        """The path of its model's file. Precondition: its head is here."""
+        """The path of the model's file. Precondition: ``has_head`` has returned."""
         assert self.arriving is not None
         return str(self.arriving.model)
 
@@ -95,7 +95,8 @@ class OpenedCopy:
         return await fetch.take(form, supply.best_rate)
 
     async def wait_for(self, parts: Sequence[Range]) -> AsyncIterator[FetchProgress]:
-        """Wait like ``Fetch.wait_for``; raises InvalidModelError if every source lies, too."""
+        """Wait as ``Fetch.wait_for`` does; also raises InvalidModelError if nothing arrives and
+        no source is left (``Supply.is_hopeless``)."""
         fetch = await self._fetch()
         supply = self._supplied(fetch)
         async for progress in fetch.wait_for(parts, supply.problem):
@@ -105,19 +106,19 @@ class OpenedCopy:
 
     @property
     def is_arriving(self) -> bool:
-        """Whether something is on its way, as far as is known."""
+        """Whether chunks are missing that some source may still give."""
         if self.fetch is None or self.supply is None:
             return False
         is_given_up = self.fetch.failure is not None or self.supply.is_hopeless
         return bool(self.fetch.missing) and not is_given_up
 
     def close(self) -> asyncio.Task[None]:
-        """Fetch nothing any more, and close it."""
+        """Stop fetching and close the copy; return the task that does so."""
         self._is_closing = True
         return asyncio.create_task(self._close())
 
     def status(self) -> dict[str, Any]:
-        """Return the status for observers."""
+        """Return the copy's state, progress and sources as JSON, for observers."""
         shown = {"sha256": self.remote.sha256, "url": shown_url(self.remote.url)}
         if self.fetch is None:
             return {**shown, "state": "opening"}
@@ -176,8 +177,11 @@ class OpenedCopy:
             self._supplied(self.fetch)
 
     async def _guess(self, fetch: Fetch) -> None:
-        """Begin to fetch the likely form before anything is asked for: what turns out unwanted
-        costs a connection."""
+        """Begin to fetch the likely prepared form before a start takes one.
+
+        This decision comes before the first request, since dropping an unwanted request costs a
+        connection.
+        """
         names = [file.form for file in fetch.copy.manifest.files if file.form]
         if likely := likely_form(names, self._table.form_key):
             rates = (self._table.best_rates.get(each.name, 0.0) for each in self._sources)
@@ -187,8 +191,7 @@ class OpenedCopy:
             await is_decided.wait()
 
     async def _make(self, text: bytes) -> ArrivingCopy:
-        """Make the copy; if there is no space, after letting go of those that nobody holds any
-        more.
+        """Open the copy on disk, or make it; if there is no space, first close lingering copies.
 
         Raises UnavailableError.
         """
@@ -223,7 +226,8 @@ class OpenedCopy:
         return self.supply
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        """Run a step in a thread; it is waited for even if nobody wants its result any more."""
+        """Run a step in a thread. ``_close`` waits for it even if this call is canceled. Raises
+        UnavailableError for its OSError."""
         future = asyncio.get_running_loop().run_in_executor(
             self._table.executor, function, *arguments
         )
@@ -256,7 +260,7 @@ class OpenedCopy:
 
 
 class CopyTable:
-    """The open copies. One event loop uses it."""
+    """The table of open copies. Used from one event loop only."""
 
     def __init__(
         self,
@@ -268,7 +272,8 @@ class CopyTable:
         allowed_urls: Sequence[str] | None = None,
         limit_bytes: int | None = None,
     ) -> None:
-        """``base``: the directory of copies. ``identity``: of this host, for others."""
+        """Make a table without open copies. ``base``: the directory of copies. ``identity``: this
+        host's, for peers."""
         self.base = base
         self.identity = identity
         self.web = web
@@ -290,7 +295,7 @@ class CopyTable:
         self._closing: dict[str, asyncio.Task[None]] = {}
 
     def take(self, remote: Remote) -> OpenedCopy:
-        """Return the copy, opening it unless it is open; ``give_back`` it when it is not needed
+        """Return the copy, opened unless it already is. Call ``give_back`` when it is not needed
         any more."""
         copy = self._opened.get(remote.sha256)
         if copy is None:
@@ -303,7 +308,7 @@ class CopyTable:
         return copy
 
     def find(self, sha256: str) -> OpenedCopy:
-        """Return the open copy. Raises InvalidRequestError if nobody has opened it."""
+        """Return the open copy. Raises InvalidRequestError if it is not open."""
         copy = self._opened.get(sha256)
         if copy is None:
             raise InvalidRequestError(f"nobody has opened the copy {sha256}")
@@ -335,7 +340,7 @@ class CopyTable:
 
     @property
     def opening(self) -> set[str]:
-        """The copies of which something will be here in a moment."""
+        """The digests of the copies that are open but not yet ready to be fetched or served."""
         return self._opened.keys() - self.fetches.keys()
 
     def supply_of(self, sha256: str) -> Supply | None:
@@ -350,14 +355,14 @@ class CopyTable:
             self.opened.ring()
 
     def let_go(self) -> bool:
-        """Close those that nobody holds any more; return False if there are none."""
+        """Close the lingering copies, which have no users; return False if there are none."""
         leaving = [each for each in self._opened.values() if each.leaving is not None]
         for copy in leaving:
             self._let_go(copy)
         return bool(leaving)
 
     async def closed(self) -> None:
-        """Wait until every copy that nobody has opened any more is let go of."""
+        """Wait until all copies that are being closed are closed."""
         await asyncio.gather(*self._closing.values(), return_exceptions=True)
 
     def statuses(self) -> list[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Policies of what is fetched next, from whom, and until when: pure functions of snapshots."""
+"""Policies of which chunks to fetch next, from which source, how long: pure, from snapshots."""

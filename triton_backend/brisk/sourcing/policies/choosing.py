@@ -1,11 +1,10 @@
 """The choice of which source gives which chunks: pure functions of a snapshot of all sources.
 
 Sources are compared by predicted time, not in a fixed order (Flashpoint 5.1). Receivers of one
-model form a chain without a controller (Flashpoint 6.2.1 has one): they rank each other by how far
-they have come, then by name, and each pulls from the nearest one before it that few others pull
-from, also what that one has not got yet but fetches next. Any receiver may pull what another has
-already. Only the first, and receivers that would have to wait much longer otherwise, use the
-registry.
+model form a chain without a controller (Flashpoint 6.2.1 has one). They rank each other by how
+much they have, then by name. Each pulls from the nearest one before it from which few others pull,
+including chunks that this one fetches next. Any receiver may pull what another has already. Only
+the first receiver, and those that would otherwise wait much longer, use the registry.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ MOST_MORE = 3
 
 
 class PeerReport(NamedTuple):
-    """A peer's report of its copy."""
+    """A peer's report about its own copy."""
 
     identity: str
     here: int
@@ -72,7 +71,7 @@ class PeerReport(NamedTuple):
 
 
 class KnownSource(NamedTuple):
-    """A source, as it is seen here."""
+    """A source, as the receiver sees it."""
 
     name: str
     report: PeerReport | None
@@ -90,7 +89,7 @@ class KnownSource(NamedTuple):
 
 
 class ReceiverState(NamedTuple):
-    """The receiver itself."""
+    """The state of the receiver, for which sources are chosen."""
 
     identity: str
     here: int
@@ -110,7 +109,7 @@ class ReceiverState(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """The sources' roles."""
+    """The choice: which source gives which chunks, and the upstream."""
 
     allowed: Mapping[str, int]
     """The chunks that each source may be asked for, by its name."""
@@ -121,7 +120,7 @@ class Roles(NamedTuple):
 def is_before(report: PeerReport, name: str, standing: ReceiverState) -> bool:
     """Whether a peer is before the receiver in a chain.
 
-    It is not if its own bytes come through the receiver, so that no chain ends in itself.
+    A peer whose own bytes come through the receiver is not, so that no chain forms a cycle.
     """
     if not report.is_fetching:
         return True
@@ -136,8 +135,8 @@ def is_before(report: PeerReport, name: str, standing: ReceiverState) -> bool:
 
 
 def coming(candidate: KnownSource, standing: ReceiverState) -> int:
-    """Return the chunks that a peer will have in time: not much later than they could be here
-    without it."""
+    """Return the missing chunks that a peer fetches in time: not much later than the receiver
+    would get them without it."""
     report = candidate.report
     if report is None or not report.is_fetching or candidate.is_dry or candidate.age_s > STALE_S:
         return 0
@@ -203,8 +202,10 @@ def choose(candidates: Sequence[KnownSource], standing: ReceiverState) -> Roles:
 
 
 def _behind(candidates: Sequence[KnownSource], standing: ReceiverState) -> set[str]:
-    """Return the identities that pull through the receiver, by all reports together: a path is a
-    report older for each host on it."""
+    """Return the identities that pull through the receiver, directly or not.
+
+    All reports are combined: a path is one report older for each further host on it.
+    """
     identities = {standing.identity}
     reports = [each.report for each in candidates if each.report is not None]
     while more := {
@@ -217,9 +218,10 @@ def _behind(candidates: Sequence[KnownSource], standing: ReceiverState) -> set[s
 
 
 def _urgent_first(allowed: int, candidate: KnownSource, standing: ReceiverState) -> int:
-    """Return only the urgent chunks of those ``allowed``: others would come over the same link.
+    """Return only the urgent chunks of those ``allowed``: others would share the link.
 
-    If the urgent ones come slowly from elsewhere, the link has room for others.
+    Without urgent ones among them, return all if the receiver's rate leaves the link room, else
+    none.
     """
     if allowed & standing.urgent:
         return allowed & standing.urgent
@@ -228,8 +230,7 @@ def _urgent_first(allowed: int, candidate: KnownSource, standing: ReceiverState)
 
 
 def _is_followed(upstream: KnownSource, standing: ReceiverState) -> bool:
-    """Whether the receiver depends on ``upstream`` for what that has not got yet, or it is
-    whole."""
+    """Whether ``upstream`` has a whole copy, or will fetch chunks in time for the receiver."""
     report = upstream.report
     return report is not None and (not report.is_fetching or coming(upstream, standing) != 0)
 
@@ -242,7 +243,7 @@ def _can(candidate: KnownSource, standing: ReceiverState) -> int:
 def _upstream(
     peers: Sequence[KnownSource], can: Mapping[str, int], standing: ReceiverState
 ) -> KnownSource | None:
-    """Return the peer to pull from: one that gives the first chunk that any peer can give."""
+    """Return the peer to pull from: one that can give the first wanted chunk that any peer can."""
     all_bits = 0
     for bits in can.values():
         all_bits |= bits
@@ -267,10 +268,10 @@ def _nearer(
     peers: Sequence[KnownSource],
     standing: ReceiverState,
 ) -> list[KnownSource]:
-    """Return whom to change to from an upstream from which others pull, too.
+    """Return the peers to change to from an upstream that has several receivers.
 
-    It is one of these, or who pulls through one of these that has more or else a lesser name: so
-    all may change at once, and no chain ends in itself.
+    Each pulls through the upstream, by way of a direct receiver of it that has more chunks than
+    this one or a smaller name: so all may change at once, and no chain forms a cycle.
     """
     assert present.report is not None
     if present.report.receivers < 2:
@@ -293,16 +294,18 @@ def _nearer(
 
 
 def _nearness(candidate: KnownSource) -> tuple[int, bool, str]:
-    """Return the key of peers before the receiver; the greatest has few receivers and is just
-    before it."""
+    """Return the sort key of a peer before the receiver: the greatest has fewest receivers, then
+    is still fetching, then has the greatest name."""
     report = candidate.report
     assert report is not None
     return -report.receivers, report.is_fetching, report.identity
 
 
 def _at_most(upstream: KnownSource | None) -> float:
-    """Return the bytes/s at which the upstream itself gets what it lacks: requests to the registry
-    beside it would only take these from it."""
+    """Return the bytes/s at which the upstream itself fetches; infinity if it does not fetch.
+
+    Concurrent requests to the registry would only take this rate from the upstream.
+    """
     report = None if upstream is None else upstream.report
     return report.bytes_per_s if report is not None and report.is_fetching else math.inf
 
@@ -313,8 +316,11 @@ def _more(
     upstream: KnownSource,
     standing: ReceiverState,
 ) -> list[KnownSource]:
-    """Return further peers that nobody pulls from, and that have what is wanted, if the first
-    leaves room: it was measured, and gives less than came at once before."""
+    """Return further whole peers without receivers, the fastest first, to pull from concurrently
+    with the upstream.
+
+    None unless the upstream was measured and gives clearly less than the best total rate.
+    """
     measured = standing.bytes_per_s
     if not measured or standing.upstream != upstream.name:
         return []
@@ -333,8 +339,8 @@ def _more(
 
 
 def next_run(wanted: Sequence[Stretch], allowed: int, most: int, least: int) -> Stretch | None:
-    """Return the next chunks to ask a source for: the first ``allowed`` ones side by side, and a
-    few more if they are fewer than ``least``."""
+    """Return the next chunks to request: the first run of adjacent ``allowed`` ones, up to
+    ``most``, extended past the wanted ones if it has fewer than ``least``."""
     for stretch in wanted:
         run = first_stretch(allowed, stretch, most)
         if run is None:
@@ -350,11 +356,11 @@ USUAL_LEAST_CHUNKS = 4
 
 
 def least_chunks(bytes_per_s: float, chunk_bytes: int, answer_s: float) -> int:
-    """Return the fewest chunks of a request: what comes in the time in which a request is
-    answered."""
+    """Return the fewest chunks of a request: what arrives in ``answer_s``, the time until a
+    request is answered."""
     return max(1, math.ceil(bytes_per_s * answer_s / chunk_bytes))
 
 
 def run_chunks(bytes_per_s: float, chunk_bytes: int, seconds: float = 1.0) -> int:
-    """Return the most chunks of a request."""
+    """Return the most chunks of a request: what arrives in so many seconds, at least 4."""
     return max(4, int(bytes_per_s * seconds / chunk_bytes))

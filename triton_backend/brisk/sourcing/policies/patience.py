@@ -1,5 +1,5 @@
-"""The policy of how long a source is waited for, and when it is asked again: pure, in any
-clock."""
+"""The policy of how long to wait for a source and when to ask it again: pure functions of
+times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_DOUBLINGS = 8
 
 
 class Waited(NamedTuple):
-    """How a request has been answered; times are seconds of one clock."""
+    """How a request has been answered so far; times are seconds of one clock."""
 
     is_peer: bool
     asked_s: float
@@ -50,8 +50,8 @@ def is_slow(waited: Waited) -> bool:
 
 
 def pause_s(failures: int) -> float:
-    """Return the pause before a source that has failed so many times on end is asked again; a
-    failure after something had come counts as the first."""
+    """Return the pause in seconds after so many consecutive failures of a source; a failure after
+    a chunk had arrived counts as the first."""
     doubled = FIRST_PAUSE_S * 2.0 ** min(max(failures - 1, 0), _MOST_DOUBLINGS)
     return min(doubled, LONGEST_PAUSE_S) if failures else 0.0
 
@@ -78,12 +78,12 @@ class RateMeter:
         self._forget(now_s)
 
     def start(self, now_s: float) -> None:
-        """Count from now on: nothing was asked for before."""
+        """Begin to count at ``now_s``: there was no request before."""
         self._slots.clear()
         self._since_s = now_s
 
     def rate(self, now_s: float) -> float:
-        """Return the rate; 0: nothing came."""
+        """Return the bytes per second over the window; 0 if nothing arrived in it."""
         self._forget(now_s)
         if not self._slots or self._since_s is None:
             return 0.0

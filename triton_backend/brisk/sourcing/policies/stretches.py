@@ -1,8 +1,8 @@
 """Numbered chunks of a manifest, and sets of them.
 
-Chunks are numbered through all files, like their bytes in a copy's ``progress``. A set of them is
-an integer whose bit ``n`` stands for chunk ``n``: sets are compared, intersected and united by one
-instruction for 64 chunks, and are immutable, as a snapshot has to be.
+Chunks are numbered through all files, like their bytes in a copy's ``progress``. A set of chunks
+is an integer whose bit ``n`` stands for chunk ``n``: such sets are immutable, as snapshots must
+be, and one instruction compares, intersects or unites 64 chunks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def bits_of_all(stretches: Iterable[Stretch]) -> int:
 
 
 def first_stretch(bits: int, within: Stretch, most: int) -> Stretch | None:
-    """Return the first chunks of the set that lie side by side ``within``, at most ``most``."""
+    """Return the first run of adjacent chunks of the set inside ``within``, at most ``most``; None
+    if there is no chunk."""
     inside = (bits >> within.start) & ((1 << max(within.chunks, 0)) - 1)
     if not inside:
         return None
@@ -53,7 +54,7 @@ def first_stretch(bits: int, within: Stretch, most: int) -> Stretch | None:
 
 
 def stretches_of(bits: int) -> Iterator[Stretch]:
-    """Yield a set as stretches, each as long as can be, in order."""
+    """Yield a set as stretches, each as long as possible, in order."""
     offset = 0
     while bits:
         skipped = (bits & -bits).bit_length() - 1
@@ -65,12 +66,12 @@ def stretches_of(bits: int) -> Iterator[Stretch]:
 
 
 def pack(bits: int, count: int) -> str:
-    """Return a set of ``count`` chunks as text."""
+    """Return a set of chunks, of ``count`` in all, as base64 text."""
     return base64.b64encode(bits.to_bytes(-(-count // 8), "little")).decode()
 
 
 def unpack(text: str, count: int) -> int:
-    """Return a set that ``pack`` wrote. Raises ProtocolError if the text is no set of ``count``
+    """Return the set that ``pack`` wrote. Raises ProtocolError if the text is no set of ``count``
     chunks."""
     length = -(-count // 8)
     if len(text) > 4 * (length + 3):
@@ -107,7 +108,7 @@ class Layout:
         return self.manifest.chunk_range(*self.place(index))
 
     def bytes_of(self, stretch: Stretch) -> Range:
-        """Return the bytes of chunks that are all of one file."""
+        """Return the bytes of a stretch of chunks, all of one file."""
         first, last = self.range_of(stretch.start), self.range_of(stretch.end - 1)
         return Range(first.file, first.offset, last.offset + last.size - first.offset)
 
@@ -122,10 +123,10 @@ class Layout:
         return Stretch(start + chunks.start, start + chunks.stop)
 
     def covered(self) -> Iterator[tuple[int, int]]:
-        """Yield the chunks of the model's files that are nothing but its head, in its order.
+        """Yield the chunks of the model's files that the head covers completely, in its order.
 
-        With each come the bytes of the file ``gathered`` from its beginning to where the chunk
-        ends.
+        Each comes with the number of bytes of the file ``gathered``, from its beginning, that
+        include the chunk.
         """
         sizes, chunk_bytes = [file.size for file in self.manifest.files], self.manifest.chunk_bytes
         before = 0
@@ -138,7 +139,7 @@ class Layout:
             before += part.size
 
     def size_of(self, bits: int) -> int:
-        """Return the bytes of all chunks of a set."""
+        """Return the total bytes of the chunks of a set."""
         total = 0
         for number in range(len(self.manifest.files)):
             file = self.file(number)

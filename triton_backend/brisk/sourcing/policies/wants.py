@@ -1,4 +1,4 @@
-"""The order in which chunks of a copy are fetched: pure."""
+"""The order in which the chunks of a copy are fetched: pure functions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def order(
     outline: Sequence[Range] = (),
     behind: int = 0,
 ) -> tuple[Stretch, ...]:
-    """Return every chunk that is wanted, once, in the order in which it is wanted.
+    """Return every wanted chunk once, in the order in which to fetch them.
 
-    First what says what the model is; then what somebody awaits; then what says where the parts of
-    the prepared ``forms`` lie (``outline``) and the forms, or, without one, the weights in the
-    order in which a start computes with them; then the rest of the model's own files. The last two
-    begin with the chunk ``behind`` what was awaited last, and wrap around: hosts that await
-    different parts first then complete from each other in a ring, each from another one.
+    First the head, which describes the model; then the ``awaited`` bytes; then the ``outline``
+    of the prepared ``forms`` and the forms, or, without a form, the weights in the order in which
+    a start computes with them; then the rest of the model's own files. Weights and rest begin with
+    the chunk ``behind`` what was awaited last, and wrap around: hosts that first await different
+    parts then complete their copies from each other in a ring.
     """
     manifest = layout.manifest
     head = layout.file(manifest.gathered)
@@ -41,7 +41,7 @@ def order(
 
 
 def _turned(stretches: Sequence[Stretch], behind: int) -> list[Stretch]:
-    """Return the stretches from chunk ``behind`` on, then those before it."""
+    """Return the stretches rotated: from chunk ``behind`` on, then those before it."""
     for number, stretch in enumerate(stretches):
         if stretch.start <= behind < stretch.end:
             here, rest = Stretch(behind, stretch.end), Stretch(stretch.start, behind)
@@ -58,8 +58,8 @@ def _once(stretches: Iterable[Stretch]) -> Iterable[Stretch]:
 
 
 def merged(stretches: Iterable[Stretch], missing: int, most: int) -> tuple[Stretch, ...]:
-    """Return the first ``most`` stretches of what is missing, neighbours joined: what a host
-    reports that it fetches next."""
+    """Return the first ``most`` stretches of the missing chunks, adjacent ones joined. A host
+    reports them as what it fetches next."""
     joined: list[Stretch] = []
     for stretch in stretches:
         inside = bits_of(stretch) & missing
@@ -74,6 +74,6 @@ def merged(stretches: Iterable[Stretch], missing: int, most: int) -> tuple[Stret
 
 
 def wanted_bits(layout: Layout, forms: Sequence[int]) -> int:
-    """Return all chunks that are ever fetched. ``forms``: the published ones that were taken."""
+    """Return the set of all chunks to fetch. ``forms``: the prepared forms that were taken."""
     files = (layout.manifest.gathered, *forms)
     return layout.own | bits_of_all(map(layout.file, files))

@@ -1,8 +1,8 @@
 """The policy of whether a prepared form or the plain weights give the sooner first answer: pure.
 
 Artefacts are larger than models: ResNet-50's 1.15 times, VGG-16's 1.7 times (kernels' layouts).
-Below some bandwidth what they save is less than what their bytes take (Flashpoint's levels, 5.1,
-with what a start costs).
+Below some bandwidth they save less time than their extra bytes take (Flashpoint's levels, 5.1,
+with the cost of a start).
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ UNKNOWN_BYTES_PER_S = 125e6
 
 
 def is_form_sooner(form_bytes: int, raw_bytes: int, bytes_per_s: float) -> bool:
-    """Whether a prepared form gives the sooner answer, by what is missing of form and file.
+    """Whether a prepared form gives the sooner answer, by the missing bytes of form and file.
 
-    Both are read while they arrive: what is left behind the last byte is the same, except what a
-    start from the file does in addition.
+    Both are read while they arrive. The work after the last byte is the same, except that a start
+    from the file takes ``RAW_START_S`` more.
     """
     raw_s = predicted_s(raw_bytes, bytes_per_s) + RAW_START_S
     return predicted_s(form_bytes, bytes_per_s) < raw_s
 
 
 def form_key(name: str) -> str:
-    """Return what a form's name says of where it fits: engine, processor and all else but the
-    model."""
+    """Return the part of a form's name that says where it fits: the key of engine, processor and
+    all else but the model."""
     return name.rpartition("-")[2]
 
 
 def likely_form(names: Sequence[str], key: str) -> str:
-    """Return which of a model's forms a start here will probably take; empty: none.
+    """Return which of a model's forms a start on this host will probably take; empty if none.
 
-    ``key``: of the last one that was taken here; empty: none was. Then the only one is likely:
-    most hosts are like the publisher's.
+    ``key``: the key of the form that was last taken on this host; empty if none was. Then a single
+    form is likely: most hosts are like the publisher's.
     """
     if key:
         return next((name for name in names if form_key(name) == key), "")
@@ -45,11 +45,11 @@ def likely_form(names: Sequence[str], key: str) -> str:
 
 
 def expected_bytes_per_s(measured: float, best: float) -> float:
-    """Return the rate that was measured now, else the best ever seen from the source, else
-    ``UNKNOWN_BYTES_PER_S``; 0 in an argument: unknown."""
+    """Return the currently measured rate, else the best ever seen, else ``UNKNOWN_BYTES_PER_S``;
+    an argument of 0 is unknown."""
     return measured or best or UNKNOWN_BYTES_PER_S
 
 
 def predicted_s(size: int, bytes_per_s: float) -> float:
-    """Return how long so many bytes take."""
+    """Return the seconds that so many bytes take; infinity at rate 0."""
     return size / bytes_per_s if bytes_per_s > 0 else float("inf")

@@ -1,9 +1,9 @@
-"""The rules of which URLs and addresses are asked, which are pure, and the resolver that obeys
+"""The rules of which URLs and addresses may be fetched from (pure), and a resolver that obeys
 them.
 
-Whoever writes to a model repository names URLs that this machine asks. They learn from it only
-whether the bytes have a digest that they named; the server at the URL decides where redirects
-lead, which must not be this machine's own network.
+A writer to a model repository names URLs that this machine fetches. The writer learns only whether
+the bytes have the named digest. The server at the URL decides where redirects lead; they must not
+lead into this machine's own network.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ _SETTING = "BRISK_REMOTE_URLS"
 
 
 def shown_url(url: str) -> str:
-    """Return the URL without query, user and password: what may be written down."""
+    """Return the URL without query, user and password, fit for logs and messages."""
     parts = _split(url)
     host = parts.netloc.rpartition("@")[2]
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def file_url(manifest_url: str, name: str) -> str:
-    """Return the URL of a file that a manifest names, beside it; the manifest's query is kept."""
+    """Return the URL of a file that a manifest names: in its folder, with its URL's query."""
     parts = _split(manifest_url)
     folder = parts.path.rpartition("/")[0]
     return urlunsplit((parts.scheme, parts.netloc, f"{folder}/{quote(name)}", parts.query, ""))
 
 
 def check_url(url: str, allowed: Sequence[str] | None) -> None:
-    """Raises InvalidModelError if an entry may not name the URL.
+    """Raise InvalidModelError if an entry may not name the URL.
 
-    ``allowed``: prefixes, like those of ``BRISK_REMOTE_URLS``; None: it is not set.
+    ``allowed``: URL prefixes from ``BRISK_REMOTE_URLS``; None if it is not set.
     """
     parts = _split(url)
     if not parts.netloc and parts.scheme != "file":
@@ -79,9 +79,10 @@ def _begins_with(parts: SplitResult, prefix: SplitResult) -> bool:
 
 
 def redirected(url: str, location: str, count: int) -> str:
-    """Return where an answer to ``url`` leads, which is the ``count``-th redirect, from 1.
+    """Return the target URL of the ``count``-th redirect, from 1, which is an answer to ``url``.
 
-    Redirects go to https, or to the scheme of ``url``. Raises MissingError if it is not followed.
+    Redirects may go to https, or to the scheme of ``url``. Raises MissingError if the redirect is
+    not followed.
     """
     where = f"{shown_url(url)} redirects"
     if count > MOST_REDIRECTS:
@@ -99,11 +100,11 @@ def redirected(url: str, location: str, count: int) -> str:
 
 
 def is_inside(address: str) -> bool:
-    """Whether an address is none of the public network: private, loopback, link-local."""
+    """Whether an address is not public (private, loopback, link-local), or no address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
-        return True  # what it is nobody can tell
+        return True  # unknown, so not public
     if isinstance(parsed, ipaddress.IPv4Address):
         return not parsed.is_global
     carried = parsed.ipv4_mapped or parsed.sixtofour
@@ -115,7 +116,7 @@ def is_inside(address: str) -> bool:
 
 
 async def leads_inside(url: str) -> bool:
-    """Whether a URL's host has such an address. Raises OSError if it has none at all."""
+    """Whether a URL's host has an address that is not public. Raises OSError if it has none."""
     parts = _split(url)
     resolver = ThreadedResolver()
     resolved = await resolver.resolve(parts.hostname or "", parts.port or 443, socket.AF_UNSPEC)
@@ -123,8 +124,10 @@ async def leads_inside(url: str) -> bool:
 
 
 class OutwardResolver(AbstractResolver):
-    """A resolver of hosts that redirects lead to, which checks the addresses that are connected
-    to: they are not looked up again."""
+    """A resolver of redirects' hosts, which refuses addresses that are not public.
+
+    The connection uses the checked addresses: they are not looked up again.
+    """
 
     def __init__(self) -> None:
         self._resolver = ThreadedResolver()
@@ -142,7 +145,7 @@ class OutwardResolver(AbstractResolver):
 
 
 def check_outward(address: str, host: str) -> None:
-    """Raises OSError if the address is one of an inner network."""
+    """Raise OSError if the address is not public."""
     if is_inside(address):
         raise OSError(f"a redirect leads to {host}, whose address {address} is not public")
 

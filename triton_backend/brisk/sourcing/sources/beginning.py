@@ -1,4 +1,4 @@
-"""The beginning of a copy: the manifest, and what will probably be needed next."""
+"""The first bytes of a copy: its manifest, and concurrently the beginning of its head."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ _SHORT_BYTES = 1 << 16
 async def obtain(
     registry: Registry, peers: Sequence[PeerCopy], sha256: str
 ) -> tuple[bytes, bytes]:
-    """Return the manifest, from whoever has it, and the head's first bytes as the registry has
-    them.
+    """Return the manifest, from the first source that gives it, and the head's first bytes from
+    the registry.
 
-    The latter are unverified: of a small model they are half of what a start asks for, and come in
-    the same time. There are none if peers may have them. Raises InvalidModelError if the registry
-    has another manifest or none, and no peer has it; UnavailableError if nobody answers for long.
+    These bytes are unverified. For a small model they are half of what a start needs, at no extra
+    time. They are empty if there are peers, or they take too long. Raises InvalidModelError if the
+    registry has another manifest or none, and no peer has it; UnavailableError if no source gives
+    it for ``OPEN_PATIENCE_S``.
     """
     head = None if peers else asyncio.create_task(_head(registry))
     try:

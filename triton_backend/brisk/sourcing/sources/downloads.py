@@ -1,4 +1,4 @@
-"""Downloads by HTTP: a range of a file, as a stream that may end early, and small files whole."""
+"""Downloads over HTTP: ranges of files, as streams that may end early, and whole small files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
 
 
 class RangeAnswer(NamedTuple):
-    """The answer to a request for a range."""
+    """An HTTP server's answer to a request for a range."""
 
     response: aiohttp.ClientResponse
     offset: int
@@ -36,17 +36,22 @@ class RangeAnswer(NamedTuple):
 
 
 class Web:
-    """HTTP connections, kept for the next request. One event loop uses it."""
+    """An HTTP client that keeps connections for later requests. Used from one event loop only."""
 
     def __init__(self, security: ssl.SSLContext | None = None, *, is_proxied: bool = True) -> None:
-        """``security``: the context of https; None: certificates that the machine trusts.
-        ``is_proxied``: whether the proxy that environment variables name is used."""
+        """Make a client without connections.
+
+        ``security``: the TLS context; None for the certificates that the machine trusts.
+        ``is_proxied``: whether to use the proxy that environment variables name."""
         self._security = security
         self._is_proxied = is_proxied
         self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
 
     def _session(self, target: str, *, is_outward: bool) -> aiohttp.ClientSession:
-        """Return the session for ``target``. ``is_outward``: it connects to no private address."""
+        """Return the session for ``target``, opened on first use.
+
+        ``is_outward``: the session connects only to public addresses.
+        """
         is_secure = urlsplit(target).scheme == "https"
         session = self._sessions.get((is_outward, is_secure))
         if session is None:
@@ -80,9 +85,9 @@ class Web:
     async def get(
         self, url: str, headers: Mapping[str, str] | None = None, *, follows: bool = True
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Return the answer to a GET, redirects followed as ``addresses`` allows them.
+        """Yield the answer to a GET; redirects are followed as ``addresses`` allows.
 
-        Raises SourceError if there is none.
+        Raises SourceError if there is no answer, also while the caller reads it.
         """
         count, is_outward, target = 0, False, url
         while True:
@@ -119,9 +124,9 @@ class Web:
         *,
         follows: bool = True,
     ) -> AsyncIterator[RangeAnswer]:
-        """Return bytes of a file of ``total``, from where the answer says.
+        """Yield an answer with bytes of a file of ``total`` bytes; it may begin before ``offset``.
 
-        Raises SourceError, MissingError, and WrongBytesError if the file is another one.
+        Raises SourceError, MissingError, and WrongBytesError if the file has another size.
         """
         ranged = {**(headers or {}), "Range": f"bytes={offset}-{offset + size - 1}"}
         async with self.get(url, ranged, follows=follows) as response:
@@ -166,7 +171,7 @@ class Web:
 
 
 class ArrivingPieces:
-    """The answer's bytes, as they arrive."""
+    """An iterator over an answer's bytes as they arrive."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._content = response.content
@@ -175,14 +180,14 @@ class ArrivingPieces:
         self._least = 1
 
     def close(self) -> None:
-        """Leave the connection to others."""
+        """Reset the connection's wake-up size, so that later requests can use it."""
         self.expect(0)
 
     def expect(self, least: int) -> None:
-        """Do what ``Pieces.expect`` says.
+        """Set the least bytes worth a wake-up, as ``Pieces.expect`` describes.
 
-        The kernel wakes nobody for less, with or without TLS; it does for the end of the
-        connection.
+        The kernel then does not wake this process for fewer, with or without TLS, except at the
+        end of the connection.
         """
         least = max(least - RECORD_BYTES, 1)
         if least == self._least or self._transport is None or self._transport.is_closing():
@@ -202,7 +207,8 @@ class ArrivingPieces:
 
 
 def check_status(response: aiohttp.ClientResponse, url: str) -> None:
-    """Raises MissingError if the file is not there, SourceError for any other failure."""
+    """Raise MissingError if the file does not exist, WrongBytesError if it is too short for the
+    range, SourceError for any other failure."""
     if response.status in (200, 206):
         return
     text = f"{addresses.shown_url(url)} answers {response.status} {response.reason or ''}".strip()
@@ -214,7 +220,8 @@ def check_status(response: aiohttp.ClientResponse, url: str) -> None:
 
 
 def _content_range(text: str, shown: str) -> tuple[int, int | None]:
-    """Return the first byte's number, and of how many; None: that is not stated."""
+    """Return the first byte's offset and the file's size from a Content-Range header; a size of
+    None is not stated. Raises SourceError."""
     unit, _, rest = text.partition(" ")
     places, _, total = rest.partition("/")
     begin, _, _ = places.partition("-")
@@ -231,7 +238,8 @@ async def _leads_inside(url: str) -> bool:
 
 
 def _said(error: Exception) -> str:
-    """Return what an error says; some of aiohttp's say nothing, some tell the whole URL."""
+    """Return an error's message. Some of aiohttp's are empty, some contain the whole URL: these
+    are replaced."""
     if isinstance(error, aiohttp.ClientConnectorError):
         return str(error.os_error) or type(error.os_error).__name__
     if isinstance(error, aiohttp.InvalidURL):

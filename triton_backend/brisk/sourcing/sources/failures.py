@@ -1,4 +1,4 @@
-"""The failures of a source."""
+"""The errors that a source of a model's bytes raises."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from brisk.errors import InvalidModelError, UnavailableError
 
 
 class SourceError(UnavailableError):
-    """The source does not give what it was asked for just now."""
+    """The source does not give the requested bytes at the moment."""
 
 
 class MissingError(SourceError):
-    """The source does not have what it was asked for."""
+    """The source does not have the requested file or copy."""
 
 
 class WrongBytesError(InvalidModelError):
-    """The source gives something else than the manifest names: it is not asked again for that
-    model."""
+    """The source gives bytes that contradict the manifest: it is not asked for that model
+    again."""

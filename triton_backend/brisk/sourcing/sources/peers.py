@@ -1,4 +1,4 @@
-"""Other hosts' couriers: their reports of a copy, and its bytes."""
+"""Clients of other hosts' couriers: they read a peer's reports of a copy, and its bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_TEXT = 256
 
 
 class Listener(Protocol):
-    """The interface of what wants to know what peers have."""
+    """The interface of an object that wants reports of what peers have."""
 
     @property
     def layout(self) -> Layout: ...
@@ -42,16 +42,16 @@ class Listener(Protocol):
 
     @property
     def is_curious(self) -> bool:
-        """Whether anything is missing."""
+        """Whether the receiver's copy misses any wanted chunk."""
 
     async def wait_until_curious(self) -> None: ...
 
 
 class PeerHost:
-    """A host, by its address."""
+    """Another host's courier, by its address."""
 
     def __init__(self, address: str, web: Web, identity: str, *, is_secure: bool) -> None:
-        """``address``: host:port. ``identity``: the identity of the host that asks."""
+        """Make a client of a peer. ``address``: host:port. ``identity``: this host's own."""
         self.address = address
         self.web = web
         self.identity = identity
@@ -64,7 +64,7 @@ class PeerHost:
 
 
 class PeerCopy:
-    """What a peer has of one copy."""
+    """A peer's copy of one model, as a source of bytes."""
 
     is_peer = True
 
@@ -77,7 +77,7 @@ class PeerCopy:
 
     @property
     def answers(self) -> bool:
-        """Whether the host answered when it was asked last."""
+        """Whether the host answered the last request for a report."""
         return self._peer.answers
 
     async def manifest(self) -> bytes:
@@ -94,8 +94,8 @@ class PeerCopy:
     async def read(
         self, number: int, file: ListedFile, offset: int, size: int
     ) -> AsyncIterator[Pieces]:
-        """Read like ``ByteSource``; the bytes end when the peer has had nothing new for a
-        while."""
+        """Read bytes as ``ByteSource.read`` describes; they end early when the peer has received
+        nothing new for a while."""
         url = f"{self._url}/files/{number}"
         headers = {IDENTITY_HEADER: self._peer.identity}
         async with self._peer.web.get_range(
@@ -106,7 +106,11 @@ class PeerCopy:
                 yield Pieces(content, answer.offset, answer.is_ranged, content.expect)
 
     async def watch(self, listener: Listener) -> None:
-        """Report to ``listener`` what the peer has, again and again, while it wants to know."""
+        """Ask the peer for reports, again and again while ``listener`` is curious, and pass them
+        on to it.
+
+        Return if the peer is this host itself.
+        """
         failures = 0
         while True:
             await listener.wait_until_curious()
@@ -145,7 +149,8 @@ class PeerCopy:
 
 
 def write_report(report: PeerReport, layout: Layout, count: int) -> Mapping[str, Any]:
-    """Return a report as JSON. ``count``: of changes, to ask for the next report by."""
+    """Return a report as JSON. ``count``: the chunks present, to pass as ``?since=`` for the next
+    report."""
     return {
         "identity": report.identity,
         "count": count,
@@ -159,9 +164,9 @@ def write_report(report: PeerReport, layout: Layout, count: int) -> Mapping[str,
 
 
 def read_report(record: Mapping[str, Any], layout: Layout) -> PeerReport:
-    """Return a report that ``write_report`` wrote.
+    """Return the report that ``write_report`` wrote.
 
-    Raises ValueError, TypeError, KeyError, ProtocolError if it is something else.
+    Raises ValueError, TypeError, KeyError, ProtocolError if the record is no report.
     """
     stretches = [Stretch(_whole(start), _whole(end)) for start, end in record["next"]]
     if len(stretches) > _MOST_STRETCHES:

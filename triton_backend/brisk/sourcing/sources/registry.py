@@ -1,4 +1,4 @@
-"""The registry: the folder at an entry's URL, of a web server, an object store, or a directory."""
+"""The registry: the folder of an entry's URL on a web server, an object store or a disk."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SIGNED_S = 3600
 
 
 def expect_any(least: int) -> None:
-    """Do nothing, for a source whose pieces are large by themselves."""
+    """Ignore ``Pieces.expect`` for a source whose pieces are always large."""
 
 
 class Pieces(NamedTuple):
-    """Bytes of a file, as they come."""
+    """A stream of a file's bytes, as they arrive."""
 
     content: AsyncIterator[bytes]
     offset: int
@@ -38,7 +38,7 @@ class Pieces(NamedTuple):
 
 
 class ByteSource(Protocol):
-    """The interface of what gives bytes of a model's files."""
+    """The interface of a source of bytes of a model's files."""
 
     name: str
     """The name in messages, by which it is also recognised."""
@@ -49,13 +49,13 @@ class ByteSource(Protocol):
     ) -> AbstractAsyncContextManager[Pieces]:
         """Read bytes of a file of the manifest; they may end early, and begin before ``offset``.
 
-        Raises SourceError for what may pass, MissingError if there is no such file,
-        WrongBytesError if it is another one.
+        Raises SourceError for a failure that may pass, MissingError if there is no such file,
+        WrongBytesError if the file is not the manifest's.
         """
 
 
 class Registry:
-    """The files beside a manifest's URL."""
+    """The files in the folder of a manifest's URL, as a source of bytes."""
 
     is_peer = False
 
@@ -73,7 +73,8 @@ class Registry:
         return await self._web.get_small(await self._address(self._url), MOST_MANIFEST_BYTES)
 
     async def head(self) -> bytes:
-        """Return what may be the first chunk of the file that holds the head, by its usual name.
+        """Return the first chunk of the file with the head's usual name, unverified; nothing for a
+        ``file:`` URL.
 
         Raises SourceError.
         """
@@ -86,7 +87,7 @@ class Registry:
     async def read(
         self, number: int, file: ListedFile, offset: int, size: int
     ) -> AsyncIterator[Pieces]:
-        """Read like ``ByteSource``."""
+        """Read bytes as ``ByteSource.read`` describes."""
         url = addresses.file_url(self._url, file.name)
         if self._scheme == "file":
             opened = await asyncio.to_thread(_open, url, file.size)
@@ -100,7 +101,7 @@ class Registry:
                 yield Pieces(content, answer.offset, answer.is_ranged, content.expect)
 
     async def _address(self, url: str) -> str:
-        """Return the URL to ask; an object store's is signed with the machine's credentials."""
+        """Return the URL to request; an ``s3:`` URL is signed with the machine's credentials."""
         if self._scheme != "s3":
             return url
         return await asyncio.to_thread(self._sign, url)
@@ -126,7 +127,7 @@ class Registry:
 
 
 class _File:
-    """A file of a directory, read as it is."""
+    """A file of a directory on this machine, read in pieces."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
