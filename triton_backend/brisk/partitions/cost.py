@@ -4,22 +4,23 @@ A plan cuts a model's segments into p parts, one for each host of a group; P hos
 floor(P / p) such groups. With C the longest cold start of a part, E and N the longest run and hop,
 IN the sum of hops:
 
-    I(p) = I(1) + IN                                        a request that waits for nobody  (4.2)
-    W = max(E, N) * (ceil(x / groups) - 1)                  what request x waits             (4.5)
+    I(p) = I(1) + IN                                        a request without waiting        (4.2)
+    W = max(E, N) * (ceil(x / groups) - 1)                  the wait of request x            (4.5)
     T = C + W + I(p)                                        from cold to its answer          (4.7)
 
-With one group (4.5) is (4.3), and without C (4.7) is (4.1) and (4.4). What depends on x is one
-number, ``turns``: how often the slowest step is waited for. It is request x's (``turns_of``), the
-mean of requests 1 to x (4.8, ``mean_turns``), or that mean for a random x (4.9,
-``expected_turns``).
+With one group (4.5) is (4.3), and without C (4.7) is (4.1) and (4.4). Only one number depends on
+x, ``turns``: how often a request waits for the slowest step. It is that of request x
+(``turns_of``), the mean of requests 1 to x (4.8, ``mean_turns``), or that mean for a random x
+(4.9, ``expected_turns``).
 
 The paper takes C(p) = C(1) / p (4.6), which no set of parts reaches and no shared uplink allows.
-Here C is what bytes take to the slowest host (``HostNetwork.pulls``), with sessions made as their
-bytes come, in order, by one lane. So T counts a host as started with its last session, though it
-may run behind its bytes: for one host it is up to I(1) too late, never too early.
+Here C is the time of the bytes to the slowest host (``HostNetwork.pulls``), whose sessions one
+loader thread makes in order as their bytes arrive. So T counts a host as started with its last
+session, though it may run as its bytes arrive: for one host T is up to I(1) too late, never too
+early.
 
-Two more things than the paper has: answers travel back from the last host to the first, and fewer
-groups than there is room for may pull, where more would only share the registry's uplink.
+Two things go beyond the paper: answers travel back from the last host to the first, and fewer
+groups than fit may start, if more would only share the registry's uplink.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ def mean_turns(requests: int, groups: int) -> float:
 
 
 def expected_turns(probabilities: Mapping[int, float], groups: int) -> float:
-    """Return ``mean_turns`` to expect if x requests wait with ``probabilities[x]`` (4.9).
+    """Return the expected ``mean_turns`` if x requests wait with ``probabilities[x]`` (4.9).
 
-    x = 0 is left out: nobody waits. Raises InvalidConfigurationError if nothing is probable.
+    x = 0 is left out: then no request waits. Raises InvalidConfigurationError if no x from 1 on
+    has a probability.
     """
     likely = {requests: each for requests, each in probabilities.items() if requests > 0}
     weight = sum(likely.values())
@@ -68,7 +70,7 @@ def expected_turns(probabilities: Mapping[int, float], groups: int) -> float:
 
 
 class ColdStart(Enum):
-    """How long parts take to start: by the flows of the network, or C(1) / p (4.6)."""
+    """The model of how long parts take to start: by the network's flows, or C(1) / p (4.6)."""
 
     FLOWS = "flows"
     EQUAL_SHARES = "equal shares"
@@ -91,12 +93,12 @@ class PlanCost:
 
     @property
     def slowest_step_s(self) -> float:
-        """max(E, N): the interval of pipelined requests."""
+        """The interval of pipelined requests: max(E, N)."""
         return max(self.longest_run_s, self.longest_hop_s)
 
     @property
     def request_s(self) -> float:
-        """I(p): the time of a request to started hosts that waits for nobody (4.2)."""
+        """The time of a request to started hosts without waiting: I(p) (4.2)."""
         return self.run_s + self.hops_s
 
     @property
@@ -105,14 +107,14 @@ class PlanCost:
         return self.cold_start_s + self.request_s
 
     def latency_s(self, turns: float) -> float:
-        """Return the time from cold of a request that waits so often for the slowest step
-        (4.7)."""
+        """Return the time from cold to the answer of a request that waits ``turns`` times for the
+        slowest step (4.7)."""
         return self.first_answer_s + self.slowest_step_s * turns
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A plan of parts. Host ``group * parts + part`` has that part."""
+    """A plan of parts: host ``group * parts + part`` runs part number ``part``."""
 
     cuts: tuple[int, ...]
     """The first segment of each part but the first, ascending."""
@@ -129,8 +131,10 @@ class PartitionPlan:
 
 
 class StartBound(NamedTuple):
-    """The bottleneck of a plan's start: of the ``part`` that starts last, its host's ``link``, the
-    uplink of its ``source``, or its ``sessions``."""
+    """The bottleneck of a plan's start.
+
+    ``part``: the part that starts last. ``by``: its host's ``link``, the uplink of its ``source``,
+    or its ``sessions``."""
 
     part: int
     by: str
@@ -150,7 +154,7 @@ class GroupPrices:
 
 
 class Pricing:
-    """The prices of one model on one network; caches its tables. One thread's."""
+    """The prices of plans for one model on one network, with cached tables. Not thread-safe."""
 
     def __init__(
         self,
@@ -169,16 +173,17 @@ class Pricing:
         return min(len(self.network.hosts), len(self.profile))
 
     def most_groups(self, parts: int) -> int:
-        """Return floor(P / p)."""
+        """Return how many groups of so many parts the hosts are enough for: floor(P / p)."""
         return len(self.network.hosts) // parts
 
     def pulls(self, parts: int, groups: int) -> tuple[Pull, ...]:
-        """Return the slowest pull of the groups, by part."""
+        """Return the slowest pull over all groups, by part."""
         hosts = self.network.pulls(parts * groups)
         return tuple(min(hosts[part::parts], key=lambda pull: pull.mbit) for part in range(parts))
 
     def rates(self, parts: int, groups: int) -> tuple[Sequence[float], Sequence[float]]:
-        """Return what prices depend on, in Mbit/s by part: of the bytes, of the hop behind it."""
+        """Return the rates in Mbit/s that prices depend on, each by part: of pulling its bytes
+        (empty for equal shares), and of the hop behind it."""
         network = self.network
         hops = [
             min(
@@ -207,10 +212,10 @@ class Pricing:
         )
 
     def plan(self, cuts: tuple[int, ...], groups: int = 1) -> PartitionPlan:
-        """Return the plan with its cost.
+        """Return the plan of these cuts with its cost.
 
-        Raises InvalidConfigurationError if the model has no such cuts, or the network too few
-        hosts.
+        Raises InvalidConfigurationError if the cuts do not fit the model, or the network has too
+        few hosts.
         """
         parts, count = len(cuts) + 1, len(self.profile)
         borders = (0, *cuts, count)
@@ -239,7 +244,7 @@ class Pricing:
         return PartitionPlan(cuts, groups, cost)
 
     def start_bound(self, plan: PartitionPlan) -> StartBound:
-        """Return the bottleneck of the plan's start by flows, whatever ``cold_start`` is."""
+        """Return the bottleneck of the plan's start, always by the network's flows."""
         before, segments = self.profile.bytes_before(), self.profile.segments
         spans = list(pairwise((0, *plan.cuts, len(segments))))
         pulls = self.pulls(plan.parts, plan.groups)
@@ -256,9 +261,9 @@ class Pricing:
         return StartBound(part, "source" if pulls[part].is_full else "link")
 
     def start_table(self, mbit: float) -> StartTable:
-        """Return the table of a host that gets bytes at that rate.
+        """Return the start times of parts on a host that gets bytes at this rate.
 
-        A session is made when its bytes are there and the one before is made: ready(j) =
+        A session is made once its bytes have arrived and the one before is made: ready(j) =
         max(ready(j - 1), bytes up to j / rate) + load(j).
         """
         if (cached := self._tables.get(mbit)) is not None:
@@ -277,17 +282,18 @@ class Pricing:
 
     @cached_property
     def run_table(self) -> list[list[float]]:
-        """The seconds of a run, like ``StartTable``."""
+        """The seconds of a run of a part, indexed like ``StartTable``."""
         before_s = self.run_before_s
         return [[end_s - begin_s for end_s in before_s] for begin_s in before_s[:-1]]
 
     @cached_property
     def _whole_start_s(self) -> float:
-        """C(1): the start of one host that pulls alone."""
+        """The start time of one host that pulls the whole model alone: C(1)."""
         return self.start_table(self.network.pulls(1)[0].mbit)[0][-1]
 
     def _hops_s(self, mbit: float, part: int, parts: int) -> tuple[float, ...]:
-        """Return the hops by the border behind the part; infinite: the part cannot end there."""
+        """Return the hop times by the cut behind the part; infinite if the part cannot end
+        there."""
         count = len(self.profile)
         if parts == 1:
             return (0.0,) * (count + 1)
@@ -297,6 +303,7 @@ class Pricing:
         return (math.inf, *hops[:-1], math.inf)
 
     def hop_s(self, border: int, mbit: float) -> float:
-        """Return the time to hand on what lives at a border, counted from 1."""
+        """Return the time to send the values that cross a cut, counted from 1, to the next
+        host."""
         live_bytes = self.profile.segments[border - 1].live_bytes
         return self.network.hop_latency_s + transfer_s(live_bytes, mbit)

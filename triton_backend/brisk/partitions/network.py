@@ -1,4 +1,4 @@
-"""Hosts and their links, and at what rate each of them gets a model's bytes.
+"""Hosts and their links, and the rate at which each host gets a model's bytes.
 
 Rates are of payload, in Mbit/s (10**6 bits). Every link is full duplex.
 """
@@ -20,7 +20,7 @@ REGISTRY, OWN_COPY = "the registry", "its own copy"
 
 @dataclass(frozen=True, slots=True)
 class LinkedHost:
-    """A host."""
+    """A host of the network, with the rate of its link."""
 
     link_mbit: float
     has_copy: bool = False
@@ -28,7 +28,7 @@ class LinkedHost:
 
 
 class Pull(NamedTuple):
-    """How one host gets a part's bytes."""
+    """One host's transfer of a part's bytes: its source and rate."""
 
     source: str
     """The name of the source."""
@@ -42,8 +42,8 @@ class Pull(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HostNetwork:
-    """Hosts and the sources of bytes. A host that has a copy needs no bytes, and is a source for
-    the others."""
+    """Hosts and the sources of bytes. A host with a copy needs no bytes, and is a source for the
+    others."""
 
     hosts: tuple[LinkedHost, ...]
     """In the order in which parts are given to them."""
@@ -54,7 +54,7 @@ class HostNetwork:
     hop_latency_s: float = HOP_LATENCY_S
 
     def __post_init__(self) -> None:
-        """Raises InvalidConfigurationError if there is no host, or a rate that is none."""
+        """Raise InvalidConfigurationError if there is no host, or a rate or latency is invalid."""
         if not self.hosts:
             raise InvalidConfigurationError("a network of no hosts; expected one at least")
         links = [host.link_mbit for host in self.hosts]
@@ -74,17 +74,16 @@ class HostNetwork:
 
     @classmethod
     def alike(cls, hosts: int, link_mbit: float, registry_mbit: float) -> HostNetwork:
-        """Return a network of ``hosts`` hosts of one kind of link."""
+        """Return a network of ``hosts`` hosts with equal links."""
         return cls((LinkedHost(link_mbit),) * hosts, registry_mbit)
 
     def pulls(self, count: int) -> tuple[Pull, ...]:
-        """Return the pulls of the first ``count`` hosts, which pull at once.
+        """Return the pulls of the first ``count`` hosts, which pull at the same time.
 
-        Hosts are dealt to sources one by one, each to the one whose equal share would be largest,
-        of equal ones to a peer before the registry. Those that share an uplink get equal shares of
-        it, except what a slower link leaves to the others (max-min fairness, to which TCP's flows
-        come near). So a rate is what a host has at least: what shorter parts leave when they are
-        done is not counted.
+        Hosts are assigned to sources one by one, each to the source whose equal share would be
+        largest; on a tie, to a peer before the registry. Hosts that share an uplink get equal
+        shares of it, plus what slower links leave unused (max-min fairness, which TCP's flows come
+        near). So a rate is a host's least: what finished shorter parts leave is not counted.
         """
         sources = [
             *((f"peer {index}", mbit) for index, mbit in enumerate(self.peers_mbit, 1)),
@@ -116,10 +115,10 @@ class HostNetwork:
         return tuple(pulls)
 
     def hop_mbit(self, sender: int, receiver: int) -> float:
-        """Return the rate between two hosts, by number from 0."""
+        """Return the rate between two hosts in Mbit/s; hosts are numbered from 0."""
         return min(self.hosts[sender].link_mbit, self.hosts[receiver].link_mbit)
 
 
 def transfer_s(transferred_bytes: float, mbit: float) -> float:
-    """Return the time of so many bytes at so many Mbit/s; 0 at an infinite rate."""
+    """Return the seconds that so many bytes take at so many Mbit/s; 0 at an infinite rate."""
     return transferred_bytes * 8 / (mbit * 1e6)

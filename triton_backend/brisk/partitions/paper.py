@@ -1,27 +1,27 @@
-"""Flashpoint's own recurrence and the planners that it is compared with, to be compared here.
+"""Flashpoint's own recurrence, and the planners that the paper compares with it, for comparison.
 
 How each is read, and what is inferred since the paper does not say it:
 
 *Flashpoint* (section 4.2.3, equation 4.10): for each run of segments i to j and number of cuts c,
 the cheapest of the plan with c - 1 cuts and of all ways to join the best plan of i to k with that
-of k + 1 to j. Only one plan is kept for each, and only its longest cold start (DC), run (DE), hop
-(DN) and sum of hops (DIN) are known of it. Inferred: runs are priced as whole models would be
-(4.7, 4.8), with floor(P / p) groups of as many parts as they have; parts start as if each host had
-a source to itself, as sections 4.1.2 and 4.1.3 demand. It is not exact, as the best plan of a
-model need not be made of best plans of its runs.
+of k + 1 to j. Only one plan is kept for each, with only its longest cold start (DC), run (DE), hop
+(DN) and sum of hops (DIN). Inferred: runs are priced like whole models (4.7, 4.8), with
+floor(P / p) groups of as many parts as they have; parts start as if each host had a source to
+itself, as sections 4.1.2 and 4.1.3 demand. It is not exact, since the best plan of a model need
+not consist of the best plans of its runs.
 
 *Gillis* (Yu and others 2021; here by sections 3.3.1 and 8.1.1): "attempts to fit the memory limits
 while minimizing network transfers", with "longer cold start durations". Read as: parts of at most
-``limit_bytes`` of weights whose hops take least in sum; a request's latency, no cold start, no
-pipeline. Inferred: of equal sums the fewer parts.
+``limit_bytes`` of weights with the least sum of hops, for a request's latency without cold start
+or pipeline. Inferred: of equal sums, the one of fewer parts.
 
 *SerFer* (Kodandarama and others 2019; by the same sections): "solves for partitions that fit these
 limitations with no consideration for the network transfer costs", "more partitions than Gillis and
 Flashpoint". Inferred: the model is split into equal shares of its cold start, as near as segments
-come, the fewest shares of which each fits the limit.
+allow, into the fewest shares that each fit the limit.
 
-Both limits are those of AWS Lambda then, 250 MB. All three give cuts; what they cost, ``Pricing``
-says, alike for all.
+Both limits are those of AWS Lambda then, 250 MB. All three give cuts; ``Pricing`` computes the
+cost of all in the same way.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Best(NamedTuple):
 
 
 def published_cuts(pricing: Pricing, turns: Turns) -> tuple[int, ...]:
-    """Return cuts by (4.10), of at most as many parts as there are hosts. Time O(n^3 p^2)."""
+    """Return the cuts of (4.10), with at most as many parts as hosts. Time O(n^3 p^2)."""
     count, hosts = len(pricing.profile), len(pricing.network.hosts)
     most_cuts = pricing.most_parts - 1
     run_before_s = pricing.run_before_s
@@ -92,14 +92,14 @@ def published_cuts(pricing: Pricing, turns: Turns) -> tuple[int, ...]:
 
 
 def published_plan(pricing: Pricing, turns: Turns) -> PartitionPlan:
-    """Return the plan of (4.10), in floor(P / p) groups as in (4.5)."""
+    """Return the plan of the cuts of (4.10), in floor(P / p) groups as in (4.5)."""
     cuts = published_cuts(pricing, turns)
     return pricing.plan(cuts, pricing.most_groups(len(cuts) + 1))
 
 
 def gillis_cuts(pricing: Pricing, limit_bytes: float = LAMBDA_BYTES) -> tuple[int, ...]:
-    """Return cuts of least hops in sum with parts of at most so many bytes, one for a host at
-    most.
+    """Return Gillis's cuts: those of the least sum of hops, with parts of at most ``limit_bytes``
+    of weights and no more parts than hosts.
 
     Raises InvalidConfigurationError if no cuts make parts of that size.
     """
@@ -135,9 +135,10 @@ class _Cuts(NamedTuple):
 
 
 def serfer_cuts(pricing: Pricing, limit_bytes: float = LAMBDA_BYTES) -> tuple[int, ...]:
-    """Return cuts at equal shares of the cold start: the fewest of at most so many bytes.
+    """Return SerFer's cuts: the fewest equal shares of the cold start of which each has at most
+    ``limit_bytes`` of weights.
 
-    Raises InvalidConfigurationError if no number of shares is small enough.
+    Raises InvalidConfigurationError if no number of shares is enough.
     """
     before = pricing.profile.bytes_before()
     for parts in range(1, pricing.most_parts + 1):
@@ -152,7 +153,7 @@ def serfer_cuts(pricing: Pricing, limit_bytes: float = LAMBDA_BYTES) -> tuple[in
 
 
 def equal_cuts(pricing: Pricing, parts: int) -> tuple[int, ...]:
-    """Return the cuts nearest to equal shares of the cold start of one host, each part of at least
+    """Return the cuts nearest to equal shares of one host's cold start; each part has at least
     one segment."""
     count = len(pricing.profile)
     row = pricing.start_table(pricing.network.pulls(1)[0].mbit)[0]
@@ -165,14 +166,14 @@ def equal_cuts(pricing: Pricing, parts: int) -> tuple[int, ...]:
 
 
 def unpipelined_latency_s(plan: PartitionPlan, turns: Turns) -> float:
-    """Return ``PartitionPlan.latency_s`` if a request begins when the one before has ended (Fig.
-    4.3): requests wait for whole requests."""
+    """Return ``PartitionPlan.latency_s`` without a pipeline (Fig. 4.3): requests wait for whole
+    requests, not for the slowest step."""
     return plan.cost.first_answer_s + plan.cost.request_s * turns(plan.groups)
 
 
 def worked_example() -> Pricing:
-    """Return the example of section 4.1.3 (Figs. 4.2 to 4.4), wholly given by its text: on 2
-    devices, a request of 4 s, a cold start of 24 s, two equal parts, a hop of 1 s."""
+    """Return the example of section 4.1.3 (Figs. 4.2 to 4.4), which its text gives completely: on
+    2 devices, a request of 4 s, a cold start of 24 s, two equal parts, a hop of 1 s."""
     half = SegmentProfile(weight_bytes=0, run_s=2.0, live_bytes=125_000_000, load_s=12.0)
     last = SegmentProfile(weight_bytes=0, run_s=2.0, live_bytes=0, load_s=12.0)
     links = HostNetwork.alike(2, link_mbit=1000, registry_mbit=math.inf)
@@ -181,7 +182,7 @@ def worked_example() -> Pricing:
 
 
 class TradeOff(NamedTuple):
-    """A point of Fig. 4.5."""
+    """A point of Fig. 4.5: what parts save in cold start, and cost in requests."""
 
     parts: int
     speed_up: float
@@ -191,7 +192,7 @@ class TradeOff(NamedTuple):
 
 
 def trade_offs(plans: Sequence[PartitionPlan]) -> list[TradeOff]:
-    """Return the trade-offs of plans by number of parts, the first of which is whole."""
+    """Return the trade-off of each plan against the first, which is the uncut model."""
     whole_s = plans[0].cost.cold_start_s
     return [
         TradeOff(
@@ -204,6 +205,6 @@ def trade_offs(plans: Sequence[PartitionPlan]) -> list[TradeOff]:
 
 
 def _hops_s(pricing: Pricing) -> tuple[float, ...]:
-    """Return the hop times by border, between the first two hosts."""
+    """Return the hop times between the first two hosts, by cut."""
     mbit = pricing.network.hop_mbit(0, 1)
     return (0.0, *(pricing.hop_s(border, mbit) for border in range(1, len(pricing.profile) + 1)))

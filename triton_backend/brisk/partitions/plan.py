@@ -1,22 +1,22 @@
 """The best plan of each number of parts: an exact dynamic program over Pareto fronts.
 
-The cost mixes maxima and a sum, C + IN + turns * max(E, N), so the best plan of a model need not
-begin with the best plan of its beginning: a beginning that costs more by its cold start costs
-nothing by it where a later part starts later still. Therefore each beginning (segments in front of
-a border, in so many parts) keeps every state (C, max(E, N), IN) that no other state of it is as
-good as in all three. Whatever follows adds the same to IN and is compared with C and max(E, N)
-alike, so in any plan a state that is left out can be replaced by one that is not.
+The cost mixes maxima and a sum, C + IN + turns * max(E, N). So the best plan of a model need not
+begin with the best plan of its beginning: the longer cold start of a beginning costs nothing if a
+later part starts later still. Therefore each beginning (the segments before a cut, in so many
+parts) keeps every state (C, max(E, N), IN) that no other of its states matches or beats in all
+three. The rest of a plan adds the same to the IN of every state, and takes maxima with its C and
+max(E, N), so in any plan a dropped state can be replaced by a kept one.
 
-Two things keep that small, neither of which changes the answer. A state is dropped where what it
-costs at least, with the rest of the model by itself at its cheapest (the longest start and run of
-the rest as short as parts can make them, its hops the cheapest there are), is no less than a plan
-that is known. And C and max(E, N) count as what that rest makes of them at least, so that many
-states are equal.
+Two things keep the fronts small without changing the answer. First, a state is dropped if its
+lower bound is no less than the cost of a known plan. The bound adds the rest of the model by
+itself at its cheapest: the longest start and run of the rest as short as parts can make them, with
+its cheapest hops. Second, C and max(E, N) are raised to at least what that rest makes of them, so
+that many states become equal.
 
 For n segments and p parts the tables take O(n^2) for each rate of bytes, the bounds O(n p log n),
-and the program O(n^2 p F) where fronts have up to F states: at worst F is the number of pairs of a
-start and a step, O(n^4), and in practice some dozens, as most states are dropped. All numbers of
-parts and groups of P hosts take the sum of that over p <= P, groups <= P / p.
+and the program O(n^2 p F) for fronts of up to F states. At worst F is the number of pairs of a
+start and a step, O(n^4); in practice it is some dozens, since most states are dropped. All numbers
+of parts and groups of P hosts take the sum of that over p <= P, groups <= P / p.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _BEAM = 2
 
 
 def best_plans(pricing: Pricing, turns: Turns) -> tuple[PartitionPlan, ...]:
-    """Return the best plan for each number of parts, from 1 to as many as there are hosts and
-    segments."""
+    """Return the best plan for each number of parts, from 1 to the number of hosts or segments,
+    whichever is less."""
     return tuple(_best_of(pricing, parts, turns) for parts in range(1, pricing.most_parts + 1))
 
 
 def best_plan(pricing: Pricing, turns: Turns) -> PartitionPlan:
-    """Return the best plan of any number of parts; of equal ones the fewest: one host if parts do
-    not pay."""
+    """Return the best plan of any number of parts; of equal plans that of the fewest, so one host
+    if parts do not pay."""
     return min(best_plans(pricing, turns), key=lambda plan: (plan.latency_s(turns), plan.parts))
 
 
 def useful_groups(pricing: Pricing, parts: int, turns: Turns) -> list[int]:
-    """Return the numbers of groups that leave fewer turns than any smaller one, except those
-    beside which larger ones cost no more, as nothing is shared."""
+    """Return the numbers of groups worth trying: those with fewer turns than any smaller number,
+    except those for which the next larger one has the same rates and so costs no more."""
     useful: list[int] = []
     for groups in range(1, pricing.most_groups(parts) + 1):
         if not useful or turns(groups) < turns(useful[-1]):
@@ -74,7 +74,7 @@ def _best_of(pricing: Pricing, parts: int, turns: Turns) -> PartitionPlan:
 
 
 class _State(NamedTuple):
-    """A beginning of the model, in parts."""
+    """A plan of a beginning of the model, linked to the plan without its last part."""
 
     start_s: float
     """C"""
@@ -94,8 +94,8 @@ _STATE = itemgetter(0, 1, 2)
 
 
 class _Search:
-    """The search of plans of ``parts`` parts in ``groups`` groups whose slowest step is waited for
-    ``turns`` times."""
+    """The search of the best plan of ``parts`` parts in ``groups`` groups, for requests that wait
+    ``turns`` times for the slowest step."""
 
     def __init__(self, pricing: Pricing, parts: int, groups: int, turns: float) -> None:
         self._parts = parts
@@ -108,8 +108,8 @@ class _Search:
         self._hops_s = _least_hops(self._prices, parts, self._count)
 
     def shortest_start(self) -> tuple[int, ...]:
-        """Return the cuts with which the longest part starts soonest, were all rates the fastest
-        one."""
+        """Return the cuts with the shortest longest start of a part, if every host had the fastest
+        host's rate."""
         cuts, first = [], 0
         for rest in range(self._parts - 1, 0, -1):
             row, behind = self._prices.fastest[first], self._starts_s[rest]
@@ -119,9 +119,10 @@ class _Search:
         return tuple(cuts)
 
     def cheaper_than(self, known_s: float, width: int | None) -> tuple[int, ...] | None:
-        """Return the cuts of the cheapest plan that costs less than ``known_s``, if there is one.
+        """Return the cuts of the cheapest plan that costs less than ``known_s``; None if there is
+        none.
 
-        ``width``: how many states a border keeps, those that promise most; None for all.
+        ``width``: how many states each cut keeps, those of the least lower bounds; None for all.
         """
         layer: dict[int, list[_State]] = {0: [_State(0.0, 0.0, 0.0, 0.0, 0, None)]}
         for part in range(self._parts):
@@ -147,7 +148,8 @@ class _Search:
         known_s: float,
         reached: dict[int, list[_State]],
     ) -> None:
-        """Add to ``reached`` the states with part number ``part`` from segment ``first`` on."""
+        """Extend ``states`` by part number ``part`` from segment ``first`` on; add the new states
+        to ``reached``."""
         rest = self._parts - part - 1
         starts, hops = self._prices.starts[part][first], self._prices.hops_s[part]
         rest_starts, rest_steps = self._starts_s[rest], self._steps_s[rest]
@@ -157,7 +159,7 @@ class _Search:
         for state in states:
             spare_s = known_s - run_s - state.hops_s - self._hops_s[rest + 1][first]
             most_start_s = spare_s - turns * state.step_s
-            # what a part costs grows with it, what the rest does shrinks: borders elsewhere cost
+            # the cost of the part grows with its end, that of the rest shrinks: other ends cost
             # too much, by their starts or by their steps
             last = min(bisect_right(starts, most_start_s, first + 1) - 1, longest)
             ends = range(first + 1 if rest else longest, last + 1)
@@ -185,19 +187,22 @@ class _Search:
 
 
 def _place_of_most(costs: list[float], ends: range, most: float) -> int:
-    """Return the place of the first of ``ends`` by which ``costs``, which never grow, are no more
-    than ``most``."""
+    """Return the index of the first of ``ends`` whose cost is at most ``most``. Precondition:
+    ``costs`` do not increase."""
     return bisect_left(ends, True, key=lambda end: costs[end] <= most)
 
 
 def _front(states: list[_State], width: int | None) -> list[_State]:
-    """Return the states that no other one is as good as in start, step and hops; of equal ones the
-    first."""
+    """Return the Pareto front: the states that no other one matches or beats in start, step and
+    hops, and of equal ones the first.
+
+    ``width``: the most states to return, those of the least lower bounds; None for all.
+    """
     front: list[_State] = []
     steps: list[float] = []
     hops: list[float] = []
     for state in sorted(states, key=_STATE):
-        # of those kept, which start no later: ``steps`` ascends, ``hops`` descends
+        # of the kept states, which start no later: ``steps`` ascends, ``hops`` descends
         place = bisect_right(steps, state.step_s)
         if place and hops[place - 1] <= state.hops_s:
             continue
@@ -214,10 +219,11 @@ def _front(states: list[_State], width: int | None) -> list[_State]:
 
 
 def _least_longest(table: StartTable, parts: int, count: int) -> list[list[float]]:
-    """Return the least that the longest of some parts can cost, by their number and first segment.
+    """Return the least cost of the longest part of the model's rest, by its number of parts and
+    first segment.
 
-    ``table``: by first segment and border behind the last; grows with the part. Infinite: there
-    are fewer segments than parts; 0: no part of no segment.
+    ``table``: the cost by first segment and the cut behind the last; it grows with the part.
+    Infinite if there are fewer segments than parts; 0 for no part of no segment.
     """
     rows = [[math.inf] * count + [0.0]]
     rows.append([table[first][count] for first in range(count)] + [math.inf])
@@ -239,7 +245,8 @@ def _least_longest(table: StartTable, parts: int, count: int) -> list[list[float
 
 
 def _least_hops(prices: GroupPrices, parts: int, count: int) -> list[list[float]]:
-    """Return the least that all hops of some parts can cost, by their number and first segment."""
+    """Return the least sum of hops of the model's rest, by its number of parts and first
+    segment."""
     cheapest = [min(each) for each in zip(*prices.hops_s[:-1], strict=True)] or [0.0] * (count + 1)
     back_s = prices.hops_s[-1][count]
     rows = [[math.inf] * count + [0.0], [back_s] * count + [math.inf]]

@@ -1,4 +1,4 @@
-"""The costs of a model's segments, for the planner."""
+"""The costs of a model's segments, which the planner reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brisk.errors import InvalidModelError
 
 @dataclass(frozen=True, slots=True)
 class SegmentProfile:
-    """The costs of a segment."""
+    """The bytes and times that one segment of a model costs."""
 
     weight_bytes: int
     """The bytes that a host must have to run it."""
@@ -27,12 +27,12 @@ class SegmentProfile:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """Segments in the order in which they run."""
+    """The costs of a model's segments, in the order in which they run."""
 
     segments: tuple[SegmentProfile, ...]
 
     def __post_init__(self) -> None:
-        """Raises InvalidModelError if there is no segment, or one with no such cost."""
+        """Raise InvalidModelError if there is no segment, or a cost is negative or not finite."""
         if not self.segments:
             raise InvalidModelError("a profile of no segments; expected one at least")
         for index, each in enumerate(self.segments):
@@ -52,16 +52,15 @@ class ModelProfile:
 
     @property
     def run_s(self) -> float:
-        """I(1) of the paper: the time of one request on one host."""
+        """The time of one request on one host: I(1) of the paper."""
         return sum(each.run_s for each in self.segments)
 
     def bytes_before(self) -> list[int]:
-        """Return the size of all weights in front of each border, from 0 to the number of
-        segments."""
+        """Return the bytes of all weights before each cut, from 0 to the number of segments."""
         return _sums(each.weight_bytes for each in self.segments)
 
     def run_before_s(self) -> list[float]:
-        """Return the time of running all in front of each border."""
+        """Return the time to run all segments before each cut, from 0 to their number."""
         return _sums(each.run_s for each in self.segments)
 
 

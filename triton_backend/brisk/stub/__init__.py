@@ -1,4 +1,4 @@
-"""Brisk inside Triton's stub process: requests to the wire, answers back.
+"""Brisk inside Triton's stub process: it passes requests to the runtime, and answers to Triton.
 
-Standard library and numpy only, and too simple to die: Triton does not restart a dead stub.
+Standard library and numpy only, and kept simple: Triton does not restart a crashed stub.
 """

@@ -1,4 +1,4 @@
-"""What Triton calls: a model instance, from ``initialize`` to ``finalize``."""
+"""The code that Triton calls: a model instance, from ``initialize`` to ``finalize``."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from brisk.telemetry import STATISTICS
 if TYPE_CHECKING:
     from brisk.stub.request_handler import RequestHandler
 
-# Numpy is by far the longest import of a stub, which shows Triton's tensors by it and, but for hot
-# small models, computes nothing. So less of it is imported, and later than Triton's module would:
-# in the fork server, and while the model loads.
+# Numpy is by far the longest import of a stub, which uses it for Triton's tensors and, except for
+# hot small models, computes nothing. So less of numpy is imported, and later than Triton's module
+# would: in the fork server, and while the model loads.
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def import_request_handler() -> type[RequestHandler]:
-    """The class, and with its module numpy."""
+    """Import the request handler's module, and numpy with it; return its class."""
     with one_blas_thread(), on_demand():
         from brisk.stub.request_handler import RequestHandler
     return RequestHandler
@@ -58,9 +58,11 @@ def import_request_handler() -> type[RequestHandler]:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Numpy's linear algebra, when it is loaded, starts a thread for each further processor, which
-    then keeps that processor from a loading worker for some 50 ms; here it does without, unless
-    the user wants otherwise. A runtime that this process starts later inherits nothing of it.
+    """Load numpy's linear algebra (OpenBLAS) with one thread, unless the user has set a number.
+
+    On loading it starts a thread for each further processor, which then keeps that processor from
+    a loading worker for some 50 ms. A runtime that this process starts later does not inherit the
+    setting.
     """
     with ENVIRONMENT:
         if _BLAS_THREADS in os.environ:
@@ -77,17 +79,17 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def prepare_log() -> None:
-    """What the first line needs, 5 ms: for a moment in which there is nothing else to do."""
+    """Import in advance what the first log line needs (5 ms), while the process is idle."""
     import inspect
 
-    # Triton's logger asks it where it was called from, which asks the disk about every module of
-    # the process to find the one that a file is: 15 to 24 ms for the first line.
+    # Triton's logger asks ``inspect`` for its caller, which otherwise looks up the file of every
+    # module of the process on the disk: 15 to 24 ms for the first line.
     inspect.modulesbyfile.setdefault(__file__, __name__)
 
 
 def log(level: str, text: str) -> None:
-    """Write to Triton's log. ``level``: ``error``, ``warning``; any other is information. Any
-    thread."""
+    """Write to Triton's log; any thread may call. ``level``: ``error``, ``warning``; any other is
+    information."""
     prepare_log()
     write = {
         "error": pb_utils.Logger.log_error,
@@ -100,7 +102,7 @@ class ModelInstance:
     """One instance of one model version; Triton calls it from one thread."""
 
     def __init__(self, arguments: Mapping[str, str]) -> None:
-        """Load the model; raises ``pb_utils.TritonModelException`` with the reason."""
+        """Load the model. Raises ``pb_utils.TritonModelException`` with the reason."""
         hide_region()
         end_with_server()
         attend_launchers(command_line(), NICENESS)
@@ -148,8 +150,11 @@ class ModelInstance:
         start_when_quiet()
 
     def _check(self, arguments: Mapping[str, str]) -> None:
-        """Raises as ``_check_tensors``, when nothing of the connection goes on any more: a thread
-        of it that wrote to Triton's log while this process ended freed memory twice."""
+        """Call ``_check_tensors``, and close the connection before raising its error.
+
+        Otherwise a thread of the connection may write to Triton's log while this process ends,
+        which frees memory twice.
+        """
         try:
             _check_tensors(arguments, self._entry)
         except BaseException:
@@ -157,7 +162,7 @@ class ModelInstance:
             raise
 
     def finalize(self) -> None:
-        """Give the session back; requests still in flight have been answered by Triton's rules."""
+        """Release the session. By Triton's rules all requests have been answered before."""
         self._publisher.close()
         self._connection.send(ForgetStatistics())
         self._handler.close()
@@ -183,16 +188,17 @@ class ModelInstance:
 
 
 def _check_tensors(arguments: Mapping[str, str], entry: Entry) -> None:
-    """Raises InvalidConfigurationError where the configuration contradicts the model."""
-    # Here, since it needs numpy, which is imported while the model loads.
+    """Raise InvalidConfigurationError if the configuration contradicts the model."""
+    # Imported here, since it needs numpy, which is imported while the model loads.
     from brisk.stub.config.agreement import check_tensors
 
     check_tensors(json.loads(arguments["model_config"]), Path(entry.model.path))
 
 
 def auto_complete(model_config: Any) -> Any:
-    """Fill in what the entry leaves out; raises ``pb_utils.TritonModelException``."""
-    # Here, since every load of an entry would pay for what only an incomplete one needs.
+    """Complete the entry's configuration from its model. Raises
+    ``pb_utils.TritonModelException``."""
+    # Imported here, since only incomplete entries need it.
     from brisk.stub.config.completion import complete, default_max_batch_size, is_whole
     from brisk.stub.config.signature import model_signature
 
@@ -229,9 +235,9 @@ def auto_complete(model_config: Any) -> Any:
 
 
 def _start_runtime(config: Mapping[str, Any]) -> None:
-    """Start the runtime of the device of the entry's first instances, unless it is there.
+    """Start the runtime of the entry's first instance group's device, unless it runs.
 
-    Errors are reported by the model's stub, which needs it.
+    Errors are ignored: the model's stub, which needs the runtime, reports them.
     """
     for group in config.get("instance_group", ())[:1]:
         device = None
@@ -245,10 +251,10 @@ def _start_runtime(config: Mapping[str, Any]) -> None:
 
 
 def _model_file(config: Mapping[str, Any]) -> Path | None:
-    """The model's ONNX file while Triton completes its configuration; None where it is not told.
+    """Return the model's file while Triton completes its configuration; None if it is unknown.
 
-    Triton passes no path to ``auto_complete_config``, but the stub's command line starts with
-    the ``model.py`` that a plain Python model would have in its version directory.
+    Triton passes no path to ``auto_complete_config``, but the stub's command line names the
+    ``model.py`` that a plain Python model would have in its version directory.
     """
     arguments = command_line()
     if len(arguments) < 2:

@@ -1,1 +1,1 @@
-"""What an entry asks for: ``config.pbtxt``, completed and checked. Sends nothing."""
+"""Reading, completion and checks of an entry's ``config.pbtxt``, without any connection."""

@@ -1,8 +1,8 @@
-"""A configuration against its model: names, datatypes and sizes of all that clients give and get.
+"""The check of a configuration against its model: names, datatypes and sizes of all tensors.
 
-As Triton's ONNX Runtime backend compares them (``ValidateInputs`` and ``ValidateOutputs``): an
-entry that promises other tensors than its model has is not loaded, so that a working version of it
-goes on serving.
+It follows Triton's ONNX Runtime backend (``ValidateInputs`` and ``ValidateOutputs``): an entry
+that promises other tensors than its model has is not loaded, so that its working version goes on
+serving.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _TYPE_OF_CONTROL = {
 
 
 def check_tensors(config: Mapping[str, Any], path: Path) -> None:
-    """Raises InvalidConfigurationError with every contradiction, its two sides named.
+    """Raise InvalidConfigurationError with every contradiction, its two sides named.
 
-    Allowed are outputs and optional inputs that the configuration leaves out, and sizes of inputs
-    that are variable on one side. An output has the model's own sizes; one that the file does not
-    state is asked of shape inference, and taken as the configuration has it where that does not
-    know. Raises InvalidModelError where the model cannot be read.
+    The configuration may leave out outputs and optional inputs, and input sizes may be variable on
+    one side only. An output must have the model's own sizes. If the file does not state one, shape
+    inference does; if that does not know it, the configuration's is accepted. Raises
+    InvalidModelError if the model cannot be read.
     """
     signature = stated_signature(path)
     if not is_pipeline(path) and _says_more(config, signature):
@@ -42,7 +42,7 @@ def check_tensors(config: Mapping[str, Any], path: Path) -> None:
 
 
 def _says_more(config: Mapping[str, Any], signature: NetworkSignature) -> bool:
-    """Whether the configuration says of an output what its model's file leaves open."""
+    """Whether the configuration states a type or size of an output that the file leaves open."""
     for tensor in config.get("output", ()):
         kind = signature.outputs.get(tensor.get("name", ""))
         if kind is None:
@@ -65,7 +65,7 @@ def _of_inputs(config: Mapping[str, Any], signature: NetworkSignature) -> Iterat
         else:
             yield _unexpected("input", tensor, signature.inputs)
     for control in _controls(config):
-        if control["name"] in signature.inputs:  # else Triton adds it for nobody
+        if control["name"] in signature.inputs:  # else the model does not read it
             kind = signature.inputs[control["name"]]
             yield from _compared(config, f"sequence control '{control['name']}'", control, kind)
     provided = added_inputs(config) | {tensor["name"] for tensor in inputs}
@@ -115,9 +115,9 @@ def _compared(
     kind: TensorType,
     free: Sequence[bool] | None = None,
 ) -> Iterator[str]:
-    """Yield how a tensor of the entry differs from the model's.
+    """Yield a message for each difference between a tensor of the entry and of the model.
 
-    ``free``: which sizes of an output are known to be variable.
+    ``free``: which sizes of an output are known to be variable; None for an input.
     """
     datatype, provided = tensor.get("data_type", ""), _datatype(kind)
     if kind.element is not None and datatype != provided:
@@ -157,7 +157,7 @@ def _fits(size: int | None, given: int, *, is_input: bool, is_free: bool) -> boo
 
 
 def _whole(config: Mapping[str, Any], tensor: Mapping[str, Any]) -> list[int]:
-    """All sizes that the configuration says the model's tensor has."""
+    """Return all sizes of the model's tensor by the configuration, including the batch."""
     return [-1] * (int(config.get("max_batch_size", 0)) > 0) + model_dims(tensor)
 
 

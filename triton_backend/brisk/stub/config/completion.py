@@ -1,4 +1,4 @@
-"""Completing a configuration from the ONNX file, as the ONNX Runtime backend does."""
+"""Completion of a configuration from the ONNX file, like Triton's ONNX Runtime backend's."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 @dataclass(frozen=True, slots=True)
 class ConfigCompletion:
-    """What a configuration lacks. ``inputs`` and ``outputs`` in the form of ``config.pbtxt``:
-    ``name``, ``data_type``, ``dims`` and, where those are not the model's own, ``reshape``."""
+    """The fields to add to a configuration. ``inputs`` and ``outputs`` have the form of
+    ``config.pbtxt``: ``name``, ``data_type``, ``dims``, and ``reshape`` if the model's sizes
+    differ from ``dims``."""
 
     max_batch_size: int
     has_dynamic_batching: bool
@@ -37,14 +38,14 @@ def complete(
     config: Mapping[str, Any],
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
 ) -> ConfigCompletion:
-    """Fill in ``max_batch_size``, inputs, outputs and the scheduler, leaving what is said.
+    """Return the missing ``max_batch_size``, inputs, outputs and scheduler of a configuration.
 
-    Nothing is added where the entry names both inputs and outputs, and nothing to a side of which
-    it names one. The batch dimension is assumed where every tensor's first size is dynamic, none
-    is known to be another size than the inputs' first, and the entry does not say otherwise, with
-    ``default_max_batch_size``. What ``sequence_batching`` names, its controls and states, is no
-    input or output of clients. Raises InvalidConfigurationError where the model cannot be batched
-    as the entry says, or leaves open what a tensor is.
+    Nothing is added if the entry names both inputs and outputs, and nothing to a side of which it
+    names one. The batch dimension, with ``default_max_batch_size``, is assumed if every tensor's
+    first size is dynamic, none is known to be another size than the inputs' first, and the entry
+    does not say otherwise. The controls and states of ``sequence_batching`` are no inputs or
+    outputs of clients. Raises InvalidConfigurationError if the model cannot be batched as the
+    entry says, or does not state a tensor's type or rank.
     """
     configured = int(config.get("max_batch_size", 0))
     if is_whole(config):
@@ -84,13 +85,13 @@ def complete(
 
 
 def is_whole(config: Mapping[str, Any]) -> bool:
-    """Whether nothing is to be completed."""
+    """Whether the configuration names inputs and outputs, so that it needs no completion."""
     return bool(config.get("input") and config.get("output"))
 
 
 def _is_unbatched(signature: NetworkSignature, config: Mapping[str, Any]) -> bool:
-    """Whether an output's first size is not the batch, or the entry gives a tensor all the sizes
-    that the model does, the batch included."""
+    """Whether an output's first size is not the batch, or the entry gives some tensor as many
+    sizes as the model, so including the batch."""
     if any(origins[:1] == ("input",) for origins in signature.origins.values()):
         return True
     states = (config.get("sequence_batching") or {}).get("state", ())
@@ -112,7 +113,11 @@ def _is_unbatched(signature: NetworkSignature, config: Mapping[str, Any]) -> boo
 
 
 def _describe(name: str, kind: TensorType, max_batch_size: int) -> dict[str, Any]:
-    """A configuration has no tensors without sizes: one is ``[1]``, reshaped behind a batch."""
+    """Return a model's tensor in the form of ``config.pbtxt``.
+
+    A configuration has no tensors without sizes: such a tensor is ``[1]``, reshaped if batched.
+    Raises InvalidConfigurationError if the model does not state its type or rank.
+    """
     if kind.element is None or kind.shape is None:
         what, field = ("rank", "dims") if kind.element else ("type", "data_type and dims")
         raise InvalidConfigurationError(
@@ -126,12 +131,12 @@ def _describe(name: str, kind: TensorType, max_batch_size: int) -> dict[str, Any
 
 
 def default_max_batch_size(command_line: Sequence[bytes]) -> int:
-    """What ``max_batch_size`` is completed to where a model can be batched.
+    """Return the ``max_batch_size`` that completion gives a model that can be batched.
 
-    Triton tells its own backends, none that is written in Python: ``command_line`` is the
-    server's, with ``--backend-config=<name>,<setting>=<value>`` and, for all backends,
-    ``--backend-config=<setting>=<value>``. Raises InvalidConfigurationError where it is no whole
-    number.
+    Triton passes this setting to its own backends, but not to those in Python. So it is read from
+    ``command_line``, the server's: ``--backend-config=<name>,<setting>=<value>`` and, for all
+    backends, ``--backend-config=<setting>=<value>``. Raises InvalidConfigurationError if it is no
+    whole number.
     """
     said = dict(_settings(command_line))
     name = next((name for name in reversed(_NAMES) if name in said), None)
@@ -147,7 +152,7 @@ def default_max_batch_size(command_line: Sequence[bytes]) -> int:
 
 
 def _settings(command_line: Sequence[bytes]) -> Iterator[tuple[str, str]]:
-    """Backend's name and value of each ``default-max-batch-size``, in order."""
+    """Yield the backend's name and the value of each ``default-max-batch-size``, in order."""
     arguments = iter(each.decode(errors="replace") for each in command_line)
     for argument in arguments:
         option, is_joined, text = argument.partition("=")

@@ -1,4 +1,4 @@
-"""A model entry as Triton hands it over: configuration, files, device."""
+"""A model entry read from Triton's arguments: its configuration, files and device."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ class Entry(NamedTuple):
 def read_entry(
     arguments: Mapping[str, str], meanwhile: Callable[[], None] = lambda: None
 ) -> Entry:
-    """The entry that ``initialize``'s arguments describe. ``meanwhile``: as ``find_model``.
+    """Return the entry that ``initialize``'s arguments describe. ``meanwhile``: see
+    ``find_model``.
 
-    Raises InvalidConfigurationError or InvalidModelError naming what is wrong.
+    Raises InvalidConfigurationError or InvalidModelError that name the problem.
     """
     config: dict[str, Any] = json.loads(arguments["model_config"])
     version = int(arguments["model_version"])
@@ -67,7 +68,7 @@ def read_entry(
     _check_completion(config)
     sequences = None
     if "sequence_batching" in config:
-        # Here, since it needs numpy, which every other load imports later.
+        # Imported here, since it needs numpy, which every other load imports later.
         from brisk.stub.config.sequences import read_sequences
 
         sequences = read_sequences(config, directory, model_path)
@@ -111,7 +112,8 @@ def read_entry(
 
 
 def _says_instances(directory: Path) -> bool:
-    """Whether the entry's file does: Triton itself makes two of an ONNX model's."""
+    """Whether the entry's own file sets ``instance_group``: without it, Triton gives an ONNX model
+    two instances."""
     try:
         return b"instance_group" in (directory / CONFIG_FILE).read_bytes()
     except OSError:
@@ -124,14 +126,15 @@ def find_model(
     config: Mapping[str, Any],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Path:
-    """The file of a version: ``default_model_filename``, else ``model.onnx`` or a pipeline's.
+    """Return the model file of a version: ``default_model_filename``, else ``model.onnx``, a
+    pipeline's file or ``model.remote``.
 
-    A directory of that name holds a model with its external data, as ``model.onnx`` in it.
-    ``model.remote`` stands for a model that lies elsewhere: the file in its local copy, which may
-    still be arriving; ``meanwhile`` is called where it has to be waited for what says what the
-    model is. The path is absolute: the runtime, which reads the file, works in another
-    directory. Raises InvalidModelError where there is none, where it lies outside of the version's
-    directory, or where nothing says which of two, UnavailableError where nothing can be fetched.
+    If the name is that of a directory, the file is ``model.onnx`` in it, with its external data
+    alongside. For ``model.remote``, which names a model elsewhere, it is the file in the model's
+    local copy, which may still be arriving; ``meanwhile`` is called if the bytes that describe
+    the model have to be waited for. The path is absolute, since the runtime, which reads the file,
+    works in another directory. Raises InvalidModelError if there is no file, it lies outside the
+    version's directory, or several are possible; UnavailableError if nothing can be fetched.
     """
     named = config.get("default_model_filename", "")
     is_named = bool(named) and not named.endswith(".py")
@@ -159,16 +162,16 @@ def find_model(
 
 
 def _check_completion(config: Mapping[str, Any]) -> None:
-    """Raise InvalidConfigurationError with what Triton's completion would have said, if Brisk has
-    completed the entry in a view.
+    """Raise InvalidConfigurationError if Brisk completed the entry in a view, and refused it there
+    in place of Triton's completion.
     """
     if is_behind_view() and (refused := config.get("parameters", {}).get(REFUSED)):
         raise InvalidConfigurationError(refused.get("string_value", ""))
 
 
 def _one(output: Mapping[str, Any]) -> tuple[int, ...]:
-    """The shape of one value: Triton has no tensors without sizes, so an entry gives such an
-    output some, all 1."""
+    """Return the shape in which an output has a single value: all sizes 1, as many as the entry
+    gives, since Triton has no tensors without sizes."""
     reshape = output.get("reshape")
     dims = output.get("dims", ()) if reshape is None else reshape.get("shape", ())
     return (1,) * len(dims)

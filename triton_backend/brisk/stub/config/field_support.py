@@ -1,8 +1,9 @@
-"""What an entry's configuration asks for and does not get: said once at its load, or refused.
+"""The fields of an entry's configuration that Brisk does not support: each is refused, or noticed
+once when the entry loads.
 
-Refused is what would make answers other ones than the entry promises. What only costs or orders
-something is said, by the field's name and with what follows. docs/migration.md has a row for every
-field of ``config.pbtxt``, also for those that Triton's core sees to before Brisk hears of them.
+A field is refused if ignoring it would change answers. A field that only affects cost or order
+gets a notice with its name and the consequence. docs/migration.md has a row for every field of
+``config.pbtxt``, including those that Triton's core handles before Brisk sees them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _PINNED = "Brisk's memory is its own; no tensor passes through Triton's pinned b
 
 
 class Notice(NamedTuple):
-    """A field of an entry that does not do what it says."""
+    """A notice that a field of an entry does not have its usual effect."""
 
     level: str
     """The log's level."""
@@ -128,7 +129,7 @@ _USUAL: Mapping[str, Any] = {
 
 
 def check_fields(config: Mapping[str, Any], device: str) -> tuple[Notice, ...]:
-    """What the entry asks for in vain, in the order of the table.
+    """Return a notice for each set field without its usual effect, in the order of the table.
 
     ``config``: the whole configuration as Triton hands it over, with its defaults. ``device``:
     ``cpu`` or ``cuda:N``. Raises InvalidConfigurationError with every field that is refused.
@@ -150,9 +151,9 @@ def check_fields(config: Mapping[str, Any], device: str) -> tuple[Notice, ...]:
 
 
 def is_first_instance(config: Mapping[str, Any], instance: str) -> bool:
-    """Whether no other instance of the entry is there to say what concerns them all.
+    """Whether an instance is the entry's first, which logs what concerns all of them.
 
-    ``instance``: as Triton names it, its group's name, its number, and on a GPU that device's.
+    ``instance``: Triton's name for it: its group's name, its number, and on a GPU the device's.
     """
     groups = config.get("instance_group", ())
     if not groups or not instance:
@@ -173,7 +174,8 @@ def _is_asked_for(config: Mapping[str, Any], field: str) -> bool:
 
 
 def _values(config: Any, field: str) -> Iterator[Any]:
-    """The values that a field in dots has, in every element of repeated messages."""
+    """Yield the values of a field, given by its dotted path, in every element of repeated
+    messages."""
     if not field:
         yield config
         return

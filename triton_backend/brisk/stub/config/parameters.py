@@ -1,5 +1,6 @@
-"""The ``parameters`` of ``config.pbtxt``, parsed once, all problems reported together; and those
-of requests.
+"""The ``parameters`` of ``config.pbtxt`` and of requests.
+
+Those of an entry are parsed once, and all their problems are reported together.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Parser = Callable[[str], Any]
 
 
 class Parameters(NamedTuple):
-    """What Brisk reads of an entry's parameters."""
+    """The parsed parameters of an entry, as far as Brisk uses them."""
 
     job_class: str
     """The class of requests that ask for none."""
@@ -48,7 +49,7 @@ class Parameters(NamedTuple):
     """The parameters of the ONNX Runtime backend that mean nothing here."""
 
     def ignored(self) -> Iterator[str]:
-        """A line for each kind of parameters that do nothing."""
+        """Yield a log line for each kind of parameters that have no effect."""
         if names := self.ignored_onnxruntime:
             are = "has" if len(names) == 1 else "have"
             yield f"{_named(names)} of the ONNX Runtime backend {are} no meaning"
@@ -62,7 +63,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 def choice(words: Mapping[str, Any], expected: str) -> Parser:
-    """A parser of one of ``words``, to its value."""
+    """Return a parser from each of ``words`` to its value. ``expected``: for its message."""
 
     def parse(text: str) -> Any:
         if text not in words:
@@ -123,7 +124,7 @@ ONNXRUNTIME_PARAMETERS = frozenset(
 
 
 def read_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
-    """The ``parameters`` field of a model configuration, by name, in order of the names."""
+    """Return the texts of a configuration's ``parameters`` field by name, sorted by name."""
     return {
         name: str(entry.get("string_value", "") if isinstance(entry, Mapping) else entry).strip()
         for name, entry in sorted(parameters.items())
@@ -133,9 +134,9 @@ def read_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
 def parse_texts(
     texts: Mapping[str, str], parsers: Mapping[str, Parser], problems: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Values by name of those that have a parser.
+    """Return the parsed values, by name, of the texts that have a parser.
 
-    Raises InvalidConfigurationError with what is wrong with these, and with ``problems``.
+    Raises InvalidConfigurationError with every mistake, and with ``problems``.
     """
     values: dict[str, Any] = {}
     mistakes = list(problems)
@@ -150,10 +151,10 @@ def parse_texts(
 
 
 def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ()) -> Parameters:
-    """Parse the ``parameters`` field of a model configuration; ``taken``: names read by others.
+    """Parse the ``parameters`` field of a configuration. ``taken``: names that other code reads.
 
-    Raises InvalidConfigurationError naming every wrong or unknown ``brisk_*`` key, and what of the
-    Python backend's own cannot be had.
+    Raises InvalidConfigurationError that names every wrong or unknown ``brisk_*`` parameter, and
+    one of the Python backend's that is not supported.
     """
     texts = read_texts(parameters)
     others = [name for name in texts if name not in ENTRY_PARAMETERS and name not in taken]
@@ -196,7 +197,7 @@ def is_above(one: str, other: str) -> bool:
     return JOB_CLASSES.index(one) < JOB_CLASSES.index(other)
 
 
-# What a request says apart from its inputs.
+# The parts of a request other than its inputs.
 
 MILLION = 1_000_000
 _EARLY_EXIT, _ACCURACY = "brisk_early_exit", "brisk_accuracy"
@@ -212,7 +213,7 @@ def request_parameters(request: Any) -> Mapping[str, Any]:
 
 
 def requested_outputs(request: Any, outputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the outputs that a request asks for, in the order of the entry's ``outputs``."""
+    """Return the names of the outputs that a request wants, in the order of the entry's."""
     requested = request.requested_output_names()
     if len(requested) == len(outputs):  # Triton hands on each once, and none but the entry's
         return outputs
@@ -220,9 +221,9 @@ def requested_outputs(request: Any, outputs: tuple[str, ...]) -> tuple[str, ...]
 
 
 def trace_context(request: Any) -> str:
-    """Triton's trace context (OpenTelemetry's propagation headers as JSON); empty without one.
+    """Return a request's trace context from Triton (OpenTelemetry's propagation headers as JSON).
 
-    A Triton before 24.08 has none to give.
+    Empty if there is none, as always with a Triton before 24.08.
     """
     trace = getattr(request, "trace", None)
     context = trace().get_context() if trace is not None else None
@@ -234,17 +235,17 @@ LONGEST_TIMEOUT_US = 30 * 24 * 3600 * MILLION
 
 
 def request_deadline_ns(arrived_ns: int, timeout_us: int) -> int | None:
-    """When a request is late; None where it sets no time-out or one of more than 30 days."""
+    """Return when a request is late; None if it sets no timeout or one of more than 30 days."""
     if not 0 < timeout_us <= LONGEST_TIMEOUT_US:
         return None
     return arrived_ns + timeout_us * 1000
 
 
 def request_class(parameters: Mapping[str, Any], entry: Parameters) -> str:
-    """A request's class: its parameter ``brisk_class``, else the entry's.
+    """Return a request's class: its parameter ``brisk_class``, else the entry's.
 
     Raises InvalidRequestError for an unknown ``brisk_*`` parameter or class, and for a class above
-    the entry's ``brisk_max_class``: who may ask a model may not therefore go before all others.
+    the entry's ``brisk_max_class``: access to a model does not include precedence over others.
     """
     job_class = entry.job_class
     for name, value in parameters.items():
@@ -269,10 +270,11 @@ def request_class(parameters: Mapping[str, Any], entry: Parameters) -> str:
 
 
 def request_agreement(parameters: Mapping[str, Any]) -> int | None:
-    """How many of a million early answers must be the model's own; None where nothing is asked.
+    """Return how many of a million early answers must equal the model's own; None if the request
+    does not say.
 
-    From ``brisk_early_exit`` (false: a million, no early answers) and ``brisk_accuracy``, the
-    least share. Raises InvalidRequestError for other values.
+    It follows from ``brisk_early_exit`` (false: a million, so no early answers) and
+    ``brisk_accuracy``, the least share. Raises InvalidRequestError for other values.
     """
     agreement_ppm: int | None = None
     if _ACCURACY in parameters:
