@@ -1,4 +1,4 @@
-"""BF16 tensors between Triton and numpy, which has no such type: by DLPack, through ctypes.
+"""Exchange of BF16 tensors between Triton and numpy, which lacks the type: DLPack through ctypes.
 
 Layout of ``DLManagedTensor`` after the DLPack specification, version 0.
 """
@@ -59,10 +59,10 @@ _exported: dict[int, tuple[Any, ...]] = {}
 
 
 def bits_of(capsule: object, owner: object) -> np.ndarray:
-    """A copy of a BF16 tensor's bit patterns as uint16, row-major.
+    """Return a copy of a BF16 tensor's bit patterns as uint16, row-major.
 
-    ``owner`` keeps the memory alive until this returns. Raises InternalError for a capsule that
-    is no BF16 tensor on the CPU.
+    ``owner`` keeps the memory alive until this returns. Raises InternalError if the capsule is no
+    BF16 tensor on the CPU.
     """
     address = _get_pointer(capsule, _NAME)
     tensor = _DLManagedTensor.from_address(address).dl_tensor
@@ -80,7 +80,8 @@ def bits_of(capsule: object, owner: object) -> np.ndarray:
 
 
 def capsule_of(bits: np.ndarray) -> object:
-    """A DLPack capsule of BF16 over ``bits`` (uint16, row-major), kept alive by its deleter."""
+    """Return a DLPack capsule of BF16 over ``bits`` (uint16, row-major), which it keeps alive
+    until its deleter is called."""
     shape = (ctypes.c_int64 * bits.ndim)(*bits.shape)
     managed = _DLManagedTensor()
     managed.dl_tensor.data = bits.ctypes.data

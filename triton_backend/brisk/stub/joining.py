@@ -1,4 +1,4 @@
-"""Requests that Triton hands over at once, and which of them travel together."""
+"""Joining of requests that Triton hands over in one call, into groups sent as one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_JOINED_NS = 20_000_000
 
 
 class ReadRequest(NamedTuple):
-    """A request as it is read; its inputs are still in Triton's memory. ``rows``: of the batch
+    """A parsed request; its inputs are still in Triton's memory. ``rows``: the size of the batch
     dimension; 0 without one.
     """
 
@@ -28,10 +28,10 @@ class ReadRequest(NamedTuple):
     rows: int
 
     def joins_as(self) -> tuple[object, ...] | None:
-        """Return a key: requests of equal keys may travel together; None: this one goes alone.
+        """Return a key such that requests of equal keys may be joined; None if this one may not.
 
-        A real-time request is not to wait for another one's rows, one with a deadline not to be
-        late by them; strings have no rows of one size.
+        A real-time request must not wait for other requests' rows, nor one with a deadline be late
+        by them. One with a trace context is not joined. Strings have no rows of one size.
         """
         if self.job_class == REALTIME or self.deadline_ns is not None or self.trace_context:
             return None
@@ -47,8 +47,10 @@ class ReadRequest(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Requests that travel together, and where they stand among those that came; or one that
-    cannot be read, and why. ``asked``: as they are read; empty where they are yet to be.
+    """Requests that are sent as one, or one request that cannot be read.
+
+    ``places``: their positions in Triton's call. ``asked``: the parsed requests; empty if not
+    parsed yet. ``error``: why the request cannot be read.
     """
 
     places: list[int]
@@ -58,9 +60,10 @@ class Group(NamedTuple):
 
 
 def joined(alone: Sequence[Group], row_ns: float | None) -> list[Group]:
-    """Groups of one, put together where they may, in the order in which the first of each came.
+    """Join groups of one request where possible; return them in the order of their first requests.
 
-    ``row_ns``: what a run takes for a row; None: unknown.
+    ``row_ns``: the time of a run per row; None if unknown. A group is not extended beyond
+    ``LONGEST_JOINED_NS``.
     """
     groups: list[Group] = []
     rows: dict[tuple[object, ...], int] = {}

@@ -1,12 +1,11 @@
-"""A small model that its stub computes itself: no request crosses to the worker and back.
+"""A small model that its stub computes itself: requests do not cross to the worker and back.
 
-The worker offers it (``brisk.runtime.requests.offering``) once the model is warm, asked for often
-and quick: then the way to the worker costs several times what the network does. The stub maps the
-same prepared form, so that weights are in memory once, and runs the same segments by the same
-code.
+The worker offers it (``brisk.runtime.requests.offering``) once the model is warm, often used and
+quick: then the way to the worker costs several times what the network does. The stub maps the same
+prepared form, so that weights are in memory once, and runs the same segments by the same code.
 
-What is urgent, large, or comes while the worker has real-time work, goes to the worker as ever; so
-does everything, for good, when one run has taken much longer than it should.
+Urgent or large requests, and all while the worker has real-time work, still go to the worker. If
+one run takes much too long, all later requests go there.
 """
 
 from __future__ import annotations
@@ -71,7 +70,8 @@ _NO_ARRAYS = frozenset({"string", "bfloat16"})
 class LocalModel:
     """A model that its stub computes.
 
-    ``answer`` is Triton's thread's. Make the object in another one: it imports ONNX Runtime.
+    Only Triton's thread calls ``answer``. Construct the object in another thread, since that
+    imports ONNX Runtime.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class LocalModel:
         """Map the prepared form. ``gate``: a descriptor, closed here. ``tell``: sends to the
         worker.
 
-        Raises BriskError where the prepared form cannot be used in this process, OSError where it
-        or the gate cannot be mapped.
+        Raises BriskError if the prepared form cannot be used in this process, OSError if it or the
+        gate cannot be mapped.
         """
         try:
             page = mmap.mmap(gate, mmap.PAGESIZE, prot=mmap.PROT_READ)
@@ -115,13 +115,13 @@ class LocalModel:
     def answer(
         self, requests: Sequence[Any], entry: Entry, account: RequestAccount
     ) -> list[Any] | None:
-        """The responses to all that came at once, computed in this thread.
+        """Compute the responses to requests that came in one call, in this thread.
 
-        None where the worker is to compute them, or something is wrong with one of them: then they
-        go that way, and are told there. A time-out is none of what is computed at once.
+        None if the worker is to compute them, or one of them is invalid: then the worker's path
+        answers them and reports errors. Timeouts do not matter for requests computed at once.
 
-        As few calls as can be: in a stub, which sleeps between two requests, the processor has
-        forgotten the way, and each call costs a microsecond or two.
+        This method makes as few calls as possible: a stub sleeps between requests, so processor
+        caches are cold, and each call costs a microsecond or two.
         """
         begun_ns = time.monotonic_ns()
         if self._realtime[0] or self.is_given_up:
@@ -157,7 +157,7 @@ class LocalModel:
             if self._has_scalars:
                 values = _as_configured(outputs, values, entry)
             response = pb_utils.InferenceResponse(list(map(pb_utils.Tensor, outputs, values)))
-        except Exception:  # noqa: BLE001  # a worker is asked, and tells what is wrong
+        except Exception:  # noqa: BLE001  # the worker's path computes it, and reports errors
             self._give_way()
             return None
         ended_ns = time.monotonic_ns()
@@ -172,7 +172,7 @@ class LocalModel:
     def _answer_joined(
         self, requests: Sequence[Any], entry: Entry, account: RequestAccount, begun_ns: int
     ) -> list[Any] | None:
-        """Answer several requests in one run, like ``answer``; raise whatever is wrong."""
+        """Answer several requests in one run, like ``answer``, but raise errors."""
         if not self._joins:
             return None
         columns: dict[str, list[np.ndarray]] = {}
@@ -221,7 +221,7 @@ class LocalModel:
         return responses
 
     def _begin(self) -> Any:
-        """Make the ``RunOptions`` of Triton's thread, before its first run."""
+        """Create the ``RunOptions`` of Triton's thread before its first run, and return them."""
         from brisk.segments.frame import control
 
         own = control()
@@ -230,7 +230,7 @@ class LocalModel:
         return self._options
 
     def _give_way(self) -> None:
-        """A run has failed."""
+        """Clean up after a failed run; give the model up if the guard ended the run."""
         self._guard.begun_ns = 0
         if self._guard.has_ended_it and not self.is_given_up:
             self.is_given_up = True
@@ -238,7 +238,8 @@ class LocalModel:
                 self._guard.control.renew()
 
     def _takes(self, rows: int) -> bool:
-        """Whether a run of so many rows is to be computed here, by what others have taken."""
+        """Whether to compute a run of so many rows in this process, by the times of earlier
+        runs."""
         if rows > self._most_rows:
             return False
         size = max(1, rows).bit_length()
@@ -258,7 +259,8 @@ class LocalModel:
         self._expected_ns[size] = known_ns + 0.1 * (taken_ns - known_ns)
 
     def _report(self, account: RequestAccount, now_ns: int) -> None:
-        """Now and then: the worker is told how many were answered here, and they are counted."""
+        """Report to the worker how many requests were answered in this process since the last
+        report, and count them."""
         self._tells_at_ns = now_ns + TELL_NS
         account.count()
         durations = account.take_durations()
@@ -271,9 +273,9 @@ class LocalModel:
 
 
 def _is_usual(text: str, entry: Entry) -> bool:
-    """Whether nothing that a request says in its parameters concerns how it is computed.
+    """Whether a request's parameters ask for nothing special: class normal, and no agreement.
 
-    Raises InvalidRequestError for what they must not say.
+    Raises InvalidRequestError if they are invalid.
     """
     parameters = json.loads(text)
     is_normal = request_class(parameters, entry.parameters) == NORMAL
@@ -283,7 +285,8 @@ def _is_usual(text: str, entry: Entry) -> bool:
 def _as_configured(
     outputs: Sequence[str], made: Sequence[np.ndarray], entry: Entry
 ) -> list[np.ndarray]:
-    """Values without sizes in the shapes that the entry has for them."""
+    """Reshape values without sizes to the shapes that the entry has for them; return all
+    values."""
     return [
         array if array.shape else array.reshape(entry.ones.get(name, ()))
         for name, array in zip(outputs, made, strict=True)
@@ -291,16 +294,17 @@ def _as_configured(
 
 
 def _open(model: LoadModel, offer: ComputeInStub) -> tuple[SegmentProgram, bool]:
-    """All of the prepared form's sessions, on one thread each; whether they are for lone rows.
+    """Open all of the prepared form's sessions, on one thread each; return them, and whether they
+    are for single rows only.
 
-    Packed weights are a copy that this process has for itself. Where they pay for batches alone,
-    and Triton makes none, a row is computed as fast on the mapped ones.
+    Packed weights are a private copy of this process. If they pay only for batches, and Triton
+    makes none, a row is computed as fast on the mapped weights.
     """
     from brisk.segments.prepared.form import PreparedModel
     from brisk.segments.starting import open_warm_program
 
     path, file = Path(offer.prepared), Path(model.path)
-    source = PreparedModel(path, file, 1, (), model.tuning, shares=False)  # nobody else is here
+    source = PreparedModel(path, file, 1, (), model.tuning, shares=False)  # the only one here
     for variable in (*source.plan.inputs, *source.plan.outputs):
         dtype = variable.type.dtype
         if dtype not in BY_ELEMENT_NAME or dtype in _NO_ARRAYS:
@@ -315,7 +319,7 @@ def _loaded_segments(program: SegmentProgram) -> list[LoadedSegment]:
 
 
 def _run_of(program: SegmentProgram) -> RunAll:
-    """What runs all of it in the calling thread."""
+    """Return the function that runs the whole program in the calling thread."""
     from brisk.segments.frame import run_in_one, run_serially
 
     return run_in_one(program) or (
@@ -324,10 +328,10 @@ def _run_of(program: SegmentProgram) -> RunAll:
 
 
 class Guard:
-    """A thread that ends a run which takes too long; it sleeps while there is none.
+    """A thread that ends a run that takes too long; it sleeps while there are no runs.
 
-    The thread that runs sets ``begun_ns`` before a run and 0 behind it, and calls ``wake`` where
-    ``is_awake`` is not set. ``control``: of that thread.
+    The running thread sets ``begun_ns`` before a run and 0 after it, and calls ``wake`` if
+    ``is_awake`` is not set. ``control``: the run control of the running thread.
     """
 
     def __init__(self) -> None:
@@ -356,7 +360,7 @@ class Guard:
             if begun_ns and control is not None:
                 quiet, age_ns = 0, time.monotonic_ns() - begun_ns
                 if age_ns >= TOO_LONG_NS:
-                    # it may end just now: then the next one fails, and is computed elsewhere
+                    # if the run ends just now, the next one fails, and the worker computes it
                     self.has_ended_it = True
                     control.end()
                 elif age_ns >= SUSPECT_NS:

@@ -1,7 +1,7 @@
 """Brisk's series on Triton's metrics endpoint, published by a thread: each call is a round trip.
 
-Every stub publishes what it counted itself. What a worker counted is published by one stub of each
-server, which the worker chooses; when that stub goes, another is told everything anew.
+Every stub publishes its own counts. A worker's counts are published by one stub of each server,
+which the worker chooses; when that stub ends, the worker sends everything to another one again.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _Labels = tuple[tuple[str, str], ...]
 
 
 class Publisher:
-    """Every ``interval_s``: asks the workers for news, publishes what has come meanwhile.
+    """A thread that, every ``interval_s``, asks the workers for news and publishes what has come.
 
-    Triton (24.10) keeps one counter for all who ask for the same name and labels, but counts its
-    users within each family object, and every stub has such objects of its own: the first stub
-    that gave a shared series back freed it under the others, whose next increment was written to
-    freed memory of the server. So no series is ever shared: each carries its stub's process
-    number. A series lives as long as its family's object.
+    Triton (24.10) keeps one counter for all users of the same name and labels, but counts its
+    users within each family object, of which every stub has its own. If series were shared, the
+    first stub to release one would free it under the others, whose next increment would write to
+    freed memory of the server. So each series carries its stub's process number. A series lives as
+    long as its family's object.
     """
 
     def __init__(
@@ -57,8 +57,8 @@ class Publisher:
         self._thread: threading.Thread | None = None
 
     def start(self, ask: Callable[[], None]) -> None:
-        """Begin to ask. ``ask`` makes the workers report, sooner or later, what ``take`` is to be
-        given."""
+        """Start the thread, unless the interval is 0. ``ask`` makes the workers send their news,
+        sooner or later, for ``take``."""
         if self._interval_s:
             self._thread = threading.Thread(
                 target=self._run, args=(ask,), name="brisk-metrics", daemon=True
@@ -66,11 +66,11 @@ class Publisher:
             self._thread.start()
 
     def take(self, told: StatisticsTold) -> None:
-        """A worker's answer; any thread."""
+        """Queue a worker's report for the thread to publish; any thread may call."""
         self._told.append(told)
 
     def close(self) -> None:
-        """Publish no more, and give the series back; also while a worker does not read."""
+        """Stop publishing and release the series, even while a worker does not read."""
         self._closing.set()
         with self._lock:
             self._families.clear()
@@ -91,7 +91,8 @@ class Publisher:
             self._log("warning", f"no more metrics: {type(error).__name__}: {error}")
 
     def _publish(self, samples: Iterable[Sample]) -> None:
-        """Ends early where the stub is closing: whatever is told is withdrawn then."""
+        """Publish samples, with a pause before each; stop when the stub is closing, since all
+        series are withdrawn then."""
         for sample in samples:
             for series in published(sample):
                 self._closing.wait(PAUSE_S)
@@ -101,7 +102,7 @@ class Publisher:
                     self._add(series)
 
     def _add(self, series: PublishedSeries) -> None:
-        """Add to a counter, or set a gauge. The lock is held."""
+        """Add to a counter, or set a gauge. Precondition: the caller holds the lock."""
         worker = dict(series.labels)["worker"] if series.is_gauge else ""
         key = series.name, worker
         if key not in self._families:
@@ -120,7 +121,7 @@ class Publisher:
             metric.increment(series.value)
 
     def _withdraw_gauges(self, worker: str) -> None:
-        """What ``worker`` holds is told by another stub now."""
+        """Remove the gauges of ``worker``, which another stub publishes now."""
         with self._lock:
             for key in list(self._families):
                 if key[1] == worker:

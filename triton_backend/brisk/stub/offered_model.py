@@ -1,4 +1,4 @@
-"""A model that the worker has offered to be computed in this process: taken up, and given up."""
+"""A model that the worker offers to this process to compute: accepting and dropping the offer."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class OfferedModel:
-    """One model of this process; ``local`` computes it, while an offer of the worker's stands.
+    """The worker's current offer of one model; ``local`` computes it while the offer stands.
 
-    ``take`` may be called from any thread.
+    Any thread may call ``take``.
     """
 
     def __init__(
@@ -27,8 +27,8 @@ class OfferedModel:
         report: Callable[[ComputedInStub], None],
         log: Callable[[str, str], None],
     ) -> None:
-        """Begin without an offer. ``report``: sends to the worker what was computed here, from any
-        thread."""
+        """Begin without an offer. ``report``: sends counts of computed requests to the worker;
+        any thread may call it."""
         self.local: LocalModel | None = None
         self._model = model
         self._report = report
@@ -37,7 +37,7 @@ class OfferedModel:
         """The one that stands: taken up, or just being so."""
 
     def take(self, offer: Offer | None) -> None:
-        """The worker has offered the model; None: no offer stands any more."""
+        """Accept the worker's offer of the model, or close a further one; None withdraws it."""
         if offer is None:
             self._offer = None
             local, self.local = self.local, None
@@ -52,7 +52,7 @@ class OfferedModel:
             ).start()
 
     def _open(self, offer: Offer) -> None:
-        """Import ONNX Runtime and make a session, in a thread of its own."""
+        """Import ONNX Runtime and open the offered model. Runs in its own thread."""
         try:
             from brisk.stub.local_model import LocalModel
 

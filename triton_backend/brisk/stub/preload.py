@@ -1,5 +1,5 @@
-"""The fork server's main, which ``brisk/fork_server/source/preload.cpp`` calls: what stubs share
-is imported, and they are forked.
+"""The fork server's main, which ``brisk/fork_server/source/preload.cpp`` calls: it imports the
+modules that stubs share, and forks stubs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from brisk.settings import computes_in_stubs
 
 
 def _import_onnxruntime() -> None:
-    """Import ONNX Runtime for stubs that will compute small models themselves: they share the
-    memory that it takes.
+    """Import ONNX Runtime for stubs that will compute small models themselves, so that they share
+    its memory.
 
-    Raises OSError if it has started threads: nothing may be forked then.
+    Raises OSError if the import has started threads, since the process may not fork then.
     """
     from brisk.stub.backend import one_blas_thread
 
@@ -38,7 +38,7 @@ def _import_onnxruntime() -> None:
 
 
 def serve() -> None:
-    """Fork stubs until tritonserver ends. Returns in each stub; itself exits.
+    """Fork stubs until tritonserver ends. Return in each stub; exit in the fork server.
 
     Called before the stub's own ``main``.
     """
@@ -51,7 +51,7 @@ def serve() -> None:
         os._exit(1)
     set_process(settings.niceness)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_IGN)  # as Python does where a stub starts it
+        signal.signal(number, signal.SIG_IGN)  # as Python does when a stub starts it
     try:
         fork_server = ForkServer(listener, settings.server)
         # Only now: what is imported looks at the process's niceness.

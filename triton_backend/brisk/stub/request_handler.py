@@ -1,6 +1,6 @@
-"""What happens to requests between Triton's ``execute`` and the connection to the runtime.
+"""The handling of requests between Triton's ``execute`` and the connection to the runtime.
 
-Numpy is first needed here: an instance imports this module while its model is loading.
+This is the first module that needs numpy: an instance imports it while its model is loading.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TOLD_AGAIN_S = 60.0
 
 
 class RequestHandler:
-    """The requests of one model instance; Triton calls it from one thread."""
+    """The handler of one model instance's requests; Triton calls it from one thread."""
 
     def __init__(
         self,
@@ -85,14 +85,14 @@ class RequestHandler:
             self._steps = Steps(entry.sequences)
 
     def close(self) -> None:
-        """Requests in flight are no longer watched."""
+        """Stop watching requests in flight for cancellation."""
         self._watcher.close()
 
     def execute(self, requests: list[Any]) -> list[Any] | None:
-        """Take the requests in; each is answered through its own sender, sooner or later.
+        """Accept requests; each is answered through its own sender, sooner or later.
 
-        The exception are those that are computed here (``LocalModel``), or whose answers are about
-        to come (see ``Promptness``): these are the result.
+        Exceptions are requests that are computed in this process (``LocalModel``), or whose
+        answers are about to come (see ``Promptness``): their responses are returned.
         """
         local = self._offered.local
         if local is not None:
@@ -122,21 +122,23 @@ class RequestHandler:
         return None if all(each is None for each in responses) else responses
 
     def _is_short(self, groups: Sequence[Group], arrived_ns: int) -> bool:
-        """Whether ``execute`` waits for runs that are shorter than what senders cost, so that
-        Triton joins meanwhile what comes next, as it does for a backend that computes itself.
+        """Whether ``execute`` should wait for the runs, because they take less than senders cost.
+
+        Meanwhile Triton joins the next requests, as it does for a backend that computes itself.
         """
         if not self._joins or self._row_ns is None or arrived_ns < self._waits_from_ns:
             return False
         return self._row_ns * sum(one.rows for each in groups for one in each.asked) < QUICK_NS
 
     def _send_on(self, group: Group, arrived_ns: int) -> None:
-        """The answers come through senders."""
+        """Send a group to the worker, to be answered through senders."""
         reply, number = self._take(group, arrived_ns, is_awaited=False)
         if number:
             self._watcher.watch(number, reply)
 
     def _await(self, groups: list[Group], responses: list[Any], arrived_ns: int) -> None:
-        """Send all on and put their answers in; one that comes later leaves None in its place."""
+        """Send all groups to the worker, and put their answers into ``responses``; a late answer
+        leaves None in its place, and goes through a sender."""
         awake_ns = EYES_OPEN_NS if self._promptness.is_imminent else 0
         awaited = [self._take(group, arrived_ns, is_awaited=True) for group in groups]
         for group, (reply, number) in zip(groups, awaited, strict=True):
@@ -153,17 +155,18 @@ class RequestHandler:
                 responses[place] = response
 
     def _stop_joining(self) -> None:
-        """Learned caches answer rows early, and a row is not to wait for the others."""
+        """Join no more requests: learned caches answer some rows early, which must not wait for
+        others."""
         self._joins = False
 
     def _learn_run(self, execution_ns: int, rows: int) -> None:
-        """A run took so long for so many rows; any thread."""
+        """Learn the time per row from a run's time and rows; any thread may call."""
         row_ns = execution_ns / max(1, rows)
         known_ns = self._row_ns
         self._row_ns = row_ns if known_ns is None else known_ns + 0.2 * (row_ns - known_ns)
 
     def _grouped(self, requests: list[Any], arrived_ns: int) -> list[Group]:
-        """What Triton hands over at once, as it goes on: together where it may."""
+        """Return the requests of one call of Triton's as groups to send, joined where possible."""
         alone = [self._alone(place, each, arrived_ns) for place, each in enumerate(requests)]
         return joined(alone, self._row_ns) if self._joins and len(alone) > 1 else alone
 
@@ -176,10 +179,10 @@ class RequestHandler:
             return Group([place], [request], [], error)
 
     def _hold_back(self) -> None:
-        """Wait a moment before more requests are read, if many are in flight.
+        """Wait up to ``HELD_BACK_S`` for fewer requests in flight before more are read.
 
-        The worker has enough to do, and who fills its queue shall not take the processors from
-        everybody else meanwhile.
+        The worker has enough to do; a client that fills its queue must not take the processors
+        from all others meanwhile.
         """
         pending, now_s = self._connection.pending, time.monotonic()
         if now_s >= self._tells_from_s:
@@ -194,7 +197,7 @@ class RequestHandler:
             time.sleep(HELD_LOOK_S)
 
     def _read(self, request: Any, arrived_ns: int) -> ReadRequest:
-        """Raises what is wrong with the request."""
+        """Parse a request. Raises what is wrong with it."""
         entry = self._entry
         parameters = request_parameters(request)
         left_out = entry.sequences.left_out if entry.sequences is not None else ()
@@ -211,7 +214,10 @@ class RequestHandler:
         )
 
     def _take(self, group: Group, arrived_ns: int, *, is_awaited: bool) -> tuple[TritonReply, int]:
-        """Send a group on, or answer why not; its reply, and its number, 0 where not sent."""
+        """Send a group to the worker, or answer it with an error.
+
+        Return its reply, and its request number: 0 if it was not sent.
+        """
         reply = TritonReply(
             group.requests,
             [each.rows for each in group.asked],
@@ -238,9 +244,9 @@ class RequestHandler:
         return reply, 0
 
     def _take_apart(self, requests: Sequence[Any], arrived_ns: int) -> None:
-        """Together they have failed: each goes its own way, so that only a bad one fails.
+        """Send each request of a failed group by itself, so that only invalid ones fail.
 
-        Any thread.
+        Any thread may call.
         """
         for request in requests:
             self._send_on(self._alone(0, request, arrived_ns), arrived_ns)
@@ -252,7 +258,8 @@ class RequestHandler:
         arrived_ns: int,
         step: SequenceStep | None,
     ) -> int:
-        """Raises what is wrong with the requests."""
+        """Write a group's inputs to shared memory and send it; return its request number. Raises
+        what is wrong with the requests."""
         entry, connection, first = self._entry, self._connection, asked[0]
         job_class = reply.job_class = first.job_class
         usual = entry.parameters.job_class
@@ -298,7 +305,7 @@ class RequestHandler:
 
 
 def _without_fillers(requests: list[Any], steps: Steps) -> list[Any]:
-    """Return the requests that a client has sent; answer the others."""
+    """Return the requests that clients sent; answer those that Triton added as fillers."""
     of_clients = []
     for request in requests:
         if steps.is_filler(request):

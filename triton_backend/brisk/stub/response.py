@@ -30,7 +30,7 @@ _CODES = {
 
 
 def failed_response(error: Exception) -> Any:
-    """A response with the fitting error; INTERNAL for anything unforeseen."""
+    """Return a response with the matching Triton error; INTERNAL for an unexpected one."""
     code, text = "INTERNAL", f"{type(error).__name__}: {error}"
     if isinstance(error, BriskError):
         code, text = _CODES.get(error.code, code), str(error)
@@ -47,9 +47,10 @@ would be run for it."""
 
 
 class Counted(NamedTuple):
-    """Who is told of answers: ``account`` of each; ``learn`` how long one took, in ns, before it
-    is sent; ``learn_run`` what the run took, for how many rows; ``see_exits`` that learned caches
-    have answered.
+    """The receivers of an answer's figures.
+
+    ``account`` counts each answer. ``learn`` gets its time in ns, before it is sent. ``learn_run``
+    gets its run's time in ns and rows. ``see_exits`` is called if learned caches have answered.
     """
 
     account: RequestAccount
@@ -59,15 +60,15 @@ class Counted(NamedTuple):
 
 
 class UnevenOutputError(Exception):
-    """An output has not the rows of the batch, and cannot be divided."""
+    """An output's rows are not those of the batch, so it cannot be divided among requests."""
 
 
 class TritonReply(Reply):
-    """Answers requests that travelled together through their response senders, or to ``execute``
-    while that waits for them.
+    """The reply to a group of requests: through their response senders, or to ``execute`` while it
+    waits.
 
-    The lock makes the answer and a look at the requests' cancellation exclude each other: after
-    the final response Triton may have freed a request.
+    The lock excludes checks of cancellation while the reply is sent: after the final response
+    Triton may have freed a request.
     """
 
     def __init__(
@@ -82,17 +83,16 @@ class TritonReply(Reply):
         *,
         is_awaited: bool,
     ) -> None:
-        """Make the response of requests that travel together. ``rows``: each one's, if there are
-        several.
+        """Make the reply to a group of requests. ``rows``: each one's, if there are several.
 
-        ``job_class``: the entry's, until the requests are known to have one of their own.
+        ``job_class``: the entry's, until the requests' own is known.
 
         ``ones``: by output, the shape in which the entry has a value without sizes.
 
-        ``take_apart``: called where several have failed together: each is to be asked again.
+        ``take_apart``: called if several requests fail as one, to send each again by itself.
 
-        ``is_awaited``: ``execute`` will call ``wait``. Otherwise senders are taken here, so that
-        from now on nothing may be raised to Triton.
+        ``is_awaited``: ``execute`` will call ``wait``. Otherwise senders are taken here, after
+        which no exception may reach Triton.
         """
         self._requests = requests
         self._rows = rows
@@ -116,9 +116,9 @@ class TritonReply(Reply):
         return self._is_answered
 
     def wait(self, timeout_s: float) -> list[Any] | None:
-        """The responses, for ``execute`` to return; None where they go through the senders.
+        """Wait for the responses that ``execute`` returns; None if they go through the senders.
 
-        Called once, and only on a reply that is awaited.
+        Called once, and only on an awaited reply.
         """
         assert self._waiting is not None
         if not self._waiting.acquire(timeout=timeout_s):
@@ -130,14 +130,14 @@ class TritonReply(Reply):
         return responses
 
     def is_cancelled(self) -> bool:
-        """Whether all clients have given their requests up; False once they are answered."""
+        """Whether all clients have canceled their requests; False once they are answered."""
         with self._lock:
             return not self._is_answered and all(each.is_cancelled() for each in self._requests)
 
     def succeed(self, result: Result, read: OutputReader) -> None:
         memory = list(map(read, result.regions))
         if self._waiting is not None:
-            # execute's caller reads it when the memory may have been given back
+            # execute's caller reads it when the memory may have been released
             memory = [memoryview(bytearray(each)) for each in memory]
         try:
             responses = self._make_responses(result.form, memory)
@@ -156,7 +156,8 @@ class TritonReply(Reply):
         )
 
     def _make_responses(self, form: ResultForm, memory: Sequence[memoryview]) -> list[Any]:
-        """Raises UnevenOutputError where it cannot be said which rows are whose."""
+        """Make one response for each request from the group's outputs. Raises UnevenOutputError if
+        they cannot be divided by rows."""
         parameters = _parameters(form.exits)
         forms = form.outputs
         if len(self._requests) == 1:
@@ -191,7 +192,7 @@ class TritonReply(Reply):
         self._send([failed_response(error)])
 
     def _come_apart(self) -> None:
-        """Let each request be asked for itself, and tell ``execute``, if it waits, to go on."""
+        """Send each request of the failed group by itself, and wake ``execute`` if it waits."""
         with self._lock:
             if self._is_answered:
                 return
@@ -221,7 +222,7 @@ class TritonReply(Reply):
 
 
 def _apologise(sender: Any, error: Exception) -> None:
-    """Say instead why there is no answer; if that is refused too, at least the log knows."""
+    """Send an error in place of a response that Triton refused; if that fails too, log it."""
     try:
         sender.send(failed_response(error), flags=_FINAL)
     except Exception as second:  # noqa: BLE001  # the receiver's thread must go on
@@ -229,18 +230,19 @@ def _apologise(sender: Any, error: Exception) -> None:
 
 
 def send_nothing(request: Any) -> None:
-    """Answer a request whose answer nobody reads."""
+    """Answer a request whose answer no client reads with an empty response."""
     request.get_response_sender().send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
 def _parameters(exits: str) -> dict[str, Any]:
-    """More arguments of a response: its parameters, which a Triton before 25.02 has not."""
+    """Return further arguments of a response: its parameters; none in a Triton before 25.02, which
+    lacks them."""
     if not exits or not hasattr(pb_utils.InferenceResponse, "parameters"):
         return {}
     return {"parameters": {EXIT_PARAMETER: exits}}
 
 
-# Clients that have gone: Triton tells only who asks, and asking costs a round trip.
+# Canceled requests: Triton reports cancellation only on request, which costs a round trip.
 
 POLL_INTERVAL_S = 0.05
 MINIMUM_AGE_NS = 50_000_000
@@ -252,7 +254,10 @@ models, asking about all of them took a whole processor."""
 
 
 class CancellationWatcher:
-    """A thread that asks about the requests in flight in turn, and sleeps while there is none."""
+    """A thread that checks requests in flight for cancellation, round-robin, and cancels them.
+
+    It sleeps while there are none. ``cancel``: called with the request's number.
+    """
 
     def __init__(self, cancel: Callable[[int], None]) -> None:
         self._cancel = cancel

@@ -1,8 +1,8 @@
-"""An entry's ``sequence_batching``: what its controls and its implicit state ask of the worker.
+"""An entry's ``sequence_batching``: its controls and implicit states, as settings of the worker.
 
-Triton adds control tensors to requests by itself. It does so with states, too, but knows nothing
-of what a Python backend has answered: they always have their first value then. So states are
-taken out of requests, and the worker keeps them (``brisk.runtime.models.sequences``).
+Triton itself adds control tensors to requests. It also adds states, but does not see what a Python
+backend has answered, so these always have their first value. So states are removed from requests,
+and the worker keeps them (``brisk.runtime.models.sequences``).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CORRELATION = "CONTROL_SEQUENCE_CORRID"
 
 
 class SequenceSettings(NamedTuple):
-    """What an entry's ``sequence_batching`` asks of the worker."""
+    """The settings for the worker that follow from an entry's ``sequence_batching``."""
 
     states: tuple[StateForm, ...]
     left_out: frozenset[str]
@@ -46,7 +46,7 @@ class SequenceSettings(NamedTuple):
 
 
 def added_inputs(config: Mapping[str, Any]) -> frozenset[str]:
-    """Inputs of the model that no client sends: controls and states."""
+    """Return the model's inputs that no client sends: controls and states."""
     batching = config.get("sequence_batching") or {}
     controls = {control.get("name", "") for control in batching.get("control_input", ())}
     states = {state.get("input_name", "") for state in batching.get("state", ())}
@@ -54,7 +54,8 @@ def added_inputs(config: Mapping[str, Any]) -> frozenset[str]:
 
 
 def state_outputs(config: Mapping[str, Any]) -> frozenset[str]:
-    """Outputs of the model that no client gets, unless ``output`` names them."""
+    """Return the model's outputs that are states; clients get them only if ``output`` names
+    them."""
     batching = config.get("sequence_batching") or {}
     return frozenset(state.get("output_name", "") for state in batching.get("state", ()))
 
@@ -64,7 +65,7 @@ def read_sequences(
 ) -> SequenceSettings:
     """Return the settings of the entry in ``directory``, checked against its model.
 
-    Raises InvalidConfigurationError naming what is wrong or not served, InvalidModelError where
+    Raises InvalidConfigurationError that names what is wrong or unsupported, InvalidModelError if
     the model cannot be read.
     """
     batching = config["sequence_batching"]
@@ -121,7 +122,8 @@ def _correlation_input(batching: Mapping[str, Any]) -> str | None:
 def _state(
     state: Mapping[str, Any], signature: NetworkSignature, is_batched: bool, directory: Path
 ) -> StateForm:
-    """Raises InvalidConfigurationError saying what is wrong with this state."""
+    """Return one state, checked against the model. Raises InvalidConfigurationError that says what
+    is wrong with it."""
     datatype = from_config_name(state.get("data_type", ""))
     if datatype is None:
         raise InvalidConfigurationError(f"its data_type {state.get('data_type')!r} is unknown")
@@ -140,7 +142,8 @@ def _state(
 
 
 def _check(words: str, tensor: TensorType, datatype: Datatype, dims: list[int]) -> None:
-    """Check that the model's tensor is what the configuration says it is."""
+    """Raise InvalidConfigurationError unless the model's tensor has the configured type and
+    sizes."""
     if tensor.element not in (None, datatype.element_name):
         raise InvalidConfigurationError(
             f"{words} is {config_name(BY_ELEMENT_NAME[tensor.element])}, "
@@ -163,10 +166,10 @@ def _check(words: str, tensor: TensorType, datatype: Datatype, dims: list[int]) 
 def _first_value(
     state: Mapping[str, Any], datatype: Datatype, dims: list[int], directory: Path
 ) -> tuple[tuple[int, ...], str]:
-    """Shape without the batch, and file, empty for zeros, of a sequence's first state.
+    """Return the shape without the batch, and the file (empty for zeros), of a state's first value.
 
-    Without an ``initial_state``, which leaves it to chance in Triton: zeros, of size 1 where a
-    size is variable.
+    Without an ``initial_state``, when Triton leaves the value undefined, it is zeros, with size 1
+    for each variable size.
     """
     values = state.get("initial_state", ())
     if not values:
@@ -196,7 +199,8 @@ def _first_value(
 
 
 def _state_file(directory: Path, name: str, datatype: Datatype, shape: tuple[int, ...]) -> Path:
-    """The file's own place, which must be in the entry's folder of states, links followed."""
+    """Return the path of a state's file, which must be in the entry's folder of states even with
+    links followed. Raises InvalidConfigurationError."""
     folder = directory / STATE_DIRECTORY
     try:
         file = find_inside(folder, name, "data_file")

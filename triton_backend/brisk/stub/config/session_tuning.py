@@ -1,8 +1,8 @@
-"""What an entry says of ONNX Runtime's sessions, as that backend of Triton's understands it.
+"""An entry's settings of ONNX Runtime's sessions, read like Triton's ONNX Runtime backend does.
 
-Names, values and their meaning are those of Triton's ONNX Runtime backend (release 24.10): its
-``ModelState`` and ``LoadModel``, in ``src/onnxruntime.cc``. What it refuses is refused; what it
-takes for granted without a word (a graph level that it does not know) is taken so, and said.
+Names, values and their meaning are those of that backend (release 24.10): its ``ModelState`` and
+``LoadModel``, in ``src/onnxruntime.cc``. Values that it refuses are refused. A value that it
+silently replaces (an unknown graph level) is replaced in the same way, with a notice.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ TAKEN = frozenset(_PARSERS) - ENTRY_PARAMETERS.keys()
 
 
 class ReadTuning(NamedTuple):
-    """An entry's wishes for ONNX Runtime."""
+    """An entry's settings for ONNX Runtime, and notices about them."""
 
     tuning: SessionTuning
     notices: tuple[Notice, ...]
@@ -94,10 +94,11 @@ def read_tuning(
     model_path: Path,
     environment: Mapping[str, str] = os.environ,
 ) -> ReadTuning:
-    """What the configuration of the entry in ``directory``, on a CPU, says of its sessions.
+    """Read the session settings of the entry in ``directory``, for a CPU.
 
     ``environment``: the server's. Raises InvalidConfigurationError with every wrong value, by the
-    parameter's name, and InvalidModelError where a library of custom operators cannot be had.
+    parameter's name, and InvalidModelError if a library of custom operators is missing or not
+    allowed.
     """
     texts = read_texts(config.get("parameters") or {})
     values = parse_texts(texts, _PARSERS)
@@ -166,10 +167,10 @@ def _libraries(
 
 
 def _library(name: str, entry: Path, beside: Path) -> str:
-    """The absolute path of a library that the entry names.
+    """Return the absolute path of a library that the entry names.
 
-    A relative name is of a file beside the model, else of the version's folder, else of the
-    entry's. An absolute one must lie in the entry's folder, too.
+    A relative name is searched in the model's folder, then the version's, then the entry's. An
+    absolute path must be inside the entry's folder. Raises InvalidModelError.
     """
     if os.path.isabs(name):
         inside = os.path.relpath(os.path.realpath(name), os.path.realpath(entry))

@@ -1,9 +1,9 @@
-"""Inputs and outputs of an entry: of an ONNX or ``.ort`` file, or of a pipeline of several.
+"""The inputs and outputs of a model: of an ONNX or ``.ort`` file, or of a pipeline of several.
 
-Read without the ``onnx`` package: a few fields of the protocol buffer are enough (ModelProto.graph
-= 7; GraphProto.initializer = 5, input = 11, output = 12), and everything else is skipped by its
-length, so a file of any size is read in milliseconds. What such a file leaves open of its outputs
-is asked of ``onnx``'s shape inference, in a process of the runtime's Python.
+ONNX files are read without the ``onnx`` package: a few fields of the protocol buffer are enough
+(ModelProto.graph = 7; GraphProto.initializer = 5, input = 11, output = 12). All others are skipped
+by their length, so a file of any size is read in milliseconds. If a file leaves its outputs open,
+``onnx``'s shape inference completes them, in a process of the runtime's Python.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INFERENCE_TIMEOUT_S = 60.0
 
 
 class _Stated(NamedTuple):
-    """A signature as a file states it."""
+    """A signature as a file states it, and whether shape inference could add to it."""
 
     signature: NetworkSignature
     is_open: bool
@@ -58,8 +58,8 @@ class _Stated(NamedTuple):
 def model_signature(path: Path) -> NetworkSignature:
     """Return the signature of an ONNX file, or of a pipeline, whose networks are read and checked.
 
-    Shape inference adds what a file leaves open. Raises InvalidModelError where a file is no
-    complete model, or the networks do not fit.
+    Shape inference adds what a file leaves open. Raises InvalidModelError if a file is no complete
+    model, or the networks do not fit together.
     """
 
     def read(file: Path) -> NetworkSignature:
@@ -70,7 +70,7 @@ def model_signature(path: Path) -> NetworkSignature:
 
 
 def stated_signature(path: Path) -> NetworkSignature:
-    """The same as the files state it: an output may have neither type nor shape.
+    """Return the signature of a model without shape inference: outputs may lack type and shape.
 
     Raises InvalidModelError as ``model_signature`` does.
     """
@@ -100,21 +100,22 @@ def _signature(path: Path, read: Callable[[Path], NetworkSignature]) -> NetworkS
 
 
 def dims_of(shape: Sequence[int | None]) -> list[int]:
-    """Return the sizes as ``config.pbtxt`` has them: -1 for one that is dynamic or unknown."""
+    """Return the sizes in the form of ``config.pbtxt``: -1 for a dynamic or unknown one."""
     return [-1 if size is None else size for size in shape]
 
 
 def model_dims(tensor: Mapping[str, Any]) -> list[int]:
-    """The sizes, but the batch, that a tensor of a configuration has where the model meets it."""
+    """Return the sizes, without the batch, in which the model gets or gives a configured tensor:
+    those of its ``reshape``, else its ``dims``."""
     if (reshape := tensor.get("reshape")) is not None:
         return [int(size) for size in reshape.get("shape", ())]
     return [int(size) for size in tensor.get("dims", ())]
 
 
 def read_signature(path: Path) -> NetworkSignature:
-    """Return the signature that a file states; inputs that are initialisers, too, are optional.
+    """Return the signature that a file states; inputs that are also initializers are optional.
 
-    Raises InvalidModelError where the file is no complete ONNX model of tensors.
+    Raises InvalidModelError if the file is no complete ONNX model of tensors.
     """
     return _read(path).signature
 
@@ -134,10 +135,10 @@ def _read(path: Path) -> _Stated:
 
 
 def _model(data: memoryview) -> _Stated | str:
-    """The signature, or why there is none.
+    """Return the signature, or an error text.
 
-    An exception would keep the frames it came through, their views of the file, and so the
-    mapping, which cannot be closed then.
+    Does not raise: an exception would keep frames with views of the file, so that the mapping
+    could not be closed.
     """
     try:
         if is_ort_format(data):  # ONNX Runtime has inferred all that it states
@@ -192,13 +193,15 @@ def _graph(data: memoryview) -> _Stated:
 
 
 def _first_sizes(signature: NetworkSignature) -> set[int | None]:
-    """Return the first sizes of inputs and outputs; -1 for a tensor that has none."""
+    """Return the set of first sizes of required inputs and of outputs; None for a dynamic one, -1
+    for a tensor without sizes."""
     needed = [kind for kind in signature.inputs.values() if not kind.is_optional]
     return {kind.shape[0] if kind.shape else -1 for kind in (*needed, *signature.outputs.values())}
 
 
 def _value(name: str, data: memoryview) -> tuple[int, tuple[int | str | None, ...] | None]:
-    """Number of the element type, 0 where it is not stated, and sizes."""
+    """Return the number of a tensor's element type (0 if not stated) and its sizes (None if not
+    stated). Raises InvalidModelError if the value is no tensor."""
     kind = _message(data, 2)
     tensor = _message(kind, 1)
     if tensor is None:
@@ -251,14 +254,15 @@ def _text(data: memoryview, wanted: int) -> str:
     return "" if value is None else bytes(value).decode("utf-8")
 
 
-# What a file leaves open of its outputs.
+# Inference of the types and shapes of outputs that a file leaves open.
 
 
 def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
-    """Add what shape inference knows more to ``stated``, which the ONNX file at ``path`` says.
+    """Return ``stated``, the signature in the ONNX file at ``path``, completed by shape inference.
 
-    A size that the file says stays; a rank is the inferred one. Where inference fails, nothing is
-    added. Waits for a process that imports ``onnx``, once for a state of the file.
+    Sizes from the file are kept unless the inferred rank is another. If inference fails, nothing
+    is added. Waits for a process that imports ``onnx``, once for each state of the file. Raises
+    InvalidModelError if the file cannot be read, or a type is unknown to Triton.
     """
     try:
         status = os.stat(path)
@@ -289,11 +293,11 @@ def infer_outputs(path: Path, stated: NetworkSignature) -> NetworkSignature:
 
 @lru_cache(256)
 def _inferred(path: str, state: tuple[int, ...]) -> Mapping[str, Any]:
-    """What ``brisk.segments.model.output_types`` prints for the file.
+    """Return what ``brisk.segments.model.output_types`` prints for the file, as JSON.
 
-    Raises OSError where it cannot be run or fails, ValueError where it prints something else.
+    Raises OSError if the program cannot be run or fails, ValueError if it prints no JSON.
     """
-    import subprocess  # which a stub whose model's file says everything does without
+    import subprocess  # not needed if the model's file states everything
 
     command = [runtime_python(), "-m", "brisk.segments.model.output_types", path]
     try:

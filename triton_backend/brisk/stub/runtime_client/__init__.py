@@ -1,1 +1,1 @@
-"""The stub's connection to the runtime's workers. Knows nothing of ``pb_utils``."""
+"""The stub's connection to the runtime's workers. It does not depend on ``pb_utils``."""
