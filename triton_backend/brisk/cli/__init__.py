@@ -21,8 +21,10 @@ _EXTRAS = {
 
 
 def main() -> None:
-    """Entry point: an error of Brisk's own, of a server, of a file or of the network is one red
-    line (and its details) and exit status 1. Any other one is a fault of Brisk, with its trace.
+    """Run the ``brisk`` command.
+
+    An error of Brisk's own, of a server, of a file or of the network is one red line (and its
+    details) and exit status 1. Any other error is a fault of Brisk, shown with its traceback.
     """
     try:
         if sys.argv[1:2] == [
@@ -37,7 +39,7 @@ def main() -> None:
             application()
     except BriskError as error:
         _end_with(str(error))
-    except BrokenPipeError:  # who reads has read enough
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -58,7 +60,7 @@ def main() -> None:
 
 
 def _server_text(error: Exception) -> str | None:
-    """What a server has answered, or that none has; None where the error is another one."""
+    """Return the text of a server's answer; None if the error is not a Triton client's."""
     client = sys.modules.get("tritonclient.utils")  # an error of it needs it
     if client is None or not isinstance(error, client.InferenceServerException):
         return None

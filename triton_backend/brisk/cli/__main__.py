@@ -1,4 +1,4 @@
-"""``python -m brisk.cli`` is the same as ``brisk``."""
+"""``python -m brisk.cli``: the same as ``brisk``."""
 
 from brisk.cli import main
 

@@ -1,4 +1,4 @@
-"""The table of subcommands."""
+"""The table of the ``brisk`` command's subcommands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def serve(context: typer.Context) -> None:
 
 
 def _add(panel: str, function: Callable[..., None], example: str, **settings: Any) -> None:
-    """A command in ``panel``, with an example under its help."""
+    """Add a command to ``panel``, with an example under its help."""
     example = f"Example: `{example}`"
     application.command(rich_help_panel=panel, epilog=example, **settings)(function)
 

@@ -1,4 +1,4 @@
-"""The way back of one request: exactly one final response, then nothing more is touched."""
+"""The responses to requests: each gets exactly one final response, then is not touched again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.stub.tensors import make_output
 from brisk.telemetry.statistics import RequestAccount
 
-# Brisk's errors as Triton's: the one place where they are mapped.
+# Brisk's errors as Triton's: the only place where they are mapped.
 
 _CODES = {
     "invalid_model": "INVALID_ARG",

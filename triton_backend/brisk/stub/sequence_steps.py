@@ -1,4 +1,4 @@
-"""Requests of sequences: whose they are, and what Triton has made up among them."""
+"""Requests of sequences: their sequence and step, and which of them are Triton's fillers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_FAILED = 4096
 
 
 class Steps:
-    """The sequence steps of one model instance's requests; Triton's thread only."""
+    """The sequence steps of one model instance's requests. Only Triton's thread uses it."""
 
     def __init__(self, settings: SequenceSettings) -> None:
         self._settings = settings
@@ -28,19 +28,20 @@ class Steps:
 
     @staticmethod
     def is_filler(request: Any) -> bool:
-        """Whether Triton's scheduler has made it up, for a slot of a batch without a request.
+        """Whether Triton's scheduler made this request, for a slot of a batch without a request.
 
-        Only such a one has no correlation id; its inputs are whatever lay in memory.
+        Only such a filler has no correlation id; its inputs are arbitrary memory.
         """
         return request.correlation_id() in (0, "")
 
     @contextlib.contextmanager
     def step(self, request: Any) -> Iterator[SequenceStep | None]:
-        """Which step ``request`` is, while it is sent to the worker; None for a model without
-        states, whose requests have nothing to do with each other.
+        """Yield which step ``request`` is, to send it in the ``with`` block; None for a model
+        without states, whose requests are independent.
 
-        Raises InvalidRequestError where the correlation id does not fit the control, and
-        UnavailableError where the sequence has not begun.
+        An exception in the block counts as a failed start if the request starts a sequence. Raises
+        InvalidRequestError if the correlation id does not fit the control, and UnavailableError if
+        the sequence's first request failed.
         """
         correlation_id, flags = request.correlation_id(), request.flags()
         step = SequenceStep(json.dumps(correlation_id), bool(flags & _START), bool(flags & _END))
@@ -70,7 +71,8 @@ class Steps:
             del self._failed[next(iter(self._failed))]
 
     def _check_control(self, request: Any, correlation_id: int | str) -> None:
-        """Triton puts other numbers there where the tensor's type cannot hold the id."""
+        """Raise InvalidRequestError if the control tensor does not hold the correlation id: Triton
+        puts other numbers there if its type cannot hold the id."""
         name = self._settings.correlation_input
         if name is None or name in self._settings.left_out:
             return

@@ -1,7 +1,7 @@
-"""Triton's tensors to shared memory and back.
+"""The transfer of Triton's tensors to shared memory and back.
 
-An input is copied once, from Triton's shared memory into the arena; an output's memory is shown
-to Triton as it lies in the worker's arena, and Triton copies it into its response.
+An input is copied once, from Triton's shared memory into the arena. An output is passed to Triton
+as a view of the worker's arena, and Triton copies it into its response.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _NAMES = {kind: name for name, kind in _ELEMENTS.items() if name not in ("BF16",
 
 
 class InputData(NamedTuple):
-    """An input's values."""
+    """An input tensor of a request: its form and values."""
 
     form: TensorForm
     content: np.ndarray
     """The values in row-major order; serialised strings as uint8."""
 
     def write(self, memory: memoryview) -> None:
-        """Copy into ``memory``, of as many bytes."""
+        """Copy the values into ``memory``, which must have as many bytes."""
         np.copyto(np.frombuffer(memory, self.content.dtype), self.content.reshape(-1))
 
 
 def read_inputs(
     request: Any, bfloat16: Collection[str], left_out: Collection[str] = ()
 ) -> list[InputData]:
-    """The request's inputs, still in Triton's memory; ``bfloat16`` names those of that type.
+    """Return the request's inputs, still in Triton's memory, except those ``left_out``, which
+    Triton adds and the worker does not read.
 
-    Without those ``left_out``, which Triton has added and nobody reads.
-
-    Raises InvalidRequestError for a type that Triton has no datatype for.
+    ``bfloat16`` names those of that type. Raises InvalidRequestError for a type that Triton has no
+    datatype for.
     """
     return [
         _read_input(tensor, name, name in bfloat16)
@@ -65,9 +65,9 @@ def _read_input(tensor: Any, name: str, is_bfloat16: bool) -> InputData:
 
 
 def make_output(form: TensorForm, memory: memoryview, one: tuple[int, ...]) -> Any:
-    """A Triton tensor over ``memory``, which must stay valid until the response is sent.
+    """Return a Triton tensor over ``memory``, which must stay valid until the response is sent.
 
-    ``one``: its shape where the model's has no sizes. Raises InvalidRequestError where serialised
+    ``one``: its shape if the model's has no sizes. Raises InvalidRequestError if serialized
     strings are damaged.
     """
     name, datatype, shape = form.name, form.datatype, form.shape or one

@@ -1,1 +1,1 @@
-"""The subcommands. What they need beyond options is imported inside of them."""
+"""The subcommands. Imports that they need beyond options are inside their functions."""

@@ -1,4 +1,4 @@
-"""``brisk cache``: what is kept of models on disk, and its removal."""
+"""``brisk cache``: lists and removes prepared forms and copies of models on the disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DAY_S = 86400.0
 
 
 def _check_directory() -> None:
-    """Raises InvalidConfigurationError where it is a file; one that is not there yet is empty."""
+    """Raise InvalidConfigurationError if the cache directory is a file; a missing one is empty."""
     from brisk.errors import InvalidConfigurationError
     from brisk.settings import cache_directory
 

@@ -1,4 +1,4 @@
-"""``brisk demo``: serves the sample models, asks each of them, and shows the answers."""
+"""``brisk demo``: serves the sample models, queries each of them, and shows the answers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def demo(
 
 
 def _stay(console: Console, server: TritonServer) -> None:
-    """Show where the server is until it ends or Ctrl-C comes."""
+    """Print the server's addresses, and wait until it ends or Ctrl-C. Raises ServerFailedError if
+    it ends."""
     from brisk.triton.launch import ServerFailedError
 
     console.print(f"HTTP     http://{server.endpoints.http}/v2")

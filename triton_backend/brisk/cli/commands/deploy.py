@@ -1,4 +1,4 @@
-"""``brisk install``, ``config`` and ``prepare``: what a deployment has made ahead."""
+"""``brisk install``, ``config`` and ``prepare``: the steps ahead of a deployment."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def _check(words: str, tensor: TensorType, datatype: Datatype, dims: list[int]) 
 def _first_value(
     state: Mapping[str, Any], datatype: Datatype, dims: list[int], directory: Path
 ) -> tuple[tuple[int, ...], str]:
-    """Return the shape without the batch, and the file (empty for zeros), of a state's first value.
+    """Return the shape without the batch, and the file (empty for zeros), of a first state.
 
     Without an ``initial_state``, when Triton leaves the value undefined, it is zeros, with size 1
     for each variable size.

@@ -1,4 +1,4 @@
-"""A stub's side of the runtime: a connection to each of the device's workers that it needs."""
+"""A stub's client of the runtime: connections to those of the device's workers that it needs."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from brisk.stub.runtime_client.worker_connection import Offer, WorkerConnection
 
 
 def _role_of(job_class: str) -> Role:
-    """A class that is unknown is the worker's to refuse."""
+    """Return the role whose worker computes a class; foreground for an unknown class, which the
+    worker refuses."""
     return ROLE_OF_CLASS.get(job_class, Role.FOREGROUND)
 
 
 def decline(offer: Offer | None) -> None:
-    """Compute nothing in this process, whatever the worker offers."""
+    """Decline a worker's offer to compute a model in this process: close its descriptor."""
     if offer is not None:
         os.close(offer.gate)
 
 
 class RuntimeClient:
-    """One model instance's connection. ``log(level, text)`` may be called from any thread.
+    """One model instance's connections to workers. ``log(level, text)``: called from any thread.
 
-    The model is loaded by the worker of its own class at once, and by the other one when the
-    first request of such a class comes.
+    The worker of the model's own class loads it at once, the other one at the first request of
+    such a class.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class RuntimeClient:
     ) -> None:
         """Make a client without connections.
 
-        ``tell`` gets the answers to AskStatistics, from any thread; ``take_offer`` the worker's
-        offers of the model, and None when one does not stand any more.
+        ``tell`` gets the answers to AskStatistics, from any thread. ``take_offer`` gets the
+        worker's offers of the model, and None when one is withdrawn.
         """
         self._take_offer = take_offer
         self._place = place
@@ -77,17 +78,17 @@ class RuntimeClient:
         return self.wait_loaded()
 
     def begin(self) -> None:
-        """Connect, and have the model loaded from now on.
+        """Connect, and begin to load the model.
 
-        Raises what connecting raised; the connection is closed then.
+        Closes the connection and raises the error if connecting fails.
         """
         with self._closed_on_failure():
             self._new_connection(self._role, is_waited_for=True).open()
 
     def wait_loaded(self) -> int:
-        """Wait until the load that was begun has ended. Return its time in ns.
+        """Wait for the end of the load that ``begin`` began. Return its time in ns.
 
-        Raises what the load raised; the connection is closed then.
+        Closes the connection and raises the error if the load fails.
         """
         with self._closed_on_failure():
             return self._connections[self._role].load.wait()
@@ -101,14 +102,14 @@ class RuntimeClient:
             raise
 
     def stage(self, tensors: tuple[TensorForm, ...], sizes: Sequence[int]) -> StagedRequest:
-        """Memory for a request's inputs, as ``stage_request`` says.
+        """Allocate memory for a request's inputs: see ``stage_request``.
 
         Pass the result to ``submit`` or ``discard``.
         """
         return stage_request(self._arena, tensors, sizes)
 
     def memory(self, region: Region) -> memoryview:
-        """Own memory, to write inputs to."""
+        """Return a region's memory, to write inputs to."""
         return self._arena.memory(region)
 
     def discard(self, staged: StagedRequest) -> None:
@@ -128,7 +129,7 @@ class RuntimeClient:
         step: SequenceStep | None = None,
         requests: int = 1,
     ) -> int:
-        """Send a request, now or when a worker is there again; its number, for ``cancel``.
+        """Send a request, now or when a worker runs again. Return its number, for ``cancel``.
 
         ``reply`` is called exactly once, whatever happens. ``trace_context`` is Triton's,
         ``agreement_ppm`` as in ``InferForm``, ``arrived_ns`` and ``requests`` as in ``Infer``.
@@ -159,25 +160,25 @@ class RuntimeClient:
     def attend(
         self, job_class: str, is_answered: Callable[[], bool], awake_ns: int, asleep_ns: int = 0
     ) -> bool:
-        """Read answers in this thread until there is the one wanted: see ``Reader.attend``.
+        """Read answers in this thread until the wanted one has come: see ``Reader.attend``.
 
-        Without it they are read all the same, only later.
+        Without this call the receiver's thread reads them, only later.
         """
         worker = self._connections.get(_role_of(job_class))
         return worker is not None and worker.reader.attend(is_answered, awake_ns, asleep_ns)
 
     def cancel(self, number: int) -> None:
-        """Ask the worker to give the request up; its reply comes as for any other."""
+        """Ask the workers to cancel the request; its reply is called as for any other."""
         for worker in list(self._connections.values()):
             worker.cancel(number)
 
     def send(self, record: AskStatistics | ForgetStatistics | ComputedInStub) -> None:
-        """Send to the workers in use; those that are gone just now are left out."""
+        """Send a record to all connected workers; it is dropped for one that has just ended."""
         for worker in list(self._connections.values()):
             worker.send(record)
 
     def close(self) -> None:
-        """End the connection; requests still unanswered fail."""
+        """Close all connections; requests still unanswered fail."""
         with self._lock:
             self._closing = True
         self._take_offer(None)
@@ -188,15 +189,15 @@ class RuntimeClient:
 
     @property
     def pending(self) -> int:
-        """Requests in flight."""
+        """The number of requests in flight."""
         return sum(worker.pending for worker in list(self._connections.values()))
 
     def statistics(self) -> dict[str, int]:
         return {"pending": self.pending, **self._arena.statistics()}
 
     def _connection(self, role: Role) -> WorkerConnection | None:
-        """Return the connection to the worker of ``role``, opened by its first use; None once
-        closing."""
+        """Return the connection to the worker of ``role``, opened on first use; None once the
+        client is closing."""
         worker = self._connections.get(role)
         if worker is not None:
             return worker
@@ -210,7 +211,8 @@ class RuntimeClient:
             return worker
 
     def _hand_on(self, offer: Offer | None) -> None:
-        """What a worker says of offers, unless the connection is being closed. Any thread."""
+        """Pass on a worker's offer, or decline it if the client is closing; any thread may
+        call."""
         if self._closing:
             decline(offer)
         else:
@@ -225,9 +227,9 @@ class RuntimeClient:
 
 
 # An answer through a response sender costs a round trip to the server's process, 180 microseconds
-# in which the receiver's thread waits; one that ``execute`` returns costs nothing more. While
-# ``execute`` waits, though, Triton gives the instance no other request, so it does for quick
-# answers to requests that come one by one only.
+# in which the receiver's thread waits; one that ``execute`` returns costs nothing more. But while
+# ``execute`` waits, Triton gives the instance no other request, so it waits only for quick answers
+# to requests that come one by one.
 
 QUICK_NS = 2_000_000
 """Answers are awaited where the last ones took less, from arrival to answer.
@@ -250,9 +252,9 @@ CROWDED_REQUESTS = 32
 
 
 class Promptness:
-    """Whether ``execute`` waits for an answer that is about to come.
+    """The policy of whether ``execute`` waits for an answer that is about to come.
 
-    ``wants`` and ``returns`` are for Triton's thread, ``learn`` for the receiver's.
+    Triton's thread calls ``wants`` and ``returns``, the receiver's thread ``learn``.
     """
 
     def __init__(self) -> None:
@@ -261,8 +263,8 @@ class Promptness:
         self._crowd = 0
 
     def wants(self, records: int, pending: int, now_ns: int, *, joins: bool = False) -> bool:
-        """Whether to wait for the answer of what came now: ``records`` to send, while ``pending``
-        others are in flight. ``joins``: what Triton holds back meanwhile comes together then.
+        """Whether to wait for the answers to ``records`` new requests, while ``pending`` others
+        are in flight. ``joins``: requests that Triton holds back meanwhile are joined then.
         """
         is_crowd = records > 1 or pending > 0
         if self._returned_ns is not None and now_ns - self._returned_ns < CROWDED_NS:
@@ -275,13 +277,13 @@ class Promptness:
 
     @property
     def is_imminent(self) -> bool:
-        """Whether the answer to what was just sent is a matter of microseconds."""
+        """Whether the next answer is likely to come within ``EYES_OPEN_NS``."""
         return self._took_ns < EYES_OPEN_NS
 
     def returns(self, now_ns: int) -> None:
-        """Note that ``execute`` ends."""
+        """Note that ``execute`` returns now."""
         self._returned_ns = now_ns
 
     def learn(self, took_ns: int) -> None:
-        """A request has been answered so long after it came."""
+        """Learn from the time between a request's arrival and its answer."""
         self._took_ns = (3 * self._took_ns + min(took_ns, 4 * QUICK_NS)) // 4

@@ -1,7 +1,7 @@
-"""What a worker has been asked and not answered: requests, and the load of their model.
+"""The unanswered records of a worker: requests, and the load of their model.
 
-Both are asked again of the next worker when one dies, and given up when they have ended several:
-the mark that the worker sets as it begins says what it was doing.
+When a worker crashes, both are sent to the next one, and given up after they have crashed several.
+A mark in shared memory, which the worker sets when it begins, says what it was doing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Reply(ABC):
 
     @abstractmethod
     def succeed(self, result: Result, read: OutputReader) -> None:
-        """Take the answer. ``read`` gives an output's bytes, valid only until this returns."""
+        """Accept the answer. ``read`` returns an output's bytes, valid only during this call."""
 
     @abstractmethod
     def fail(self, error: BriskError) -> None: ...
 
 
 class Pending:
-    """An unanswered request. ``strikes``: how often a worker died while it ran."""
+    """An unanswered request. ``strikes``: how often a worker crashed while it ran."""
 
     __slots__ = ("record", "reply", "strikes")
 
@@ -49,9 +49,10 @@ class Pending:
 
 
 class StagedRequest(NamedTuple):
-    """A request whose inputs lie in shared memory, ready to be submitted.
+    """A request with memory for its inputs in shared memory, to be submitted.
 
-    ``mark`` begins with the mark and holds all inputs; ``regions``: of ``tensors``, in order.
+    ``mark``: the whole region, which begins with the mark. ``regions``: one in it for each of
+    ``tensors``, in order.
     """
 
     mark: Region
@@ -62,9 +63,9 @@ class StagedRequest(NamedTuple):
 def stage_request(
     arena: Arena, tensors: tuple[TensorForm, ...], sizes: Sequence[int]
 ) -> StagedRequest:
-    """One region for the mark and all inputs, of these ``sizes`` in bytes.
+    """Allocate one region for the mark and all inputs, of these ``sizes`` in bytes.
 
-    Raises UnavailableError where there is no memory.
+    Raises UnavailableError if there is no memory.
     """
     *places, end = accumulate(map(padded, sizes), initial=MARK_BYTES)
     whole = arena.allocate(end)
@@ -76,7 +77,7 @@ def stage_request(
 
 
 class PendingTable:
-    """Requests without an answer, by number, and the memory they hold. Not thread-safe."""
+    """The unanswered requests, by number, and the memory that they hold. Not thread-safe."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -93,7 +94,7 @@ class PendingTable:
         self._pending[record.request] = Pending(record, reply)
 
     def take(self, number: int) -> Pending | None:
-        """The request, its memory freed; None where it is not pending."""
+        """Remove a request, free its memory and return it; None if it is not pending."""
         pending = self._pending.pop(number, None)
         if pending is not None:
             self._arena.free(pending.record.mark)
@@ -104,8 +105,8 @@ class PendingTable:
         return [pending for pending in pendings if pending is not None]
 
     def strike(self) -> list[Pending]:
-        """Blame what a worker was running when it died; take out and return what is guilty
-        again."""
+        """Attribute a worker's crash to the requests that it was running; remove and return those
+        with ``MAX_STRIKES``."""
         for pending in self._pending.values():
             if mark_is_set(self._arena.memory(pending.record.mark)):
                 pending.strikes += 1
@@ -115,18 +116,18 @@ class PendingTable:
         return guilty
 
     def replay(self) -> Iterator[Infer]:
-        """The records for a new worker, marks reset."""
+        """Yield the records to send to a new worker, with their marks reset."""
         for pending in self._pending.values():
             reset_mark(self._arena.memory(pending.record.mark))
             yield pending.record._replace(is_replay=True)
 
 
 class ModelLoad:
-    """A load under way. ``settle`` and ``strike`` are the receiver's; ``wait`` and ``failure``
-    any thread's."""
+    """The load of a model by a worker. Only the receiver's thread calls ``settle`` and ``strike``;
+    any thread may use ``wait`` and ``failure``."""
 
     def __init__(self, model: LoadModel, arena: Arena, *, is_waited_for: bool = True) -> None:
-        """Begin unsettled. ``is_waited_for``: a thread will call ``wait``."""
+        """Make an unsettled load. ``is_waited_for``: a thread will call ``wait``."""
         self.model = model
         self.is_waited_for = is_waited_for
         self._arena = arena
@@ -141,18 +142,18 @@ class ModelLoad:
 
     @property
     def failure(self) -> BriskError | None:
-        """Why the model cannot be served; None while it can, or may yet."""
+        """The reason why the model cannot be served; None while it can be, or still may be."""
         return self._outcome if isinstance(self._outcome, BriskError) else None
 
     @property
     def is_settled(self) -> bool:
-        """Whether a first load has ended, well or not."""
+        """Whether the first load has ended, successfully or not."""
         return self._settled.is_set()
 
     def wait(self) -> int:
-        """Block until the first load has ended; its time in ns. Raises what it raised.
+        """Wait until the first load has ended. Return its time in ns; raise its error.
 
-        Ends: the receiver settles it with every answer, and with every way to get none.
+        This always ends: the receiver settles the load with an answer or an error.
         """
         self._settled.wait()
         if isinstance(self._outcome, ModelLoaded):
@@ -161,15 +162,17 @@ class ModelLoad:
         raise self._outcome
 
     def begin(self) -> LoadModel:
-        """The record for a new worker."""
+        """Note that a worker begins to load; return the record to send to it."""
         reset_mark(self._arena.memory(self._mark))
         self._is_loading = True
         self.is_deferred = False
         return self.model._replace(mark=self._mark, strikes=self._strikes, cause=self._cause)
 
     def settle(self, outcome: ModelLoaded | BriskError) -> None:
-        """A load that nobody waits for, and that memory was short for, is tried again with the
-        next request.
+        """Note a load's outcome.
+
+        If the load was short of memory, and no thread waits for it, it is deferred to the next
+        request instead.
         """
         # A ready session still loads segments; the worker resets the mark after the last.
         self._is_loading = isinstance(outcome, ModelLoaded)
@@ -179,7 +182,8 @@ class ModelLoad:
             self._settled.set()
 
     def strike(self) -> BriskError | None:
-        """Note a worker's death. Return the error to settle with if the load is to blame again."""
+        """Note a worker's crash. Return the error to settle with if the load has caused
+        ``MAX_LOAD_STRIKES`` crashes."""
         if self._outcome is not None or self._is_loading:
             self._cause = "restart"
         if not self._is_loading:
@@ -188,7 +192,7 @@ class ModelLoad:
             if self._outcome is not None:
                 self._strikes = 0  # it was loaded to the end
             return None
-        self._is_loading = False  # blamed once; the next worker begins anew, whenever it comes
+        self._is_loading = False  # counted once; the next worker begins anew
         self._strikes += 1
         if self._strikes < MAX_LOAD_STRIKES:
             return None

@@ -1,7 +1,7 @@
-"""The runtime of a device: started where there is none, and connected to.
+"""The process of a device's runtime: started unless it runs, and connected to.
 
-A stub begins here, before it imports anything else (``start_early``): what only a connection or a
-new process needs is imported where it is used.
+A stub begins with this module, before other imports (``start_early``). So imports that only a
+connection or a new process needs are made where they are used.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ _running: list[subprocess.Popen[bytes]] = []
 
 
 def start_early() -> None:
-    """Start the runtime before it is known which one is needed, where there can be only one.
+    """Start the CPU's runtime early if the machine has no GPU, so that no other can be needed.
 
-    A stub's further imports take a tenth of the runtime's start. What goes wrong is said when the
-    runtime is needed.
+    It then starts during the stub's further imports, which take a tenth of its start. Errors are
+    ignored: they are reported when the runtime is needed.
     """
     if any(driver.exists() for driver in _GPU_DRIVERS):
         return
@@ -66,9 +66,10 @@ def start_early() -> None:
 
 
 def start_if_absent(place: RuntimePaths) -> None:
-    """Start a runtime unless one holds the place or ours is still on its way; waits for nothing.
+    """Start a runtime unless one holds the place or one that this process started is still
+    starting. Does not wait.
 
-    Raises InvalidConfigurationError where ours has failed.
+    Raises InvalidConfigurationError if the one that this process started has failed.
     """
     with _lock:
         if (starter := _starting.get(place)) is not None:
@@ -95,12 +96,12 @@ def start_if_absent(place: RuntimePaths) -> None:
                 f"the lock {place.lock_path} cannot be used: {error}"
             ) from error
         if lock is not None:
-            os.close(lock)  # nobody is there; of several stubs that start one now, one gets it
+            os.close(lock)  # no runtime is there; of those that several stubs start, one gets it
             _starting[place] = _spawn(place)
 
 
 def reap_started() -> None:
-    """Take the exit status of runtimes that have ended."""
+    """Collect the exit status of started runtimes that have ended, so that none stays a zombie."""
     with _lock:
         _running[:] = [process for process in _running if process.poll() is None]
 
@@ -108,10 +109,11 @@ def reap_started() -> None:
 def open_connection(
     place: RuntimePaths, role: Role, timeout_s: float = START_TIMEOUT_S
 ) -> socket.socket:
-    """A greeted, blocking connection to a worker of ``place``, started if need be.
+    """Connect to a worker of ``place`` and greet it; start the runtime if necessary. Return the
+    blocking connection.
 
-    Raises UnavailableError where none answers in time, ProtocolError where it is another
-    version of Brisk, InvalidConfigurationError where it or its device cannot be used.
+    Raises UnavailableError if no worker answers in time, ProtocolError if it is of another version
+    of Brisk, InvalidConfigurationError if it or its device cannot be used.
     """
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
@@ -122,7 +124,7 @@ def open_connection(
         else:
             try:
                 _greet(connection, place, role, deadline_s)
-            except (OSError, EOFError):  # it ended as we came: the next one will do
+            except (OSError, EOFError):  # it ended as we connected: try the next one
                 connection.close()
             except BaseException:
                 connection.close()
@@ -140,7 +142,8 @@ def open_connection(
 
 
 def _greet(connection: socket.socket, place: RuntimePaths, role: Role, deadline_s: float) -> None:
-    """The first time with this process's settings, which its runtime is to have."""
+    """Exchange greetings on a new connection; the first one at a place carries this process's
+    settings, which its runtime must have."""
     from brisk.protocol.channel import greet
     from brisk.protocol.stub_process import server_of_stub
 
@@ -179,7 +182,8 @@ _BALLOON, _REPORTS_FREE_PAGES = 5, 5
 
 
 def allocator_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variable for a new runtime; what the user has set in it stays as it is."""
+    """Return the allocator's environment variable for a new runtime; the user's own settings in it
+    are kept."""
     ours = dict(TUNABLES)
     if _gives_memory_back():
         del ours[HUGE_PAGES]
@@ -193,7 +197,7 @@ def allocator_settings(environment: Mapping[str, str]) -> dict[str, str]:
 def _gives_memory_back() -> bool:
     """Whether this virtual machine reports free pages to its host, which takes them away.
 
-    Linux reports blocks of the size of a huge page, so small pages are often still there.
+    Linux reports blocks of the size of a huge page, so free small pages often remain.
     """
     for device in _VIRTIO.glob("*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -205,10 +209,11 @@ def _gives_memory_back() -> bool:
 
 
 def _spawn(place: RuntimePaths) -> subprocess.Popen[bytes]:
-    """The runtime leaves this stub's process group by itself (``brisk.runtime``).
+    """Start a runtime's process. It leaves this stub's process group by itself
+    (``brisk.runtime``).
 
-    Not its session: with ``setsid`` it would get a scheduling group of its own, in which its
-    best-effort work gave way only to its own.
+    It stays in the session: with ``setsid`` it would get its own scheduling group, in which its
+    best-effort work would yield only to its own other work.
     """
     import subprocess
 

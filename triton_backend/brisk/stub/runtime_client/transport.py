@@ -1,4 +1,4 @@
-"""The two ways of the line to a worker: who writes to it, and who reads from it."""
+"""The two directions of the connection to a worker: its senders and its reader."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from brisk.protocol.shared_memory import Arena
 
 
 class DirectSender:
-    """Sends in the caller's thread, which waits where the worker does not read.
+    """A sender in the caller's thread, which waits while the worker does not read.
 
-    A line that cannot be written is shut down, for whatever reason: the receiver then reads the
-    end of it, makes a new one, and sends everything unanswered again. The caller holds the
+    A connection that cannot be written, for whatever reason, is shut down: the receiver then reads
+    its end, makes a new one, and sends everything unanswered again. The caller holds the
     connection's lock. ``follower`` is the worker's name in the arena.
     """
 
@@ -30,15 +30,16 @@ class DirectSender:
         self._socket: socket.socket | None = None
 
     def connect(self, connection: socket.socket) -> None:
-        """Use ``connection`` from now on; announces all of the arena to its worker."""
+        """Send over ``connection`` from now on; announce the whole arena to its worker."""
         self._socket = connection
         try:
             send_changes(connection, self._arena.announce_all(self._follower))
         except OSError:
-            self.break_off()  # it died already
+            self.break_off()  # the worker has ended already
 
     def send(self, record: Record) -> bool:
-        """False without a worker, or if it dies now: the replay will send it.
+        """Send a record. Return False if there is no worker, or it ends now: then the replay sends
+        unanswered records.
 
         Raises ProtocolError for a record that is too long.
         """
@@ -56,7 +57,8 @@ class DirectSender:
             self.break_off()
 
     def break_off(self) -> None:
-        """Shut the line down, if it still is one; the receiver, which reads from it, closes it."""
+        """Shut the connection down, if there is one; the receiver, which reads from it, closes
+        it."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -64,10 +66,10 @@ class DirectSender:
 
 
 class QueuedSender:
-    """Sends like DirectSender, in a thread of its own: callers never wait.
+    """A sender like DirectSender, in its own thread: callers never wait.
 
-    A background worker may not read for long: it gets only what the processors have left. The
-    caller's next request may be a real-time one, for another worker.
+    A background worker may not read for long, since it gets only idle processors. The caller's
+    next request may be a real-time one, for another worker.
     """
 
     def __init__(self, arena: Arena, follower: str) -> None:
@@ -118,20 +120,20 @@ Sender: TypeAlias = "DirectSender | QueuedSender"
 
 
 class Reader:
-    """Hands each record to ``take``, one at a time and in order.
+    """A reader that passes each record to ``take``, one at a time and in order.
 
-    The receiver's thread sleeps in ``read`` until there is one. A thread that expects an answer at
-    once reads meanwhile itself (``attend``): that saves waking the one thread to have it wake the
-    other, twice 30 to 50 microseconds on a virtual machine. The receiver's thread sleeps on then:
-    it would wake to find nothing, in the way of whoever reads. The lock is held from before a
-    record is read until it has been taken.
+    The receiver's thread sleeps in ``read`` until a record comes. A thread that expects an answer
+    at once reads it itself (``attend``): that saves waking the receiver's thread to have it wake
+    this one, twice 30 to 50 microseconds on a virtual machine. Meanwhile the receiver's thread
+    sleeps on, since it would wake for nothing and delay the reading thread. The lock is held from
+    before a record is read until ``take`` has returned.
     """
 
     def __init__(
         self, take: Callable[[Record, int | None], None], break_off: Callable[[], None]
     ) -> None:
-        """Start the thread. ``break_off``: ends the connection, which wakes the receiver's
-        thread."""
+        """Make a reader without a connection. ``break_off``: ends the connection, which wakes the
+        receiver's thread."""
         self._take = take
         self._break_off = break_off
         self._lock = threading.Lock()
@@ -143,7 +145,8 @@ class Reader:
         self._failure: Exception | None = None
 
     def use(self, connection: socket.socket | None) -> None:
-        """Read from ``connection`` from now on, or from none. The receiver's thread."""
+        """Read from ``connection`` from now on, or from none. Only the receiver's thread calls
+        this."""
         with self._lock:
             self._failure = None
             self._receiver = None if connection is None else Receiver(connection)
@@ -155,10 +158,11 @@ class Reader:
                 self._looking.register(self._descriptor, select.POLLIN)
 
     def read(self) -> None:
-        """Wait for a record and take it, or see that another thread has. The receiver's thread.
+        """Wait for a record and pass it to ``take``, unless another thread has read it. Only the
+        receiver's thread calls this.
 
-        Raises EOFError where the connection has ended or there is none, and what ``take`` and the
-        socket raise, in whichever thread.
+        Raises EOFError if the connection has ended or there is none, and what ``take`` and the
+        socket raised, in this thread or an attending one.
         """
         if self._sleeping is None:
             raise EOFError("no connection")
@@ -169,9 +173,10 @@ class Reader:
             self._read_one()
 
     def attend(self, is_over: Callable[[], bool], awake_ns: int, asleep_ns: int = 0) -> bool:
-        """Read until ``is_over``, for so long without sleeping, then asleep; any thread.
+        """Read until ``is_over``, for ``awake_ns`` without sleeping, then for ``asleep_ns`` with;
+        any thread may call.
 
-        False where it did not read: the receiver's thread is at it, or there is no connection.
+        Return False if another thread is reading, or there is no connection.
         """
         if not self._lock.acquire(blocking=False):
             return False
@@ -191,7 +196,7 @@ class Reader:
         return True
 
     def _look(self, is_over: Callable[[], bool], awake_ns: int, asleep_ns: int) -> None:
-        """The lock is held."""
+        """Read records as ``attend`` describes. Precondition: the caller holds the lock."""
         poll = self._looking
         assert poll is not None
         awake_until_ns = time.monotonic_ns() + awake_ns
@@ -208,7 +213,8 @@ class Reader:
                 patience_ms = (until_ns - now_ns) / 1e6
 
     def _read_one(self) -> None:
-        """The lock is held."""
+        """Read a record and pass it to ``take``, if there is one. Precondition: the caller holds
+        the lock."""
         assert self._receiver is not None
         try:
             record, descriptor = self._receiver.receive(wait=False)

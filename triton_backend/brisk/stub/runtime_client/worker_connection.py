@@ -1,8 +1,8 @@
-"""A stub's connection to one worker: sends requests, takes answers, survives its death.
+"""A stub's connection to one worker: it sends requests, takes answers, survives crashes.
 
-Two threads meet here: Triton's, which submits, and the receiver, which hands answers out and,
-when the line breaks, makes a new one and replays what is unanswered. Inference is idempotent
-and the inputs lie in memory that this process owns, so a replay copies nothing (REEF, 4.2).
+Two threads use it: Triton's, which submits, and the receiver's, which passes on answers. When the
+connection breaks, the receiver's thread makes a new one and replays unanswered records. Inference
+is idempotent and the inputs are in memory of this process, so a replay copies nothing (REEF, 4.2).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ RESTART_TIMEOUT_S = 60.0
 
 
 class Offer(NamedTuple):
-    """The worker's, to compute the model in this process (``brisk.stub.offered_model``).
+    """A worker's offer to compute the model in this process (``brisk.stub.offered_model``).
 
-    ``gate``: a descriptor, closed by whoever takes the offer.
+    ``gate``: a descriptor, which the receiver of the offer closes.
     """
 
     record: records.ComputeInStub
@@ -43,11 +43,11 @@ class Offer(NamedTuple):
 
 
 class WorkerConnection:
-    """A connection to the worker of one role. ``log(level, text)`` and ``tell`` may be called from
+    """A connection to the worker of one role. ``log(level, text)`` and ``tell`` are called from
     any thread.
 
-    The arena is shared with the client's other connection; everything else is this one's own, so
-    that the death or the slowness of one worker is nothing to the other.
+    Only the arena is shared with the client's other connection, so that a crash or the slowness of
+    one worker does not affect the other.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class WorkerConnection:
         tell: Callable[[records.StatisticsTold], None],
         take_offer: Callable[[Offer | None], None],
     ) -> None:
-        """Open it. ``take_offer``: called with each offer, and with None when it is taken back."""
+        """Make a connection; ``open`` opens it. ``take_offer``: called with each offer, and with
+        None when it is withdrawn."""
         self._take_offer = take_offer
         self._place = place
         self._role = role
@@ -78,9 +79,9 @@ class WorkerConnection:
         self._receiver: threading.Thread | None = None
 
     def open(self) -> None:
-        """Connect, ask for the model, begin to receive. Raises what ``open_connection`` raises.
+        """Connect, request the model, begin to receive. Raises what ``open_connection`` raises.
 
-        Where nobody waits for the load, the receiver's thread does it all: requests may be
+        If no thread waits for the load, the receiver's thread does all of this: requests may be
         submitted at once.
         """
         opened = None
@@ -93,7 +94,7 @@ class WorkerConnection:
         self._receiver.start()
 
     def submit(self, record: records.Infer, reply: Reply) -> None:
-        """Send a request, now or when a worker is there; its memory is freed with its answer.
+        """Send a request, now or when a worker runs; its memory is freed with its answer.
 
         ``reply`` is called exactly once, whatever happens.
         """
@@ -106,7 +107,7 @@ class WorkerConnection:
                     if self.load.is_deferred:
                         self._line.send(self.load.begin())
                     self._line.send(record)
-                except ProtocolError as error:  # too long a record: the request's fault
+                except ProtocolError as error:  # the record is too long
                     self._pending.take(record.request)
                     unsent = error
         if refusal is not None:
@@ -115,9 +116,9 @@ class WorkerConnection:
             reply.fail(failed)
 
     def cancel(self, number: int) -> None:
-        """Ask the worker to give the request up; its reply comes as for any other.
+        """Ask the worker to cancel the request; its reply is called as for any other.
 
-        Without a worker it is given up here. Nothing happens where the request is not in flight.
+        Without a worker the request fails at once. Nothing happens if it is not in flight.
         """
         unsent = None
         with self._lock:
@@ -130,7 +131,7 @@ class WorkerConnection:
         self,
         record: records.AskStatistics | records.ForgetStatistics | records.ComputedInStub,
     ) -> None:
-        """Nothing happens where there is no worker."""
+        """Send a record; it is dropped if there is no worker."""
         with self._lock:
             self._line.send(record)
 
@@ -145,7 +146,7 @@ class WorkerConnection:
 
     @property
     def pending(self) -> int:
-        """Requests in flight."""
+        """The number of requests in flight."""
         with self._lock:
             return len(self._pending)
 
@@ -177,7 +178,7 @@ class WorkerConnection:
             opened.close()
 
     def _take(self, record: records.Record, descriptor: int | None) -> None:
-        """Raises ProtocolError for what a worker may not send."""
+        """Handle a record from the worker. Raises ProtocolError for one that it may not send."""
         match record:
             case records.Result():
                 self._succeed(record)
@@ -231,7 +232,8 @@ class WorkerConnection:
     # --- after the worker's death; the receiver's thread ----------------------------------
 
     def _recover(self) -> socket.socket | None:
-        """Blame, connect anew, load, replay; the new connection, None where there is none yet."""
+        """Attribute the crash, connect again, load and replay. Return the new connection; None if
+        there is none yet."""
         self._break_off()
         self._view.clear()
         self._blame()
@@ -258,7 +260,8 @@ class WorkerConnection:
         return opened
 
     def _resume(self, opened: socket.socket) -> int:
-        """Tell a new worker everything: memory, model, requests; how many of those."""
+        """Send everything to a new worker: memory, model, requests. Return the number of
+        requests."""
         with self._lock:
             self._line.connect(opened)
             if self.load.failure is None:  # a model given up is not tried on another worker
@@ -268,7 +271,8 @@ class WorkerConnection:
             return len(self._pending)
 
     def _blame(self) -> None:
-        """Strike what the dead worker was doing; refuse what has taken too many with it."""
+        """Attribute a worker's crash to its load or requests; fail those that have caused too
+        many."""
         failure = self.load.strike()
         if failure is not None:
             self._settle_load(failure)

@@ -1,4 +1,4 @@
-"""``brisk caches``: train a model's learned caches, show what is there."""
+"""``brisk caches``: trains a model's learned caches, shows and exports them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``brisk caches show`` and ``export``: what is there of a model's caches."""
+"""``brisk caches show`` and ``export``: show a model's learned caches, and export them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def export(
 
 
 def _read(file: Path, path: Path) -> Cascade:
-    """The caches at ``path`` of the model ``file``. Raises InvalidModelError."""
+    """Read the caches at ``path`` of the model ``file``. Raises InvalidModelError."""
     from brisk.exits.cascade_file import digest_of, read_cascade
     from brisk.exits.files.container import DamagedFileError
 

@@ -1,4 +1,4 @@
-"""``brisk caches train``: from options and data to a model's caches."""
+"""``brisk caches train``: trains a model's learned caches from options and data."""
 
 from __future__ import annotations
 
@@ -172,8 +172,8 @@ def train(
 
 
 class _Subject(NamedTuple):
-    """The model that caches are trained for. ``is_whole``: it can have no caches at hidden values,
-    only the model in int8 in front of it."""
+    """The model that caches are trained for. ``is_whole``: it cannot have caches at hidden values,
+    only the whole model in int8 before it."""
 
     file: Path
     graph: ModelGraph
@@ -182,7 +182,8 @@ class _Subject(NamedTuple):
 
 
 def _subject(file: Path, output: str | None, tolerance: str | None) -> _Subject:
-    """Raises InvalidModelError or InvalidConfigurationError, before any data is read."""
+    """Read and check the model before any data. Raises InvalidModelError or
+    InvalidConfigurationError."""
     from brisk.exits.model_graph import can_have_caches, read_graph
     from brisk.exits.scores import find_scores, find_values
 
@@ -194,7 +195,7 @@ def _subject(file: Path, output: str | None, tolerance: str | None) -> _Subject:
 
 
 class _TrainingData(NamedTuple):
-    """The data of a training."""
+    """The data that a training reads, and its division."""
 
     groups: SampleGroups
     samples: Samples
@@ -219,7 +220,8 @@ def _training_data(
 
 
 def _write(subject: _Subject, cascade: Cascade, kept: _TrainingData | None) -> Iterator[Path]:
-    """The files, as they are written: the caches, and what of ``kept`` they learn from later."""
+    """Write the caches, and the part of ``kept`` that they learn from later; yield each file once
+    it is written."""
     from brisk.exits.adaptation.reference import write_reference
     from brisk.exits.cascade_file import write_cascade
     from brisk.exits.files.versions import caches_file, reference_file
@@ -234,7 +236,8 @@ def _write(subject: _Subject, cascade: Cascade, kept: _TrainingData | None) -> I
 
 
 def _check_proof(division: Division, promise: Promise) -> None:
-    """Raises InvalidRequestError where no training can prove the promise on so few inputs."""
+    """Raise InvalidRequestError if the held-out inputs are too few for any training to prove the
+    promise."""
     held_out, needed = len(division.calibrate), promise.fewest_inputs
     if held_out >= needed:
         return
@@ -250,10 +253,10 @@ def _check_proof(division: Division, promise: Promise) -> None:
 
 
 def _work_folder(file: Path, samples: SampleGroups, more: Samples | None, seed: int) -> Path:
-    """Return the folder of this model, these samples and this seed, with what an interrupted
-    training has left.
+    """Return the work folder of this model, these samples and this seed, with the files of an
+    interrupted training.
 
-    Mode 0700: samples may be private.
+    Its mode is 0700, since samples may be private.
     """
     import hashlib
 
@@ -269,7 +272,7 @@ def _work_folder(file: Path, samples: SampleGroups, more: Samples | None, seed: 
     return folder
 
 
-# Options, each read by itself: what is wrong is an InvalidConfigurationError that names it.
+# The options, each parsed by its own function; InvalidConfigurationError names a wrong one.
 
 
 def _share(name: str, value: float) -> float:
@@ -277,7 +280,7 @@ def _share(name: str, value: float) -> float:
 
 
 def _miss_cost(value: float) -> float | None:
-    """None where the mean alone counts."""
+    """Check the option ``--miss-cost``; return None for 1, for which only the mean counts."""
     _checked("miss-cost", value, 0 < value <= 1, "above 0, at most 1")
     return None if value == 1 else value
 
@@ -293,7 +296,7 @@ def _checked(name: str, value: _Number, fits: bool, expected: str) -> _Number:
 
 
 def _variants(text: str | None) -> tuple[str, ...]:
-    """All that there are where none is named."""
+    """Return the names of the variants in ``text``; all variants if it is empty."""
     from brisk.exits.cascade import INT8
     from brisk.exits.heads.predictors import CATALOGUE, variant
 
