@@ -1,4 +1,5 @@
-"""``brisk publish`` and ``brisk hosts``: models that lie elsewhere, hosts that pass them on."""
+"""``brisk publish`` and ``brisk hosts``: publishing models, and hosts that fetch them and pass
+them on."""
 
 from __future__ import annotations
 

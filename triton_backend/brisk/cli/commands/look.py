@@ -1,5 +1,5 @@
-"""``brisk explain``, ``check`` and ``doctor``: what a model is served as, what a repository and a
-deployment lack."""
+"""``brisk explain``, ``check`` and ``doctor``: inspect how a model is served, a repository, and a
+deployment."""
 
 from __future__ import annotations
 
@@ -100,9 +100,10 @@ def _parted(
     *,
     anywhere: bool,
 ) -> Iterator[str]:
-    """Yield lines on which parts of the model would start on which hosts.
+    """Return the lines of text on which parts of the model would start on which hosts.
 
-    ``network``: hosts, the Mbit/s of their links and of the registry.
+    ``network``: the number of hosts, the Mbit/s of their links and of the registry. Raises
+    InvalidConfigurationError for a pipeline or another device than ``cpu``.
     """
     from brisk.cli.views.hosts import hosts_text
     from brisk.partitions.network import HostNetwork

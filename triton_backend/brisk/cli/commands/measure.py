@@ -1,5 +1,5 @@
-"""``brisk bench``, which runs a command of ``brisk_bench``, and ``brisk workload``, which has
-``brisk_client`` send its requests."""
+"""``brisk bench``, which runs a command of ``brisk_bench``, and ``brisk workload``, whose requests
+``brisk_client`` sends."""
 
 from __future__ import annotations
 

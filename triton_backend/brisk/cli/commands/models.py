@@ -1,4 +1,4 @@
-"""The model that a command is about: its argument, and the entries where it is a repository."""
+"""The model argument of commands, and the loop over entries if it names a repository."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:NUMBER.")]
 
 
 def for_each_entry(model: Path, act: Callable[[Path], None]) -> None:
-    """Call ``act`` with ``model``, or with each entry of a repository: errors of one are printed,
-    and do not keep it from the others.
+    """Call ``act`` with ``model``, or with each entry if it is a repository.
 
-    Raises what ``act`` raises for a model, and typer.Exit with status 1 for a repository of which
-    some entries failed.
+    For a model, raises what ``act`` raises. For a repository, prints the errors of entries and
+    goes on; raises typer.Exit with status 1 in the end if some entries failed.
     """
     entries = entries_in(model)
     has_failed = False

@@ -1,4 +1,4 @@
-"""``brisk serve``: becomes a tritonserver that has Brisk among its backends."""
+"""``brisk serve``: turns this process into a tritonserver with Brisk among its backends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ of them in which all are complete and runs with --disable-auto-complete-config.
 
 
 def _parser() -> argparse.ArgumentParser:
-    """argparse's: a server waits for its command, and the other one takes 200 ms to import."""
+    """Return the command's parser: argparse's, since typer takes 200 ms to import, for which the
+    server would wait."""
     parser = argparse.ArgumentParser(
         "brisk serve",
         description=DESCRIPTION,
@@ -84,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def serve(words: Sequence[str]) -> None:
-    """Become the server. ``words``: those behind ``brisk serve``."""
+    """Replace this process by the server. ``words``: the arguments after ``brisk serve``."""
     own, others = _parser().parse_known_args(words)
     from brisk.settings import check_settings
     from brisk.triton.launch import command_line, server_environment
@@ -136,11 +137,10 @@ def serve(words: Sequence[str]) -> None:
 
 
 def _look_at_repositories(options: Sequence[str]) -> None:
-    """Tell of repositories and entries of which Triton would load nothing.
+    """Print which repositories and entries Triton would not load; Triton itself is silent.
 
-    Raises InvalidConfigurationError where one is no directory, and where the server would never
-    have a model: it reads its repositories once, and none has an entry. Triton would say nothing
-    of it.
+    Raises InvalidConfigurationError if a repository is no directory, or the server would never
+    have a model: it reads its repositories once, and none has an entry.
     """
     from brisk.protocol.entry_files import entry_problem, layout_problem, listed
     from brisk.view.plan import local_repositories, reads_once
@@ -167,10 +167,10 @@ def _look_at_repositories(options: Sequence[str]) -> None:
 
 
 def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
-    """A backend directory in the cache directory, else beside the runtime: where nobody else can
-    write, who could have the server run what they like.
+    """Assemble a backend directory in the cache directory, else in the runtime's; return its path.
 
-    Raises InvalidConfigurationError where neither can be written.
+    No other user can write there, who could otherwise make the server run any code. Raises
+    InvalidConfigurationError if neither place is writable.
     """
     from brisk.settings import cache_directory, runtime_directory
     from brisk.triton.backend_directory import assemble, default_directory
@@ -201,12 +201,13 @@ def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
 def _start_runtimes(
     options: Sequence[str], served: Sequence[str], environment: Mapping[str, str]
 ) -> None:
-    """Start what the first stub would start, beside the server. It goes when it has been idle.
+    """Start the runtimes (and the courier) that the first stub would start, concurrently with the
+    server. They end when they are idle.
 
-    Nothing that goes wrong here keeps a server from starting: the stub will meet it again.
+    Errors do not keep the server from starting: the stub will report them.
     """
 
-    def start() -> None:  # what it imports it does beside us
+    def start() -> None:  # its imports run in the other process
         from brisk.protocol.entry_files import REMOTE_FILE
         from brisk.view.plan import expected_devices, local_repositories
 
@@ -232,9 +233,9 @@ def _start_runtimes(
 
 
 def _start_apart(work: Callable[[], None]) -> None:
-    """Do ``work`` in a process that is no child of this one, which goes on at once.
+    """Run ``work`` in a process that is no child of this one; return at once.
 
-    This process becomes a server, which waits for none of our children.
+    This process becomes a server, which would not wait for our children.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -243,7 +244,7 @@ def _start_apart(work: Callable[[], None]) -> None:
         try:
             if not os.fork():
                 work()
-        except BaseException as error:  # noqa: BLE001  # nobody else would tell of it
+        except BaseException as error:  # noqa: BLE001  # no other code would report it
             print(f"brisk: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         finally:
             os._exit(0)
@@ -253,7 +254,8 @@ def _start_apart(work: Callable[[], None]) -> None:
 def _completed(
     options: Sequence[str], served: Sequence[str], *, takes_any_name: bool
 ) -> tuple[Sequence[str], Mapping[str, str]]:
-    """The server's options and what its environment needs for them.
+    """Make a view of completed entries; return the server's options and additions to its
+    environment. Without a view the options are unchanged.
 
     ``takes_any_name``: the server can start stubs for entries whose names a shell would change.
     """
@@ -273,8 +275,7 @@ def _completed(
 
 
 def _tell_of_names(options: Sequence[str]) -> None:
-    """Report entries that no server without a view can load, on which a load would wait for
-    ever."""
+    """Print the entries whose load would never end in a server without a view."""
     from brisk.triton.server_preload import unstartable
     from brisk.view.plan import local_repositories
 
@@ -283,7 +284,7 @@ def _tell_of_names(options: Sequence[str]) -> None:
 
 
 def _tidy() -> None:
-    """Nothing that goes wrong here keeps a server from starting."""
+    """Remove the shared memory of killed servers; errors are only printed."""
     from brisk.triton.regions import remove_left
 
     try:

@@ -1,4 +1,4 @@
-"""``brisk size``: what a repository takes of a machine, measured with a server of its own."""
+"""``brisk size``: the memory and time that a repository takes, measured with its own server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIRST = "brisk_first_of_all"
 
 
 class Size(NamedTuple):
-    """What one more entry takes. Times are None if no request was sent."""
+    """The memory and time that one more entry takes. Times are None if no request was sent."""
 
     entry: str
     is_loaded: bool
@@ -102,7 +102,7 @@ def size(
 
 
 def _check_repository(repository: Path) -> None:
-    """Raises InvalidConfigurationError where a server could not be given it."""
+    """Raise InvalidConfigurationError if the path is no usable model repository."""
     if not repository.is_dir():
         raise InvalidConfigurationError(
             f"'{repository}' is no directory; expected a model repository"
@@ -116,8 +116,8 @@ def _check_repository(repository: Path) -> None:
 
 
 def _first(folder: Path, repository: Path) -> list[str]:
-    """Options for a server that has a model of one node beside the repository, so that what all
-    entries share is there before they are."""
+    """Return options for a server that first loads a model of one node in addition to the
+    repository, so that what all entries share is there before they are measured."""
     from onnx import TensorProto, helper, save
 
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y"))
@@ -139,7 +139,7 @@ def _first(folder: Path, repository: Path) -> list[str]:
 
 @contextmanager
 def _first_forgotten(folder: Path) -> Iterator[None]:
-    """Nothing stays in the cache of the model that only this command has asked."""
+    """Remove the prepared form of the one-node model from the cache after the ``with`` block."""
     from brisk.artefacts import room
     from brisk.segments.prepared.form import find_prepared
 
@@ -159,8 +159,8 @@ def _shape(text: str) -> tuple[str, list[int]]:
 
 
 def _settled_mib(server: BenchmarkServer) -> float:
-    """Return the memory of all processes; what several share counts once (proportional set
-    sizes)."""
+    """Return the memory of all server processes in MiB; shared memory counts once (proportional
+    set sizes)."""
     from brisk_bench.density.memory import settled_memory
 
     return sum(each.pss_bytes for each in settled_memory(server.place.base)) / 2**20
@@ -207,7 +207,8 @@ def _warm(
     entry: str,
     inputs: Mapping[str, np.ndarray],
 ) -> None:
-    """Ask, now and then, until no worker exchanges a session any more."""
+    """Send requests, one each ``_POLL_S``, until no worker exchanges sessions any more, or for
+    ``_WARM_TIMEOUT_S``."""
     until_s = time.monotonic() + _WARM_TIMEOUT_S
     while True:
         client.infer(entry, inputs)
@@ -216,7 +217,7 @@ def _warm(
             for observer in observe_all(server.place):
                 with observer:
                     statuses.append(observer.status())
-        except UnavailableError:  # no entry of Brisk's is there yet
+        except UnavailableError:  # no entry of Brisk's is loaded yet
             return
         models = [model for status in statuses for model in status.models if model.layers]
         if all(model.is_settled for model in models) or time.monotonic() > until_s:

@@ -1,4 +1,4 @@
-"""``brisk status``: what the runtime of a device does just now."""
+"""``brisk status``: shows the current state of a device's runtime."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def status(
 
 
 def look_at_all(place: RuntimePaths) -> list[StatusSnapshot]:
-    """The states of all workers that are there now. Raises UnavailableError where none is."""
+    """Return the states of all running workers. Raises UnavailableError if there are none."""
     with contextlib.ExitStack() as opened:
         return [look(opened.enter_context(observer)) for observer in observe_all(place)]
 
 
 def look(observer: Observer) -> StatusSnapshot:
-    """The state of one worker."""
+    """Return the current state of one worker."""
     at_s = time.monotonic()
     status = observer.status()
     use = _use_of(status.pid)
@@ -61,7 +61,8 @@ def look(observer: Observer) -> StatusSnapshot:
 
 
 def _use_of(process: int) -> ProcessUse | None:
-    """What the kernel says that the process takes; None where it is gone or hidden."""
+    """Return the processor time and memory of a process from ``/proc``; None if it is gone or
+    hidden."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
@@ -72,14 +73,15 @@ def _use_of(process: int) -> ProcessUse | None:
 
 
 def _plain(value: Any) -> Any:
-    """Records as what JSON has: names and values of their fields."""
+    """Convert records to JSON's types: named tuples to dictionaries, tuples to lists."""
     if hasattr(value, "_asdict"):
         return {name: _plain(field) for name, field in value._asdict().items()}
     return [_plain(element) for element in value] if isinstance(value, tuple) else value
 
 
 def _show(place: RuntimePaths, snapshots: list[StatusSnapshot], interval_s: float) -> None:
-    """Print the workers' states: once if ``interval_s`` is 0; else workers come and go."""
+    """Print the workers' states: once if ``interval_s`` is 0 or the output is no terminal, else
+    again and again until Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
 

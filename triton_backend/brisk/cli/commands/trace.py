@@ -1,4 +1,4 @@
-"""``brisk trace``: the timeline of a cold start and of a request, as a file and a picture."""
+"""``brisk trace``: records the timeline of a cold start or a request, as a file and a picture."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def trace(
 
 
 def _check_inputs(data: Path | None, shapes: Sequence[str]) -> None:
-    """Raises InvalidConfigurationError where an option is not of the form that it must have."""
+    """Raise InvalidConfigurationError if ``--shape`` or ``--data`` has a wrong form."""
     for text in shapes:
         if not re.fullmatch(r".+=[1-9]\d*(,[1-9]\d*)*", text):
             raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224")
@@ -125,7 +125,7 @@ def _check_inputs(data: Path | None, shapes: Sequence[str]) -> None:
 
 
 def _given_inputs(data: Path | None, shapes: Sequence[str]) -> GivenInputs:
-    """The inputs that ``--data`` and ``--shape`` give. Raises InvalidConfigurationError."""
+    """Return the inputs that ``--data`` and ``--shape`` give. Raises InvalidConfigurationError."""
     from brisk_bench.engines.model_inputs import read_given
     from brisk_bench.harness.command_line import UnusableArgumentError
 
@@ -146,7 +146,8 @@ def _span(name: str) -> Iterator[None]:
 def _through_server(
     model: str, url: str, device: str, job_class: str, given: GivenInputs
 ) -> list[ProcessSpans]:
-    """The first request only starts what has not run yet; the second one is traced."""
+    """Record a request through a running server: the second of two, since the first starts what
+    has not run yet."""
     from brisk_client.inference import InferenceClient, transport_of
 
     place = runtime_place(device)
@@ -173,7 +174,11 @@ def _through_server(
 
 @contextlib.contextmanager
 def _naming_made_up(inputs: Mapping[str, np.ndarray], given: GivenInputs) -> Iterator[None]:
-    """Say which inputs of a refused request were not given by the user: they may not fit."""
+    """Add to the error of a refused request which inputs were made up, not given by the user: they
+    may not fit.
+
+    Raises InvalidConfigurationError in its place.
+    """
     made_up = {name: array for name, array in inputs.items() if name not in given.arrays}
     try:
         yield
@@ -196,7 +201,7 @@ def _ask(
 
 
 def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> list[ProcessSpans]:
-    """Record a cold start in a runtime of this command's own, asked through the same code as in
+    """Record a cold start in this command's own runtime, through the same client code as in
     Triton's stub."""
     from brisk.stub.runtime_client.client import RuntimeClient
     from brisk_bench.engines.model_inputs import make_inputs
@@ -279,7 +284,8 @@ def _collect(observers: list[Observer]) -> list[ProcessSpans]:
 
 
 def write_perfetto(processes: Sequence[ProcessSpans], file: Path) -> None:
-    """The Trace Event Format: one row for each lane; times in microseconds from the first span.
+    """Write the spans in the Trace Event Format: one row for each ``lane``, times in microseconds
+    from the first span.
 
     Spans of a queue overlap, so they are asynchronous events, matched by an id.
     """
@@ -309,7 +315,7 @@ def write_perfetto(processes: Sequence[ProcessSpans], file: Path) -> None:
 
 
 def write_picture(processes: Sequence[ProcessSpans], file: Path) -> None:
-    """A bar for each span, a row for each lane."""
+    """Draw a bar for each span, in a row for each ``lane``."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -356,7 +362,7 @@ def _named(kind: str, pid: int, tid: int, name: str) -> dict[str, object]:
 
 
 def _overlap(spans: Sequence[Span]) -> bool:
-    """Whether two of them overlap without one lying in the other."""
+    """Whether two spans overlap without one lying inside the other."""
     open_ends: list[int] = []
     for span in sorted(spans, key=lambda each: (each.begin_ns, -each.end_ns)):
         while open_ends and open_ends[-1] <= span.begin_ns:

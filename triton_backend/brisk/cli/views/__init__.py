@@ -1,1 +1,1 @@
-"""What the commands show: text, tables and pictures; and the files that they are about."""
+"""The commands' output as text, tables and pictures, and the choice of the files they read."""

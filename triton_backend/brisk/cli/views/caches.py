@@ -1,4 +1,4 @@
-"""Learned caches on the screen: explored, as they are, and as a runtime serves them."""
+"""The display of learned caches: as explored, as written, and as a runtime serves them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def bars(console: Console) -> progress.Progress:
-    """What ``RichProgress`` draws into."""
+    """Return the progress display that ``RichProgress`` draws into."""
     return progress.Progress(
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
@@ -41,7 +41,7 @@ def bars(console: Console) -> progress.Progress:
 
 
 class RichProgress(Progress):
-    """A bar for each stage of an exploration."""
+    """A progress display with a bar for each stage of an exploration."""
 
     def __init__(self, drawn: progress.Progress) -> None:
         self._bars = drawn
@@ -55,7 +55,7 @@ class RichProgress(Progress):
 
 
 def print_exploration(console: Console, found: Exploration) -> None:
-    """Every variant as measured."""
+    """Print a table of every explored variant with its measurements."""
     table = Table(title="explored caches; chosen ones are marked")
     for column in ("", "nodes done", "variant", "hit rate", "accuracy", "evaluation", "memory"):
         table.add_column(column, justify="left" if column in ("", "variant") else "right")
@@ -82,7 +82,7 @@ def print_exploration(console: Console, found: Exploration) -> None:
 def print_outcome(
     console: Console, cascade: Cascade | None, verification: Verification | None
 ) -> None:
-    """What came of an exploration."""
+    """Print the outcome of an exploration: the chosen caches and their measured gain."""
     if cascade is not None:
         print_cascade(console, cascade)
     if verification is not None:
@@ -100,7 +100,7 @@ def print_outcome(
 
 
 def print_cascade(console: Console, cascade: Cascade) -> None:
-    """Exits by level: what held-out data proves of each and of all together."""
+    """Print the exits of each level, and what held-out data proves of each and of all together."""
     mode = "in the model's own thread" if cascade.synchronous else "by a thread of their own"
     gain = cascade.expected.base_s / cascade.expected.mean_s
     console.print(
@@ -144,12 +144,12 @@ def print_cascade(console: Console, cascade: Cascade) -> None:
 
 
 def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path) -> Path:
-    """Run the inputs that proved the caches through the bare model and each of ``cascades``, in
-    turns, at every promise; left in the picture the CDF of latencies, right agreement against
-    the mean.
+    """Measure the bare model and each of ``cascades`` at every promise, interleaved, on the inputs
+    that proved the caches; return the path of the picture.
 
-    Raises InvalidModelError where no data was kept, InvalidConfigurationError where the client's
-    package, which measures and draws, is not there.
+    Its left half has the CDF of latencies, its right half agreement against the mean latency.
+    Raises InvalidModelError if no data was kept, InvalidConfigurationError if the client's
+    package, which measures and draws, is not installed.
     """
     try:
         from brisk_bench.exits.runs import ExitBench, Version, plot_sides
@@ -179,7 +179,7 @@ def draw_caches(model_file: Path, cascades: Mapping[str, Cascade], folder: Path)
     return plot_sides(model_file.parent.parent.name or model_file.stem, sides, folder)
 
 
-# What a model's caches do in the runtime that serves it, if one does.
+# Figures of a model's caches from the runtime that serves it, if there is one.
 
 
 def print_live_figures(console: Console, model_file: Path) -> None:
@@ -200,7 +200,7 @@ def print_live_figures(console: Console, model_file: Path) -> None:
 
 
 def _served(model_file: Path) -> list[ModelStatus]:
-    """The model as each worker has it. Raises UnavailableError where no runtime answers."""
+    """Return each worker's status of the model. Raises UnavailableError if no runtime answers."""
     served = []
     for observer in observe_all(runtime_place("cpu")):
         with observer:
@@ -210,7 +210,8 @@ def _served(model_file: Path) -> list[ModelStatus]:
 
 
 def _is_same(path_end: str, model_file: Path) -> bool:
-    """Whether both are one file. ``told``: the end of a path, cut to what a record holds."""
+    """Whether both are the same file. ``path_end``: a path, of which a record may hold only the
+    end."""
     return os.path.realpath(model_file).endswith(path_end) or (
         os.path.exists(path_end) and os.path.samefile(path_end, model_file)
     )

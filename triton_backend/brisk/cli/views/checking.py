@@ -1,4 +1,4 @@
-"""A model repository looked at without a server: what ``brisk check`` finds."""
+"""The check of a model repository without a server, for ``brisk check``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PROBLEM, WARNING, INFORMATION = "problem", "warning", "information"
 
 
 class Remark(NamedTuple):
-    """A fault of a repository."""
+    """A remark of ``brisk check`` on a repository, an entry or a version."""
 
     entry: str
     """Empty: the whole repository."""
@@ -44,9 +44,10 @@ class Remark(NamedTuple):
 
 
 def check_repository(repository: Path) -> Iterator[Remark]:
-    """Nothing for an entry that is served as it is written. ``repository``: or one of its entries.
+    """Yield remarks on a repository; none for an entry that is served as written.
 
-    Raises InvalidConfigurationError where that is no directory.
+    ``repository``: a repository or one of its entries. Raises InvalidConfigurationError if it is
+    no directory.
     """
     if not repository.is_dir():
         raise InvalidConfigurationError(
@@ -156,7 +157,8 @@ def _check_version(directory: Path, version: int, config: dict[str, Any]) -> Ite
 
 
 def _open(entry: Entry) -> str:
-    """Open the model like a load, but for its weights' best form. Return what is unusual about it.
+    """Open the model like a load, but without its weights' best form. Return a remark on what is
+    unusual about it; empty if nothing is.
 
     Raises BriskError.
     """
@@ -169,7 +171,7 @@ def _open(entry: Entry) -> str:
 
 
 def _fields(text: str) -> dict[str, Any]:
-    """Return a configuration in the form in which Triton hands it to a stub."""
+    """Parse a configuration's text into the form in which Triton passes it to a stub."""
     from google.protobuf import json_format
 
     config = SCHEMA.ModelConfig()
@@ -179,7 +181,7 @@ def _fields(text: str) -> dict[str, Any]:
 
 
 def _unknown_field(written: str | None) -> str | None:
-    """What Triton says of a field that it does not have; None where it knows them all."""
+    """Return Triton's error text on an unknown field; None if all fields are known."""
     try:
         text_format.Parse(written or "", SCHEMA.ModelConfig())
     except text_format.ParseError as error:

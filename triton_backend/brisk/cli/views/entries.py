@@ -1,4 +1,4 @@
-"""Entries of a repository in words: a model's ``config.pbtxt``, what a pipeline is made of."""
+"""Texts about entries of a repository: a model's ``config.pbtxt``, and a pipeline's parts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from brisk.view.entry_text import SCHEMA, as_handed_over, completed_fields, read
 
 
 def configuration_text(model_directory: Path, default_max_batch_size: int | None = None) -> str:
-    """A complete configuration of the newest version: the one that it is served with where it has
-    none. Of an entry that has some, its own text, and behind that what it lacks; with another
-    batch size than it has, what it says of all else.
+    """Return a complete configuration of an entry's newest version.
 
-    ``default_max_batch_size``, Triton's own unless given, applies where the first dimension of
-    every input and output is dynamic; else the model is served unbatched. Raises
-    InvalidModelError where the file cannot be read, InvalidConfigurationError where it does not
-    say what an input or output is, or where Triton has no such type.
+    An entry without a configuration gets the one that it is served with. Otherwise the result is
+    the entry's own text, followed by what it lacks. If another batch size than the entry's is
+    given, only its other fields are kept.
+
+    ``default_max_batch_size``, Triton's own unless given, applies if the first dimension of every
+    input and output is dynamic; else the model is served unbatched. Raises InvalidModelError if
+    the file cannot be read, InvalidConfigurationError if it does not state an input or output, or
+    Triton lacks its type.
     """
     written, config = read_config(model_directory)
     if default_max_batch_size not in (None, config.max_batch_size):
@@ -48,9 +50,9 @@ def configuration_text(model_directory: Path, default_max_batch_size: int | None
 
 
 def pipeline_text(path: Path) -> Iterator[str]:
-    """The pipeline in words, a line each.
+    """Yield lines of text that describe a pipeline.
 
-    Raises InvalidModelError where it or a network of it cannot be read, or they do not fit.
+    Raises InvalidModelError if it or one of its networks cannot be read, or they do not fit.
     """
     description = read_pipeline(path)
     signature = model_signature(path)

@@ -1,10 +1,10 @@
-"""What went wrong, as commands say it."""
+"""The output of a command's error."""
 
 from __future__ import annotations
 
 
 def tell_error(text: str) -> None:
-    """Print an error: its first line in red, its others as they are."""
+    """Print an error on the standard error: its first line in red, the others plain."""
     from rich.console import Console  # late: most commands end without an error
     from rich.text import Text
 

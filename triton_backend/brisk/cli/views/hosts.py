@@ -1,4 +1,4 @@
-"""What ``brisk explain --hosts`` says: which parts of a model would start on which hosts."""
+"""The text of ``brisk explain --hosts``: which parts of a model would start on which hosts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from brisk.view.entry_text import written_config
 def hosts_text(
     file: Path, entry: Path | None, network: HostNetwork, *, anywhere: bool
 ) -> Iterator[str]:
-    """Lines: for 1, 2, ... hosts the best plan of so many parts, then which is best.
+    """Yield lines of text: the best plan for each number of hosts from 1 on, then the best of all.
 
-    The model is run here, its segments one by one, on inputs that are made up. ``entry``: the
-    model's directory, whose ``config.pbtxt`` counts. ``anywhere``: cuts may stand at every border
-    of the model, not only between the segments that it is served in.
+    The model's segments are run in this process, one by one, on made-up inputs. ``entry``: the
+    model's directory, whose ``config.pbtxt`` applies. ``anywhere``: cuts are allowed at every
+    boundary tensor of the model, not only between the segments that it is served in.
 
-    Raises InvalidModelError where it cannot be loaded or run so, InvalidConfigurationError as the
-    load does.
+    Raises InvalidModelError if the model cannot be loaded or run so, InvalidConfigurationError as
+    a load does.
     """
     tuning = SessionTuning()
     if entry is not None:
@@ -72,7 +72,7 @@ def hosts_text(
 
 
 def _served(file: Path, tuning: SessionTuning) -> Source:
-    """The model as it starts here: by its prepared form, or from its file."""
+    """Return the model as it would start on this machine: its prepared form, else its file."""
     threads, taps = usable_cores(), tapped_values(latest(file))
     prepared = find_prepared(file, taps) if tuning.keeps_answers else None
     if prepared is not None:
@@ -84,7 +84,7 @@ def _served(file: Path, tuning: SessionTuning) -> Source:
 
 
 def _as_fast_as(run_s: float, profile: ModelProfile) -> ModelProfile:
-    """Return the profile with times of runs that add up to ``run_s``: many short sessions take
+    """Scale a profile's run times so that they add up to ``run_s``: many short sessions take
     longer than the few that a part would have.
     """
     share = run_s / profile.run_s
@@ -94,7 +94,7 @@ def _as_fast_as(run_s: float, profile: ModelProfile) -> ModelProfile:
 
 
 def _plan_text(pricing: Pricing, plan: PartitionPlan, segments: SegmentPlan) -> Iterator[str]:
-    """A line for the plan, one for each of its hosts."""
+    """Yield a line of text for the plan, and one for each of its hosts."""
     cost, bound = plan.cost, pricing.start_bound(plan)
     pulls = pricing.network.pulls(plan.parts)
     pull = pulls[bound.part]

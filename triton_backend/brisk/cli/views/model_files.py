@@ -1,4 +1,4 @@
-"""The files of a model that a command is about: its versions, and the one that is meant."""
+"""The files of the model that a command names: its versions, and the chosen one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NAMES = (REMOTE_FILE, PIPELINE_FILE, MODEL_FILE)
 
 
 def version_files(model_directory: Path) -> dict[int, Path]:
-    """The file of each version, an ONNX model, a pipeline or ``model.remote``, oldest first.
+    """Return each version's file (an ONNX model, a pipeline or ``model.remote``), oldest first.
 
-    Raises InvalidModelError where there is none, or where one lies outside of its version.
+    Raises InvalidModelError if there is none, or one lies outside its version's directory.
     """
     files = {
         int(path.parent.name): version_file
@@ -45,7 +45,7 @@ def version_files(model_directory: Path) -> dict[int, Path]:
 
 
 def _files_in(directory: Path) -> list[Path]:
-    """ONNX files that lie in no version."""
+    """Return the ONNX files directly in a directory, outside versions."""
     return sorted(directory.glob("*.onnx")) if directory.is_dir() else []
 
 
@@ -55,21 +55,21 @@ def _check_present(model: Path) -> None:
 
 
 def entries_in(model: Path) -> list[Path]:
-    """Return ``model`` itself, or, of a repository, its entries that have a model.
+    """Return ``model`` itself, or a repository's entries that have a model.
 
-    Raises InvalidModelError where there is none.
+    Raises InvalidModelError if there is none.
     """
     _check_present(model)
     if not model.is_dir() or _has_version(model):
         return [model]
     entries = sorted(path for path in model.iterdir() if path.is_dir() and _has_version(path))
     if not entries:
-        version_files(model)  # says what is expected
+        version_files(model)  # raises what is expected
     return entries
 
 
 def is_model(directory: Path) -> bool:
-    """Whether it is a model's directory, not a repository."""
+    """Whether a path is a model's directory, not a repository."""
     return directory.is_dir() and _has_version(directory)
 
 
@@ -80,14 +80,14 @@ def _has_version(directory: Path) -> bool:
 
 
 def model_file(model: Path, version: int | None = None) -> Path:
-    """The file of ``version``, the newest for None, or ``model`` itself if it is no folder. Of a
-    model that lies elsewhere the file in its local copy, when all of it is here.
+    """Return the file of ``version`` (the newest for None), or ``model`` itself if it is a file.
 
-    Raises InvalidModelError where there is none, or no such version.
+    For a ``model.remote``, this is the file in the model's local copy, once it is complete. Raises
+    InvalidModelError if there is no file, or no such version.
     """
     _check_present(model)
     if not model.is_dir():
-        return model.resolve()  # whoever names a link to a command means what it leads to
+        return model.resolve()  # a link given to a command stands for its target
     files = version_files(model)
     chosen = max(files) if version is None else version
     if chosen not in files:
