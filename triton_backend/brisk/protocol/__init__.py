@@ -1,4 +1,4 @@
-"""What the stub and the runtime say to each other, and the memory they share.
+"""The protocol between stub and runtime: their messages, and the memory they share.
 
 Standard library and numpy only: this package is imported inside Triton's stub processes.
 """

@@ -1,6 +1,6 @@
-"""Statistics: every metric declared once, values per process, differences per reader.
+"""Statistics: every metric is declared once, with values per process and differences per reader.
 
-Standard library only: the stub, the workers and all else that counts use the same declarations.
+Standard library only: the stub, the workers and all other processes use the same declarations.
 ``count``, ``observe`` and ``hold`` write to this process's own statistics.
 """
 

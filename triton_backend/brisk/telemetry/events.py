@@ -1,4 +1,4 @@
-"""The events of this process: spans, while somebody asks for them, and the last incidents."""
+"""The events of this process: spans, while a trace is recorded, and the latest incidents."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ MAX_SPANS = 50_000
 
 
 class SpanRecorder:
-    """A recorder of spans; any thread may add. ``is_on`` is read without the lock: a span more or
-    less is no harm."""
+    """A recorder of spans; any thread may add. ``is_on`` is read without the lock: one span more
+    or less does no harm."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -23,7 +23,7 @@ class SpanRecorder:
         self._left_out = 0
 
     def begin(self) -> None:
-        """Forget what was recorded and record from now on."""
+        """Discard earlier spans, and start recording."""
         with self._lock:
             self._spans, self._left_out = [], 0
             self.is_on = True
@@ -47,7 +47,7 @@ class SpanRecorder:
                 self._left_out += 1
 
     def end(self) -> tuple[list[Span], int]:
-        """Record no more. Return the recorded spans, and how many more there would have been."""
+        """Stop recording. Return the recorded spans, and how many were left out."""
         with self._lock:
             self.is_on = False
             spans, self._spans = self._spans, []

@@ -1,7 +1,7 @@
-"""The metrics, each declared once: counted, published, documented and shown by its declaration.
+"""The declarations of all metrics, by which they are counted, published, documented and shown.
 
-To add one: declare it here, call ``telemetry.count``, ``observe`` or ``hold`` where it happens,
-run ``tools/make-metrics-pages``. Durations are kept in ns and published in seconds.
+To add a metric: declare it here, call ``telemetry.count``, ``observe`` or ``hold`` where it
+happens, run ``tools/make-metrics-pages``. Durations are kept in ns and published in seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """A counter only grows; a gauge is what holds now; a histogram counts values by size."""
+    """The kind of a metric: a counter only grows, a gauge is a current value, a histogram counts
+    values by size."""
 
     COUNTER = "counter"
     SECONDS = "counter of seconds"
@@ -38,12 +39,12 @@ MODEL_LABELS = ("model", "version")
 
 
 class Metric:
-    """The declaration of a metric. Compared by identity: there is one."""
+    """The only declaration of a metric; declarations are compared by identity."""
 
     __slots__ = ("bounds", "help", "kind", "labels", "name", "per_unit")
 
     def __init__(self, name: str, help: str, labels: tuple[str, ...] = ()) -> None:
-        """``name``: without Prometheus' suffixes of histograms."""
+        """Declare a metric. ``name``: without Prometheus' suffixes of histograms."""
         self.name = name
         self.kind = next(kind for end, kind in _KINDS.items() if name.endswith(end))
         is_time = name.endswith(("_seconds", "_seconds_total"))

@@ -1,4 +1,5 @@
-"""Looking at a running runtime from outside: asks its workers, starts nothing, changes nothing."""
+"""Observation of a running runtime from another process: it queries workers, and starts or changes
+nothing."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ Parted = TypeVar("Parted", StatisticsTold, TraceTold)
 
 
 class Observer:
-    """A connection to one worker; use as a context manager. Not for use by several threads.
+    """An observer's connection to one worker; use as a context manager. Not for several threads.
 
-    Raises UnavailableError where nobody answers, ProtocolError where it is another Brisk.
+    Raises UnavailableError if no worker answers, ProtocolError if it is of another Brisk.
     """
 
     def __init__(self, place: RuntimePaths, role: Role) -> None:
@@ -63,7 +64,8 @@ class Observer:
         send_record(self._connection, record)
 
     def receive(self) -> Record:
-        """The next record that has something to do with us. UnavailableError where none comes."""
+        """Return the next record from the worker; a descriptor that comes with it is closed.
+        Raises UnavailableError if none comes."""
         try:
             record, descriptor = self._receiver.receive()
         except (OSError, EOFError) as error:
@@ -86,13 +88,13 @@ class Observer:
         return answer
 
     def _parts(self, kind: type[Parted]) -> Iterator[Parted]:
-        """An answer of several records."""
+        """Yield the records of an answer, up to the last one."""
         while not (part := self._answer(kind)).is_last:
             yield part
         yield part
 
     def statistics(self) -> list[Sample]:
-        """Everything the worker has counted since it began."""
+        """Return everything that the worker has counted since it began."""
         self.send(AskStatistics(takes_news=False))
         return [sample for told in self._parts(StatisticsTold) for sample in told.samples]
 
@@ -101,7 +103,7 @@ class Observer:
         self.send(BeginTrace())
 
     def end_trace(self) -> list[Span]:
-        """What the worker has recorded; it records no more."""
+        """Stop the worker's recording, and return the recorded spans."""
         self.send(AskTrace())
         return [span for told in self._parts(TraceTold) for span in told.spans]
 
@@ -116,9 +118,9 @@ class Observer:
 
 
 def observe_all(place: RuntimePaths) -> Iterator[Observer]:
-    """An observer of every worker that lives, the foreground one first; close each.
+    """Yield an observer of every running worker, the foreground one first; close each.
 
-    To connect to a background worker would start one, so it is looked for among the processes.
+    Connecting to a background worker would start one, so it is searched for among the processes.
     """
     foreground = Observer(place, Role.FOREGROUND)
     yield foreground

@@ -1,4 +1,4 @@
-"""Values of metrics, the part of them that is new to a reader, and their publication."""
+"""The values of metrics, their changes for each reader, and their publication."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ Series = tuple[Metric, tuple[str, ...]]
 class Statistics:
     """All series of a process; any thread may use it.
 
-    One lock for all: a counter of two threads loses nothing, and to take it costs less than the
-    addition (0.1 µs).
+    One lock guards all, so that no count is lost; taking it costs less than the addition (0.1 µs).
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,8 @@ class Statistics:
         self._behind: list[Callable[[], None]] = []
 
     def before_reading(self, settle: Callable[[], None]) -> None:
-        """Have ``settle`` called before values are read, to count what has waited for that."""
+        """Register ``settle``, which is called before values are read, to count what is still
+        uncounted."""
         self._behind.append(settle)
 
     def _settle(self) -> None:
@@ -57,7 +57,8 @@ class Statistics:
             values[-1] += value
 
     def cells(self, metric: Metric, labels: tuple[str, ...]) -> list[int]:
-        """Return the cells in which a series is counted, for ``add``: they stay the same."""
+        """Return the list in which a series is counted, for ``add``; it is always the same
+        object."""
         with self._lock:
             return self._values(metric, labels)
 
@@ -68,9 +69,10 @@ class Statistics:
         histograms: tuple[list[int], ...] = (),
         durations_ns: tuple[int, ...] = (),
     ) -> None:
-        """Do ``count``, and ``observe`` of each duration as that of ``amount``, all at once.
+        """Add ``amount`` to a counter, and each duration to its histogram ``amount`` times, under
+        one lock.
 
-        The lists are what ``cells`` has returned.
+        The lists are those that ``cells`` has returned.
         """
         with self._lock:
             counter[0] += amount
@@ -88,7 +90,7 @@ class Statistics:
             ]
 
     def take_news(self, reader: int) -> list[Sample]:
-        """Return what has been counted since ``reader`` took it last; gauges as they are, if
+        """Return what has been counted since the last call for ``reader``; gauges as they are, if
         changed."""
         news = []
         self._settle()
@@ -107,7 +109,7 @@ class Statistics:
         return news
 
     def forget_reader(self, reader: int) -> None:
-        """Forget a reader that has gone; should it come again, it gets everything."""
+        """Forget a reader that has ended; if it returns, it gets everything."""
         with self._lock:
             self._reported.pop(reader, None)
 
@@ -138,7 +140,7 @@ _OF_AN_ANSWER = (
 
 
 class RequestAccount:
-    """Counts the answers to one model version's requests. Any thread may use it."""
+    """The counts of the answers to one model version's requests. Any thread may use it."""
 
     def __init__(self, statistics: Statistics, model: str, version: int) -> None:
         self._statistics = statistics
@@ -156,9 +158,9 @@ class RequestAccount:
     def succeeded(
         self, job_class: str, took_ns: int, queue_ns: int, execution_ns: int, requests: int = 1
     ) -> None:
-        """Count so many requests, all alike.
+        """Count ``requests`` successful answers with equal times.
 
-        ``took_ns``: from arrival in the stub to the answer; the others are a Result's.
+        ``took_ns``: from arrival in the stub to the answer; the other times are a Result's.
         """
         cells = self._cells.get(job_class)
         if cells is None:
@@ -176,14 +178,14 @@ class RequestAccount:
             try:
                 job_class, took_ns, requests = waiting.popleft()
             except IndexError:
-                break  # another thread counts them, too
+                break  # another thread is counting them, too
             self.succeeded(job_class, took_ns, 0, took_ns, requests)
             self._durations[bisect_left(BOUNDS_NS, took_ns)] += requests
             self._statistics.count(metrics.COMPUTED_IN_STUB, self._model, requests)
             self._statistics.observe(metrics.RUN_REQUESTS, self._model, requests)
 
     def take_durations(self) -> tuple[int, ...]:
-        """Return how many requests took as long as each class of a histogram says, of those that
+        """Return the number of requests in each class of the histogram of durations, of those that
         this process has computed itself and counted since the last call."""
         durations, self._durations = self._durations, [0] * (len(BOUNDS_NS) + 1)
         return tuple(durations)
@@ -199,8 +201,8 @@ class RequestAccount:
 
 
 class PublishedSeries(NamedTuple):
-    """A series on the endpoint. ``is_gauge``: ``value`` is the present one; else it is to be
-    added."""
+    """A series to publish on the endpoint. ``is_gauge``: ``value`` is the current one; else it is
+    to be added."""
 
     name: str
     help: str
@@ -210,9 +212,9 @@ class PublishedSeries(NamedTuple):
 
 
 def published_names(metric: Metric) -> tuple[str, ...]:
-    """Return the names on the endpoint: a histogram has three, like Prometheus' own.
+    """Return a metric's names on the endpoint: a histogram has three, like Prometheus' own.
 
-    A histogram of Triton's own takes one duration a call, which is a round trip, so a histogram's
+    Triton's own histograms take one duration per call, which is a round trip. So a histogram's
     series are published as counters; ``histogram_quantile`` reads names and labels, not types.
     """
     if metric.kind is not Kind.HISTOGRAM:
@@ -221,9 +223,9 @@ def published_names(metric: Metric) -> tuple[str, ...]:
 
 
 def published(sample: Sample) -> Iterator[PublishedSeries]:
-    """Yield the series of a sample; classes of a histogram that have nothing to add are left out.
+    """Yield the series of a sample, without a histogram's classes that have nothing to add.
 
-    A metric of another version, which is not declared here, has none.
+    A metric of another version of Brisk, which is not declared here, has no series.
     """
     metric = METRICS.get(sample.metric)
     if metric is None:

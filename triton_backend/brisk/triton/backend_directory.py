@@ -36,7 +36,7 @@ def package_folder() -> Path:
 
 
 def backend_source() -> tuple[Path, ...]:
-    """Return the running Brisk's own STUB_FILES and package: of a checkout, or a pip installation.
+    """Return the STUB_FILES and the package of the running Brisk, a checkout or pip installation.
 
     Raises InvalidConfigurationError if STUB_FILES were not installed with the package.
     """
@@ -52,7 +52,7 @@ def backend_source() -> tuple[Path, ...]:
 
 
 def default_directory(installation: ServerInstallation, names: Sequence[str]) -> Path:
-    """Return a lasting place for ``assemble``, one for each server, Brisk and set of names."""
+    """Return a lasting directory for ``assemble``: one for each server, Brisk and set of names."""
     parts = [*map(str, installation.python_backend), str(backend_source()[-1]), *names]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     return cache_directory() / "backends" / key
@@ -67,11 +67,11 @@ def assemble(
 ) -> Path:
     """Make ``directory`` a complete backend directory for ``installation``; idempotent.
 
-    ``compiles``: the package, too, which takes 25 ms if it is compiled already.
+    ``compiles``: also compile the package, which takes 25 ms if it is compiled already.
 
-    Brisk is linked, so a change of its code is served at the next start. The Python backend's
-    files are copied: Triton refuses a backend library whose real path is elsewhere. Safe to call
-    by several processes at once for the same installation.
+    Brisk is linked, so a change of its code takes effect at the next start. The Python backend's
+    files are copied: Triton refuses a backend library whose real path is elsewhere. Several
+    processes may call this at the same time for the same installation.
     """
     python = directory / "python"
     python.mkdir(parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ def install(
 ) -> Path:
     """Put Brisk into an existing deployment's backend directory as ``<directory>/<name>``.
 
-    Another backend of that name is replaced only with ``force``, and kept beside it under
+    Another backend of that name is replaced only with ``force``, and kept as
     ``<name>.replaced-by-brisk``. Raises InvalidConfigurationError otherwise, and if ``directory``
     is no backend directory.
     """
@@ -126,7 +126,7 @@ def names_of_ours(directory: Path) -> tuple[str, ...]:
     """Return the names of the backends in a backend directory that are Brisk."""
     try:
         return tuple(sorted(path.name for path in directory.iterdir() if _is_ours(path)))
-    except OSError:  # the server will say so
+    except OSError:  # the server will report it
         return ()
 
 
@@ -162,7 +162,7 @@ def _bring(sources: Sequence[Path], target: Path, *, copy: bool) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy unless size and time say that it was copied before; no gap when replacing."""
+    """Copy a file, atomically, unless the target has its size and time already."""
     original = source.stat()
     if target.is_file() and not target.is_symlink():
         present = target.stat()
@@ -178,7 +178,7 @@ def _temporary(target: Path) -> Path:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Make ``target`` a link to ``source``, replacing what stood there, with no gap between."""
+    """Make ``target`` a link to ``source``; an existing file or link is replaced atomically."""
     if target.is_symlink() and Path(os.readlink(target)) == source:
         return
     if target.is_dir() and not target.is_symlink():
@@ -190,15 +190,15 @@ def _link(source: Path, target: Path) -> None:
 
 # The compilation of the backend's Python files once, ahead of the processes that import them.
 #
-# If Python may not write what it compiles (``PYTHONDONTWRITEBYTECODE``, which many containers
-# set), each stub and each runtime would compile all of it anew: 0.15 s of every load.
+# If Python may not write bytecode (``PYTHONDONTWRITEBYTECODE``, which many containers set), each
+# stub and each runtime would compile all files again: 0.15 s of every load.
 
 
 def compile_files(*places: Path) -> None:
-    """Compile Python files, and those of directories, that are not compiled as they are.
+    """Compile Python files, and those in directories, whose bytecode is missing or outdated.
 
-    For this interpreter's version: a stub of another version does without. Nothing happens if the
-    directories cannot be written. Safe to call by several processes at once.
+    The bytecode is for this interpreter's version only. Nothing happens if the directories cannot
+    be written. Several processes may call this at the same time.
     """
     import compileall
 

@@ -1,5 +1,5 @@
-"""The start of a real ``tritonserver``, the wait until it is ready, and its end, which leaves
-nothing behind."""
+"""Starting a real ``tritonserver``, waiting until it is ready, and stopping it without leaving
+processes or shared memory."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ back: with 64 clients the server's memory went on growing after a minute."""
 
 
 class ServerFailedError(BriskError):
-    """The server ended, or did not become ready in time; the text has its log's end."""
+    """The server ended, or did not become ready in time; the message has the end of its log."""
 
 
 def command_line(installation: ServerInstallation, options: Sequence[str]) -> tuple[str, ...]:
-    """Return the whole command; ``options`` win over the defaults added here."""
+    """Return the server's whole command; ``options`` override the defaults added here."""
     options = on_loopback(options)
     if installation.caches is not None:
         options = with_default(options, "cache-directory", str(installation.caches))
@@ -56,11 +56,12 @@ def command_line(installation: ServerInstallation, options: Sequence[str]) -> tu
 def server_environment(
     installation: ServerInstallation, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return ``base`` (default: this process's) with what the server and its stubs need.
+    """Return environment ``base`` (default: this process's) with what the server and its stubs
+    need.
 
-    The wheel's stub runs the ``python3`` that is first in PATH: this interpreter's. The runtime
-    gets this interpreter too (``$BRISK_PYTHON``) unless the caller chose one, and the server's
-    allocator at most MALLOC_ARENAS arenas.
+    The wheel's stub runs the first ``python3`` in PATH, so this interpreter's comes first. The
+    runtime gets this interpreter, too (``$BRISK_PYTHON``), unless the caller chose one, and the
+    server's allocator at most MALLOC_ARENAS arenas.
     """
     environment = dict(os.environ if base is None else base)
     environment.setdefault("BRISK_PYTHON", sys.executable)
@@ -80,11 +81,11 @@ def _prepend(environment: dict[str, str], name: str, directories: Sequence[Path]
 class TritonServer:
     """One running server, with HTTP; use as a context manager.
 
-    Ports that ``options`` do not give are free ones on the loopback address (Triton's own with
-    ``prefer_default_ports``, where these are), held until the server is stopped. The process leads
-    a group of its own, so that Ctrl-C reaches only this process, which then stops it, and so
-    that stubs which outlive a killed server are found. It ends with the thread that starts it,
-    should that be killed. Not for use by several threads.
+    Ports that ``options`` do not give are free ones on the loopback address, held until the server
+    is stopped; with ``prefer_default_ports`` Triton's own if these are free. The server leads its
+    own process group, so that Ctrl-C reaches only this process, which then stops it, and so that
+    stubs that outlive a killed server are found. It ends with the thread that starts it, even if
+    that is killed. Not for use by several threads.
     """
 
     def __init__(
@@ -141,9 +142,9 @@ class TritonServer:
             )
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return when all models are loaded and requests are answered.
+        """Wait until all models are loaded and requests are answered.
 
-        Raises ServerFailedError with the end of the log when the process ends or time is out.
+        Raises ServerFailedError with the end of the log if the process ends or the time is over.
         """
         deadline_s = time.monotonic() + timeout_s
         while not self.is_ready():
@@ -161,7 +162,7 @@ class TritonServer:
     def is_ready(self) -> bool:
         """Whether the process runs, its models are loaded and every service listens.
 
-        Triton starts HTTP before metrics, so HTTP's word alone is not enough.
+        Triton starts HTTP before metrics, so an answer over HTTP alone is not enough.
         """
         if self._process is None or self.returncode is not None:
             return False
@@ -171,11 +172,11 @@ class TritonServer:
         )
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
-        """Ask the server to end, kill it when it does not; returns its exit status.
+        """Ask the server to end, and kill it if it does not. Return its exit status.
 
-        Whatever of its process group is left then (stubs of a killed server) is killed too, and
-        the shared-memory regions such a server leaves are removed. Does nothing the second
-        time. Close clients first: a kept-alive HTTP connection holds the server back until its
+        The rest of its process group (stubs of a killed server) is then killed, too, and the
+        shared-memory regions that such a server leaves are removed. A second call does nothing.
+        Close clients first: a kept-alive HTTP connection delays the server's end until its
         ``--exit-timeout-secs`` (30 unless given).
         """
         self._held_ports.close()
@@ -195,13 +196,13 @@ class TritonServer:
         return process.returncode
 
     def log_text(self) -> str:
-        """Return what this start of the server has written so far."""
+        """Return what the server has written to the log since this start."""
         with self.log.open("rb") as file:
             file.seek(self._log_start_bytes)
             return file.read().decode(errors="replace")
 
     def log_tail(self) -> str:
-        """Return the last lines of the log, after the errors among the earlier ones; no tables."""
+        """Return the last lines of the log, after earlier lines with errors, without tables."""
         lines = [
             line[:_LINE_CHARACTERS]
             for line in self.log_text().splitlines()
@@ -225,11 +226,11 @@ class TritonServer:
 
 
 def _end_group(group: int) -> None:
-    """Kill what is left of a process group and wait until it is gone.
+    """Kill the rest of a process group and wait until it is gone, up to ``_GROUP_TIMEOUT_S``.
 
-    A killed process lives on until the kernel has taken it down, which takes a while if it has
-    much memory or the machine is busy. Zombies of other parents (init reaps them) do not count:
-    they hold nothing.
+    A killed process lives on until the kernel has removed it, which takes a while if it has much
+    memory or the machine is busy. Zombies of other parents (init reaps them) do not count: they
+    hold no resources.
     """
     deadline_s = time.monotonic() + _GROUP_TIMEOUT_S
     while _group_lives(group) and time.monotonic() < deadline_s:
@@ -248,7 +249,7 @@ def _group_lives(group: int) -> bool:
 
 
 def _answers_ok(url: str) -> bool:
-    from http.client import HTTPException  # late: who becomes a server asks none
+    from http.client import HTTPException  # late: not needed to become a server
     from urllib.request import urlopen
 
     try:

@@ -27,7 +27,7 @@ _LINKER_DIRECTORIES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/l
 
 @dataclass(frozen=True, slots=True)
 class ServerInstallation:
-    """The files of one Triton; every path exists."""
+    """The files of one Triton installation; every path exists."""
 
     executable: Path
     python_backend: tuple[Path, ...]
@@ -48,8 +48,8 @@ class ServerInstallation:
 def locate_server(requested: Path | str | None = None) -> ServerInstallation:
     """Find a Triton: ``requested``, else ``$TRITONSERVER``, the wheel's, ``/opt``, ``PATH``.
 
-    ``requested`` is the executable or the directory that holds ``bin/tritonserver``.
-    Raises InvalidConfigurationError that says what is missing and how to get it.
+    ``requested`` is the executable or the directory with ``bin/tritonserver``. Raises
+    InvalidConfigurationError that says what is missing and how to get it.
     """
     if chosen := requested or os.environ.get("TRITONSERVER"):
         return _installation(_executable(Path(chosen).expanduser()))
@@ -119,10 +119,10 @@ def _required(*paths: Path) -> tuple[Path, ...]:
 
 
 def libpython_directories() -> tuple[Path, ...]:
-    """Return the directories to add for the shared libpython of this interpreter.
+    """Return the directories to add to ``LD_LIBRARY_PATH`` for this interpreter's libpython.
 
     Empty if the system's linker finds it by itself. Raises InvalidConfigurationError if there is
-    none: Triton's stub links to it.
+    no shared libpython, to which Triton's stub links.
     """
     name = f"libpython{_VERSION}.so.1.0"
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""

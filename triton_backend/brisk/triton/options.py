@@ -15,7 +15,7 @@ _FALSE = ("0", "false", "off", "no")
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """``host:port`` of each service; None for one that is switched off."""
+    """The ``host:port`` of each service; None for a service that is switched off."""
 
     http: str | None
     grpc: str | None
@@ -29,16 +29,16 @@ def option(options: Sequence[str], name: str) -> str | None:
 
 
 def with_default(options: Sequence[str], name: str, value: str) -> tuple[str, ...]:
-    """Return ``options`` with ``--name=value`` added unless it is there."""
+    """Return ``options`` with ``--name=value`` added unless they give ``--name``."""
     if option(options, name) is not None:
         return tuple(options)
     return (*options, f"--{name}={value}")
 
 
 def on_loopback(options: Sequence[str]) -> tuple[str, ...]:
-    """Bind every service to the loopback address unless the caller named another.
+    """Return ``options`` with the loopback address for every service without an address.
 
-    Metrics follow ``--http-address`` in tritonserver itself.
+    In tritonserver itself, metrics follow ``--http-address``.
     """
     for name in ("http-address", "grpc-address"):
         options = with_default(options, name, LOOPBACK)
@@ -49,13 +49,13 @@ def on_loopback(options: Sequence[str]) -> tuple[str, ...]:
 def holding_free_ports(
     options: Sequence[str], *, prefer_default: bool = False
 ) -> Iterator[tuple[str, ...]]:
-    """Give every service without a port a free one, which nobody else gets meanwhile.
+    """Add a free port for every service without one, and reserve these ports meanwhile.
 
     ``prefer_default`` keeps Triton's 8000, 8001 and 8002 if they are free. The ports are bound
-    here and not listened at: tritonserver, which sets SO_REUSEADDR as well, binds them too, but
-    the kernel gives them neither to a process that asks for any port nor to a connection. (A
-    client that polls a port before its server listens may otherwise be given that same port, and
-    be connected to itself.)
+    here without listening. Tritonserver, which also sets SO_REUSEADDR, can bind them too, but the
+    kernel gives them neither to a process that asks for any port nor to a connection. (Otherwise
+    a client that polls a port before its server listens may get that same port, and connect to
+    itself.)
     """
     with contextlib.ExitStack() as held:
         for service, default in DEFAULT_PORTS.items():
@@ -66,8 +66,9 @@ def holding_free_ports(
 
 
 def _bind(port: int) -> socket.socket:
-    """Bind a port, not hindered by lingering connections of an earlier server: SO_REUSEADDR is
-    set."""
+    """Bind a port of the loopback address, or any free one if it is taken.
+
+    SO_REUSEADDR is set, so lingering connections of an earlier server do not matter."""
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -81,7 +82,7 @@ def _bind(port: int) -> socket.socket:
 
 
 def endpoints(options: Sequence[str]) -> Endpoints:
-    """Return where a client on this machine reaches each service of these options."""
+    """Return the addresses at which a client on this machine reaches a server's services."""
     http_host = option(options, "http-address")
     return Endpoints(
         http=_endpoint(options, "http", http_host),
@@ -105,13 +106,13 @@ def options_named(options: Sequence[str], name: str) -> list[str]:
 
 
 def without_options(options: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Return ``options`` without those of ``names`` and their values."""
+    """Return ``options`` without the options named in ``names`` and their values."""
     left_out = {place for each in _parsed(options) if each.name in names for place in each.places}
     return tuple(word for place, word in enumerate(options) if place not in left_out)
 
 
 class _Option(NamedTuple):
-    """An option, and the places of its words."""
+    """An option of a command line, with the positions of its words."""
 
     name: str
     value: str

@@ -3,9 +3,9 @@
     python parent_bound.py PARENT COMMAND …
 
 The kernel sends SIGTERM when the thread that started this ends, however it ends. The command leads
-a process group of its own, in its starter's session: a new session would be a scheduling group
-apart from the clients on this machine. A script and not ``preexec_fn``, which is unsafe where
-other threads run.
+its own process group, in its starter's session: a new session would be a scheduling group apart
+from the clients on this machine. This is a script since ``preexec_fn`` is unsafe while other
+threads run.
 """
 
 import ctypes

@@ -1,10 +1,11 @@
-"""Shared-memory regions of Triton's stubs in /dev/shm: their owners, and which nobody uses.
+"""The shared-memory regions of Triton's stubs in /dev/shm: their owners, and removal of unused
+ones.
 
 Triton makes one per model instance, named by a prefix and a random number, and removes it when the
-model goes. If it is killed, its stubs notice that and remove theirs; if these are killed, too (a
-container that is out of memory, a killed process group), the regions stay until the machine is
-rebooted. So a server of ours has a prefix that names the process that answers for it, and the next
-start removes what such processes have left.
+model is unloaded. If Triton is killed, its stubs notice and remove theirs. If these are killed,
+too (a container out of memory, a killed process group), the regions stay until the machine is
+rebooted. So servers started by Brisk have a prefix that names their owning process, and the next
+start removes the regions of owners that have ended.
 """
 
 from __future__ import annotations
@@ -28,34 +29,34 @@ _ANY = re.compile(r"brisk_server_\d+_|triton_\w+_backend_shm_region_")
 
 
 class StubRegion(NamedTuple):
-    """A region; it takes ``size_bytes`` of the file system."""
+    """A shared-memory region, which takes ``size_bytes`` of the file system."""
 
     path: Path
     size_bytes: int
 
 
 def own_prefix() -> str:
-    """Return the prefix of the regions that this process answers for, whatever program it becomes.
+    """Return the prefix of the regions that this process owns, whatever program it becomes.
 
-    It names the process by its number, its start and its number's namespace: numbers are reused,
-    and containers may share /dev/shm.
+    It names the process by its number, start time and PID namespace: numbers are reused, and
+    containers may share /dev/shm.
     """
     return f"brisk_server_{os.getpid()}_{birth_of(os.getpid())}_{_namespace()}_"
 
 
 def with_prefix(options: Sequence[str], prefix: str) -> tuple[str, ...]:
-    """Return ``tritonserver``'s options with the prefix of its regions, unless they give one."""
+    """Return ``tritonserver``'s options with a prefix of its regions, unless they give one."""
     if any(f"{PREFIX_OPTION}=" in word for word in options):
         return tuple(options)
     return (*options, f"--backend-config=python,{PREFIX_OPTION}={prefix}")
 
 
 def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
-    """Remove the regions of servers of ours that are gone. Return which these were.
+    """Remove the regions of ended servers that Brisk started. Return the removed regions.
 
-    Only what is proved to be so: this user's files, whose name says that a process of our
-    namespace answers for them which has ended, and which no process uses (a stub may outlive its
-    server for a moment).
+    These are only files of this user whose name says that their owner is a process of this PID
+    namespace that has ended, and that no process uses (a stub may outlive its server for a
+    moment).
     """
     ended = [
         region
@@ -71,19 +72,18 @@ def remove_left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
 
 
 def left(shared_memory: Path = SHARED_MEMORY) -> list[StubRegion]:
-    """Return the regions, of any server, that no process uses: this user's, or all if root
-    asks."""
+    """Return the regions of any server that no process uses: this user's, or for root those of
+    all users."""
     user = os.geteuid()
     return _unused(_regions(shared_memory, user or None))
 
 
 def _unused(regions: Iterable[StubRegion]) -> list[StubRegion]:
-    """Return the regions that no process of this machine, as far as it can be seen, has in its
-    memory, nor in its command line: a stub's names its region, and a server's the prefix of its
-    regions.
+    """Return the regions that no visible process of this machine has in its memory maps or names
+    in its command line: a stub's names its region, a server's the prefix of its regions.
 
-    The command line is evidence of a process whose memory may not be read. A region's number is
-    random, so that its name alone is searched for, under whatever path a process sees it.
+    The command line is evidence for processes whose maps are not readable. A region's number is
+    random, so only its name is searched for, whatever its path is in the process.
     """
     names = {region: os.fsencode(region.path.name) for region in regions}
     for process in Path("/proc").glob("[0-9]*") if names else ():
@@ -97,7 +97,7 @@ def _unused(regions: Iterable[StubRegion]) -> list[StubRegion]:
 
 
 def _read(file: Path) -> bytes:
-    """Return the content; empty if the process has ended, or may not be read."""
+    """Return a process file's content; empty if the process has ended or is not readable."""
     try:
         return file.read_bytes()
     except OSError:
@@ -105,7 +105,7 @@ def _read(file: Path) -> bytes:
 
 
 def _regions(shared_memory: Path, user: int | None) -> Iterator[StubRegion]:
-    """Yield all regions that look like Triton's, of a user or of all."""
+    """Yield all regions with names like Triton's, of one user, or of all users for None."""
     for path in sorted(shared_memory.iterdir()):
         if not _ANY.match(path.name):
             continue
@@ -116,13 +116,13 @@ def _regions(shared_memory: Path, user: int | None) -> Iterator[StubRegion]:
 
 
 def _has_ended(process: int, birth: int, namespace: int) -> bool:
-    """Whether the process has ended; False if that is unknown, as of another namespace's
-    process."""
+    """Whether a process has ended; False if that is unknown, as for a process of another PID
+    namespace."""
     return namespace == _namespace() != 0 and birth_of(process) != birth
 
 
 def _namespace() -> int:
-    """Return the namespace of process numbers; 0: the system does not tell it."""
+    """Return the number of this process's PID namespace; 0 if the system does not report it."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino
     except OSError:

@@ -1,8 +1,8 @@
 """The library that ``brisk serve`` loads into ``tritonserver``: ``fork_server/source/server.cpp``.
 
-With it, Triton's completion of an entry of Brisk's takes what its stub takes, not a second more,
-and names that a shell would not take as they are can be served. A server that was started without
-it waits the second, and for such a name's stub for ever.
+With it, Triton's completion of a Brisk entry takes only its stub's time, not a second more, and
+entries whose names a shell would change can be served. A server without the library waits the
+second, and waits forever for the stub of such a name.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ between words."""
 
 
 def preloading(environment: Mapping[str, str], backend: Path) -> dict[str, str]:
-    """Return ``environment`` for a server that loads the file in ``backend``, a folder of Brisk's.
+    """Return ``environment`` for a server that loads the library in ``backend``, a Brisk folder.
 
-    It is the same if the file is not there, is not as it was compiled, or is not wanted.
+    It is unchanged if the library is missing, is not as compiled, or is switched off.
     """
     file = backend / SERVER_PRELOAD
     if environment.get(FORK_STUBS) == "0":
@@ -45,17 +45,18 @@ def preloading(environment: Mapping[str, str], backend: Path) -> dict[str, str]:
 
 
 def is_preloaded(environment: Mapping[str, str]) -> bool:
-    """Whether a server that was started with ``environment`` has the file in it."""
+    """Whether a server that is started with ``environment`` loads the library."""
     return SERVER_PRELOAD in environment.get(PRELOADS, "")
 
 
 def is_plain(path: Path) -> bool:
-    """Whether a shell takes the path as it is."""
+    """Whether a shell leaves all characters of the path unchanged."""
     return _PLAIN.issuperset(os.fspath(path))
 
 
 def unstartable(repositories: Sequence[Path]) -> Iterator[Path]:
-    """Yield the entries whose stubs a server without the file cannot start, by their paths."""
+    """Yield the entries whose stubs a server without the library cannot start, because of their
+    paths."""
     for repository in repositories:
         for entry in sorted(repository.iterdir()) if repository.is_dir() else ():
             if entry.is_dir() and not is_plain(entry):

@@ -1,4 +1,4 @@
-"""What ``brisk explain`` says of a model: its segments, or what it is on a GPU."""
+"""The text of ``brisk explain`` on a model: its segments, or how it is served on a GPU."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ MOST_VARIABLES = 6
 
 
 def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[str]:
-    """Lines. ``entry``: the model's directory, whose ``config.pbtxt`` counts.
+    """Yield lines of text on a model and its segments on a CPU. ``every``: list all nodes, inputs
+    and outputs. ``entry``: the model's directory, whose ``config.pbtxt`` applies.
 
-    Raises InvalidModelError and InvalidConfigurationError as the load does.
+    Raises InvalidModelError and InvalidConfigurationError as a load does.
     """
     threads = usable_cores()
     class_text, tuning = _said(entry, file)
@@ -90,7 +91,7 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
 
 
 def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
-    """The entry's class in words, and what it says of sessions."""
+    """Return a text on the entry's class, and its settings of sessions."""
     if entry is None:
         return "normal, unless its entry says otherwise", SessionTuning()
     config = written_config(entry)
@@ -104,7 +105,7 @@ def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
 
 
 def _typed(proto: ModelProto) -> ModelProto | None:
-    """Return the model with inferred types; None: they cannot be inferred."""
+    """Return the model with inferred types; None if they cannot be inferred."""
     try:
         return onnx.shape_inference.infer_shapes(proto, data_prop=False)
     except Exception:  # noqa: BLE001  # of no common class
@@ -112,8 +113,8 @@ def _typed(proto: ModelProto) -> ModelProto | None:
 
 
 def size_text(source: BareModel) -> str:
-    """Return a model's size in words: its nodes and weights, those of bodies and functions
-    included."""
+    """Return a text on a model's size: its nodes and weights, including those of bodies and
+    functions."""
     file = source.file
     if file.unread is not None:
         return f"{len(file.unread) / 1e6:.1f} MB that ONNX Runtime reads by itself"
@@ -133,7 +134,8 @@ def size_text(source: BareModel) -> str:
 def _cutting_text(
     source: BareModel, types: Mapping[str, TypeProto], total_ms: float, taps: Sequence[str]
 ) -> str:
-    """How many segments, and why so many. ``types``: none where they cannot be inferred."""
+    """Return a text on how many segments the model has, and why. ``types``: empty if they cannot
+    be inferred."""
     count, longest_ms = len(source.segments), cutting.LONGEST_SEGMENT_NS / 1e6
     if count == 1:
         return f"1 segment: {_whole_text(source, types, total_ms)}"
@@ -149,7 +151,7 @@ def _cutting_text(
 
 
 def _whole_text(source: BareModel, types: Mapping[str, TypeProto], total_ms: float) -> str:
-    """Why the model is one segment."""
+    """Return a text on why the model is one segment."""
     file, longest_ms = source.file, cutting.LONGEST_SEGMENT_NS / 1e6
     graph, size = file.proto.graph, file.path.stat().st_size
     if file.unread is not None:
@@ -176,7 +178,7 @@ def _whole_text(source: BareModel, types: Mapping[str, TypeProto], total_ms: flo
 def _prepared(
     file: Path, threads: int, taps: Sequence[str], tuning: SessionTuning
 ) -> tuple[PreparedModel | None, str]:
-    """The prepared form where the load uses it, and what there is to say of it."""
+    """Return the prepared form if a load would use it, else None, and a text about it."""
 
     def open_form(path: Path) -> PreparedModel:
         return PreparedModel(path, file, threads, taps, tuning, sibling=sibling)
@@ -203,7 +205,7 @@ def _prepared(
 
 
 def packing_words(kept: KeptSegment) -> str:
-    """How a segment's weights are computed with, and what packing them was measured to gain."""
+    """Return a text on whether a segment's weights are packed, and the measured gain of that."""
     if kept.needs_packing:
         return "packed, as its answers depend on that"
     if kept.gain is None:
@@ -217,7 +219,7 @@ def packing_words(kept: KeptSegment) -> str:
 
 
 def _crossing_text(names: Sequence[str], types: Mapping[str, TypeProto]) -> str:
-    """How many tensors, and of how many bytes."""
+    """Return a text on the number of the named tensors and their bytes."""
     sizes = [_bytes_of(types.get(name)) for name in names]
     known_bytes = sum(size for size in sizes if size is not None)
     unknown = sizes.count(None)
@@ -228,7 +230,7 @@ def _crossing_text(names: Sequence[str], types: Mapping[str, TypeProto]) -> str:
 
 
 def _bytes_of(kind: TypeProto | None) -> int | None:
-    """Return the size of a tensor; None: it is not known."""
+    """Return the bytes of a tensor, with open sizes assumed; None if they are unknown."""
     if kind is None or not kind.tensor_type.HasField("shape"):
         return None
     element = kind.tensor_type.elem_type
@@ -240,11 +242,12 @@ def _bytes_of(kind: TypeProto | None) -> int | None:
     return helper.tensor_dtype_to_np_dtype(element).itemsize * math.prod(shape)
 
 
-# What ``brisk explain`` says of a model on a GPU.
+# The text of ``brisk explain`` on a model on a GPU.
 
 
 def captured_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
-    """Lines. Raises InvalidModelError as the load does."""
+    """Yield lines of text on a model on a GPU. ``every``: list all nodes, inputs and outputs.
+    Raises InvalidModelError as a load does."""
     source = BareModel(file, 1, longest_ns=math.inf)
     inputs = (*source.plan.inputs, *source.plan.fixed)
     yield f"{file}: computed by ONNX Runtime's CUDA provider on {device}"
@@ -260,8 +263,8 @@ def captured_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
 
 
 def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]], str]:
-    """Return the names of the exits that the model would be served with, by how many segments are
-    done there, and a remark on them.
+    """Return the names of the exits that the model would be served with, by the number of segments
+    before them, and a text about them.
     """
     path = latest(file)
     record = read_record(file)
@@ -295,7 +298,7 @@ def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]]
 
 
 def _type_text(value: ValueType) -> str:
-    """Return a text like ``float32[batch, 3, 224, 224]``; ``?`` for what is not known."""
+    """Return a text like ``float32[batch, 3, 224, 224]``; ``?`` stands for an unknown part."""
     shape = (
         "?"
         if value.shape is None
@@ -306,7 +309,7 @@ def _type_text(value: ValueType) -> str:
 
 
 def _variables_text(kind: str, variables: Sequence[Variable], *, every: bool) -> Iterator[str]:
-    """A line each, ``kind`` before it."""
+    """Yield a line for each variable, after its ``kind``; only the first few unless ``every``."""
     listed = variables if every else variables[:MOST_VARIABLES]
     for variable in listed:
         optional = " optional" * variable.optional

@@ -1,4 +1,4 @@
-"""Workers' states as what `top` shows: a line for each worker, a row for each model."""
+"""The display of workers' states, like `top`: a line for each worker, a row for each model."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _WORDS = ("model", "class", "state", "early exits of")
 
 
 class ProcessUse(NamedTuple):
-    """A worker's processor time since it began and its resident memory, as the kernel has them."""
+    """A worker's processor time since it began and its resident memory, by the kernel's report."""
 
     processor_s: float
     resident_bytes: int
 
 
 class StatusSnapshot(NamedTuple):
-    """What a worker told at ``at_s``, CLOCK_MONOTONIC. ``use``: None where nobody may see it."""
+    """A worker's report at ``at_s`` (CLOCK_MONOTONIC). ``use``: None if it is not readable."""
 
     status: Status
     samples: tuple[Sample, ...]
@@ -39,7 +39,7 @@ class StatusSnapshot(NamedTuple):
 
     @property
     def worker(self) -> tuple[str, int]:
-        """Role and process: that of another look, if it is of the same worker."""
+        """The worker's role and process, which identify it in other snapshots."""
         return self.status.role, self.status.pid
 
 
@@ -49,11 +49,11 @@ def render(
     height: int | None,
     width: int,
 ) -> Group:
-    """Return the state of all workers of a runtime; with rates if ``before``, by worker, has an
-    earlier look.
+    """Return the display of all workers of a runtime, with rates for workers that have an earlier
+    snapshot in ``before``.
 
-    ``height``: lines of the terminal; models that it cannot show are counted in one line.
-    ``width``: its columns; those of the table give way by worth.
+    ``height``: lines of the terminal; models that do not fit are counted in one line. ``width``:
+    its columns; the least important columns of the table are dropped if it is too narrow.
     """
     from rich.console import Group
     from rich.text import Text
@@ -65,7 +65,7 @@ def render(
     incidents = sorted(each for snapshot in now for each in snapshot.status.incidents)
     incidents = incidents[:SHOWN_INCIDENTS]
     exits = [model for each in now for model in each.status.models if model.exits]
-    # both workers say it, the foreground one first
+    # both workers report it, the foreground one first
     learning = {
         m.name: m.learning for each in reversed(now) for m in each.status.models if m.learning
     }
@@ -89,7 +89,7 @@ def render(
 
 
 def worker_line(now: StatusSnapshot, before: StatusSnapshot | None) -> str:
-    """Role, process, what it takes of the machine, and what it does."""
+    """Return a line on a worker: its role, process, use of the machine, and work."""
     status = now.status
     words = [f"{status.role} {status.pid} on {status.device}", f"up {_duration(status.uptime_ns)}"]
     if now.use is not None:
@@ -110,10 +110,10 @@ def worker_line(now: StatusSnapshot, before: StatusSnapshot | None) -> str:
 def model_rows(
     now: StatusSnapshot, before: StatusSnapshot | None
 ) -> Iterator[tuple[tuple[float, int, str], tuple[str, ...]]]:
-    """Yield for each model that the worker reports its place (busy ones first) and its cells.
+    """Yield, for each model that the worker reports, its sort key (busy ones first) and its cells.
 
-    Empty where nothing was counted yet. Answers a second: since the look before. Times: from the
-    first segment of a run to its last, of all runs, by the histogram's classes.
+    A cell is empty if nothing was counted yet. Answers a second are since the snapshot before.
+    Times are from the first segment of a run to its last, of all runs, by the histogram's classes.
     """
     starts: dict[tuple[str, ...], int] = defaultdict(int)
     for sample in now.samples:
@@ -148,8 +148,8 @@ def model_rows(
 
 
 def quantile_s(classes: Sequence[int], share: float) -> float | None:
-    """Return a quantile of a histogram, linear within a class, like Prometheus'
-    ``histogram_quantile``; None: nothing was counted."""
+    """Return a quantile of a histogram of durations in seconds, linear within a class, like
+    Prometheus' ``histogram_quantile``; None if nothing was counted."""
     rank = share * sum(classes)
     if not rank:
         return None
@@ -193,9 +193,11 @@ def _models(rows: Sequence[tuple[str, ...]], hidden: int, room: int, width: int)
 
 
 def _state(model: ModelStatus) -> str:
-    """A ready model's segments may still load: in lanes, and by the requests that need them; then
-    those that a start passed over are exchanged for faster ones. Some stay in sessions that they
-    share with models of their structure."""
+    """Return a text on a model's state.
+
+    A ready model's segments may still load: in loader threads, and by the requests that need them.
+    Then sessions that a quick start chose are exchanged for faster ones. Some segments stay in
+    sessions that they share with models of their structure."""
     state = "ready" if model.is_ready else "loading"
     if model.loaded_layers != model.layers:
         return f"{state}, {model.loaded_layers} of {model.layers}"
@@ -205,7 +207,7 @@ def _state(model: ModelStatus) -> str:
 
 
 def exits_table(models: Sequence[ModelStatus]) -> Table:
-    """What learned caches have answered, and what audits have found of it."""
+    """Return a table of the answers of learned caches, and the results of their audits."""
     table = _table("early exits of", "revision", "exit", "answers", "audited", "agrees", "state")
     for model in models:
         for exit_ in model.exits:
@@ -224,7 +226,7 @@ def exits_table(models: Sequence[ModelStatus]) -> Table:
 
 
 def _duration(duration_ns: int) -> str:
-    """Three figures and a unit, for reading."""
+    """Return a duration as text: up to three figures and a unit."""
     seconds = duration_ns / 1e9
     if seconds >= 120:
         minutes = int(seconds // 60)
