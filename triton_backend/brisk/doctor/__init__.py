@@ -1,6 +1,6 @@
 """The checks of ``brisk doctor``: what costs a deployment time or reliability, and what to change.
 
-A check reads; it changes nothing and starts nothing that lasts.
+A check only reads; it changes nothing, and starts no lasting process.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ CHECKS: dict[str, Callable[[Deployment], Findings]] = {
 
 
 def examine(deployment: Deployment) -> Iterator[tuple[str, Finding]]:
-    """Yield findings with their checks' names; a check that fails itself is one, and stops no
-    other."""
+    """Run all checks; yield each finding with its check's name. A check that raises an error
+    yields a finding about that, and the others go on."""
     for name, check in CHECKS.items():
         try:
             yield from ((name, finding) for finding in check(deployment))
-        except Exception as error:  # noqa: BLE001  # whatever it is: the others must be heard
+        except Exception as error:  # noqa: BLE001  # the other checks must run
             text = f"the check itself failed: {type(error).__name__}: {error}"
             yield name, Finding(Severity.UNKNOWN, text)

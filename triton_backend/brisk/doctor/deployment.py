@@ -1,4 +1,4 @@
-"""The deployment that is examined: the server of this user, else this shell's settings."""
+"""The deployment that ``brisk doctor`` examines: this user's server, or this shell's settings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from brisk.triton.options import option
 class Severity(str, Enum):
     """The severity of a finding.
 
-    ``ADVICE`` costs something, ``PROBLEM`` stops something from working; ``UNKNOWN`` cannot be
-    seen from here.
+    ``ADVICE``: the state costs something. ``PROBLEM``: something cannot work. ``UNKNOWN``: the
+    check cannot tell.
     """
 
     GOOD = "good"
@@ -32,7 +32,7 @@ class Severity(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding. A good or unknown one has neither cost nor change."""
+    """A finding of a check. A good or unknown one has neither cost nor change."""
 
     verdict: Severity
     found: str
@@ -65,7 +65,7 @@ def problem(state: str, cost: str, change: str) -> Findings:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """A deployment."""
+    """The deployment to examine: its server, or the settings that a server would get."""
 
     server: int | None
     """The running server's process; None: there is none."""
@@ -82,7 +82,8 @@ class Deployment:
 
 
 def running(deployment: Deployment) -> Status | None:
-    """Return the runtime's own status; None: none runs, or it is of another version."""
+    """Return the status of the deployment's runtime; None if none runs, or it is of another
+    version."""
     place = runtime_place(deployment.device, deployment.environment)
     try:
         with Observer(place, Role.FOREGROUND) as observer:
@@ -92,10 +93,10 @@ def running(deployment: Deployment) -> Status | None:
 
 
 def find_deployment(repositories: Sequence[Path], device: str) -> Deployment:
-    """Return the deployment, with ``repositories`` beside those that the server was started with.
+    """Return the deployment, with ``repositories`` in addition to those of its server.
 
-    If this process has a ``BRISK_RUNTIME_DIR``, a server with another one is somebody else's. Else
-    any is taken, first one that has none either.
+    If this process has a ``BRISK_RUNTIME_DIR``, only a server with the same one counts. Else any
+    server of this user counts, preferably one without the variable.
     """
     own = os.environ.get("BRISK_RUNTIME_DIR")
     servers = sorted(_servers(), key=lambda one: one.runtime_directory != own)
@@ -155,7 +156,7 @@ def _words(file: Path) -> list[bytes]:
 
 
 def _of_process(process: int, path: Path) -> Path:
-    """Return ``path`` as the process sees it: it may live in a container."""
+    """Return ``path`` as the process, which may run in a container, sees it."""
     root = Path(f"/proc/{process}/root")
     try:
         absolute = path if path.is_absolute() else Path(os.readlink(f"/proc/{process}/cwd")) / path
@@ -167,9 +168,10 @@ def _of_process(process: int, path: Path) -> Path:
 
 
 def _cgroup(process: str) -> Path:
-    """Return the directory that limits the process's processor time; it need not exist.
+    """Return the control group's directory that limits the process's processor time; it need not
+    exist.
 
-    If version 1 of control groups has the controller, that one counts, else version 2.
+    If version 1 of control groups has the controller, its directory is returned, else version 2's.
     """
     try:
         lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The checks of what a model on a GPU needs."""
+"""The checks of the GPUs, their driver and the build of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ print(json.dumps(found))
 
 
 def gpus(deployment: Deployment) -> Findings:
-    """Check whether there is a GPU, and so where entries run that do not say, and what computes
-    there."""
+    """Check whether there is a GPU, which decides where entries without a device run, and whether
+    ONNX Runtime can compute on it."""
     if not DRIVERS_FILE.exists():
         return good("none here: entries without an instance_group run on the processor")
     try:
@@ -60,8 +60,8 @@ def gpus(deployment: Deployment) -> Findings:
 def _computing(
     there: str, python: str, answer: dict[str, Any], newest: tuple[int, int]
 ) -> Findings:
-    """Check the build of ONNX Runtime: onnxruntime and onnxruntime-gpu are one module in two
-    builds, of which the last installed counts."""
+    """Check the build of ONNX Runtime: onnxruntime and onnxruntime-gpu are two builds of one
+    module, of which the last installed counts."""
     cost = "entries without an instance_group are for the GPU here, and are not served"
     built = f"onnxruntime {answer['onnxruntime']} of {python}"
     if not answer["provider"]:
@@ -96,7 +96,7 @@ def _names(driver: Driver) -> str:
 
 
 def _ask(python: str, deployment: Deployment) -> dict[str, Any] | str:
-    """Return what that Python has, or why that is unknown."""
+    """Return facts about ONNX Runtime in an interpreter, or an error text if they are unknown."""
     try:
         ended = subprocess.run(
             [python, "-c", _ASK],

@@ -1,5 +1,5 @@
-"""The checks of the installation: what is installed, what is stored, and the entries that are
-served."""
+"""The checks of the installation: interpreter, runtime, cache, prepared forms, and the served
+entries."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def interpreter(deployment: Deployment) -> Findings:
 
 
 def runtime(deployment: Deployment) -> Findings:
-    """Check the running runtime against this installation: after an update the old one may still
-    run."""
+    """Check that the running runtime is of this installation's version: after an update the old
+    one may still run."""
     place = runtime_place(deployment.device, deployment.environment)
     try:
         connection = place.connect(CONNECT_TIMEOUT_S)
@@ -79,7 +79,7 @@ def runtime(deployment: Deployment) -> Findings:
 
 
 def cache(deployment: Deployment) -> Findings:
-    """Check the cache directory, which has artefacts and the assembled backend directory."""
+    """Check the cache directory, which holds artefacts and the assembled backend directory."""
     directory = cache_directory(deployment.environment).absolute()
     present = next(path for path in (directory, *directory.parents) if path.exists())
     if not os.access(present, os.W_OK | os.X_OK):
@@ -109,8 +109,8 @@ def cache(deployment: Deployment) -> Findings:
 
 
 def artefacts(deployment: Deployment) -> Findings:
-    """Check the prepared forms that a start needs, made by an earlier one of the same model and
-    machine, where the server would look for them."""
+    """Check that the server would find a fitting prepared form of each model, made by an earlier
+    start on this machine."""
     if deployment.device != "cpu":
         return good("models on a GPU have none")
     from brisk.artefacts.room import refusal_of
@@ -170,15 +170,16 @@ def _model_files(deployment: Deployment) -> list[Path]:
 def _entry_tuning(file: Path, deployment: Deployment) -> SessionTuning:
     """Return the tuning of the entry that ``file`` belongs to.
 
-    Raises InvalidConfigurationError and InvalidModelError if it asks for what cannot be had.
+    Raises InvalidConfigurationError and InvalidModelError if its settings are wrong or
+    unsupported.
     """
     entry = file.parent.parent
     return read_tuning(written_config(entry), entry, file, deployment.environment).tuning
 
 
 def _uses_prepared_form(file: Path, deployment: Deployment) -> bool:
-    """Whether a prepared form can serve the entry; an entry that cannot be read is another
-    check's."""
+    """Whether a prepared form can serve the entry; False if it cannot be read, which another check
+    reports."""
     try:
         return _entry_tuning(file, deployment).keeps_answers
     except BriskError:
@@ -186,12 +187,12 @@ def _uses_prepared_form(file: Path, deployment: Deployment) -> bool:
 
 
 def auto_complete(deployment: Deployment) -> Findings:
-    """Check the auto-completion of configurations: Triton runs a second stub for every load to ask
-    for it.
+    """Check the auto-completion of configurations, for which Triton runs a second stub at every
+    load.
 
     A Python-based backend's load took 1.4 s with it and 0.2 s without, measured with complete
-    configurations; the second is a fixed wait in Triton, which a server that ``brisk serve`` has
-    started does without.
+    configurations. One second is a fixed wait in Triton, which a server started by ``brisk serve``
+    avoids.
     """
     if deployment.server is None:
         return unknown("no running server was found")
@@ -204,7 +205,7 @@ def auto_complete(deployment: Deployment) -> Findings:
         file.parent.name
         for repository in deployment.repositories
         for file in sorted(repository.glob("*/config.pbtxt"))
-        if file.is_file()  # a FIFO would be waited for
+        if file.is_file()  # reading a FIFO would wait
         and ("input" not in file.read_text() or "output" not in file.read_text())
     ]
     change = "start the server with --disable-auto-complete-config"
@@ -222,7 +223,7 @@ def auto_complete(deployment: Deployment) -> Findings:
 
 
 def forked_stubs(deployment: Deployment) -> Findings:
-    """Check whether later models' stubs are forked, with Python and Brisk in memory.
+    """Check whether stubs of later models are forked from a process with Python and Brisk loaded.
 
     Through Triton, `resnet50` was ready after 34 ms with forked stubs and after 144 to 151 ms
     without (`brisk bench cold --parts served`), and a load took a third of the processor time.
@@ -245,10 +246,10 @@ def forked_stubs(deployment: Deployment) -> Findings:
 
 
 def names(deployment: Deployment) -> Findings:
-    """Check for entries whose paths are changed by the shell with which Triton's Python backend
-    starts stubs.
+    """Check for entries whose paths would be changed by the shell that starts Triton's Python
+    stubs.
 
-    It quotes nothing; a load then waits for its stub for ever.
+    Triton quotes nothing; a load then waits for its stub forever.
     """
     if is_preloaded(deployment.environment):
         return good("any name can be served")
@@ -265,7 +266,7 @@ def names(deployment: Deployment) -> Findings:
 
 
 def entries(deployment: Deployment) -> Findings:
-    """Check for repositories and entries of which Triton would load nothing."""
+    """Check for repositories and entries from which Triton would load nothing."""
     if not deployment.repositories:
         return unknown("no model repository was given or found")
     findings, count = [], 0
@@ -283,8 +284,8 @@ def entries(deployment: Deployment) -> Findings:
 
 
 def operators(deployment: Deployment) -> Findings:
-    """Check for entries that ONNX Runtime does not take, as it alone can tell; on a processor,
-    since that is where it can be asked."""
+    """Check for models that ONNX Runtime refuses, by opening each on the processor as a load
+    would."""
     files = _model_files(deployment)
     if not files:
         return unknown("no model repository was given or found")
@@ -300,6 +301,6 @@ def operators(deployment: Deployment) -> Findings:
 
 
 def _of_file(file: Path, error: BriskError) -> str:
-    """Return the error with the file, which it may name itself."""
+    """Return the error's text, with the file before it unless the text begins with it."""
     text = str(error)
     return text if text.startswith(str(file)) else f"{file}: {text}"

@@ -1,4 +1,4 @@
-"""The checks of the machine."""
+"""The checks of the machine: settings, threads, scheduling, shared memory, open files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def server(deployment: Deployment) -> Findings:
-    """Report whose settings are examined."""
+    """Report which server, or else that this shell's settings, are examined; check this shell's
+    variables that the server does not have."""
     place = runtime_directory(deployment.environment)
     if deployment.server is None:
         return good(
@@ -51,7 +52,7 @@ def server(deployment: Deployment) -> Findings:
 
 
 def settings(deployment: Deployment) -> Findings:
-    """Check for variables that look like settings and are none, and values that no setting has."""
+    """Check for variables that look like settings but are none, and for invalid values."""
     findings = [
         finding
         for line in wrong_settings(deployment.environment)
@@ -66,13 +67,13 @@ def settings(deployment: Deployment) -> Findings:
 
 
 def threads(deployment: Deployment) -> Findings:
-    """Check threads against cores and quota: more threads than cores alternate in the middle of a
-    segment."""
+    """Check that there are no more threads than cores and the quota allow: more would alternate in
+    the middle of a segment."""
     cores = len(os.sched_getaffinity(deployment.server or 0))
     text = deployment.environment.get("BRISK_THREADS", "")
     count = int(text) if text.isdecimal() else cores
     if (status := running(deployment)) is not None:
-        count = status.threads  # what runs, whatever is set by now
+        count = status.threads  # the actual number, whatever is set by now
     state = f"{counted(count, 'thread')} on {counted(cores, 'usable core')}"
     findings = good(state)
     if text and not text.isdecimal():
@@ -96,8 +97,8 @@ def threads(deployment: Deployment) -> Findings:
 
 
 def _quota_cores(deployment: Deployment) -> float | None:
-    """Return the cores' worth of time that the control group, or one above it, may use; None: no
-    limit."""
+    """Return how many cores' time the control group, with those above it, may use; None if there
+    is no limit."""
     limits = []
     for group in (deployment.cgroup, *deployment.cgroup.parents):
         for files in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
@@ -111,7 +112,7 @@ def _quota_cores(deployment: Deployment) -> float | None:
 
 
 def spinning(deployment: Deployment) -> Findings:
-    """Check for OpenMP threads that spin while they wait, which keep a core from other work."""
+    """Check for OpenMP threads that spin while they wait, and so keep a core from other work."""
     count = deployment.environment.get("GOMP_SPINCOUNT", "0")
     policy = deployment.environment.get("OMP_WAIT_POLICY", "")
     if policy.lower() != "active" and count == "0":
@@ -125,10 +126,10 @@ def spinning(deployment: Deployment) -> Findings:
 
 
 def scheduling_classes(deployment: Deployment) -> Findings:
-    """Check SCHED_IDLE, under which artefacts are built; a seccomp filter or an old sandbox may
-    refuse it.
+    """Check that SCHED_IDLE, under which artefacts are built, is allowed; a seccomp filter or an
+    old sandbox may refuse it.
 
-    A child tries it: there is no way back from it without a privilege.
+    A child process tries it, since leaving SCHED_IDLE needs a privilege.
     """
     child = os.fork()
     if not child:
@@ -148,11 +149,11 @@ def scheduling_classes(deployment: Deployment) -> Findings:
 
 
 def freezing(deployment: Deployment) -> Findings:
-    """Check that a process can be stopped by a descriptor of it, like best-effort work in the
+    """Check that a process can be stopped through its descriptor, as best-effort work is in the
     middle of a segment.
 
-    Kernels before 5.3, and seccomp filters of their time, have no such descriptors. It is tried
-    with a child that waits.
+    Kernels before 5.3, and seccomp filters of their time, lack such descriptors. The check uses a
+    child process that waits.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -183,11 +184,11 @@ def freezing(deployment: Deployment) -> Findings:
 
 
 def scheduling_groups(deployment: Deployment) -> Findings:
-    """Check whether the server and the runtime are in one of the kernel's scheduling groups.
+    """Check whether the server and the runtime are in the same scheduling group of the kernel.
 
-    Niceness counts within a group only: the best-effort worker yields at once to what is in its
-    own group, and competes as an equal with what is in another one. Each control group with a
-    weight of its own is one, and, outside of those, each session if autogroups are on.
+    Niceness counts only within a group: the best-effort worker yields at once to processes of its
+    own group, and competes as an equal with those of others. Each control group with its own
+    weight is a scheduling group, and outside of these each session if autogroups are on.
     """
     runtime = _runtime(deployment.device)
     if deployment.server is None or runtime is None:
@@ -206,7 +207,8 @@ def scheduling_groups(deployment: Deployment) -> Findings:
 
 
 def _runtime(device: str) -> int | None:
-    """Return the supervisor, which made the socket; None: none listens."""
+    """Return the process number of the runtime's supervisor, which made the socket; None if none
+    listens."""
     try:
         with runtime_place(device).connect(CONNECT_TIMEOUT_S) as connection:
             return check_peer(connection)
@@ -215,9 +217,9 @@ def _runtime(device: str) -> int | None:
 
 
 def scheduling_group(process: int, processes: Path = Path("/proc")) -> str:
-    """Return the name of the process's group, equal for two processes of one group.
+    """Return the name of a process's scheduling group, equal for two processes of one group.
 
-    Raises OSError if it has ended.
+    Raises OSError if the process has ended.
     """
     for line in (processes / str(process) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -234,10 +236,10 @@ def scheduling_group(process: int, processes: Path = Path("/proc")) -> str:
 
 
 def shared_memory(deployment: Deployment) -> Findings:
-    """Check /dev/shm, where Triton's stubs keep their queues and the tensors in flight, 1 MiB each
-    at least.
+    """Check the free space in /dev/shm, where Triton's stubs keep their queues and the tensors in
+    flight, at least 1 MiB each.
 
-    Brisk's own tensors are in memfds, which no limit of /dev/shm touches. Docker gives 64 MB.
+    Brisk's own tensors are in memfds, which /dev/shm does not limit. Docker's default is 64 MB.
     """
     try:
         status = os.statvfs(deployment.shared_memory)
@@ -260,9 +262,9 @@ def shared_memory(deployment: Deployment) -> Findings:
 def left_regions(deployment: Deployment) -> Findings:
     """Check for regions of Triton's stubs in /dev/shm that no process uses any more.
 
-    They stay when a server and its stubs are killed at once. `brisk serve` removes those of its
-    own servers at its next start, if it can prove whose they are: in a container restarted with
-    the same /dev/shm it cannot, and other ways to start a server remove none.
+    They remain when a server and its stubs are killed together. `brisk serve` removes those of its
+    own servers at its next start, if it can prove that these have ended. In a container restarted
+    with the same /dev/shm it cannot, and other ways to start a server remove none.
     """
     try:
         regions = left(deployment.shared_memory)
@@ -284,8 +286,8 @@ def left_regions(deployment: Deployment) -> Findings:
 
 
 def open_files(deployment: Deployment) -> Findings:
-    """Check the limit of open files: every model instance takes a connection and some shared
-    memories of the runtime."""
+    """Check the limit of open files: every model instance takes a connection and some of the
+    runtime's shared memory descriptors."""
     process = "self" if deployment.server is None else str(deployment.server)
     limits = Path(f"/proc/{process}/limits").read_text().splitlines()
     hard = next(line for line in limits if line.startswith("Max open files")).split()[4]

@@ -1,12 +1,13 @@
-"""Records as bytes, one per message over a SEQPACKET Unix socket, a descriptor beside some.
+"""Encoding and transfer of records: one per message over a SEQPACKET Unix socket, some with a
+descriptor.
 
-Whatever comes is checked field by field, by the annotations. Most records are JSON arrays in
+Received values are checked field by field, by the annotations. Most records are JSON arrays in
 ASCII, ``[kind, [field, field, …]]``: the standard library parses them in C, they can hold no code,
-and a capture of the socket can be read.
+and a capture of the socket is readable.
 
-The three records of every inference are quicker. They begin with a byte that begins no JSON, then
-come numbers in fixed places, then, of ``Infer`` and ``Result``, the form as text. A form that came
-before costs one lookup by its text, and the same text gives the same object.
+The three records of every inference have a faster encoding: a byte that begins no JSON, then
+numbers in fixed places, then, for ``Infer`` and ``Result``, the form as text. A known form costs
+one lookup by its text, and the same text gives the same object.
 """
 
 import array
@@ -71,7 +72,7 @@ _write_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).enco
 
 
 class _Words(NamedTuple):
-    """What few requests have."""
+    """The fields of an ``Infer`` that few requests have, sent as JSON."""
 
     trace_context: str
     step: SequenceStep | None
@@ -81,8 +82,8 @@ _NO_WORDS = _Words("", None)
 
 
 def encode_record(record: Record) -> bytes:
-    """The record's bytes; ProtocolError where they exceed MAX_RECORD_BYTES, or a number 64 bits
-    in a record of an inference.
+    """Return a record's bytes. Raises ProtocolError if they exceed MAX_RECORD_BYTES, or a number
+    in a record of an inference exceeds 64 bits.
     """
     try:
         if type(record) is Infer:
@@ -103,7 +104,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes | memoryview) -> Record:
-    """The record in ``data``; ProtocolError for anything that is not exactly one record."""
+    """Return the record in ``data``. Raises ProtocolError unless it is exactly one record."""
     first = data[0] if data else None
     try:
         if first == _INFER:
@@ -113,7 +114,7 @@ def decode_record(data: bytes | memoryview) -> Record:
         if first == _RELEASE:
             return Release(_RELEASE_BYTES.unpack(data)[1])
         return _decode_json(data)
-    # A value that could just be parsed may be nested too deeply to be checked or quoted.
+    # A value that can be parsed may still be nested too deeply to be checked or quoted.
     except (ValueError, RecursionError, struct.error) as error:
         raise ProtocolError(f"not a record: {error}") from error
 
@@ -134,7 +135,7 @@ def _read_json(data: bytes | memoryview) -> Any:
 
 
 def checked(value: Any, annotation: Any) -> Any:
-    """Return ``value``, as ``json`` has read it, as an object of the annotated type.
+    """Convert ``value``, which ``json`` has read, to an object of the annotated type.
 
     Types are int, str, bool, a named tuple of such, a tuple of any number of one of these, or an
     optional one. Raises ProtocolError for any other value.
@@ -246,7 +247,8 @@ def _pack(
 
 
 def _unpack(data: bytes | memoryview, numbers: int) -> tuple[int, tuple[int, ...], bytes, bytes]:
-    """Flags, all numbers, the words and the form's text."""
+    """Return the flags, all numbers, the words and the form's text of a record of an inference.
+    Raises ProtocolError."""
     if len(data) < _HEAD.size:
         raise ProtocolError(f"not a record: {len(data)} bytes")
     _, flags, regions, words_bytes = _HEAD.unpack_from(data)
@@ -280,9 +282,9 @@ _CUT_SHORT = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 def check_peer(connection: socket.socket) -> int:
-    """The other end's process number, as the kernel attests it.
+    """Return the process number of the connection's other end, as the kernel attests it.
 
-    Raises ProtocolError unless it runs as our own user.
+    Raises ProtocolError unless that process runs as this process's user.
     """
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, user, _ = _CREDENTIALS.unpack(data)
@@ -292,7 +294,7 @@ def check_peer(connection: socket.socket) -> int:
 
 
 def send_bytes(connection: socket.socket, data: bytes, descriptor: int | None) -> None:
-    """One message; OSError as the socket raises it (BlockingIOError where it is full)."""
+    """Send one message. Raises OSError as the socket does (BlockingIOError if it is full)."""
     if descriptor is None:
         connection.send(data)
     else:
@@ -305,7 +307,8 @@ def send_record(connection: socket.socket, record: Record, descriptor: int | Non
 
 
 class Receiver:
-    """Reads records from one connection into a buffer of its own. One thread at a time."""
+    """A receiver of records from one connection, with its own buffer. Used by one thread at a
+    time."""
 
     __slots__ = ("_buffer", "_buffers", "_connection")
 
@@ -315,10 +318,11 @@ class Receiver:
         self._buffers = (self._buffer,)
 
     def receive(self, *, wait: bool = True) -> tuple[Record, int | None]:
-        """The next record and the descriptor that came with it, if any, now the caller's.
+        """Return the next record, and the descriptor that came with it, if any; the caller owns
+        it.
 
-        Raises EOFError where the other end has closed, ProtocolError for anything malformed,
-        OSError as the socket does: BlockingIOError where there is none, unless it shall ``wait``.
+        Raises EOFError if the other end has closed, ProtocolError for a malformed record, OSError
+        as the socket does: without ``wait``, BlockingIOError if there is no record.
         """
         size, ancillary, flags, _ = self._connection.recvmsg_into(
             self._buffers, _ANCILLARY_BYTES, _WAITING if wait else _NOT_WAITING
@@ -348,7 +352,8 @@ def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
 
 
 def send_changes(connection: socket.socket, changes: Sequence[SlabChange]) -> None:
-    """Announce ``changes`` and close their descriptors; raises as ``send_bytes`` does."""
+    """Send records that announce ``changes``, and close their descriptors. Raises as
+    ``send_bytes`` does."""
     try:
         for record, descriptor in changes:
             send_record(connection, record, descriptor)
@@ -359,11 +364,11 @@ def send_changes(connection: socket.socket, changes: Sequence[SlabChange]) -> No
 def greet(
     connection: socket.socket, server: int = 0, settings: tuple[str, ...] | None = None
 ) -> Welcome:
-    """Begin a connection to a worker; ``server``: the process number of a stub's tritonserver,
-    ``settings`` as in ``Hello``.
+    """Exchange greetings with a worker over a new connection; return its Welcome.
 
-    Raises what the worker refuses us for, ProtocolError where it runs as another user or answers
-    anything else, OSError and EOFError as the socket does.
+    ``server``: the process number of a stub's tritonserver; ``settings`` as in ``Hello``. Raises
+    the error with which the worker refuses, ProtocolError if it runs as another user or sends
+    another record, OSError and EOFError as the socket does.
     """
     check_peer(connection)
     send_record(connection, Hello(PROTOCOL_VERSION, __version__, os.getpid(), server, settings))

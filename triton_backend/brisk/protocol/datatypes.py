@@ -1,4 +1,4 @@
-"""Triton's datatypes: their names, sizes, how numpy and ONNX call them, how BYTES are laid out."""
+"""Triton's datatypes: their names and sizes, numpy's and ONNX's names, and the layout of BYTES."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Datatype(NamedTuple):
-    """An element type of tensors."""
+    """An element type of tensors, with its names."""
 
     name: str
     """The name on the wire."""
@@ -25,19 +25,19 @@ class Datatype(NamedTuple):
     def numpy(self) -> np.dtype:
         """Return numpy's type of an element in shared memory.
 
-        BF16 travels as uint16 bit patterns because numpy has no such type.
+        BF16 is transferred as uint16 bit patterns, because numpy has no such type.
         """
         return _numpy_types()[self.name]
 
     @property
     def item_bytes(self) -> int:
-        """0 for BYTES, whose elements vary."""
+        """The bytes of an element; 0 for BYTES, whose elements vary."""
         return 0 if self.numpy.hasobject else self.numpy.itemsize
 
 
 @functools.cache
 def _numpy_types() -> dict[str, np.dtype]:
-    import numpy as np  # late: who starts a server knows datatypes by name alone
+    import numpy as np  # late: starting a server needs only the names of datatypes
 
     others = {"BF16": "uint16", "BYTES": "O"}
     return {
@@ -59,12 +59,12 @@ BY_ELEMENT_NAME = {datatype.element_name: datatype for datatype in DATATYPES.val
 
 
 def config_name(datatype: Datatype) -> str:
-    """The name used in ``config.pbtxt``: ``TYPE_FP32``, ``TYPE_STRING`` …"""
+    """Return a datatype's name in ``config.pbtxt``: ``TYPE_FP32``, ``TYPE_STRING`` …"""
     return "TYPE_STRING" if datatype.name == "BYTES" else f"TYPE_{datatype.name}"
 
 
 def from_config_name(name: str) -> Datatype | None:
-    """The datatype of ``TYPE_…``; None where the name is unknown."""
+    """Return the datatype of a name ``TYPE_…``; None if the name is unknown."""
     if name == "TYPE_STRING":
         return DATATYPES["BYTES"]
     return DATATYPES.get(name.removeprefix("TYPE_"))
@@ -76,7 +76,8 @@ _LENGTH = struct.Struct("<I")
 
 
 def serialize_strings(elements: Iterable[object]) -> bytes:
-    """Elements in order (bytes, or str as UTF-8 with surrogate escapes), lengths before each."""
+    """Serialize a BYTES tensor: elements in order, each after its 4-byte length. An element is
+    bytes, or text as UTF-8 with surrogate escapes."""
     parts: list[bytes] = []
     for element in elements:
         if not isinstance(element, bytes):
@@ -86,7 +87,8 @@ def serialize_strings(elements: Iterable[object]) -> bytes:
 
 
 def deserialize_strings(data: memoryview | bytes, count: int) -> list[bytes]:
-    """Return ``count`` elements; InvalidRequestError if ``data`` holds anything else."""
+    """Return the elements of a serialized BYTES tensor. Raises InvalidRequestError if ``data``
+    does not hold exactly ``count``."""
     elements: list[bytes] = []
     position, end = 0, len(data)
     for _ in range(count):

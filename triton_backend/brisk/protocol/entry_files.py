@@ -1,8 +1,8 @@
-"""An entry's files: their names, and where they are for a server that reads a view of them.
+"""The files of an entry: their names, and their paths in a server that reads a view of them.
 
 A view (``brisk.view``) shows the repository ``/data/models`` as ``<view>/data/models``, so that
-Triton's messages name the user's files and a path is led back by its own text. A stub looks for
-files where the user has them: what they may lead to is judged there, as without a view.
+Triton's messages name the user's files, and the user's path follows from the text of a path in the
+view. A stub uses the user's paths, so that links are checked there, as without a view.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ REFUSED = "brisk_refused"
 
 
 def layout_problem(repository: Path) -> str | None:
-    """Why nothing of a repository would be served, or a model in it not; None where it may be.
+    """Return why a repository, or a model file in it, would not be served; None if it may be.
 
-    Raises OSError where it cannot be listed.
+    Raises OSError if the repository cannot be listed.
     """
     expected = f"expected a directory for each model, with files like my_model/1/{MODEL_FILE}"
     inside = sorted(path for path in repository.iterdir() if not path.name.startswith("."))
@@ -42,8 +42,8 @@ def layout_problem(repository: Path) -> str | None:
 
 
 def versions_in(entry: Path) -> list[int]:
-    """The versions that Triton sees in an entry's directory, oldest first; none where that cannot
-    be listed.
+    """Return the versions that Triton sees in an entry's directory, oldest first; none if it
+    cannot be listed.
     """
     return sorted(
         int(path.name)
@@ -56,7 +56,7 @@ def versions_in(entry: Path) -> list[int]:
 
 
 def listed(directory: Path) -> list[Path]:
-    """What lies in ``directory``; nothing where it cannot be looked at."""
+    """Return the paths in ``directory``; none if it cannot be listed."""
     try:
         return list(directory.iterdir())
     except OSError:
@@ -64,8 +64,8 @@ def listed(directory: Path) -> list[Path]:
 
 
 def entry_problem(entry: Path) -> str | None:
-    """Why Triton loads nothing of an entry's directory, by the names of its files alone; None
-    where it may.
+    """Return why Triton would load nothing from an entry's directory, judged only by file names;
+    None if it may load it.
     """
     expected = f"expected a file like 1/{MODEL_FILE}"
     inside = sorted(path for path in listed(entry) if not path.name.startswith("."))
@@ -93,7 +93,7 @@ def entry_problem(entry: Path) -> str | None:
 
 
 def is_pipeline(path: Path) -> bool:
-    """Whether an entry's file is a pipeline's, by its name."""
+    """Whether an entry's model file is a pipeline, by its name."""
     return path.suffix == Path(PIPELINE_FILE).suffix
 
 
@@ -103,8 +103,8 @@ def is_behind_view(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def users_path(path: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's path of what the server sees at ``path``; the same if that is in no
-    view."""
+    """Return the user's path of a file or directory that the server sees at ``path``: the same
+    unless it is in a view."""
     view = environment.get(VIEW_VARIABLE)
     if not view or not path.is_relative_to(view):
         return path

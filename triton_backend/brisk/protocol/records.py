@@ -1,8 +1,8 @@
 """The records of the protocol: one named tuple per message, all fields typed.
 
-A connection starts with ``Hello`` and ``Welcome``. Closing it gives back everything it held.
+A connection starts with ``Hello`` and ``Welcome``. Closing it releases everything that it held.
 
-Annotations are what ``brisk.protocol.channel`` checks by, so they are real types here, not text.
+``brisk.protocol.channel`` checks values by the annotations, so they are types here, not text.
 """
 
 from typing import NamedTuple, TypeAlias, get_args
@@ -18,7 +18,7 @@ DEFAULT_MAX_RUN_NS = 600_000_000_000
 
 
 class Hello(NamedTuple):
-    """A stub's first record."""
+    """The first record on a connection, from a stub or an observer."""
 
     protocol: int
     version: str
@@ -38,27 +38,27 @@ class Welcome(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The worker's answer to a Hello it cannot serve; the connection closes after it."""
+    """The worker's answer to a Hello that it refuses; it then closes the connection."""
 
     code: str
     message: str
 
 
 class AttachSlab(NamedTuple):
-    """Announces a sealed memfd, sent beside this record; its owner alone allocates in it."""
+    """Announces a sealed memfd, which is sent with this record; only its owner allocates in it."""
 
     slab: int
     size: int
 
 
 class DetachSlab(NamedTuple):
-    """The owner has given the slab up; no record will name it again."""
+    """Announces the end of a slab: its owner has released it, and no later record names it."""
 
     slab: int
 
 
 class Region(NamedTuple):
-    """A stretch of a slab, in bytes."""
+    """A range of bytes in a slab."""
 
     slab: int
     offset: int
@@ -66,9 +66,10 @@ class Region(NamedTuple):
 
 
 class StateForm(NamedTuple):
-    """What a model hands on from one request of a sequence to the next: ``output`` to ``input``.
+    """A state that a model passes from one request of a sequence to the next, as ``output`` to
+    ``input``.
 
-    ``datatype``, ``shape`` and ``file`` describe the value that the first request takes.
+    ``datatype``, ``shape`` and ``file`` describe its value for the first request.
     """
 
     input: str
@@ -81,7 +82,7 @@ class StateForm(NamedTuple):
 
 
 class LoadModel(NamedTuple):
-    """Asks for a session of one model version."""
+    """Asks the worker for a session of one model version."""
 
     name: str
     version: int
@@ -117,7 +118,8 @@ class LoadModel(NamedTuple):
 
 
 class ModelLoaded(NamedTuple):
-    """The session is ready. ``load_ns`` is what the load took; 0 if it was loaded already."""
+    """The worker's answer to LoadModel once the session is ready. ``load_ns``: the load's time; 0
+    if the model was loaded already."""
 
     model: int
     load_ns: int
@@ -129,16 +131,16 @@ class LoadFailed(NamedTuple):
     message: str
 
 
-# One inference. Request and answer are made of a form and of what is this one's own. The form
-# (names, datatypes, shapes) is the same for one request after the other, so whoever reads it meets
-# the same object again and can keep what follows from it.
+# One inference. Request and answer consist of a form and of fields of their own. The form (names,
+# datatypes, shapes) is often the same for many requests, so readers get the same object again and
+# can cache what they derive from it.
 
 
 class TensorForm(NamedTuple):
-    """A tensor in shared memory, wherever it lies.
+    """The name, type and shape of a tensor in shared memory, without its place.
 
-    ``datatype`` is Triton's name (``FP32``, ``BF16``, ``BYTES`` …); elements lie in row-major
-    order, BYTES as Triton serialises them (4-byte little-endian length before each element).
+    ``datatype`` is Triton's name (``FP32``, ``BF16``, ``BYTES`` …). Elements are in row-major
+    order, BYTES as Triton serializes them (a 4-byte little-endian length before each element).
     """
 
     name: str
@@ -147,7 +149,7 @@ class TensorForm(NamedTuple):
 
 
 class InferForm(NamedTuple):
-    """A request of ``model``, apart from the values."""
+    """The form of a request to ``model``: all but its values."""
 
     model: int
     inputs: tuple[TensorForm, ...]
@@ -160,7 +162,7 @@ class InferForm(NamedTuple):
 
 
 class SequenceStep(NamedTuple):
-    """The sequence that a request belongs to, and whether it is the first or the last of it."""
+    """The sequence of a request, and whether the request is its first or last."""
 
     sequence: str
     """The correlation id as JSON, so that 7 and "7" are two sequences, as in Triton."""
@@ -169,7 +171,8 @@ class SequenceStep(NamedTuple):
 
 
 class Infer(NamedTuple):
-    """One request, or several that Triton handed over at once. Times are CLOCK_MONOTONIC."""
+    """Asks the worker to compute one request, or several joined ones that Triton handed over at
+    once. Times are CLOCK_MONOTONIC."""
 
     request: int
     form: InferForm
@@ -192,13 +195,14 @@ class Infer(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The client has gone; the worker answers with a Failure as soon as it can."""
+    """Cancels a request whose client has gone; the worker answers with a Failure as soon as it
+    can."""
 
     request: int
 
 
 class ResultForm(NamedTuple):
-    """An answer, apart from the values."""
+    """The form of an answer: all but its values."""
 
     outputs: tuple[TensorForm, ...]
     exits: str = ""
@@ -206,7 +210,7 @@ class ResultForm(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The answer of a request."""
+    """The worker's successful answer to an Infer."""
 
     request: int
     form: ResultForm
@@ -220,7 +224,7 @@ class Result(NamedTuple):
 
 
 class Release(NamedTuple):
-    """The stub has copied the Result of ``request``; its regions are free again."""
+    """Releases the regions of the Result of ``request``, which the stub has copied."""
 
     request: int
 
@@ -235,11 +239,11 @@ class Failure(NamedTuple):
 
 
 class ComputeInStub(NamedTuple):
-    """The stub may compute requests of ``model`` itself, from now on: normal ones, of so many rows
-    that a run takes a millisecond or two.
+    """Allows the stub to compute requests of ``model`` itself: normal ones of so many rows that a
+    run takes a millisecond or two.
 
-    The record goes with a descriptor of the gate, a page that begins with the number of real-time
-    requests in flight.
+    The record is sent with a descriptor of the gate, a page that begins with the number of
+    real-time requests in flight.
     """
 
     model: int
@@ -250,13 +254,14 @@ class ComputeInStub(NamedTuple):
 
 
 class ComputeNoMore(NamedTuple):
-    """The worker computes ``model`` itself again."""
+    """Withdraws ComputeInStub: the worker computes ``model`` itself again."""
 
     model: int
 
 
 class ComputedInStub(NamedTuple):
-    """How many requests of ``model`` the stub has answered itself since its last such record."""
+    """Reports how many requests of ``model`` the stub has answered itself since its last such
+    record."""
 
     model: int
     answered: int
@@ -271,11 +276,12 @@ class Log(NamedTuple):
     text: str
 
 
-# What a worker has counted, does and did; nothing follows from these.
+# Statistics, status and traces of a worker; they only observe.
 
 
 class AskStatistics(NamedTuple):
-    """Asks what the worker has counted; answered by StatisticsTold, the last with ``is_last``."""
+    """Asks for the worker's statistics; answered by StatisticsTold records, the last with
+    ``is_last``."""
 
     takes_news: bool
     """Whether to report only what no stub of the same server was told before. Then it counts as
@@ -284,7 +290,8 @@ class AskStatistics(NamedTuple):
 
 
 class ForgetStatistics(NamedTuple):
-    """What the sender was told of is shown nowhere any more: tell everything to the next one."""
+    """Announces that the sender no longer publishes the worker's statistics: all of them go to the
+    next stub that asks."""
 
 
 class Sample(NamedTuple):
@@ -296,7 +303,7 @@ class Sample(NamedTuple):
 
 
 class StatisticsTold(NamedTuple):
-    """What a worker has counted, or a piece of it."""
+    """The statistics of a worker, or a part of them."""
 
     worker: str
     """The worker's role."""
@@ -307,7 +314,7 @@ class StatisticsTold(NamedTuple):
 
 
 class AskStatus(NamedTuple):
-    """Asks what the worker does just now, and for its last ``incidents``; answered by a Status."""
+    """Asks for the worker's current state and its last ``incidents``; answered by a Status."""
 
     incidents: int
 
@@ -321,8 +328,7 @@ class AskTrace(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A stretch of time in a trace. Times are CLOCK_MONOTONIC; texts are cut to what a record
-    holds."""
+    """A span of time in a trace. Times are CLOCK_MONOTONIC; texts are cut to fit a record."""
 
     lane: str
     """The thread or queue that it lies in."""
@@ -336,7 +342,7 @@ class Span(NamedTuple):
 
 
 class TraceTold(NamedTuple):
-    """The spans of a recording, or some of them."""
+    """The spans of a recording, or a part of them."""
 
     pid: int
     spans: tuple[Span, ...]

@@ -1,7 +1,7 @@
 """The place of a device's runtime: a private directory with two sockets and a lock.
 
-The supervisor holds the lock for as long as it lives, so "is there a runtime?" has one answer,
-two supervisors can never be, and whatever lies in the directory of a free lock is left over.
+The supervisor holds the lock for as long as it lives. So a held lock means that a runtime runs,
+there are never two supervisors, and files next to a free lock are leftovers.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DEVICE = re.compile(r"cpu|cuda:\d+")
 
 
 class Role(str, Enum):
-    """What a worker serves; the value is the name of its socket.
+    """The role of a worker, by the requests that it serves; the value is its socket's name.
 
-    How many processes stand behind the two sockets is the runtime's affair: on a GPU one worker
-    listens on both.
+    The runtime decides how many processes serve the two sockets: on a GPU one worker listens on
+    both.
     """
 
     FOREGROUND = "foreground"
@@ -51,12 +51,13 @@ ROLE_OF_CLASS = {
 
 
 def new_socket() -> socket.socket:
-    """Return a socket of the kind that Brisk's processes speak over."""
+    """Return a new socket of the kind that Brisk's processes use: Unix, SEQPACKET."""
     return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
 
 
 def _make_own(directory: Path) -> int:
-    """Create with mode 0700, or verify that an existing one is ours; its mode."""
+    """Create a directory with mode 0700, or check that an existing one is this user's. Return its
+    mode. Raises InvalidConfigurationError, OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
@@ -68,7 +69,7 @@ def _make_own(directory: Path) -> int:
 
 
 class RuntimePaths(NamedTuple):
-    """The directory of one device's runtime."""
+    """The paths of one device's runtime, and operations on them."""
 
     base: Path
     device: str
@@ -90,7 +91,7 @@ class RuntimePaths(NamedTuple):
         return self.base / f"{self.directory.name}.failed"
 
     def leave_words(self, problem: str) -> None:
-        """Leave the reason why this runtime cannot start, for the process that started it.
+        """Write why this runtime cannot start to a file, for the process that started it.
 
         Raises OSError.
         """
@@ -100,7 +101,8 @@ class RuntimePaths(NamedTuple):
             file.write(f"{os.getpid()} {problem}")
 
     def take_words(self, process: int) -> str:
-        """Why the runtime that was this process could not start; empty where it has not said."""
+        """Return, and remove, the reason why runtime ``process`` could not start; empty if it left
+        none."""
         with contextlib.suppress(OSError, ValueError):
             with open(open_own(self._words_path), encoding="utf-8") as file:
                 number, _, problem = file.read(MOST_WORDS).partition(" ")
@@ -110,10 +112,11 @@ class RuntimePaths(NamedTuple):
         return ""
 
     def prepare(self) -> None:
-        """Make the directories private. Raises InvalidConfigurationError where impossible.
+        """Create the directories, and make the runtime's private. Raises
+        InvalidConfigurationError if this is impossible.
 
-        The base may be a directory of general use, whose mode is not ours to change: where others
-        could rename what lies in it, it is refused.
+        The base may be a directory for general use, whose mode is not changed: if other users
+        could rename files in it, it is refused.
         """
         for attempt in range(_MAKING_ATTEMPTS):
             try:
@@ -131,7 +134,8 @@ class RuntimePaths(NamedTuple):
                     ) from error
 
     def connect(self, timeout_s: float, role: Role = Role.FOREGROUND) -> socket.socket:
-        """A connection to a worker, or to its queue while it starts. OSError where none."""
+        """Return a connection to a worker, or to its listening queue while it starts. Raises
+        OSError if there is none."""
         connection = new_socket()
         try:
             connection.settimeout(timeout_s)
@@ -142,7 +146,7 @@ class RuntimePaths(NamedTuple):
         return connection
 
     def try_lock(self) -> int | None:
-        """The lock's descriptor, now held by this process; None where another holds it."""
+        """Take the lock and return its descriptor; None if another process holds it."""
         while True:
             try:
                 descriptor = os.open(self.lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -152,8 +156,8 @@ class RuntimePaths(NamedTuple):
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with contextlib.suppress(FileNotFoundError):
-                    # The holder removes the file before it lets go: then this lock is of a
-                    # file that nobody will find again.
+                    # The holder removes the file before it releases it: then this lock is of a
+                    # file that no process can open any more.
                     if os.fstat(descriptor).st_ino == os.stat(self.lock_path).st_ino:
                         return descriptor
             except BlockingIOError:
@@ -165,7 +169,7 @@ class RuntimePaths(NamedTuple):
             os.close(descriptor)
 
     def remove(self, lock: int) -> None:
-        """Holder of ``lock`` only: remove the place's files, then let go."""
+        """Remove the place's files, then release ``lock``, which the caller must hold."""
         for path in (*map(self.socket_path, Role), self.lock_path):
             path.unlink(missing_ok=True)
         os.close(lock)
@@ -175,10 +179,9 @@ class RuntimePaths(NamedTuple):
 
 
 def runtime_place(device: str, environment: Mapping[str, str] = os.environ) -> RuntimePaths:
-    """The place of ``device`` (``cpu``, ``cuda:0``), not yet made.
+    """Return the place of ``device`` (``cpu``, ``cuda:0``), without creating it.
 
-    Raises InvalidConfigurationError for a device that cannot be, or a path too long for a
-    socket.
+    Raises InvalidConfigurationError for an invalid device name, or a path too long for a socket.
     """
     if not _DEVICE.fullmatch(device):
         raise InvalidConfigurationError(f"device '{device}' is neither cpu nor cuda:<number>")

@@ -1,7 +1,7 @@
 """Shared memory for tensors: an owner allocates, its peer maps and reads.
 
-Slabs are sealed memfds, passed over the socket: they have no name, so nothing stays behind in
-``/dev/shm`` however a process dies, and ``--shm-size`` of a container does not limit them. They
+Slabs are sealed memfds, passed over the socket. They have no name, so nothing remains in
+``/dev/shm`` however a process ends, and ``--shm-size`` of a container does not limit them. They
 cannot shrink, so reading a mapped one can never fault.
 """
 
@@ -26,7 +26,7 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 
 def padded(size: int) -> int:
-    """Return ``size``, rounded up so that what lies behind so many bytes is aligned."""
+    """Return ``size``, rounded up to a multiple of ALIGNMENT."""
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
@@ -35,12 +35,12 @@ def _room(size: int) -> int:
 
 
 class Slab:
-    """One memfd with its free stretches, sorted by offset, never touching each other."""
+    """One memfd with the list of its free ranges, sorted by offset and never adjacent."""
 
     __slots__ = ("address", "descriptor", "free", "memory", "number", "size", "used")
 
     def __init__(self, number: int, descriptor: int, size: int) -> None:
-        """Maps ``descriptor``; OSError where that cannot be."""
+        """Map ``descriptor``. Raises OSError if it cannot be mapped."""
         self.number = number
         self.descriptor = descriptor
         self.size = size
@@ -54,7 +54,8 @@ class Slab:
         return SlabChange(AttachSlab(self.number, self.size), self.descriptor)
 
     def take(self, size: int) -> int | None:
-        """The lowest place that is free, so that no more memory is touched than is in use."""
+        """Allocate ``size`` bytes at the lowest free offset, so that no more memory than necessary
+        is touched. Return the offset; None if no free range is large enough."""
         for position, (offset, length) in enumerate(self.free):
             if length >= size:
                 rest = [(offset + size, length - size)] if length > size else []
@@ -76,9 +77,10 @@ class Slab:
 
 
 class SlabChange(NamedTuple):
-    """The record that announces a slab, with a descriptor to send along, or its end, with none.
+    """A record that announces a slab, with the descriptor to send, or a slab's end, without one.
 
-    ``descriptor`` is a copy, and the taker's to close: the slab may be given up before it is sent.
+    The receiver of the change owns ``descriptor``, a copy: the slab may be released before it is
+    sent.
     """
 
     record: AttachSlab | DetachSlab
@@ -92,7 +94,8 @@ def close_descriptors(changes: Iterable[SlabChange]) -> None:
 
 
 def _with_copies(changes: list[SlabChange]) -> list[SlabChange]:
-    """The changes with descriptors of their own; OSError, and no copy left, where that fails."""
+    """Return the changes with copies of their descriptors. Raises OSError, without leaving
+    copies."""
     copied: list[SlabChange] = []
     try:
         for record, descriptor in changes:
@@ -104,11 +107,11 @@ def _with_copies(changes: list[SlabChange]) -> list[SlabChange]:
 
 
 class Arena:
-    """The owner's side. Thread-safe.
+    """The owner's side of shared memory: allocates regions in slabs. Thread-safe.
 
-    Changes of the set of slabs are collected for every follower; the owner must announce them
-    to that peer before it names a region. A follower is known from its first ``announce_all`` on;
-    the one named "" is known from the start.
+    Changes of the set of slabs are collected for every peer ("follower"); the owner must announce
+    them to that peer before it names a region. A follower is known from its first ``announce_all``
+    on; the one named "" is known from the start.
     """
 
     def __init__(self, slab_bytes: int = SLAB_BYTES) -> None:
@@ -120,9 +123,9 @@ class Arena:
         self._lock = threading.Lock()
 
     def allocate(self, size: int) -> Region:
-        """A region of at least ``size`` bytes, its contents undefined.
+        """Return a new region of ``size`` bytes with undefined contents.
 
-        Raises UnavailableError where the system has no memory for another slab.
+        Raises UnavailableError if the system has no memory for another slab.
         """
         room = _room(size)
         with self._lock:
@@ -138,7 +141,7 @@ class Arena:
             return Region(slab.number, offset, size)
 
     def free(self, region: Region) -> None:
-        """Give ``region`` back; of several empty slabs only one is kept."""
+        """Free ``region``; of several empty slabs only one is kept."""
         size = _room(region.size)
         with self._lock:
             slab = self._slabs[region.slab]
@@ -148,7 +151,7 @@ class Arena:
                 self._drop(slab)
 
     def memory(self, region: Region) -> memoryview:
-        """The region's bytes, writable."""
+        """Return a writable view of a region's bytes."""
         slab = self._slabs[region.slab]
         return slab.memory[region.offset : region.offset + region.size]
 
@@ -156,15 +159,15 @@ class Arena:
         """Return the address of the region's bytes in this process, valid until it is freed."""
         slab = self._slabs[region.slab]
         if not slab.address:
-            import ctypes  # only a worker asks; a stub's start does without
+            import ctypes  # only workers need it, not a stub's start
 
             slab.address = ctypes.addressof(ctypes.c_char.from_buffer(slab.memory))
         return slab.address + region.offset
 
     def take_changes(self, follower: str = "") -> list[SlabChange]:
-        """Slabs made and given up since the follower's last call, in order.
+        """Return the slabs made and released since the follower's last call, in order.
 
-        Raises OSError where there are no descriptors left; the follower must be told anew then.
+        Raises OSError if there are no descriptors left; then the follower needs ``announce_all``.
         """
         if not self._changes[follower]:  # a change that is made just now comes with the next call
             return []
@@ -173,7 +176,8 @@ class Arena:
             return _with_copies(changes)
 
     def announce_all(self, follower: str = "") -> list[SlabChange]:
-        """Every slab, for a new peer; pending changes are forgotten. Raises as above."""
+        """Return changes that announce every slab, for a new peer; pending changes are dropped.
+        Raises as ``take_changes`` does."""
         with self._lock:
             self._changes[follower] = []
             return _with_copies([slab.announcement() for slab in self._slabs.values()])
@@ -187,7 +191,7 @@ class Arena:
             }
 
     def close(self) -> None:
-        """Give every slab back to the system; views that still exist keep theirs alive."""
+        """Release every slab to the system; existing views keep their slab's memory alive."""
         with self._lock:
             for slab in list(self._slabs.values()):
                 self._drop(slab)
@@ -219,26 +223,27 @@ class Arena:
         for changes in self._changes.values():
             if slab.announcement() in changes:
                 changes.remove(slab.announcement())
-            else:  # the peer has been told of it, so tell it the end
+            else:  # the slab was announced to the peer, so announce its end
                 changes.append(SlabChange(DetachSlab(slab.number), None))
         os.close(slab.descriptor)
-        # The mapping goes when the last view of it does; closing it here would raise while a
-        # response still reads from it.
+        # The mapping ends with the last view of it; closing it here would raise while a response
+        # still reads from it.
 
 
 class ArenaView:
-    """The peer's side: maps what the owner announces, checks every region it is shown."""
+    """The peer's side of shared memory: maps the announced slabs, and checks every region."""
 
     def __init__(self) -> None:
         self._memory: dict[int, memoryview] = {}
 
     @property
     def held_bytes(self) -> int:
-        """All of the owner's slabs, used or not."""
+        """The bytes of all of the owner's slabs, used or not."""
         return sum(len(memory) for memory in self._memory.values())
 
     def attach(self, slab: int, size: int, descriptor: int) -> None:
-        """Map ``descriptor`` and close it. ProtocolError unless it is sealed and that large."""
+        """Map ``descriptor`` and close it. Raises ProtocolError unless it is sealed against
+        shrinking and at least ``size`` bytes."""
         try:
             if slab in self._memory:
                 raise ProtocolError(f"slab {slab} was announced twice")
@@ -259,9 +264,10 @@ class ArenaView:
             raise ProtocolError(f"slab {slab} is unknown")
 
     def memory(self, region: Region) -> memoryview:
-        """The region's bytes; ProtocolError where it does not lie inside a known slab.
+        """Return a view of a region's bytes. Raises ProtocolError if the region is not inside a
+        known slab.
 
-        A region of no bytes needs no slab: an empty tensor may come before there is any.
+        A region of no bytes needs no slab: an empty tensor may come before there is one.
         """
         if not region.size:
             return memoryview(b"")
@@ -280,9 +286,9 @@ class ArenaView:
         self._memory.clear()
 
 
-# Marks: what a worker tells a stub in the stub's own memory, without a record. A stub gives every
-# request and load one; the worker sets it the moment it begins. It outlives the worker, so that
-# the stub knows after the worker's death whom to suspect.
+# Marks: a worker's notes to a stub in the stub's own memory, without a record. A stub gives every
+# request and load a mark; the worker sets it when it begins. The mark outlives the worker, so the
+# stub can attribute a crash of the worker.
 
 MARK_BYTES = 64
 """A cache line, so that a mark shares none with tensor data."""
@@ -291,22 +297,22 @@ _WAITING, _BEGUN = 0, 1
 
 
 def checked_mark(region: Region) -> Region:
-    """Return ``region``; ProtocolError if it is too small for a mark."""
+    """Return ``region``. Raises ProtocolError if it is too small for a mark."""
     if region.size < MARK_BYTES:
         raise ProtocolError(f"a mark takes {MARK_BYTES} bytes, not {region.size}")
     return region
 
 
 def reset_mark(memory: memoryview) -> None:
-    """Stub, before (re-)sending."""
+    """Clear a mark. The stub does so before sending, or sending again."""
     memory[0] = _WAITING
 
 
 def set_mark(memory: memoryview) -> None:
-    """Worker, before it computes anything of this request or load."""
+    """Set a mark. The worker does so before it computes anything of the request or load."""
     memory[0] = _BEGUN
 
 
 def mark_is_set(memory: memoryview) -> bool:
-    """Stub, after the connection broke."""
+    """Whether the worker has set a mark. The stub asks after the connection broke."""
     return memory[0] == _BEGUN

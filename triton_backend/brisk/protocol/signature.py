@@ -1,4 +1,4 @@
-"""What a network, or a whole pipeline, takes and gives: names, element types and shapes."""
+"""The signature of a network or pipeline: names, types and shapes of its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 
 class TensorType(NamedTuple):
-    """The type of an input or output."""
+    """The element type and shape of an input or output."""
 
     element: str | None
     """``float32`` and so on; None: unknown."""
@@ -28,9 +28,9 @@ that the inputs decide, or nothing is known."""
 
 
 class NetworkSignature(NamedTuple):
-    """Inputs and outputs by name, in order.
+    """The inputs and outputs of a network by name, in order.
 
-    ``origins``: of an output's sizes, where shape inference has been asked.
+    ``origins``: the origin of each size of an output, for outputs that shape inference knows.
     """
 
     inputs: Mapping[str, TensorType]

@@ -1,13 +1,13 @@
-"""What a worker tells of its state: the answer to ``AskStatus``.
+"""The report of a worker's state: the answer to ``AskStatus``.
 
-Annotations are what ``brisk.protocol.channel`` checks by, so they are real types here, not text.
+``brisk.protocol.channel`` checks values by the annotations, so they are types here, not text.
 """
 
 from typing import NamedTuple
 
 
 class ExitStatus(NamedTuple):
-    """An exit: the rows that it has answered, how many were audited, how many of those agree."""
+    """An exit's counts: rows answered, of these audited, and of these in agreement."""
 
     name: str
     answered: int
@@ -18,7 +18,7 @@ class ExitStatus(NamedTuple):
 
 
 class ModelStatus(NamedTuple):
-    """A session. Counts of requests are those of its present users."""
+    """The state of a session. Counts of requests are those of its current users."""
 
     name: str
     """The name that it was first asked for by."""
@@ -61,7 +61,7 @@ class ModelStatus(NamedTuple):
 
 
 class RunStatus(NamedTuple):
-    """A run of one or more joined requests."""
+    """The state of a run of one or more joined requests."""
 
     model: str
     job_class: str
@@ -73,7 +73,7 @@ class RunStatus(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """Something that went wrong."""
+    """A failure that the worker has noted."""
 
     ago_ns: int
     """The time from the incident to the Status."""
@@ -82,8 +82,8 @@ class Incident(NamedTuple):
 
 
 class Status(NamedTuple):
-    """A worker's state. ``models`` and ``incidents`` may be cut to what a record holds;
-    ``model_count`` is not."""
+    """A worker's state. ``models`` and ``incidents`` may be cut to fit a record; ``model_count``
+    counts all models."""
 
     pid: int
     role: str

@@ -1,14 +1,14 @@
-"""What a stub is to Triton, and the end of stubs whose server has died.
+"""The process of a stub: its command line, and its end when its server ends.
 
 Triton starts a stub as ``stub <model.py> <region> <2 sizes> <server> <backend> <handle> <name>
 <folder of the model.py>``. A stub that a fork server has made (``brisk.fork_server``) has the same
-command line, but a parent and, in its launcher, a keeper of its own.
+command line, but another parent, and its launcher as a further keeper.
 
-A stub waits for its server in shared memory, for ever if the server was killed, and holds its
-part of ``/dev/shm``. Asking the kernel for a signal at the parent's death will not do: the
-kernel means the thread that forked, and Triton's loading threads come and go. So each stub
-watches its server; and since Triton may have left one waiting with Python's lock held, when no
-thread of it can run, the worker ends what has not ended itself.
+A stub waits for its server in shared memory, forever if the server was killed, and holds its
+region of ``/dev/shm``. The kernel's signal at the parent's death does not help: it depends on the
+thread that forked, and Triton's loading threads come and go. So each stub watches its server. A
+stub may also wait with Python's lock held, so that none of its threads can run; so the worker
+kills stubs that do not end themselves.
 """
 
 from __future__ import annotations
@@ -33,13 +33,17 @@ _watching = threading.Lock()
 
 
 def become(arguments: list[bytes], launcher: int) -> None:
-    """A fork: from now on this process is the stub with this command line."""
+    """Note, in a forked process, that it is now the stub with this command line.
+
+    ``launcher``: the process number of its launcher.
+    """
     global _forked
     _forked = arguments, launcher
 
 
 def command_line(process: int | None = None) -> list[bytes]:
-    """Return the command line of another process, or this one; empty: the process is gone."""
+    """Return the command line of another process, or of this one; empty if the process is
+    gone."""
     if process is None and _forked is not None:
         return _forked[0]
     try:
@@ -54,26 +58,29 @@ def is_stub(arguments: list[bytes]) -> bool:
 
 
 def server_of_stub() -> int:
-    """The process number of this stub's tritonserver; the parent's in a process that is none."""
+    """Return the process number of this stub's tritonserver; the parent's if this process is no
+    stub."""
     arguments = command_line()
     return int(arguments[SERVER]) if is_stub(arguments) else os.getppid()
 
 
 def keepers() -> list[int]:
-    """The processes whose end is this stub's end."""
+    """Return the processes with which this stub ends: the server, and the launcher of a forked
+    stub."""
     return [server_of_stub(), *([_forked[1]] if _forked is not None else [])]
 
 
 def end_with_server() -> None:
-    """Stub: watch the server from now on; further calls do nothing."""
+    """Watch this stub's keepers from now on, and end with any of them; further calls do
+    nothing."""
     if _watching.acquire(blocking=False):
         watched = (keepers(),)
         threading.Thread(target=_watch, args=watched, name="brisk-orphan", daemon=True).start()
 
 
 def hide_region() -> None:
-    """Stub: take other users' rights from its part of ``/dev/shm``, which holds tensors and which
-    Triton makes readable by all.
+    """Set this stub's region in ``/dev/shm`` to mode 0600: it holds tensors, and Triton makes it
+    readable by all users.
     """
     arguments = command_line()
     if is_stub(arguments) and b"/" not in arguments[REGION]:
@@ -103,14 +110,15 @@ def _await_end_of_any(processes: list[int]) -> None:
 
 
 def end_orphan(process: int) -> None:
-    """Worker: kill a stub that is still there, and remove its shared memory."""
+    """Kill a stub that has not ended itself, and remove its shared memory; called by a worker."""
     _remove_region(command_line(process))
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
 
 
 def _remove_region(arguments: list[bytes]) -> None:
-    """The stub's part of ``/dev/shm`` is named by its command line, behind the model's path."""
+    """Remove a stub's region in ``/dev/shm``, which its command line names after the model's
+    path."""
     if not is_stub(arguments) or b"/" in arguments[REGION]:
         return
     with contextlib.suppress(OSError):
@@ -118,22 +126,23 @@ def _remove_region(arguments: list[bytes]) -> None:
 
 
 def parent_of(process: int) -> int | None:
-    """The parent's process number; None where the process is gone."""
+    """Return the process number of a process's parent; None if the process is gone."""
     status = _status(process)
     return int(status[1]) if status else None
 
 
 def birth_of(process: int) -> int | None:
-    """When the process began, in ticks since the machine did; None where it has ended.
+    """Return when a process began, in ticks since the machine started; None if it has ended.
 
-    With its number it names a process, since numbers are given anew.
+    Together with its number this identifies a process, since numbers are reused.
     """
     status = _status(process)
     return int(status[19]) if status and status[0] not in "ZX" else None
 
 
 def _status(process: int) -> list[str]:
-    """The fields of ``/proc/<process>/stat`` behind the name; empty where it is gone."""
+    """Return the fields of ``/proc/<process>/stat`` after the name; empty if the process is
+    gone."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except OSError:

@@ -1,4 +1,4 @@
-"""The ``config.pbtxt`` of an entry: read, and completed behind the user's own text."""
+"""Reading the ``config.pbtxt`` of an entry, and completing it after the user's own text."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ _BRISK = "brisk"
 
 
 def _load_schema() -> Any:
-    """Return tritonclient's ``model_config_pb2``, without the package around it, which imports
-    gRPC."""
+    """Load tritonclient's ``model_config_pb2`` without its package, which imports gRPC."""
     package = importlib.util.find_spec("tritonclient.grpc")
     assert package is not None
     assert package.origin is not None
@@ -52,7 +51,7 @@ SCHEMA = _load_schema()
 
 
 class EntryText(NamedTuple):
-    """The configuration of an entry for Triton."""
+    """The configuration of an entry to show to Triton."""
 
     text: str | None
     """None: Triton reads the entry as it is."""
@@ -64,14 +63,14 @@ AS_IT_IS = EntryText(None, None)
 
 
 def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
-    """Return the text of the entry in ``directory``; ``served``: the backends that are Brisk.
+    """Return the completed text of the entry in ``directory``. ``served``: Brisk's backend names.
 
     An entry that Triton refuses with and without its completion stays as it is. If Brisk's own
-    completion fails, the text has the reason for the stub to give (REFUSED).
+    completion fails, the text has the reason, which the stub reports (REFUSED).
     """
     try:
         written, config = read_config(directory)
-    except InvalidConfigurationError:  # Triton says so
+    except InvalidConfigurationError:  # Triton reports it
         return AS_IT_IS
     versions = versions_in(directory)
     files = {path.name for version in versions for path in listed(directory / str(version))}
@@ -98,10 +97,10 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
 
 
 def read_config(directory: Path) -> tuple[str | None, Any]:
-    """Return an entry's ``config.pbtxt``, None: there is none, and the ModelConfig that it says.
+    """Return the text of an entry's ``config.pbtxt`` (None if there is none) and its ModelConfig.
 
     Fields that the installed tritonclient does not know are left out. Raises
-    InvalidConfigurationError if it is no file, or no such text.
+    InvalidConfigurationError if it is no file, or its text is invalid.
     """
     try:
         written = _config_text(directory)
@@ -113,7 +112,8 @@ def read_config(directory: Path) -> tuple[str | None, Any]:
 
 
 def _config_text(directory: Path) -> str | None:
-    """Return the text; None: there is none. Raises OSError if it cannot be read as a file."""
+    """Return the text of ``config.pbtxt``; None if there is none. Raises OSError if it is no
+    readable file."""
     file = directory / CONFIG_FILE
     try:
         # A FIFO would be waited for without O_NONBLOCK.
@@ -130,7 +130,7 @@ def _config_text(directory: Path) -> str | None:
 
 
 def _backend(config: Any, files: set[str]) -> str:
-    """Return the backend, filled in like Triton does; empty: nothing says it."""
+    """Return the entry's backend, filled in like Triton does; empty if it is unknown."""
     if config.backend:
         return config.backend
     if config.platform == _ONNX_PLATFORM or (
@@ -143,7 +143,8 @@ def _backend(config: Any, files: set[str]) -> str:
 
 
 def _lost_of_others(directory: Path, config: Any, backend: str) -> str | None:
-    """Return what another backend's entry may rely on of Triton's completion: on the safe side."""
+    """Return why another backend's entry relies on Triton's completion, or may rely on it; None if
+    it does not."""
     if backend == "ensemble":
         return None
     if not (config.input and config.output):
@@ -174,7 +175,7 @@ def _asks_python(directory: Path) -> bool:
 
 
 def _has_library(directory: Path, files: set[str]) -> bool:
-    """Whether Triton takes the backend's library from the entry, since a file there has its
+    """Whether Triton would load a backend library from the entry, since a file there has such a
     name."""
     names = files | {path.name for path in listed(directory)}
     return any(name.startswith("libtriton_") and name.endswith(".so") for name in names)
@@ -182,13 +183,13 @@ def _has_library(directory: Path, files: set[str]) -> bool:
 
 def loaded_versions(directory: Path, config: Any) -> Sequence[int]:
     """Return the versions that the ``version_policy`` of the entry in ``directory`` loads; none if
-    it has none."""
+    the entry has no versions."""
     versions = versions_in(directory)
     return _loaded(config, versions) if versions else versions
 
 
 def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
-    """Return the versions that ``version_policy`` loads; the newest if that is none."""
+    """Return the versions that ``version_policy`` loads; the newest if it loads none."""
     policy = config.version_policy
     match policy.WhichOneof("policy_choice"):
         case "all":
@@ -201,11 +202,11 @@ def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
 
 
 def _completion(directory: Path, version: int, config: Any, backend: str) -> str:
-    """Return the lines that the configuration lacks: what its model says, and one instance instead
-    of Triton's two, of an entry of the ONNX Runtime backend that does not state them.
+    """Return the lines that the configuration lacks, from its model.
 
-    They are behind the user's, so that Triton's words about a line stay true. A ``max_batch_size``
-    of 0 may be said before the completed one: proto3 takes it for unset.
+    An entry of the ONNX Runtime backend without instances gets one instead of Triton's two. The
+    lines come after the user's, so that Triton's messages name the right lines. A user's
+    ``max_batch_size`` of 0 may precede the completed one: proto3 takes it for unset.
     """
     fields = as_handed_over(config)
     try:
@@ -227,7 +228,7 @@ def completed_fields(
     fields: Mapping[str, Any],
     default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE,
 ) -> Any:
-    """Return a ModelConfig of what a configuration of ``fields`` lacks (``complete``)."""
+    """Return a ModelConfig with only the fields that ``complete`` adds to a configuration."""
     added = SCHEMA.ModelConfig()
     completion = complete(signature, fields, default_max_batch_size)
     if completion.max_batch_size != int(fields.get("max_batch_size", 0)):
@@ -240,14 +241,14 @@ def completed_fields(
 
 
 def as_handed_over(config: Any) -> dict[str, Any]:
-    """Return the configuration in the form in which Triton hands it to a stub."""
+    """Convert a ModelConfig to the form in which Triton passes it to a stub."""
     return json_format.MessageToDict(config, preserving_proto_field_name=True)
 
 
 def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Any]:
     """Yield the configurations of the entries that look like Brisk's own.
 
-    Nothing of theirs but these and the names of their files is read.
+    Only their configurations and the names of their files are read.
     """
     for directory in listed(repository):
         try:
@@ -261,9 +262,8 @@ def entries_of(repository: Path, served: Sequence[str]) -> Iterator[Any]:
 
 
 def written_config(directory: Path) -> dict[str, Any]:
-    """Return what the ``config.pbtxt`` in ``directory`` says, in the form in which Triton hands it
-    over.
+    """Return the configuration in ``directory`` in the form in which Triton passes it to a stub.
 
-    Empty: there is none. Raises InvalidConfigurationError if it cannot be read.
+    Empty if there is no ``config.pbtxt``. Raises InvalidConfigurationError if it cannot be read.
     """
     return as_handed_over(read_config(directory)[1])

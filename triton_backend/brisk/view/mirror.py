@@ -2,11 +2,11 @@
 
 Layout of ``<root>``, which is private to the user::
 
-    lock                    held by the server, and so by what it started, as long as it lives
-    shown/<repository>/     one for each repository, by its absolute path: one name for each entry
+    lock                    held by the server, and by processes that inherit it, while they live
+    shown/<repository>/     one for each repository, by its absolute path, with one name per entry
 
-An entry that Brisk completes is a directory with a ``config.pbtxt`` of its own, all else in it
-links to the user's files. Every other entry is a link to what the user has.
+An entry that Brisk completes is a directory with its own ``config.pbtxt``, and links to the user's
+other files. Every other entry is a link to the user's entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from brisk.view.entry_text import AS_IT_IS, entry_text
 
 
 class Shown(NamedTuple):
-    """The content of a view."""
+    """The content of a written view."""
 
     place: Path
     """Its directory of repositories."""
@@ -37,10 +37,10 @@ class Shown(NamedTuple):
 
 
 def make_root(base: Path) -> tuple[Path, int]:
-    """Make a view's directory under ``base``, after removing those of dead servers.
+    """Make a view's directory under ``base``, after removing those of ended servers.
 
-    Return it with the descriptor of its lock: a process that holds it keeps the view from being
-    removed. Raises OSError, PermissionError if others could change what is in ``base``.
+    Return it with the descriptor of its lock: while a process holds it, the view is not removed.
+    Raises OSError, PermissionError if other users could change the content of ``base``.
     """
     make_private(base)
     with open(base / "lock", "a") as turn:
@@ -54,8 +54,8 @@ def make_root(base: Path) -> tuple[Path, int]:
 
 
 def _lock(directory: Path) -> int:
-    """Return the descriptor of the directory's lock. Raises BlockingIOError if another process has
-    it."""
+    """Take the directory's lock and return its descriptor. Raises BlockingIOError if another
+    process holds it."""
     descriptor = os.open(directory / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,7 +66,7 @@ def _lock(directory: Path) -> int:
 
 
 def place_of(user: Path, shown: Path) -> Path:
-    """Return the path in the view of what the user has at ``user``."""
+    """Return the path in the view of the user's file or directory at ``user``."""
     return shown / user.relative_to("/")
 
 
@@ -78,7 +78,8 @@ def show(
 ) -> Shown:
     """Write the view of ``repositories`` into ``root``, which ``make_root`` has made.
 
-    ``repositories``: absolute. ``served``: the backends that are Brisk. Raises OSError.
+    ``repositories``: absolute paths. ``served``: Brisk's backend names. ``leaves_out``: whether to
+    leave out an entry. Raises OSError.
     """
     shown = root / "shown"
     lost: dict[Path, str] = {}
@@ -94,7 +95,8 @@ def show(
 
 
 def _show_entry(user: Path, place: Path, served: Sequence[str]) -> str | None:
-    """Write an entry. Return what Triton's completion would do beyond Brisk's, if anything."""
+    """Write an entry of the view. Return what Triton's completion would do beyond Brisk's, else
+    None."""
     text, lost = entry_text(user, served) if user.is_dir() else AS_IT_IS
     if text is None:
         place.symlink_to(user)

@@ -1,4 +1,4 @@
-"""The decision whether a server can do without Triton's auto-completion, and its command line."""
+"""The decision whether a server can run without Triton's auto-completion, and its options then."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USERS_CHOICE = (OFF, "strict-model-config", "model-config-name", "model-namespa
 
 
 class View(NamedTuple):
-    """A view that lasts until the program that this process becomes has ended."""
+    """A view that exists until this process, or the program that it becomes, has ended."""
 
     options: tuple[str, ...]
     """The server's options, with the view."""
@@ -35,7 +35,7 @@ class View(NamedTuple):
 
 
 def local_repositories(options: Sequence[str]) -> list[Path] | None:
-    """Return the repositories that the options name; None: one is not on this machine."""
+    """Return the repositories that the options name; None if one is not on this machine."""
     named = [value for name in REPOSITORY_OPTIONS for value in options_named(options, name)]
     if any("://" in value for value in named):
         return None
@@ -53,12 +53,12 @@ def make_view(
 ) -> View | None:
     """Make a view of the repositories in ``options``.
 
-    ``served``: the backends that are Brisk. ``leaves_out``: whether an entry, by its directory, is
-    not to be shown.
+    ``served``: Brisk's backend names. ``leaves_out``: whether to leave out an entry, by its
+    directory.
 
-    None: the options leave completion to Triton, the server reads its repositories more than once,
-    or repositories are none or lie in each other. Raises InvalidConfigurationError that says why
-    there can be none although every load would gain, OSError if it cannot be made.
+    None if the options decide about completion themselves, the server reads its repositories more
+    than once, or a repository is no directory or inside another. Raises InvalidConfigurationError
+    if an entry or repository does not allow a view, OSError if it cannot be written.
     """
     if not reads_once(options) or any(option(options, name) is not None for name in _USERS_CHOICE):
         return None
@@ -87,16 +87,17 @@ def make_view(
     )
 
 
-# The devices whose runtimes a server's entries will ask for, as far as that is sure.
+# The devices whose runtimes a server's entries will certainly need.
 
 A_GPU = Path("/dev/nvidia0")
 
 
 def expected_devices(repositories: Sequence[Path], served: Sequence[str]) -> list[str]:
-    """Return ``cpu``, ``cuda:0``, …, each once. ``served``: the backends that are Brisk.
+    """Return the devices (``cpu``, ``cuda:0``, …) of Brisk's entries, each once. ``served``:
+    Brisk's backend names.
 
-    An entry that does not say where it runs is on the processor if there is no GPU; else Triton
-    decides, and its stub starts the runtime.
+    An entry without a device runs on the processor if there is no GPU. Else Triton decides, so
+    none is returned for it, and its stub starts the runtime.
     """
     groups = [
         config.instance_group
