@@ -134,7 +134,8 @@ class StartBound(NamedTuple):
     """The bottleneck of a plan's start.
 
     ``part``: the part that starts last. ``by``: its host's ``link``, the uplink of its ``source``,
-    or its ``sessions``."""
+    or its ``sessions``.
+    """
 
     part: int
     by: str

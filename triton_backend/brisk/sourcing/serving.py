@@ -58,7 +58,8 @@ class CopyServer:
         """Make a server; ``listen`` starts it.
 
         ``is_secure``: certificates decide which clients are served; else only processes of
-        ``own_user`` and root on this machine are."""
+        ``own_user`` and root on this machine are.
+        """
         self.asked_s = time.monotonic()
         """When a host asked last."""
         self._table = table

@@ -68,7 +68,8 @@ def holding_free_ports(
 def _bind(port: int) -> socket.socket:
     """Bind a port of the loopback address, or any free one if it is taken.
 
-    SO_REUSEADDR is set, so lingering connections of an earlier server do not matter."""
+    SO_REUSEADDR is set, so lingering connections of an earlier server do not matter.
+    """
     bound = socket.socket()
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -197,7 +197,8 @@ def _state(model: ModelStatus) -> str:
 
     A ready model's segments may still load: in loader threads, and by the requests that need them.
     Then sessions that a quick start chose are exchanged for faster ones. Some segments stay in
-    sessions that they share with models of their structure."""
+    sessions that they share with models of their structure.
+    """
     state = "ready" if model.is_ready else "loading"
     if model.loaded_layers != model.layers:
         return f"{state}, {model.loaded_layers} of {model.layers}"

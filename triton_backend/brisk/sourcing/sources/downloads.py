@@ -42,7 +42,8 @@ class Web:
         """Make a client without connections.
 
         ``security``: the TLS context; None for the certificates that the machine trusts.
-        ``is_proxied``: whether to use the proxy that environment variables name."""
+        ``is_proxied``: whether to use the proxy that environment variables name.
+        """
         self._security = security
         self._is_proxied = is_proxied
         self._sessions: dict[tuple[bool, bool], aiohttp.ClientSession] = {}
