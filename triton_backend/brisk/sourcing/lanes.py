@@ -197,7 +197,8 @@ class Supplier:
         )
 
     def is_sending(self, within_s: float) -> bool:
-        """Whether a byte arrived within ``within_s``, and no answer is overdue by half of it."""
+        """Whether a byte arrived within ``within_s``, and no request has waited for its first byte
+        for more than half of that."""
         now_s = self._clock()
         return now_s - self._heard_s < within_s and not any(
             portion.heard_s is None and now_s - portion.asked_s > within_s / 2

@@ -81,7 +81,7 @@ def make_with_room(folder: Path, text: bytes, manifest: Manifest, limit_bytes: i
 
 
 def _retried(make: Callable[[], None], base: Path, needed: str) -> None:
-    """Call ``make``; each time the disk is full, remove the least recently used copy and retry.
+    """Call ``make``; each time the disk is full, remove the oldest unused copy and retry.
 
     Raises UnavailableError if no copy can be removed; OSError for other failures.
     """

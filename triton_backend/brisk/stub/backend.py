@@ -58,9 +58,10 @@ def import_request_handler() -> type[RequestHandler]:
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Load numpy's linear algebra (OpenBLAS) with one thread, unless the user has set a number.
+    """Restrict OpenBLAS to one thread if numpy loads it in the ``with`` block, unless the user has
+    set a number.
 
-    On loading it starts a thread for each further processor, which then keeps that processor from
+    Otherwise OpenBLAS starts a thread for each further processor, which keeps that processor from
     a loading worker for some 50 ms. A runtime that this process starts later does not inherit the
     setting.
     """

@@ -23,7 +23,7 @@ def configuration_text(model_directory: Path, default_max_batch_size: int | None
 
     An entry without a configuration gets the one that it is served with. Otherwise the result is
     the entry's own text, followed by what it lacks. If another batch size than the entry's is
-    given, only its other fields are kept.
+    given, its fields are kept except batching, inputs and outputs, which are completed again.
 
     ``default_max_batch_size``, Triton's own unless given, applies if the first dimension of every
     input and output is dynamic; else the model is served unbatched. Raises InvalidModelError if

@@ -319,7 +319,7 @@ def _more(
     """Return further whole peers without receivers, the fastest first, to pull from concurrently
     with the upstream.
 
-    None unless the upstream was measured and gives clearly less than the best total rate.
+    Empty unless the upstream is the present one, and the receiver's rate is below 0.8 of its best.
     """
     measured = standing.bytes_per_s
     if not measured or standing.upstream != upstream.name:
