@@ -55,7 +55,8 @@ NOTES = (
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """As the options of ``main`` say; cases without data are left out."""
+    """Run the cases and parts that the options of ``main`` choose, without cases that lack data.
+    """
     report = new_report("exits", ("torch", "numpy", "scipy"), NOTES)
     makers: dict[str, Callable[[], ExitCase | None]] = {
         "digits": lambda: digits_case(chosen.quick),
@@ -72,7 +73,7 @@ def run(chosen: argparse.Namespace) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
+    """Run the command line; the exit status is 0 if every check holds."""
     parser = benchmark_parser("exits", __doc__, "less data, fewer variants and runs")
     parser.add_argument(
         "--cases",
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def seed(text: str) -> int:
-    """The type of an option."""
+    """Parse a seed, as the type of an option."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"'{text}' is no seed: expected a number from 0")
     return int(text)
