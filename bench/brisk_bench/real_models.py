@@ -115,8 +115,7 @@ def lay_out_light(folder: Path) -> list[Path]:
 
 
 def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace each ConstantOfShape whose shape is an initialiser by random values; always the
-    same.
+    """Replace each ConstantOfShape whose shape is known by a random initialiser; always the same.
 
     Weights keep an activation's size (He et al., 2015), scales and variances are about one, biases
     and means about nought: constants would end in zeros and denormal numbers.

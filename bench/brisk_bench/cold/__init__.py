@@ -186,7 +186,7 @@ class _ColdBench:
         A missing torch form is no failure, only a note.
         """
         if engine == TORCH and "no torch form" in reason:
-            self.report.notes.append(f"{model}: {reason}")  # it is nobody's failure
+            self.report.notes.append(f"{model}: {reason}")  # no engine has failed
             return
         row = {"part": UNMEASURED, "model": model, "batch": 1, "engine": engine}
         if not any(row.items() <= known.items() for known in self.report.rows):

@@ -79,7 +79,7 @@ def part_columns(parts: Sequence[Parts]) -> dict[str, float | None]:
 def begin_recording(observer: Observer) -> None:
     """Make the worker record spans, from the return of this call on."""
     observer.begin_trace()
-    observer.status()  # its answer comes behind what was asked before
+    observer.status()  # its answer comes after that to earlier messages
 
 
 def end_recording(observer: Observer, model: str) -> tuple[list[Span], str]:

@@ -166,8 +166,8 @@ FITTED = 20000
 
 
 def unlike(parts: Sequence[Samples]) -> list[Samples]:
-    """Return the parts without rows that share a source with an earlier row of any; the first
-    whole."""
+    """Return the parts without rows that share a source with an earlier row of any part; the first
+    part is whole."""
     known, seen, kept = Sources(), 0, []
     for place, part in enumerate(parts):
         sources = known.of(part.inputs)

@@ -70,7 +70,7 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
     for hidden, teacher in run_in_batches(studied.base, points, studied.scores, samples.inputs):
         rows = slice(start, start := start + len(teacher))
         at = dict(zip(points, hidden, strict=True))
-        whole: dict[bytes, np.ndarray] = {}  # of one model in front, and behind every point
+        whole: dict[bytes, np.ndarray] = {}  # by the model that reads the input, for every point
         for part, exit_, network in zip(parts, exits, networks, strict=True):
             if exit_.reads_input:
                 (given,) = (np.ascontiguousarray(each[rows]) for each in samples.inputs.values())
@@ -185,9 +185,10 @@ def judge(
     counts: Sequence[CascadeCount],
     splits: int,
 ) -> list[Check]:
-    """Check the upper end of the exact binomial interval of the share of broken splits.
+    """Check that, at the upper end of its exact binomial interval, the share of broken splits is
+    at most 1 - confidence, in percent.
 
-    It is at most 1 - confidence, in percent; a split that proves nothing breaks nothing.
+    A split that proves nothing breaks nothing.
     """
     if not counts:
         return []

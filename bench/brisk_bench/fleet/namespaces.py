@@ -341,7 +341,7 @@ def _waiting_program(argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 def _tell(process: subprocess.Popen[bytes], line: str) -> None:
     """Write a line to a program that repeats what it hears, and wait until it has."""
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # _hear tells why
+    with contextlib.suppress(BrokenPipeError):  # _hear raises with the reason
         process.stdin.write(f"{line}\n".encode())
         process.stdin.flush()
     _hear(process, line)

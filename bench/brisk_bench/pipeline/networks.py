@@ -169,7 +169,7 @@ def _examples(task: str, scenes: Scenes) -> tuple[np.ndarray, np.ndarray]:
 def train_network(
     shape: Layers, classes: int, images: np.ndarray, labels: np.ndarray, epochs: int
 ) -> nn.Sequential:
-    """Train a classifier, on one thread if torch has one.
+    """Train a classifier. The caller sets torch to one thread.
 
     Two threads gain little at this size, and with one the weights are the same every time.
     """
