@@ -81,8 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summarise_parts(requests: str, samples: Sequence[dict[str, int]]) -> list[dict[str, Any]]:
-    """Return a row for each part, the hop first, with its percentiles over ``samples``, of at
-    least 1."""
+    """Return a row for each part, the hop first, with percentiles over ``samples`` (not empty)."""
     by_part = {part: [each[part] for each in samples] for part in samples[0]}
     return [
         {
@@ -147,8 +146,7 @@ def _connection(threads: int) -> Iterator[RuntimeClient]:
 
 
 def _model() -> onnx.ModelProto:
-    """Return a model of an image's greatest value: it reads all of its input, answers four bytes.
-    """
+    """Return a model of an image's greatest value: it reads all input, answers four bytes."""
     graph = GraphWriter("hop", opset=18)
     image = graph.input("image", "float32", SHAPE)
     graph.output(graph.add("ReduceMax", image, keepdims=0), "greatest", "float32", ())

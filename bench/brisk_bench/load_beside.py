@@ -139,8 +139,7 @@ def _measure(server: BenchmarkServer, count: int, duration_s: float) -> dict[str
 def _ask(
     client: InferenceClient, inputs: Mapping[str, np.ndarray], duration_s: float
 ) -> list[float]:
-    """Send a request every INTERVAL_S for ``duration_s``; return the latency of each, in seconds.
-    """
+    """Send a request every INTERVAL_S for ``duration_s``; return the latencies in seconds."""
     latencies_s = []
     end_s = time.perf_counter() + duration_s
     due_s = time.perf_counter()

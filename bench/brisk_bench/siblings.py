@@ -96,8 +96,7 @@ class Starts:
 
 
 def run(quick: bool = False, models: Sequence[str] = (), rounds: int = 0) -> Report:
-    """Measure the starts. ``models``: samples or ONNX files, none: MODELS. ``rounds`` 0: the
-    default.
+    """Measure the starts. ``models``: samples or ONNX files, none: MODELS. ``rounds``: 0: default.
 
     Raises UnusableArgumentError for a model that does not exist.
     """
@@ -141,8 +140,7 @@ def add_checks(report: Report) -> None:
 
 
 def write_sibling(source: Path, target: Path, seed: int = 7) -> None:
-    """Write the model of ``source`` with other weights: each float of more than one element
-    changed."""
+    """Write the model of ``source`` with other weights: each float of several elements changed."""
     model = onnx.load(source)
     rng = np.random.default_rng(seed)
 

@@ -218,8 +218,10 @@ def checks_of(row: Mapping[str, Any], threads: int) -> list[Check]:
 
 
 def _add_means(report: Report) -> None:
-    """Add geometric means over several models of each engine's time over ONNX Runtime's; Brisk's
-    is a check."""
+    """Add geometric means over several models of engines' times over ONNX Runtime's.
+
+    Brisk's is a check.
+    """
     ratios: dict[str, list[float]] = {}
     for row in report.rows:
         if "ratio_to_onnxruntime" in row:

@@ -204,8 +204,7 @@ def chunk_costs(place: Place, models: Path) -> Mapping[str, Any]:
 
 
 def shapes(place: Place, models: Path) -> Mapping[str, Any]:
-    """Time rows 1, 2, 4, 8 in rotation: what planning convolutions anew costs, and a graph for
-    each."""
+    """Time rows 1, 2, 4, 8 in rotation: what planning convolutions anew costs, and graphs."""
     found: dict[str, Any] = {}
     path, rows = models / "resnet50.onnx", (1, 2, 4, 8)
     for search in ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"):

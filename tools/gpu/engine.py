@@ -225,8 +225,7 @@ class Client:
 
 
 def serving(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """Time a real-time model's requests alone, then concurrent with three endless best-effort
-    ones."""
+    """Time a real-time model's requests alone, then next to three endless best-effort ones."""
     device = "cpu" if place.is_dry else "cuda:0"
     with tempfile.TemporaryDirectory(prefix="brisk-") as folder:
         os.environ |= {"BRISK_RUNTIME_DIR": folder, "BRISK_IDLE_EXIT_S": "1"}

@@ -89,8 +89,7 @@ def _shared_rate(
 
 
 def asynchronous(place: Place, models: Path) -> Mapping[str, Any]:
-    """Check whether a run is issued without waiting for the device, which the design depends on.
-    """
+    """Check that a run is issued without waiting for the device: the design needs it."""
     stream = place.context.stream()
     found = {}
     for name in ("resnet50", "encoder"):

@@ -90,8 +90,7 @@ class Place:
         self.kernels.launch("mark", stream, 1, 1, [ctypes.c_uint64(address)])
 
     def session(self, path: Path, stream: Stream | None, **options: str) -> Any:
-        """Open a session of ONNX Runtime, all of it on the device. ``options``: of the CUDA
-        provider."""
+        """Open a session of ONNX Runtime, all on the device. ``options``: of the CUDA provider."""
         ort = import_onnxruntime()
         chosen = ort.SessionOptions()
         chosen.log_severity_level = 3

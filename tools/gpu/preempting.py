@@ -32,8 +32,7 @@ COLD = Path(__file__).with_name("parts.py")
 
 
 def preemption(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """Time how long an urgent kernel waits for its first block while ResNet-50 runs as best
-    effort.
+    """Time an urgent kernel's wait for its first block next to ResNet-50 as best effort.
 
     A row for each means: priorities, the bound on what is outstanding, green contexts.
     """
@@ -71,8 +70,7 @@ def preemption(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
 def _delays(
     place: Place, stream: Stream, urgent: Stream, work: list[Executable], bound: int | None
 ) -> Mapping[str, Any]:
-    """Return µs from the launch of a kernel to what it writes, alone and with ``work`` again and
-    again.
+    """Return µs from a kernel's launch to what it writes, alone and with repeated ``work``.
 
     ``bound``: launches that may be outstanding; None: ten times all of ``work``.
     """
@@ -252,8 +250,10 @@ def _every_3_ms(stream: Stream, graph: Executable, seconds: float) -> Mapping[st
 
 
 def _green_streams(place: Place) -> tuple[Stream, Stream]:
-    """Return streams on a quarter of the multiprocessors, and on the others (CUDA programming
-    guide, 4.6)."""
+    """Return streams on a quarter of the multiprocessors and on the others.
+
+    See the CUDA programming guide, 4.6.
+    """
     driver, device = place.driver, place.context.device
     size = 144  # of CUdevResource; room for a later one
     whole, group, rest = (ctypes.create_string_buffer(2 * size) for _ in range(3))

@@ -29,8 +29,7 @@ def worst_check(runs: Iterable[PublishedRun], pattern: str) -> Check:
 
 
 def _distress(check: Check) -> float:
-    """Return how near a check is to missing its aim; any that misses it ranks before the others.
-    """
+    """Return how near a check is to missing its aim; those that miss it rank before others."""
     bound = BOUND.match(str(check.expected))
     if bound is None or bound[1] == "==" or not isinstance(check.value, (int, float)):
         return float("-inf") if check.ok else float("inf")
@@ -72,8 +71,7 @@ def aim(check: Check) -> str:
 
 
 def mark(check: Check, flaws: str = "") -> str:
-    """Return ✗ for a missed aim, else ✓, or what the run lacks to say so; empty if nothing is
-    expected."""
+    """Return ✗ for a missed aim, else ✓, or the run's flaws; empty if nothing is expected."""
     if check.expected is None:
         return ""
     return (flaws or "✓") if check.ok else "✗"

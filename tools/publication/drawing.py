@@ -124,8 +124,10 @@ def _line(begin: Point, end: Point, kind: str) -> str:
 
 
 def round_ticks(least: float, most: float) -> list[float]:
-    """Return 1, 1.5, 2, 3, 5 and 7 times powers of ten between two positive numbers, for
-    logarithms."""
+    """Return ticks between two positive numbers, for logarithms.
+
+    They are 1, 1.5, 2, 3, 5 and 7 times powers of ten.
+    """
     powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
     found = [digit * 10.0**power for power in powers for digit in (1, 1.5, 2, 3, 5, 7)]
     return [value for value in found if least <= value <= most]

@@ -124,8 +124,7 @@ def _readme_line(row: ReadmeRow, runs: Sequence[PublishedRun]) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """Return ``text`` with the part between the markers replaced. Precondition: it has both, once.
-    """
+    """Return ``text`` with ``table`` between the markers. Precondition: it has both, once."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{table}{after}"

@@ -17,8 +17,7 @@ the product than the rest; not measured by us."""
 
 
 def published_commit(runs: Iterable[PublishedRun]) -> str:
-    """Return the commit of most full runs that have a page, of several the latest; empty without
-    any."""
+    """Return the commit of most full runs with a page, of several the latest; empty without."""
     full = [run for run in runs if page_of(run.file) is not None and not _own_flaws(run)]
     counts = Counter(run.commit for run in full)
     latest = {run.commit: run.date for run in sorted(full, key=lambda run: run.date)}

@@ -127,8 +127,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def chosen_counts(receivers: Sequence[str], quick: bool) -> list[int]:
-    """Return the receivers' numbers, in order. Raises UnusableArgumentError if not of RECEIVERS.
-    """
+    """Return the numbers of receivers, sorted. Raises UnusableArgumentError for unknown ones."""
     known = {str(count): count for count in RECEIVERS}
     if unknown := [each for each in receivers if each not in known]:
         raise UnusableArgumentError(f"'{unknown[0]}' receivers; expected {', '.join(known)}")

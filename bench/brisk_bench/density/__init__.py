@@ -136,8 +136,7 @@ def _served(bench: StartBench, peers: Sequence[Path]) -> list[StartSide]:
 def _entry_rows(
     sides: Sequence[DensitySide], starts: int, named: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Return a row for each side, ``named`` first; a side that fails once is left out afterwards.
-    """
+    """Return a row for each side, ``named`` first; a side that fails once is then left out."""
     for side in sides:
         side.prepare()
     found, reasons = in_rounds(sides, starts, figures_of, uncounted=1, failures=FAILURES)
@@ -158,8 +157,7 @@ def _entry_rows(
 
 
 def _runtime_rows(side: DensitySide) -> list[dict[str, Any]]:
-    """Return the runtime's own memory, and what the model adds to it and to a process of its own.
-    """
+    """Return the runtime's own memory, and what the model adds to it and to its own process."""
     rows: list[dict[str, Any]] = []
     bench = side.served.bench
     model = {"part": MODEL, "model": bench.case.name}

@@ -47,8 +47,7 @@ class DensitySide:
             yield server
 
     def ask(self, server: BenchmarkServer, rounds: int) -> tuple[list[list[float]], int]:
-        """Return seconds of each entry's request, round by round, and the number of right answers.
-        """
+        """Return seconds of each entry's request, by round, and the number of right answers."""
         times: list[list[float]] = []
         right = 0
         with InferenceClient(server.http, Transport.HTTP, _CALL_TIMEOUT_S) as client:

@@ -77,8 +77,7 @@ class Outcome:
 
 
 def add_outcome(report: Report, what: str, found: Outcome, stated: int) -> None:
-    """Add checks that no answer differs, and that runs ``stated`` to be interrupted really were.
-    """
+    """Check that no answer differs, and that nearly all ``stated`` interruptions happened."""
     least = round(LEAST_SHARE * stated)
     name = f"{what} that were really interrupted, of {stated}"
     report.checks.append(check_limit(name, found.interrupted, ">=", least))
@@ -87,8 +86,7 @@ def add_outcome(report: Report, what: str, found: Outcome, stated: int) -> None:
 
 
 def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -> Outcome:
-    """Send runs until ``points`` were really interrupted, or MOST_ATTEMPTS times as many were
-    sent."""
+    """Send runs until ``points`` were really interrupted, at most MOST_ATTEMPTS times as many."""
     urgent, background = probed["urgent"], probed["background"]
     source = random.Random(0)
     expected = background.settle(job_class, SETTLING_RUNS)
@@ -105,8 +103,7 @@ def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -
 
 
 def check_served(report: Report, plan: Plan) -> None:
-    """Check best-effort answers of each network through Triton, with a concurrent real-time
-    client."""
+    """Check best-effort answers of each network through Triton, next to a real-time client."""
     with tempfile.TemporaryDirectory(prefix="brisk-equality-") as folder:
         models = {name: NETWORKS[name].build() for name in plan.networks}
         files = save_models(Path(folder) / "models", models)

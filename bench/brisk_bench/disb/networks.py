@@ -42,8 +42,7 @@ class _NetworkWriter(GraphWriter):
         self.value = self.input("x", "float32", (1, 3, side, side))
 
     def weights(self, *shape: int) -> str:
-        """Add weights, scaled so that many layers keep the size of activations (He et al., 2015).
-        """
+        """Add weights of a scale that keeps activations' size through layers (He et al., 2015)."""
         fan_in = int(np.prod(shape[1:]))
         return self.weight(self.random.normal(0, np.sqrt(2.0 / fan_in), shape))
 
@@ -211,8 +210,7 @@ LEAST_RUN_MS = 60.0
 
 
 def build_chain(width: int, layers: int) -> onnx.ModelProto:
-    """Build ``layers`` products of ``width`` x ``width`` matrices, each of ``2 width^3``
-    operations.
+    """Build ``layers`` products of ``width`` x ``width`` matrices, ``2 width^3`` operations each.
 
     The input is one number, which is added to all of the first matrix: a request for it costs the
     server no more than one for a small network.

@@ -102,8 +102,7 @@ QUICK_SETTINGS = ("one run", "two runs")
 
 
 def choose_settings(names: Sequence[str] | None, peers: Path | None) -> tuple[TritonSetting, ...]:
-    """Return the settings of these names, all if None; the C++ backend's only if ``peers`` is
-    given.
+    """Return the settings of these names, all if None; those in C++ only if ``peers`` is given.
 
     Raises InvalidConfigurationError as ``onnxruntime_backend`` does, and for an unknown name.
     """

@@ -84,8 +84,7 @@ def measure_networks(report: Report, plan: Plan) -> None:
 
 
 def measure_layers(report: Report, plan: Plan) -> None:
-    """Add rows of figure 13: best-effort segments of LAYERS_MS, or some of them if ``plan.quick``.
-    """
+    """Add rows of figure 13: best-effort segments of LAYERS_MS, or some if ``plan.quick``."""
     variables = {"BRISK_THREADS": str(plan.threads)}
     probe_layers = 8
     with probed_runtime({"probe": build_chain(PROBE_WIDTH, probe_layers)}, variables) as probed:

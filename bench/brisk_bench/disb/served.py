@@ -107,8 +107,7 @@ def _way(asked: Asked, span: Span, begun_ns: Sequence[int]) -> Way:
 
 
 class UrgentClient:
-    """A client that asks ``entry`` of ``server``, one real-time request at a time; a context
-    manager.
+    """A context manager that asks ``entry`` of ``server``, one real-time request at a time.
 
     The request is serialised once, as by a client with a camera, which sends tensors that it has.
     """

@@ -79,8 +79,7 @@ class ProbedModel:
         return finish(*self.submit(job_class))
 
     def settle(self, job_class: str, runs: int) -> Timed:
-        """Ask until its kernels stay as they are, then ``runs`` times more; return the last
-        request."""
+        """Ask until its kernels change no more, then ``runs`` times; return the last request."""
         self.ask(job_class)
         wait_until_settled(self.place, self._name, job_class)
         return [self.ask(job_class) for _ in range(runs)][-1]
@@ -104,8 +103,7 @@ def finish(submitted_ns: int, reply: TimedReply) -> Timed:
 def probed_runtime(
     models: Mapping[str, onnx.ModelProto], variables: Mapping[str, str]
 ) -> Iterator[dict[str, ProbedModel]]:
-    """Start a runtime of its own with ``models`` loaded (input ``x``, one output); give them by
-    name.
+    """Start a runtime with ``models`` loaded (input ``x``, one output); give the models by name.
 
     ``variables``: added to the environment that the runtime starts with.
     """
@@ -132,7 +130,9 @@ def probed_runtime(
 def interrupt(
     urgent: ProbedModel, background: ProbedModel, job_class: str, moment_s: float
 ) -> tuple[Timed, Timed]:
-    """Send a real-time request ``moment_s`` after one of ``job_class``; return both, urgent first.
+    """Send a real-time request ``moment_s`` after one of ``job_class``.
+
+    Returns both, the real-time one first.
     """
     pending = background.submit(job_class)
     time.sleep(moment_s)

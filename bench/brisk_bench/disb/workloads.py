@@ -84,8 +84,7 @@ def demand(workload: Workload, cost_s: Mapping[str, float]) -> float:
 
 
 def slow_down(workload: Workload, factor: float, duration_s: float) -> Workload:
-    """Return the first ``duration_s`` of the workload, all arrivals ``factor`` times as far apart.
-    """
+    """Return the workload's first ``duration_s``, arrivals ``factor`` times as far apart."""
     tasks = tuple(
         replace(task, load=_slowed(task.load, factor, duration_s)) for task in workload.tasks
     )

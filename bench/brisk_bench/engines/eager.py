@@ -99,7 +99,9 @@ def network_name(model: Path) -> str:
 
 
 def save_weights(model: Path, folder: Path) -> Path:
-    """Return a file in ``folder`` with weights of the model's network, always the same; made once.
+    """Return a file in ``folder`` with weights of the model's network, always the same.
+
+    It is made once.
     """
     target = folder / "torch.pt"
     if not target.exists():

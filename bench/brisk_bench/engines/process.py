@@ -64,8 +64,7 @@ class EngineChild(JsonProgram):
         return answer
 
     def _failure(self, status: int, said: str) -> Exception:
-        """Return an error on how this process, or a child of its own, ended, with its last words.
-        """
+        """Return an error on how this process, or its child, ended, with the last words."""
         return EngineUnavailableError(one_line(describe_end(status, said)))
 
 

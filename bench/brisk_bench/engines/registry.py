@@ -95,8 +95,7 @@ def import_brisk() -> None:
 
 
 def prepare_brisk(model: Path, folder: Path, threads: int) -> Path:
-    """Prepare in the cache directory, not in ``folder``, unless a form is there; return its path.
-    """
+    """Prepare in the cache directory, not in ``folder``, unless it is done; return the path."""
     from brisk.segments.prepared.form import find_prepared
     from brisk.segments.prepared.preparation import is_prepared, prepare
 
@@ -158,8 +157,7 @@ def open_session(model: Path, options: Any) -> Any:
 def open_onnxruntime(
     model: Path, prepared: Path | None, threads: int, *, spins: bool = True, **settings: bool
 ) -> Opened:
-    """Open a session with ``settings`` of ``session_options``, prepared if ``prepared`` is given.
-    """
+    """Open a session with ``settings`` of ``session_options``, of ``prepared`` if given."""
     options = session_options(threads, **settings)
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     session = open_session(prepared / PREPARED_MODEL if prepared else model, options)

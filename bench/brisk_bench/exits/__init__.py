@@ -55,8 +55,7 @@ NOTES = (
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """Run the cases and parts that the options of ``main`` choose, without cases that lack data.
-    """
+    """Run what the options of ``main`` choose; cases without data are left out."""
     report = new_report("exits", ("torch", "numpy", "scipy"), NOTES)
     makers: dict[str, Callable[[], ExitCase | None]] = {
         "digits": lambda: digits_case(chosen.quick),

@@ -268,7 +268,9 @@ def accurate_candidates(problem: CompositionProblem) -> frozenset[int]:
 
 
 def compose_with_alpha(problem: CompositionProblem, alpha: float) -> Chain:
-    """Return the chain of greatest summed score α·H + (1 - α)·LG (eq. 13, 14) under eq. 8, 9, 11.
+    """Return the chain of greatest summed score α·H + (1 - α)·LG (eq. 13, 14).
+
+    It keeps eq. 8, 9 and 11.
     """
     eligible = accurate_candidates(problem)
     scores = [

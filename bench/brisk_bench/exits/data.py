@@ -97,8 +97,7 @@ EVALUATED, STREAMED, POOL = 1100, 8000, 10_000
 
 
 def digits_case(quick: bool) -> ExitCase:
-    """Return a ResNet-50 of a quarter of the original's size on scikit-learn's digits at 32x32
-    pixels.
+    """Return a ResNet-50 of a quarter of its size on scikit-learn's digits at 32x32 pixels.
 
     It is trained here, in a minute or two, and kept in the cache directory.
     """
@@ -127,8 +126,7 @@ def digits_case(quick: bool) -> ExitCase:
 
 
 def fashion_case(folder: Path, quick: bool) -> ExitCase | None:
-    """Return the same network on Fashion-MNIST, caches trained on its test images; None without
-    data.
+    """Return that network on Fashion-MNIST, caches trained on test images; None without data.
 
     ``folder`` as Debian's package dataset-fashion-mnist has it. Training images that did not train
     the network make streams, and the pool that the promise is tested on.
@@ -166,8 +164,10 @@ FITTED = 20000
 
 
 def unlike(parts: Sequence[Samples]) -> list[Samples]:
-    """Return the parts without rows that share a source with an earlier row of any part; the first
-    part is whole."""
+    """Return the parts without rows whose source an earlier row of any part has.
+
+    The first part stays whole.
+    """
     known, seen, kept = Sources(), 0, []
     for place, part in enumerate(parts):
         sources = known.of(part.inputs)
@@ -208,8 +208,7 @@ def _digest(*parts: Samples) -> str:
 
 
 def read_idx(folder: Path, part: str) -> Samples | None:
-    """Return images float32 [count, 1, 28, 28] of 0..1 and labels int64; None if a file is
-    missing."""
+    """Return images float32 [count, 1, 28, 28] of 0..1, labels int64; None without the files."""
     images, labels = (
         folder / f"{part}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")
     )

@@ -119,8 +119,10 @@ def _latency_checks(case: ExitCase, sides: dict[str, ExitSide]) -> list[Check]:
 def _family_checks(
     case: ExitCase, families: Sequence[str], sides: Mapping[str, ExitSide]
 ) -> list[Check]:
-    """Check all ways together against each alone at the same promise, and against int8 if it keeps
-    that promise."""
+    """Check all ways together against each alone at the same promise.
+
+    Also against int8, if that keeps the promise.
+    """
     checks = []
     for accuracy in SPEED_UPS:
         side = sides.get(_side(accuracy))
@@ -165,8 +167,7 @@ def _by_onnxruntime(model: Path) -> Scoring:
 
 
 def _quantised(case: ExitCase) -> Path:
-    """Return the model in static int8, weights by channel, calibrated on training inputs; made
-    once."""
+    """Return the model in static int8, by channel, calibrated on training inputs; made once."""
     target = case.folder / "int8-ranges.onnx"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -221,7 +222,9 @@ def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascad
 
 
 def audits_until_off(agreed: Sequence[bool], accuracy: float, most: int) -> int | None:
-    """Count audited answers, as they were but 10 % made wrong, until the exit is off; None: never.
+    """Count audited answers until the exit is off; None if it stays on.
+
+    They are drawn from ``agreed``, and 10 % of them made wrong.
     """
     random = np.random.default_rng(0)
     audit = CascadeAudit(accuracy)

@@ -210,7 +210,6 @@ def judge(
 
 
 def exact_interval(successes: int, trials: int) -> tuple[float, float]:
-    """Return a probability's interval of confidence ``INTERVAL`` (Clopper and Pearson, two-sided).
-    """
+    """Return a probability's two-sided interval (Clopper and Pearson) of INTERVAL's confidence."""
     each = 1 - (1 - INTERVAL) / 2
     return lower_bound(successes, trials, each), upper_bound(successes, trials, each)

@@ -93,8 +93,7 @@ class ExitSide:
 
 
 class ExitBench:
-    """A model loaded bare and, for each set of exits, cut at them; it has an exit thread of its
-    own."""
+    """A model loaded bare and, for each set of exits, cut at them, with its own exit thread."""
 
     def __init__(self, model: Path) -> None:
         self._graph = read_graph(model)
@@ -108,8 +107,7 @@ class ExitBench:
     def measure(
         self, versions: Mapping[str, Version | Scoring], samples: Samples, batch: int, quick: bool
     ) -> dict[str, ExitSide]:
-        """Measure ``bare`` and each version on the same inputs, in another random order for each
-        input.
+        """Measure ``bare`` and each version on the same inputs, in a random order for each input.
 
         A side that always came after one which runs the same early layers would find its weights
         in the processor's cache, one after the bare model would not.
@@ -192,8 +190,7 @@ TAILS = 1.3
 
 
 def plot_sides(label: str, sides: Mapping[str, ExitSide], folder: Path) -> Path:
-    """Plot one file: left the CDF of latencies (GATI, Fig. 6a), right agreement against the mean.
-    """
+    """Plot a file: left the CDF of latencies (GATI, Fig. 6a), right agreement by mean."""
     figure, (left, right) = subplots(1, 2, figsize=(10, 4))
     for number, (name, side) in enumerate(sorted(sides.items(), key=lambda one: one[1].mean_s)):
         times_ms = np.sort(side.times_s) * 1e3

@@ -330,8 +330,10 @@ share of them may prove nothing."""
 def video_intervals(
     file: Path, reading: Reading, frames: int = FRAMES, gap: int = GAP_FRAMES
 ) -> Iterator[Interval]:
-    """Yield intervals: caches learn from ``frames`` and are measured on the next, after ``gap``
-    frames."""
+    """Yield intervals: caches learn from ``frames``, and the next ones are measured.
+
+    ``gap``: frames left out between the two.
+    """
     made = [as_input(reading.requests(frame)) for frame in frames_of(file)]
     for start in range(frames, len(made) - gap, frames):
         here, next_ = (

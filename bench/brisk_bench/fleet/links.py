@@ -151,8 +151,8 @@ class Links:
         return found
 
     def _carry(self, senders: Sequence[str], receivers: Sequence[str]) -> float:
-        """Return Mbit/s of payload from all senders to all receivers at once, a connection a pair.
-        """
+        """Return Mbit/s of payload from all senders to all receivers at once, paired by
+        connections."""
         pairs = [(self._rack[a], self._rack[b]) for a in senders for b in receivers]
         with contextlib.ExitStack() as stack:
             counting = [stack.enter_context(_program(to, "count")) for _, to in pairs]
@@ -190,8 +190,10 @@ def flows(rates: Mapping[str, float]) -> list[tuple[tuple[str, ...], tuple[str, 
 
 
 def _reaching(names: Sequence[str], rates: Mapping[str, float], rate: float) -> tuple[str, ...]:
-    """Return the first name whose rate is at least ``rate``; else names from the fastest on until
-    their sum is."""
+    """Return the first name whose rate is at least ``rate``.
+
+    Without one: names from the fastest on until the sum of their rates is.
+    """
     for name in names:
         if rates[name] >= rate:
             return (name,)

@@ -77,8 +77,7 @@ class _Namespace:
         return number
 
     def command(self, argv: Sequence[str], *, net: bool = True) -> list[str]:
-        """Return a command that runs ``argv`` within; if not ``net``, in its user namespace only.
-        """
+        """Return a command that runs ``argv`` within; without ``net`` in its user namespace."""
         entered = ["--net"] if net else []
         if self.rights is Rights.ROOTLESS:
             entered += ["--user", "--preserve-credentials"]
@@ -87,8 +86,7 @@ class _Namespace:
         return ["nsenter", f"--target={self.holder_id}", *entered, "--", *argv]
 
     def run(self, argv: Sequence[str], told: str = "") -> str:
-        """Run a command with the input ``told``; return its output. Raises UnavailableError if it
-        fails."""
+        """Run a command on the input ``told``; return its output. Raises UnavailableError."""
         return _run(self.command(argv), told)
 
 
@@ -141,8 +139,7 @@ class NamespaceHost:
         return process
 
     def run(self, argv: Sequence[str], told: str = "") -> str:
-        """Run a command with the input ``told``; return its output. Raises UnavailableError if it
-        fails."""
+        """Run a command on the input ``told``; return its output. Raises UnavailableError."""
         return self._namespace.run(argv, told)
 
     def kill(self, process_id: int) -> None:
@@ -186,8 +183,7 @@ class Rack:
         raise InvalidRequestError(f"the rack has no host {name!r}, but {names}")
 
     def run_on_switch(self, argv: Sequence[str], told: str = "") -> str:
-        """Run a command with the input ``told``; return its output. Raises UnavailableError if it
-        fails."""
+        """Run a command on the input ``told``; return its output. Raises UnavailableError."""
         return self._switch.run(argv, told)
 
 

@@ -26,8 +26,7 @@ class HostProgram(JsonProgram):
 
 
 def web_server(host: NamespaceHost, kind: str, folder: Path) -> HostProgram:
-    """Return a web server in the host, of one of the kinds that ``web_server`` has, not started
-    yet.
+    """Return a web server in the host, of a kind that ``web_server`` has, not started yet.
 
     Its first message is its ``port``.
     """

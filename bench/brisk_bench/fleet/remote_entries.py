@@ -212,8 +212,7 @@ def publish_model(file: Path, folder: Path, *, with_form: bool) -> bytes:
 
 
 def whole(copy: LocalCopy) -> tuple[str, list[Range]] | None:
-    """Return what a copy has whole, all of a form or all weights, and its ranges; None before
-    that.
+    """Return what a copy has whole, all of a form or all weights, and where; None before that.
 
     A start needs no more than one of them. What it does not take comes later, or never.
     """

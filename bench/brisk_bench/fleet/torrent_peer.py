@@ -56,8 +56,7 @@ def seed(file: Path, torrent: Path, address: str) -> None:
 
 
 def fetch(folder: Path, torrent: Path, address: str) -> None:
-    """Wait for a line, download into the folder, report when all is there; upload until the end.
-    """
+    """Wait for a line, download into the folder, report the end; upload until the next line."""
     session, handle = _taking_part(torrent, folder, address, fetches=True)
     _connect(session, handle)
     _hear()
@@ -81,8 +80,7 @@ def _taking_part(torrent: Path, folder: Path, address: str, *, fetches: bool) ->
 
 
 def _connect(session: Any, handle: Any) -> None:
-    """Report a port; connect to the peers that are read, and report when the wanted number is
-    there.
+    """Report a port; connect to the peers that are read, and report when enough are connected.
 
     The other peers connect to this one.
     """

@@ -139,8 +139,7 @@ def command_line(name: str, arguments: Sequence[str]) -> str:
 
 
 def checkout(file: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of the checkout that tracks ``file``, and whether `MEASURED` differs from
-    it.
+    """Return the commit that the checkout of ``file`` has, and whether `MEASURED` differs from it.
 
     (None, None) without git, and for a file that a checkout merely contains, such as one of an
     environment inside of it.

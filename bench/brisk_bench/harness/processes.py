@@ -43,8 +43,7 @@ def processes_of(runtime: Path) -> list[int]:
 
 
 def kind_of(command: bytes) -> str:
-    """Return the kind by the command line; a runtime's workers and helpers keep their
-    supervisor's."""
+    """Return the kind by the command line. Workers and helpers keep their supervisor's."""
     return next((kind for mark, kind in _MARKS if mark in command), "tritonserver")
 
 

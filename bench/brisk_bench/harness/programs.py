@@ -77,8 +77,7 @@ class JsonProgram:
             raise self._ended() from None
 
     def hear(self, time_out_s: float) -> dict[str, Any]:
-        """Return the next answer. Raises TimeoutError, and UnavailableError if the program has
-        ended."""
+        """Return the next answer. Raises TimeoutError, or UnavailableError if it has ended."""
         assert self.process.stdout is not None
         deadline_s = time.monotonic() + time_out_s
         while True:

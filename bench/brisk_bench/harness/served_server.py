@@ -104,8 +104,7 @@ def benchmark_server(
 
 @contextlib.contextmanager
 def runtime_folder() -> Iterator[Path]:
-    """Give a place for a runtime. In the end it is removed, and processes that know it are ended.
-    """
+    """Give a place for a runtime; in the end remove it, and end processes that know it."""
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         runtime = Path(folder) / "runtime"
         try:
@@ -194,8 +193,7 @@ def thread_variables(threads: int) -> dict[str, str]:
 
 
 def reason_in(log: str) -> str:
-    """Return why the server gave up: its log's line on its model, else its last error or last
-    line."""
+    """Return why the server gave up: a log line on its model, else its last error or last line."""
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith(("|", "+"))]
     errors = [line for line in lines if line.startswith("E")]
     of_model = [line for line in errors if "failed to load" in line]

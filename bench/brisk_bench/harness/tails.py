@@ -27,15 +27,15 @@ def least_answers(share: float) -> int:
 
 
 def shortage(count: int, share: float) -> str:
-    """Return what ``count`` answers lack for the percentile ``share``; empty if they are enough.
-    """
+    """Return what ``count`` answers lack for the percentile ``share``; empty if enough."""
     least = least_answers(share)
     return "" if count >= least else f"{TOO_FEW} ({count:,} of {least:,})"
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Return the least of ``values`` that ``share`` of all do not exceed (nearest rank), below the
-    tails.
+    """Return the least of ``values`` that ``share`` of all do not exceed (nearest rank).
+
+    Only for shares below the tails.
 
     Precondition: at least one value. Raises ValueError for a share of ``tail``.
     """
@@ -66,8 +66,7 @@ def curve(values: Sequence[float], digits: int = 3) -> list[float]:
 def percentile_columns(
     values: Sequence[float], names: Sequence[str], unit: str, scale: float = 1.0
 ) -> dict[str, float | str]:
-    """Return columns of a report's row, as ``p999_ms`` for ``p999`` and ``ms``, times ``scale``.
-    """
+    """Return a row's columns, as ``p999_ms`` for ``p999`` and ``ms``, times ``scale``."""
     return {
         f"{name}_{unit}": tail_or_shortage(values, float(f"0.{name[1:]}"), scale) for name in names
     }

@@ -56,8 +56,7 @@ def digits_of(part: ScenePart) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_scenes(count: int, seed: int, part: ScenePart) -> Scenes:
-    """Make scenes, digits of ``part`` and shapes alike, mixed. Shapes are drawn anew every time.
-    """
+    """Make scenes, half digits of ``part``, half shapes, mixed; shapes are drawn anew."""
     random = np.random.default_rng(seed)
     digits, labels = digits_of(part)
     kinds = random.integers(0, 2, count)

@@ -71,8 +71,7 @@ class ClientOutcome:
 def pressure_clients(
     server: BenchmarkServer, count: int, warm_up_s: float, duration_s: float
 ) -> Iterator[Callable[[], ClientOutcome]]:
-    """Run ``count`` clients of the samples, connected and asking; give a function that waits for
-    the outcome.
+    """Run ``count`` clients of the samples; give a function that waits for the outcome.
 
     Raises ConnectionError if they fail, TimeoutError if they do not end.
     """
@@ -92,8 +91,7 @@ def _serve(
     ready = threading.Barrier(count + 1)
 
     def ask(number: int, url: str, transport: Transport) -> None:
-        """Ask, as client ``number``, the questions in turn, from its own first one, until time is
-        over.
+        """Ask, as client ``number``, the questions in turn, from its own first one, to the end.
 
         ``lock`` guards ``outcome``, which all clients share.
         """

@@ -76,8 +76,9 @@ def _memfds(pid: int) -> dict[int, int]:
 
 
 def growth(values: Sequence[float], window: int) -> float:
-    """Return the mean of the last ``window`` values over that of the first, less 1; 0 if both are
-    0.
+    """Return the mean of the last ``window`` values over that of the first, less 1.
+
+    0 if both are 0.
 
     Raises ValueError if the values do not cover both.
     """

@@ -228,8 +228,7 @@ class Blows:
         self._unload(CHURNED)
 
     def _replace(self) -> None:
-        """Replace the file of a served model, which answers as it was loaded until it is loaded
-        anew."""
+        """Replace the file of a served model, which must answer as before until it is loaded."""
         file = self._repository / REPLACED / "1" / "model.onnx"
         kept, other = file.with_name("kept"), file.with_name("other")
         shutil.copy(file, kept)

@@ -84,8 +84,7 @@ def write_other_weights(source: Path, target: Path, factor: np.float32) -> None:
 
 @contextlib.contextmanager
 def small_disk(directory: Path) -> Iterator[Path]:
-    """Mount a file system of DISK_BYTES at ``directory`` if that is allowed; else use a directory.
-    """
+    """Mount a file system of DISK_BYTES at ``directory`` if allowed; else use a directory."""
     directory.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(directory)]
     mounted = not subprocess.run(command, capture_output=True, check=False).returncode

@@ -33,8 +33,7 @@ NOTES = (
 
 
 def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
-    """Add rows and a check; for a server without such repositories a row with its error message.
-    """
+    """Add rows and a check; for a server without such repositories a row with its error."""
     report.notes.extend(f"links: {line}" for line in scene.shape(EQUAL_MBIT_S))
     remote = scene.publish(case.file, PART, with_form=True)
     buckets = scene.scratch / "buckets"

@@ -29,8 +29,7 @@ def main() -> None:
 
 
 def serve() -> int:
-    """Run the courier as if a start from weights took forever longer, so that a form comes sooner.
-    """
+    """Run the courier as if a start from weights never ended, so that a form comes sooner."""
     if not hasattr(worth, "RAW_START_S"):
         raise SystemExit("the courier chooses by something else")
     worth.RAW_START_S = float("inf")

@@ -145,8 +145,7 @@ class StartSide:
     def write(
         self, configuration: Configuration, entries: Mapping[str, Case] | None = None
     ) -> Path:
-        """Write the repository anew, with these entries, a model each; None: the only one. Return
-        it.
+        """Write and return the repository, with these entries, a model each; None: the only one.
 
         Nothing else is in its folder: no artefact, an empty cache directory. No hard links: making
         one changes the file's times for all that have it, and with that what an artefact knows of

@@ -66,8 +66,7 @@ def run(
     quick: bool = False,
     peers: Path | None = None,
 ) -> Report:
-    """Measure the models. ``models``: sample labels, files, MIX; none: all, and those of
-    ``folder``.
+    """Measure ``models``: sample labels, files, MIX; none: all, and those of ``folder``.
 
     Raises UnusableArgumentError for what does not exist.
     """

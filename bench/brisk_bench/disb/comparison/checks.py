@@ -66,8 +66,7 @@ class _Compared:
         return f"{base} has none" if found is None else found
 
     def best_of_triton(self) -> str:
-        """Return Triton's side with the least real-time p99; empty without any. See ``best_row``.
-        """
+        """Return Triton's side of the least real-time p99; empty without. See ``best_row``."""
         theirs = [side for side in self.sides if side.startswith(TRITON)]
         if self.lacking or not theirs:
             return next(iter(theirs), "")
@@ -92,8 +91,7 @@ def best_row(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def best_trial(trials: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the side with the least p90 of its short run; one without requests only if all are.
-    """
+    """Return the side of least p90 in its short run; one without requests only if all are."""
     return min(trials, key=lambda side: trials[side].get("p90_ms", math.inf))
 
 
