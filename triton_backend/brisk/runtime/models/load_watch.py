@@ -35,7 +35,7 @@ class Work:
 
 
 class LoadWatch:
-    """Threads report their work to this watch (``over``); the worker checks it every second."""
+    """Watches work that threads report (``over``); the worker calls ``look`` once a second."""
 
     def __init__(self, longest_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
         """Begin without work. ``longest_s``: the time from which on work has taken too long."""
