@@ -138,7 +138,7 @@ class CapturedNetwork:
             self.take()
             self.device.perform(self._close)
 
-    # --- the lane's --------------------------------------------------------------------------
+    # --- the device thread -------------------------------------------------------------------
 
     def _capture(self, key: Key, inputs: Mapping[str, np.ndarray]) -> None:
         most = MOST_CAPTURED if self._open_another is None else MOST_INSTANCES

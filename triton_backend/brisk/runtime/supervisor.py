@@ -3,8 +3,8 @@
 It imports everything once, so that a worker is there milliseconds after a fork. It never
 computes: a process that has run any OpenMP region hangs in its children's first one. It owns the
 listening sockets, so a connection made while no worker lives waits in the queue of that socket
-instead of being refused. A worker starts only when a stub connects to it: a runtime without
-best-effort requests has no background worker.
+instead of being refused. The background worker starts only when a stub connects to it: a runtime
+without best-effort requests has none.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Dispatcher:
     """Handles the records and departures of peers.
 
     ``compares_settings``: whether this worker checks a server's settings against the runtime's.
-    Only one of several workers does: it does not know the users of the others.
+    Only one of several workers does, since a worker knows only its own peers.
     """
 
     transport: Connections
