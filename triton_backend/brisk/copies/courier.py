@@ -14,7 +14,12 @@ from brisk.errors import UnavailableError
 
 
 class FetchProgress(NamedTuple):
-    """The progress of awaited bytes. ``problem``: why none arrive just now; empty otherwise."""
+    """The progress of awaited bytes.
+
+    ``missing_bytes``: of the chunks that are not here yet.
+    ``bytes_per_s``: the speed at which bytes arrive.
+    ``problem``: why none arrive just now; empty otherwise.
+    """
 
     missing_bytes: int
     bytes_per_s: float

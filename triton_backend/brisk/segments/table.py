@@ -75,7 +75,7 @@ class SegmentTable(Generic[Segment]):
             elif not self._wait_for(index):
                 if (other := self._claim_here()) is not None:
                     self._perform(other, EXECUTOR)
-                elif not self._is_here(index):  # its lane waits for bytes, too
+                elif not self._is_here(index):  # its loader thread waits for bytes, too
                     give_up_ns = clock_ns() + int(RESCUE_S * 1e9)
                 elif clock_ns() > give_up_ns:
                     self._perform(index, EXECUTOR)

@@ -85,8 +85,8 @@ class BareModel(Source):
         default; else those are constants, which are folded and fused as others are. ``longest_ns``
         as in ``cut_points``. ``provider``: ONNX Runtime's; the processor computes what it does not
         support. ``is_awaited``: a request waits, so segments start with warm sessions if that is
-        sooner. ``keeps_graph``: no segment does, whatever that changes: a worker has crashed by
-        it. ``file``: the model's, if it has been read already.
+        sooner. ``keeps_graph``: no segment does, whatever that changes: a worker has crashed in
+        one. ``file``: the model's, if it has been read already.
 
         Raises InvalidModelError if the file is no model that can be read.
         """
@@ -201,13 +201,13 @@ class BareModel(Source):
         return warm if key is None else shared(key, lambda: warm)
 
     def _key_of_both(self, before: Key | None, index: int) -> Key | None:
-        """Return the key of a session that was made since ``before`` was; None: the file was
-        written to meanwhile, so the session's content is unknown."""
+        """Return ``before``, the key of a session that was made since; None: it has none, or the
+        file was written to meanwhile, so the session's content is unknown."""
         return before if before is not None and before == self._key(index) else None
 
     def _key(self, index: int) -> Key | None:
-        """Return all that the segment's warm session is made from; None: it is not digested for
-        its large weights, its model's other format, or operators of a library."""
+        """Return all that the segment's warm session is made from; None: that is not digested if
+        weights are too large, the model is in another format, or operators are of a library."""
         if self.file.unread is not None or self._tuning.operator_libraries:
             return None
         proto, weights = ModelProto(), self.file.weights
