@@ -125,7 +125,10 @@ class CourierConnection:
             raise UnavailableError(f"the courier does not answer: {error}") from error
         if not line.endswith(b"\n"):
             raise UnavailableError("the courier has ended")
-        answer = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            answer = None
         if not isinstance(answer, dict) or len(answer) != 1:
             raise ProtocolError(f"the courier answers {line!r:.80}")
         if (failure := answer.get("error")) is not None:

@@ -113,6 +113,8 @@ class SampleWindow:
 
     def _add(self, sample: BufferedSample) -> None:
         self.offered += 1
+        if sample.size_bytes > self._most_bytes:
+            return
         before = self._samples.pop(sample.digest, None)
         if before is not None:
             sample.seen = before.seen
