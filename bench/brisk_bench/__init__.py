@@ -1,8 +1,7 @@
-"""What shows and measures Brisk: the demonstration, sample models, and the commands of
-`brisk bench`, which are listed here.
+"""The demonstration, the sample models, and the commands of `brisk bench`, which are listed here.
 
-Nothing that serves or that a client needs is in this package. A command's module is imported when
-it runs: some need torch, or packages of the extra ``bench``.
+Nothing in this package serves requests, and no client needs it. A command's module is imported
+when it runs: some need torch, or packages of the extra ``bench``.
 """
 
 from __future__ import annotations

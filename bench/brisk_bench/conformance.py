@@ -64,13 +64,15 @@ Outputs = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class CaseOutcome:
-    """What one case gave.
+    """The outcome of one case.
 
-    ``refused``: why ONNX Runtime by itself has no answer, ``peer_failure`` why its answer is not
-    the expected one; None: it is. ``failures``: by form of ours, why there is no answer or not the
-    expected one; ``differences``: why it is not ONNX Runtime's; a form that is in neither passed.
-    ``goes_over_wire``: whether all inputs and outputs are tensors of Triton's datatypes, which
-    alone it serves.
+    ``goes_over_wire``: whether all inputs and outputs are tensors of Triton's datatypes, the only
+      ones that it serves.
+    ``refused``: why ONNX Runtime by itself has no answer; None if it has one.
+    ``peer_failure``: why its answer is not the expected one; None if it is.
+    ``failures``: by form of ours, why there is no answer or not the expected one.
+    ``differences``: by form of ours, why the answer is not ONNX Runtime's. A form in neither
+      passed.
     """
 
     name: str
@@ -91,7 +93,7 @@ class CaseOutcome:
 
     @property
     def is_worse(self) -> bool:
-        """Whether ONNX Runtime passes it and a form of ours does not."""
+        """Whether ONNX Runtime passes the case and a form of ours does not."""
         return self.refused is None and self.peer_failure is None and not self.passed
 
 
@@ -119,8 +121,9 @@ def collect_cases() -> list[Any]:
 def run_cases(
     cases: Iterable[Any], folder: Path, forms: Sequence[str] = FORMS
 ) -> list[CaseOutcome]:
-    """Each by ONNX Runtime and in ``forms``, of which FIRST is one. ``folder``: where models and
-    prepared forms are written.
+    """Run each case by ONNX Runtime and in ``forms``, which include FIRST.
+
+    ``folder``: where models and prepared forms are written.
     """
     with environment({"BRISK_CACHE_DIR": str(folder / "cache")}):
         return [_run(case, folder / f"{place}.onnx", forms) for place, case in enumerate(cases)]
@@ -176,7 +179,7 @@ _PLACE = re.compile(r"(?<!\w)/\S+")
 
 
 def _is_of_triton(info: Any) -> bool:
-    """Whether it is a tensor of one of Triton's datatypes."""
+    """Whether the value is a tensor of one of Triton's datatypes."""
     element = info.type.tensor_type.elem_type  # 0 for what is no tensor
     return name_of_element(element) in BY_ELEMENT_NAME
 
@@ -190,10 +193,10 @@ def _runner(program: SegmentProgram) -> Runner:
 
 
 def _by_itself(path: Path) -> Runner:
-    """ONNX Runtime alone, from the file.
+    """Return a runner of ONNX Runtime alone, from the file.
 
-    Its Python function takes no array of a type that numpy lacks (bfloat16, float8): tensors go
-    in and out as OrtValues, strings and what is no tensor, which have none, by that function.
+    Its Python function takes no array of a type that numpy lacks (bfloat16, float8): tensors go in
+    and out as OrtValues. Strings and non-tensors have no OrtValues and go through that function.
     """
     library = onnxruntime()
     options = library.SessionOptions()
@@ -219,7 +222,7 @@ def _has_ort_values(info: Any) -> bool:
 
 
 def _attempt(case: Any, make: Callable[[], Runner]) -> tuple[Outputs, str | None]:
-    """The outputs of all data sets, and None; or none of them, and what was raised."""
+    """Return the outputs of all data sets and None, or no outputs and the error."""
     graph = case.model.graph
     names = [value.name for value in graph.input]
     made: Outputs = []
@@ -239,7 +242,7 @@ def _plain(value: Any) -> Any:
 
 
 def _judge(case: Any, made: Outputs) -> str | None:
-    """Why the outputs are not the expected ones; None where they are, within the tolerance."""
+    """Return why the outputs are not the expected ones; None if they are, within the tolerance."""
     names = [value.name for value in case.model.graph.output]
     expected = [as_array(each) for _, outputs in case.data_sets for each in outputs]
     for place, (actual, wanted) in enumerate(zip(made, expected, strict=True)):
@@ -250,7 +253,7 @@ def _judge(case: Any, made: Outputs) -> str | None:
 
 
 def report_of(outcomes: Sequence[CaseOutcome]) -> Report:
-    """The report of ``outcomes``: rows of counts; checks that ours are ONNX Runtime's answers."""
+    """Report ``outcomes``: rows of counts; checks that our answers are ONNX Runtime's."""
     refused = [each for each in outcomes if each.refused is not None]
     otherwise = [each for each in outcomes if each.peer_failure is not None]
     peers = [each for each in outcomes if each.refused is None and each.peer_failure is None]
@@ -330,7 +333,7 @@ def _why_refused(outcome: CaseOutcome) -> str:
 
 
 def _words(reasons: Mapping[str, str]) -> str:
-    """Forms with their reasons, those of one reason together."""
+    """List forms with their reasons, those of one reason together."""
     forms: dict[str, list[str]] = {}
     for form, reason in reasons.items():
         forms.setdefault(reason, []).append(form)
@@ -338,7 +341,7 @@ def _words(reasons: Mapping[str, str]) -> str:
 
 
 def as_array(value: Any) -> Any:
-    """A case's datum as numpy has it: tensors decoded, sequences as lists."""
+    """Return a case's datum as numpy has it: tensors decoded, sequences as lists."""
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     if isinstance(value, (list, tuple)):
@@ -347,7 +350,7 @@ def as_array(value: Any) -> Any:
 
 
 def compare(actual: Any, expected: Any, rtol: float, atol: float) -> str | None:
-    """Why ``actual`` is not ``expected``, in words; None where it is, within the tolerance."""
+    """Return why ``actual`` is not ``expected``; None if it is, within the tolerance."""
     if expected is None or isinstance(expected, dict):
         return None if actual == expected else f"{actual!r} is not {expected!r}"
     if isinstance(expected, list):

@@ -27,10 +27,10 @@ _SHOWN_VALUES = 3
 
 @dataclass(frozen=True, slots=True)
 class ShownAnswer:
-    """What one model version answered over one transport.
+    """The answer of one model version over one transport.
 
-    ``latency_ms``: median of the requests after the first; None where a request failed.
-    ``problem``: why the answer is not right; empty where it is.
+    ``latency_ms``: median of the requests after the first; None if a request failed.
+    ``problem``: why the answer is not right; empty if it is.
     """
 
     model: str
@@ -87,7 +87,7 @@ def _latency_ms(client: InferenceClient, model: str, expectation: ExpectedAnswer
 
 
 def _excerpt(name: str, outputs: Mapping[str, np.ndarray]) -> str:
-    """The first values of an output: ``-0.51 0.88 -0.19 …``."""
+    """Return the first values of an output: ``-0.51 0.88 -0.19 …``."""
     if name not in outputs:
         return "-"
     flat = outputs[name].reshape(-1)
@@ -96,7 +96,7 @@ def _excerpt(name: str, outputs: Mapping[str, np.ndarray]) -> str:
 
 
 def table_of(answers: list[ShownAnswer]) -> Table:
-    """One line for each answer; fits 80 columns."""
+    """Return a table with one line for each answer; it fits 80 columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in ("model", "v.", "via", "answer", "expected", "ok"):
         table.add_column(heading, no_wrap=True)
@@ -127,7 +127,7 @@ def show_samples(console: Console, repository: Path, *, http_url: str, grpc_url:
 
 
 def main(repository: str, http_url: str, grpc_url: str) -> int:
-    """The exit status: 0 only if every answer was right."""
+    """Return the exit status: 0 only if there were answers and all were right."""
     console = Console(highlight=False)
     right = show_samples(console, Path(repository), http_url=http_url, grpc_url=grpc_url)
     return 0 if right else 1

@@ -45,9 +45,10 @@ NOTES = (
 
 
 def parts_of(*, total: int, execution: int, **parts: int) -> dict[str, int]:
-    """The hop of one request, what it consists of, and the execution beside it, in nanoseconds.
+    """Return the hop of one request, its parts, and the execution, in nanoseconds.
 
-    ``total``: from ``stage`` to ``succeed``; ``parts``: those that are timed.
+    The hop excludes the execution. ``total``: from ``stage`` to ``succeed``; ``parts``: those that
+    are timed.
     """
     hop = total - execution
     remainder = hop - sum(parts.values())
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summarise_parts(requests: str, samples: Sequence[dict[str, int]]) -> list[dict[str, Any]]:
-    """A row for each part, the hop first, with its percentiles over ``samples``, of at least 1."""
+    """Return a row for each part, the hop first, with percentiles over ``samples`` (not empty)."""
     by_part = {part: [each[part] for each in samples] for part in samples[0]}
     return [
         {
@@ -128,7 +129,7 @@ def _ask(
 
 @contextmanager
 def _connection(threads: int) -> Iterator[RuntimeClient]:
-    """A connection, with the model loaded, to a runtime of its own."""
+    """Give a connection, with the model loaded, to a runtime of its own."""
     with tempfile.TemporaryDirectory(prefix="brisk-hop-") as folder:
         file = Path(folder) / "model.onnx"
         onnx.save(_model(), file)
@@ -145,7 +146,7 @@ def _connection(threads: int) -> Iterator[RuntimeClient]:
 
 
 def _model() -> onnx.ModelProto:
-    """The greatest value of an image: reads all of its input, answers four bytes."""
+    """Return a model of an image's greatest value: it reads all input, answers four bytes."""
     graph = GraphWriter("hop", opset=18)
     image = graph.input("image", "float32", SHAPE)
     graph.output(graph.add("ReduceMax", image, keepdims=0), "greatest", "float32", ())

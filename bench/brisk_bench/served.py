@@ -88,8 +88,8 @@ NOTES = (
 def run(quick: bool = False, threads: int = 0, peers: Path | None = None) -> Report:
     """Measure the sample models. ``threads``: 0: all usable cores, which is Brisk's default.
 
-    Raises FileNotFoundError where they are not generated, UnusableArgumentError for ``peers``
-    without Triton's own backend.
+    Raises FileNotFoundError if they are not generated, UnusableArgumentError for ``peers`` without
+    Triton's own backend.
     """
     threads = threads or len(os.sched_getaffinity(0))
     versions = ("torch", "onnxruntime", "tritonclient", "numpy")
@@ -109,7 +109,11 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What an engine did: ``bursts``, one for each round, and whether its answer was right."""
+    """The results of the engines, by engine.
+
+    ``bursts``: one for each round.
+    ``agrees``: whether its answer was right.
+    """
 
     bursts: Mapping[str, Sequence[Burst]]
     agrees: Mapping[str, bool]
@@ -123,7 +127,7 @@ def measure(
     peer: Path | None,
     given: GivenInputs = NOTHING_GIVEN,
 ) -> None:
-    """Add rows and checks of each of ``files``, which are by their labels, to ``report``.
+    """Add rows and checks of each of ``files``, given by label, to ``report``.
 
     One server at a time, one for each model. ``peer``: the folder of Triton's own backend.
     """
@@ -158,7 +162,7 @@ def measure(
 def _measure_model(
     case: Case, label: str, threads: int, effort: tuple[int, float], peer: Path | None
 ) -> Answered:
-    """By engine. ``effort``: rounds, seconds of each burst. Raises one of FAILURES."""
+    """Measure every engine. ``effort``: rounds, seconds of each burst. Raises one of FAILURES."""
     rounds, duration_s = effort
     with tempfile.TemporaryDirectory(prefix="brisk-served-") as folder:
         entries = write_entries(Path(folder), case, label, threads, peer)
@@ -188,14 +192,15 @@ def _measure_model(
 def write_entries(
     repository: Path, case: Case, label: str, threads: int, peer: Path | None = None
 ) -> dict[str, str]:
-    """Names of entries by engine, of those that have the case's model; ``label``: as it is shown.
+    """Write entries for all engines that have the case's model; return their names by engine.
 
-    The same configuration for all, but for the backend; one instance each.
+    ``label``: the case's name in reports. All have the same configuration but for the backend; one
+      instance each.
     """
     from brisk_bench.engines.eager import NETWORKS
 
     sources = {BASE: ONNXRUNTIME_MODEL}
-    if threads > 1:  # one thread has nobody to wait for
+    if threads > 1:  # one thread never waits for others
         sources[SPINNING] = ONNXRUNTIME_SPINNING_MODEL
     if case.file.parent.parent.name in NETWORKS:
         sources[TORCH] = TORCH_MODEL
@@ -215,7 +220,10 @@ def write_entries(
 
 
 def rows_of(label: str, found: Answered) -> list[dict[str, Any]]:
-    """One for each engine; a plot of their own beside those in process of the same model."""
+    """Return a row for each engine.
+
+    Their ``model`` gives them a plot apart from the rows in process of the same model.
+    """
     rows = []
     for engine, taken in found.bursts.items():
         row: dict[str, Any] = {
@@ -233,7 +241,7 @@ def rows_of(label: str, found: Answered) -> list[dict[str, Any]]:
 
 
 def checks_of(label: str, found: Answered) -> list[Check]:
-    """What is expected of Brisk beside each of its peers, and of its answer."""
+    """Check Brisk's latency against each of its peers, and its answer."""
     named = f"{label} through Triton: brisk"
     peers = {"Python backend with onnxruntime": _python_peers(found.bursts)}
     if CPP in found.bursts:
@@ -250,8 +258,8 @@ def checks_of(label: str, found: Answered) -> list[Check]:
 
 
 def ratio(bursts: Mapping[str, Sequence[Burst]], engine: str) -> float:
-    """``engine``'s median latency over ONNX Runtime's in the Python backend, in each round the
-    faster of its two settings, the median over rounds."""
+    """Return ``engine``'s median latency over ONNX Runtime's in the Python backend, in each round
+    the faster of its two settings, the median over rounds."""
     return median_ratio(burst_rounds(bursts[engine], *_python_peers(bursts)))
 
 

@@ -71,7 +71,7 @@ NOTES = (
 
 @dataclass(slots=True)
 class Starts:
-    """Of one side, a value for each round, in seconds and bytes."""
+    """The starts of one side: a value for each round, in seconds and bytes."""
 
     load_s: list[float] = field(default_factory=list)
     answers_s: list[list[float]] = field(default_factory=list)
@@ -96,9 +96,9 @@ class Starts:
 
 
 def run(quick: bool = False, models: Sequence[str] = (), rounds: int = 0) -> Report:
-    """Measure. ``models``: samples or ONNX files, none: MODELS. ``rounds`` 0: as many as usual.
+    """Measure the starts. ``models``: samples or ONNX files, none: MODELS. ``rounds``: 0: default.
 
-    Raises UnusableArgumentError for what is not there.
+    Raises UnusableArgumentError for a model that does not exist.
     """
     cases = [case_of(name) for name in models or MODELS[: 1 if quick else None]]
     packages = ("onnxruntime", "tritonclient", "numpy")
@@ -140,7 +140,7 @@ def add_checks(report: Report) -> None:
 
 
 def write_sibling(source: Path, target: Path, seed: int = 7) -> None:
-    """The model of ``source`` with other weights: each float of more than one element changed."""
+    """Write the model of ``source`` with other weights: each float of several elements changed."""
     model = onnx.load(source)
     rng = np.random.default_rng(seed)
 
@@ -167,7 +167,7 @@ def _measure(case: Case, rounds: int) -> Mapping[str, Starts]:
         files = {FIRST: place / "first.onnx", NEXT: place / "next.onnx"}
         place_model(case.file, files[FIRST])
         write_sibling(case.file, files[NEXT])
-        asked = case_of(str(files[NEXT]))  # whose answers are the second model's
+        asked = case_of(str(files[NEXT]))  # its answers are the second model's
         with contextlib.ExitStack() as stack:
             servers = {
                 side: stack.enter_context(_served(place / side, side, files, asked))
@@ -184,7 +184,10 @@ def _measure(case: Case, rounds: int) -> Mapping[str, Starts]:
 
 
 def _remove_form(repository: Path) -> None:
-    """Which the server has made meanwhile, of the second model."""
+    """Remove the second model's form, which the server has made meanwhile.
+
+    Raises TimeoutError if it stays in use.
+    """
     cache = {"BRISK_CACHE_DIR": str(_cache(repository))}
     form = find_prepared(repository / NEXT / "1" / "model.onnx", (), cache)
     until_s = time.monotonic() + _LET_GO_S
@@ -195,7 +198,7 @@ def _remove_form(repository: Path) -> None:
 
 
 def _cache(repository: Path) -> Path:
-    """Of each server its own, where no form of another's model is found by its content."""
+    """Return a server's own cache, where no form of another's model is found by its content."""
     return repository.with_name(f"{repository.name} cache")
 
 
@@ -244,7 +247,7 @@ def _ask(
     count: int,
     into: Starts | None = None,
 ) -> list[float]:
-    """So many requests, one after the other; what each took, in seconds."""
+    """Send so many requests, one after the other; return what each took, in seconds."""
     took_s = []
     with InferenceClient(server.grpc, Transport.GRPC) as client:
         for _ in range(count):

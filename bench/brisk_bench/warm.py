@@ -77,11 +77,11 @@ def run(
     through_triton: bool = True,
     peers: Path | None = None,
 ) -> Report:
-    """Measure ``files`` and those in the folders ``models``, the samples where there are none.
+    """Measure ``files`` and those in the folders ``models``, or the samples if there are none.
 
     ``threads``: 0: all usable cores. ``through_triton``: also through a server (``served``),
-    beside Triton's own backend where it lies in ``peers``. Raises FileNotFoundError where there
-    are no samples, UnusableArgumentError before anything is measured.
+    compared with Triton's own backend if ``peers`` has it. Raises FileNotFoundError if there are
+    no samples, UnusableArgumentError before anything is measured.
     """
     threads = threads or len(os.sched_getaffinity(0))
     peer = onnxruntime_backend(peers) if peers is not None else None
@@ -143,8 +143,8 @@ def _measure(
     effort: tuple[int, float],
     hint: str,
 ) -> None:
-    """Add one model's rows and checks. ``effort``: rounds, seconds of each; ``hint``: behind the
-    reason why an engine cannot be measured."""
+    """Add one model's rows and checks. ``effort``: rounds, seconds of each. ``hint``: appended to
+    the reason why an engine cannot be measured."""
     rounds, duration_s = effort
     reasons: dict[str, str] = {}
     processes: dict[str, WarmEngine] = {}
@@ -155,7 +155,7 @@ def _measure(
         np.savez(Path(folder) / "inputs.npz", **inputs)
         for engine in WARM:
             if threads == 1 and engine == SPINNING:
-                continue  # one thread has nobody to wait for
+                continue  # one thread never waits for others
             try:
                 process = WarmEngine(engine, file, threads, Path(folder))
                 processes[engine] = stack.enter_context(process)
@@ -175,7 +175,7 @@ def _measure(
             report.checks += checks_of(row, threads)
     for engine, reason in {**reasons, **failed}.items():
         if engine == TORCH and reason.startswith("LookupError"):
-            continue  # nobody has written it in torch
+            continue  # the network has no torch form
         report.rows.append({"model": name, "engine": engine, REASON: reason + hint})
         if engine == BRISK:
             text = f"{name}: brisk answers{', as onnxruntime does' if BASE in bursts else ''}"
@@ -188,7 +188,7 @@ def _row(
     bursts: Mapping[str, Sequence[Burst]],
     outputs: Mapping[str, list[np.ndarray]],
 ) -> dict[str, Any]:
-    """With what ONNX Runtime is left out of where it could not be measured."""
+    """Return an engine's row, without ratios to ONNX Runtime if that could not be measured."""
     row = {"model": name, "engine": engine, "path": IN_PROCESS, **burst_row(bursts[engine])}
     bases = [bursts[base] for base in (BASE, SPINNING) if base in bursts]
     if bases:
@@ -203,7 +203,7 @@ def _row(
 
 
 def checks_of(row: Mapping[str, Any], threads: int) -> list[Check]:
-    """What is expected of Brisk's row of a model."""
+    """Return the checks of Brisk's row of a model."""
     name = row["model"]
     if row["onnxruntime_ms"] < SMALL_MS:
         text = f"{name}: brisk - onnxruntime, us, {threads} thread(s)"
@@ -218,8 +218,10 @@ def checks_of(row: Mapping[str, Any], threads: int) -> list[Check]:
 
 
 def _add_means(report: Report) -> None:
-    """Geometric means over all models of each engine's time over ONNX Runtime's, where there are
-    several; Brisk's is a check."""
+    """Add geometric means over several models of engines' times over ONNX Runtime's.
+
+    Brisk's is a check.
+    """
     ratios: dict[str, list[float]] = {}
     for row in report.rows:
         if "ratio_to_onnxruntime" in row:

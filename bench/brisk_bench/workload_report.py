@@ -1,4 +1,4 @@
-"""A run on the terminal while it goes on; then as a report, and as a picture."""
+"""A run on the terminal while it goes on; then as a report, and as a plot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ NOTES = (
 
 
 def summarise_run(name: str, outcome: RunOutcome) -> Report:
-    """The checks: every request was answered, and the generator sent on time."""
+    """Return a run's report.
+
+    Its checks: every request was answered, and the generator sent on time.
+    """
     report = new_report(name, ("tritonclient", "grpcio"), NOTES)
     report.rows = [_row(task, outcome.duration_s) for task in outcome.tasks]
     failed = sum(task.failed for task in outcome.tasks)
@@ -49,7 +52,8 @@ def summarise_run(name: str, outcome: RunOutcome) -> Report:
 
 
 def _judge_generator(report: Report, generator: GeneratorOutcome, duration_s: float) -> None:
-    """Its lag's p99; the greatest, which is no less, where the requests are too few for it."""
+    """Check the p99 of a generator's lag, or the greatest lag, which is no less, if requests are
+    too few for a p99."""
     names = ", ".join(task.task for task in generator.tasks)
     lags_ns = [lag_ns for task in generator.tasks for lag_ns in task.lag_ns]
     name, found_ns = "lag p99 ms", tail(lags_ns, 0.99)
@@ -87,7 +91,7 @@ def _row(task: TaskOutcome, duration_s: float) -> dict[str, Any]:
 
 
 def plot_run(name: str, outcome: RunOutcome, folder: Path) -> list[Path]:
-    """One file: for each task, the share of requests that took longer than so much."""
+    """Plot one file: for each task, the share of requests that took longer than so much."""
     figure, axes = subplots(figsize=(7, 4))
     for task in outcome.tasks:
         if count := len(task.latency_ns):
@@ -101,9 +105,9 @@ def plot_run(name: str, outcome: RunOutcome, folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def run_progress(workload: Workload, console: Console) -> Iterator[Callable[[Counts], None]]:
-    """A table of counts; the function that is given draws it anew.
+    """Show a table of counts; give a function that draws it anew.
 
-    Nothing is drawn where the output is no terminal.
+    Nothing is drawn if the output is no terminal.
     """
     begun_s: float | None = None
 

@@ -1,4 +1,4 @@
-"""A client of Brisk's: what a request may say of its urgency, a plain client, and workloads.
+"""A client for Brisk: urgency of requests, a plain client, and workloads.
 
 It needs numpy and tritonclient, and nothing of the server's package.
 """

@@ -143,7 +143,8 @@ class InferenceClient:
         return inputs
 
     def _input(self, name: str, array: np.ndarray) -> Any:
-        """A bfloat16 array (ml_dtypes) is sent as BF16; everything else by its numpy type."""
+        """Return the request's input for an array: BF16 for bfloat16 (ml_dtypes), else the
+        datatype of its numpy type."""
         if array.dtype.kind == "U":
             array = array.astype(object)  # as tritonclient wants strings
         is_bfloat16 = array.dtype.name == "bfloat16"

@@ -1,4 +1,4 @@
-"""What of a model can be captured, and what it is worth, in the probe."""
+"""The probe's parts on capture: what of a model can be captured, and what that gains."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ from brisk.gpu.graphs import Graph, chunks
 
 
 def capture(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """Which models can be captured, and what a run takes plain, by ONNX Runtime's own graph, by
-    ours, and by ours in chunks: go or no go. Each in a process of its own.
+    """Try to capture each model, and time a run plain, by ONNX Runtime's own graph, by ours, and
+    by ours in chunks. It decides go or no go.
+
+    Each model is measured in a process of its own.
     """
     for path in sorted(models.glob("*.onnx")):
         yield {"model": path.stem, **in_process(place, __file__, "capture", str(path))}
 
 
 def workspaces_of(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """What cuBLAS does in a capture, by what it was told of its memory."""
+    """Yield what cuBLAS does in a capture, by the setting of its memory."""
     settings: dict[str, dict[str, str]] = {
         "nothing": {"BRISK_PROBE_WORKSPACE": ""},
         "small ones": {"BRISK_PROBE_WORKSPACE": "", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
@@ -153,7 +155,7 @@ def _on_cpu(place: Place, path: Path, run: BoundRun) -> dict[str, np.ndarray]:
 
 
 def _own_graph(place: Place, path: Path) -> Mapping[str, Any]:
-    """ONNX Runtime's: captured by its second run, launched by the ones behind."""
+    """Time ONNX Runtime's own graph: captured by its second run, launched by later ones."""
     stream = place.context.stream()
     try:
         session = place.session(path, stream, enable_cuda_graph="1")
@@ -166,8 +168,9 @@ def _own_graph(place: Place, path: Path) -> Mapping[str, Any]:
 
 
 def chunk_costs(place: Place, models: Path) -> Mapping[str, Any]:
-    """What chunks of some lengths cost: to make, to launch, in memory; whether a node keeps the
-    priority of the stream that it was captured on.
+    """Measure the cost of chunks of some lengths: to make, to launch, in memory.
+
+    Also shows whether a node keeps the priority of the stream that it was captured on.
     """
     least, most = place.context.facts.priorities
     stream = place.context.stream(most)
@@ -201,7 +204,7 @@ def chunk_costs(place: Place, models: Path) -> Mapping[str, Any]:
 
 
 def shapes(place: Place, models: Path) -> Mapping[str, Any]:
-    """Rows 1, 2, 4, 8 in turn: what planning convolutions anew costs, and a graph for each."""
+    """Time rows 1, 2, 4, 8 in rotation: what planning convolutions anew costs, and graphs."""
     found: dict[str, Any] = {}
     path, rows = models / "resnet50.onnx", (1, 2, 4, 8)
     for search in ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"):
@@ -228,7 +231,7 @@ def shapes(place: Place, models: Path) -> Mapping[str, Any]:
 
 
 def searches(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """What an exhaustive choice of algorithms is worth, captured."""
+    """Yield the gain of an exhaustive choice of algorithms, captured."""
     for path in sorted(models.glob("*.onnx")):
         stream = place.context.stream()
         found: dict[str, Any] = {"model": path.stem}

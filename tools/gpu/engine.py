@@ -1,6 +1,5 @@
-"""The engine itself on a device: right answers, times beside its peers, and real-time requests
-beside others through a runtime of its own.
-"""
+"""The engine itself on a device: right answers, times compared with its peers, and real-time
+requests concurrent with others through a runtime of its own."""
 
 from __future__ import annotations
 
@@ -38,8 +37,11 @@ _DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32", "float16": 
 
 
 def engine(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """Each model loaded, its answers for some numbers of rows beside the processor's, what a run
-    takes from array to array beside ONNX Runtime on the device, and what it leaves behind.
+    """Load each model, and measure the engine with it.
+
+    A row has the difference of its answers from the processor's for some numbers of rows, the time
+    of a run from array to array, that of ONNX Runtime on the device, and the memory left
+    afterwards.
     """
     from brisk.runtime.sessions.device import gpu, open_queues
 
@@ -106,9 +108,8 @@ def _engine(place: Place, path: Path, queues: Mapping[Any, Any]) -> dict[str, An
 def _peers(
     ort: Any, path: Path, inputs: Mapping[str, np.ndarray], names: list[str]
 ) -> dict[str, Any]:
-    """ONNX Runtime on the device from array to array: as it comes, and by its own graph with
-    what it reads and writes in place.
-    """
+    """Time ONNX Runtime on the device from array to array: as it comes, and by its own graph with
+    inputs and outputs in place."""
     found: dict[str, Any] = {}
     options = ort.SessionOptions()
     options.log_severity_level = 3
@@ -178,7 +179,7 @@ class Answer(Reply):
 
 
 class Client:
-    """A model of the runtime, asked again and again for the same."""
+    """A client of a model of the runtime, which asks the same again and again."""
 
     def __init__(self, path: Path, device: str, job_class: str) -> None:
         session = import_onnxruntime().InferenceSession(
@@ -202,7 +203,7 @@ class Client:
         self.load_ms = (time.perf_counter() - begun) * 1e3
 
     def ask(self) -> list[bytes]:
-        """Raises what the request failed by."""
+        """Send a request and return its answer. Raises the request's error."""
         sizes = [value.nbytes for value in self.inputs.values()]
         staged = self.connection.stage(self.forms, sizes)
         for region, value in zip(staged.regions, self.inputs.values(), strict=True):
@@ -224,7 +225,7 @@ class Client:
 
 
 def serving(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """A real-time model's requests alone, then beside three that are best effort, without end."""
+    """Time a real-time model's requests alone, then next to three endless best-effort ones."""
     device = "cpu" if place.is_dry else "cuda:0"
     with tempfile.TemporaryDirectory(prefix="brisk-") as folder:
         os.environ |= {"BRISK_RUNTIME_DIR": folder, "BRISK_IDLE_EXIT_S": "1"}
@@ -273,7 +274,10 @@ def _asked(client: Client, first: list[bytes], seconds: float) -> Mapping[str, A
 
 
 def _others(device: str, models: Path, longest_s: float) -> None:
-    """Ask three models without end until a line comes; print when it begins, and how it was."""
+    """Ask three models without end until a line comes or ``longest_s`` is over.
+
+    Prints when it begins, then rates and differences.
+    """
     names = ("resnet50", "encoder", "vit" if (models / "vit.onnx").exists() else "mlp")
     clients = [Client(models / f"{name}.onnx", device, "besteffort") for name in names]
     firsts = [client.ask() for client in clients]

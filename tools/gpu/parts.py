@@ -1,4 +1,4 @@
-"""What the probe asks of a device, a function for each question, with what it decides.
+"""The probe's questions to a device, a function for each, with what it decides.
 
 Each takes the place and the folder of models, and returns what is printed as one line of JSON.
 """
@@ -33,7 +33,7 @@ Part = Callable[[Place, Path], Mapping[str, Any]]
 
 
 def facts(place: Place, models: Path) -> Mapping[str, Any]:
-    """Sizes: what a context, a session and pages that the device reads by itself take and give."""
+    """Measure sizes and rates: a context, sessions, and copies from pages of several kinds."""
     context = place.context
     free, total = context.memory()
     found: dict[str, Any] = {
@@ -74,7 +74,7 @@ def facts(place: Place, models: Path) -> Mapping[str, Any]:
 def _shared_rate(
     place: Place, timer: Timer, stream: Stream, memory: DeviceMemory, size: int
 ) -> float | str:
-    """From memory that several processes map, as tensors of requests are."""
+    """Measure copies from memory that several processes map, as tensors of requests are."""
     descriptor = os.memfd_create("probe")
     try:
         os.truncate(descriptor, size)
@@ -89,7 +89,7 @@ def _shared_rate(
 
 
 def asynchronous(place: Place, models: Path) -> Mapping[str, Any]:
-    """Whether a run is issued without waiting for the device: the design at all."""
+    """Check that a run is issued without waiting for the device: the design needs it."""
     stream = place.context.stream()
     found = {}
     for name in ("resnet50", "encoder"):
@@ -115,7 +115,7 @@ def asynchronous(place: Place, models: Path) -> Mapping[str, Any]:
 
 
 def cold(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """Fresh processes: what each stage of a first answer takes, and of a second model's."""
+    """Time, in fresh processes, each stage of a first answer, and of a second model's."""
     for search, first, second in (
         ("HEURISTIC", "resnet50", "encoder"),
         ("HEURISTIC", "encoder", "resnet50"),
@@ -133,7 +133,7 @@ def cold(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _cold_process(search: str, first: str, second: str, models: Path, library: str | None) -> None:
-    """The process itself; times are ms, each stage behind the one before."""
+    """Run as the process itself; times are ms, each stage after the one before."""
     times: dict[str, float] = {}
     last = time.perf_counter()
 

@@ -1,4 +1,4 @@
-"""Where the probe's parts run: a device, ONNX Runtime on it, and streams of ours.
+"""The place of the probe's parts: a device, ONNX Runtime on it, and streams of ours.
 
 With a stand-in for the driver (``fake_driver.c``) the same calls are made on a processor: device
 memory is the process's own then, and sessions compute there.
@@ -86,11 +86,11 @@ class Place:
         self.kernels.launch("spin", stream, blocks, 32, [ctypes.c_uint64(int(ms * 1e6))])
 
     def mark(self, stream: Stream, address: int) -> None:
-        """``address``: on the device."""
+        """Launch a kernel that writes 1 to ``address``, which is on the device."""
         self.kernels.launch("mark", stream, 1, 1, [ctypes.c_uint64(address)])
 
     def session(self, path: Path, stream: Stream | None, **options: str) -> Any:
-        """ONNX Runtime's, all of it on the device. ``options``: of the CUDA provider."""
+        """Open a session of ONNX Runtime, all on the device. ``options``: of the CUDA provider."""
         ort = import_onnxruntime()
         chosen = ort.SessionOptions()
         chosen.log_severity_level = 3
@@ -114,8 +114,9 @@ class Place:
 
 @functools.cache
 def import_onnxruntime() -> Any:
-    """With CUDA's libraries found where packages of their own hold them, and, unless
-    ``BRISK_PROBE_WORKSPACE`` is empty, with memory of their own for cuBLAS's handles.
+    """Import ONNX Runtime with CUDA's libraries from packages of their own.
+
+    Unless ``BRISK_PROBE_WORKSPACE`` is empty, cuBLAS's handles get memory of their own.
     """
     loaded = load_libraries()
     if loaded and os.environ.get("BRISK_PROBE_WORKSPACE", "1"):
@@ -156,17 +157,17 @@ class BoundRun:
             memory.close()
 
     def set_inputs(self, seed: int) -> None:
-        """Others of the same shapes."""
+        """Copy other inputs of the same shapes to the device."""
         for name, array in inputs_of(self.session, self._rows, seed).items():
             self.stream.to_device(self._given[name][0], array.ctypes.data, array.nbytes)
             self.stream.synchronise()
 
     def issue(self) -> None:
-        """One run; returns when it is issued, if ONNX Runtime does not wait."""
+        """Run once; return when the run is issued, if ONNX Runtime does not wait."""
         self.session.run_with_iobinding(self._binding, self._options)
 
     def poison(self) -> None:
-        """Overwrite the answers, so that a run that writes none is seen."""
+        """Overwrite the answers, so that a run that writes none is noticed."""
         for memory, array in self._answers.values():
             array.view(np.uint8).fill(0xFF)
             self.stream.to_device(memory, array.ctypes.data, array.nbytes)
@@ -179,7 +180,7 @@ class BoundRun:
         return {name: array.copy() for name, (_, array) in self._answers.items()}
 
     def capture(self) -> Graph:
-        """Of one run, behind two that make all that is made once."""
+        """Capture one run, after two that make all that is made only once."""
         for _ in range(2):
             self.issue()
         self.stream.synchronise()
@@ -198,7 +199,7 @@ class BoundRun:
 
 
 def inputs_of(session: Any, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Seeded; integers are 0 or 1, which no table is too small for."""
+    """Return seeded inputs; integers are 0 or 1, which no table is too small for."""
     random = np.random.default_rng(seed)
     found = {}
     for given in session.get_inputs():
@@ -214,18 +215,18 @@ def inputs_of(session: Any, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    """Of ONNX Runtime's name, such as tensor(float)."""
+    """Return the dtype of ONNX Runtime's name, such as tensor(float)."""
     inner = name.removeprefix("tensor(").removesuffix(")")
     return np.dtype({"float": "float32", "double": "float64"}.get(inner, inner))
 
 
 def same(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> bool:
-    """Bit for bit."""
+    """Whether the answers are the same bit for bit."""
     return all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
 def difference(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -> float:
-    """The largest, relative to the largest value."""
+    """Return the largest difference, relative to the output's largest value."""
     return max(
         float(np.abs(one[name].astype(np.float64) - other[name]).max())
         / max(float(np.abs(other[name]).max()), 1e-30)
@@ -234,7 +235,7 @@ def difference(one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray]) -
 
 
 class Timer:
-    """Times what a stream is given, on the device and to who waits for it."""
+    """Times the work given to a stream, on the device and for a caller that waits for it."""
 
     def __init__(self, place: Place, stream: Stream) -> None:
         self.stream = stream
@@ -242,7 +243,7 @@ class Timer:
         self._first, self._last = place.context.event(), place.context.event()
 
     def medians(self, issue: Callable[[], object], least: int = 10) -> dict[str, float]:
-        """ms on the device, ms until it is done, ms of the call; each a median."""
+        """Return ms on the device, ms until it is done, ms of the call; each a median."""
         for _ in range(3):
             issue()
         self.stream.synchronise()
@@ -254,7 +255,7 @@ class Timer:
         return {"device_ms": device, "waited_ms": waited, "called_ms": called}
 
     def device_us(self, issue: Callable[[], object]) -> float:
-        """The least of three, which is what the device takes where nothing disturbs it."""
+        """Return the least of three times, in µs, which the device takes undisturbed."""
         return min(self._once(issue)[0] for _ in range(3)) * 1e3
 
     def _once(self, issue: Callable[[], object]) -> tuple[float, float, float]:
@@ -275,10 +276,11 @@ class Timer:
 def node_times_us(
     place: Place, graph: Graph, timer: Timer, sources: Mapping[int, int] | None = None
 ) -> list[float]:
-    """Each node as a graph of its own, less what a launch takes: so much that they add up to what
-    all of them take together.
+    """Time each node as a graph of its own, less what a launch takes, so that the times add up to
+    that of the whole graph.
 
-    In the order in which they run: alone, a kernel may wait for ever for what another one writes.
+    They run in the graph's order: out of it, a kernel may wait for ever for what another one
+    writes.
     """
     stream = timer.stream
     alone = [graph.executable(index, index + 1, sources) for index in range(len(graph.nodes))]
@@ -310,7 +312,7 @@ def launch_all(parts: Sequence[Executable], stream: Stream) -> None:
 
 
 def event_of(place: Place, stream: Stream) -> Event:
-    """One that the stream has been told to pass."""
+    """Return an event recorded on the stream."""
     made = place.context.event()
     made.record(stream)
     return made
@@ -319,7 +321,7 @@ def event_of(place: Place, stream: Stream) -> Event:
 def in_process(
     place: Place, file: str, what: str, model: str, setting: Mapping[str, str] | None = None
 ) -> Mapping[str, Any]:
-    """What ``what`` of a file of parts says of a model, in a process of its own."""
+    """Run ``what`` of a file of parts on a model, in a process of its own; return its answer."""
     command = [sys.executable, "-X", "faulthandler", file, what, model]
     command += [place.library] if place.library else []
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(setting or {})}

@@ -1,4 +1,4 @@
-"""What urgent work waits for beside other work, and beside loads, in the probe."""
+"""The probe's parts on waiting: urgent work concurrent with other work, and with loads."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ COLD = Path(__file__).with_name("parts.py")
 
 
 def preemption(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """How long a kernel that is urgent waits for its first block beside ResNet-50 as best effort,
-    by what is done about it: the bound on what is outstanding.
+    """Time an urgent kernel's wait for its first block next to ResNet-50 as best effort.
+
+    A row for each means: priorities, the bound on what is outstanding, green contexts.
     """
     _, most = place.context.facts.priorities
     settings: list[tuple[str, int, int | None]] = [
@@ -69,9 +70,9 @@ def preemption(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
 def _delays(
     place: Place, stream: Stream, urgent: Stream, work: list[Executable], bound: int | None
 ) -> Mapping[str, Any]:
-    """µs from the launch of a kernel to what it writes, beside ``work`` again and again.
+    """Return µs from a kernel's launch to what it writes, alone and with repeated ``work``.
 
-    ``bound``: launches that may be outstanding; None: 0.1 s of them at once.
+    ``bound``: launches that may be outstanding; None: ten times all of ``work``.
     """
     flag = np.zeros(1024, np.uint32)
     delays: list[float] = []
@@ -101,7 +102,7 @@ def _delays(
 def _keep_busy(
     place: Place, stream: Stream, work: list[Executable], bound: int | None
 ) -> list[Any]:
-    """Issue for some time, at most ``bound`` at once, and leave while work is outstanding."""
+    """Issue work for some time, at most ``bound`` at once; return while it is outstanding."""
     if bound is None:
         for _ in range(10):
             launch_all(work, stream)
@@ -118,9 +119,8 @@ def _keep_busy(
 
 
 def beside(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """What an urgent model's run takes beside one that is not: chunks, of which none is launched
-    while the urgent one runs; all of it at once, with and without priorities.
-    """
+    """Time an urgent model's run concurrent with one that is not: in chunks, of which none is
+    launched while the urgent one runs, or some are; and all of it at once."""
     _, most = place.context.facts.priorities
     seconds = 0.05 if place.is_dry else 1.5
     urgent, other = place.context.stream(most), place.context.stream()
@@ -151,7 +151,7 @@ def _runs_beside(
     is_held: bool,
     seconds: float,
 ) -> Mapping[str, Any]:
-    """ms of urgent runs, one each 3 ms; runs of the other a second."""
+    """Return ms of urgent runs, one each 3 ms, and the other's runs a second."""
     stream, work = other
     ends = [place.context.event() for _ in range(bound)]
     taken: list[float] = []
@@ -190,9 +190,8 @@ def _launch_next(stream: Stream, work: list[Executable], ends: list[Event], laun
 
 
 def loading(place: Place, models: Path) -> Iterator[Mapping[str, Any]]:
-    """What an urgent model's run takes while another thread, or another process, opens sessions,
-    runs and captures: where a load may run.
-    """
+    """Time an urgent model's run while another thread, or another process, opens sessions, runs
+    and captures. It decides where a load may run."""
     _, most = place.context.facts.priorities
     urgent = place.context.stream(most)
     run = BoundRun(place, place.session(models / "resnet18.onnx", urgent), urgent)
@@ -251,7 +250,10 @@ def _every_3_ms(stream: Stream, graph: Executable, seconds: float) -> Mapping[st
 
 
 def _green_streams(place: Place) -> tuple[Stream, Stream]:
-    """On a quarter of the multiprocessors, and on the others (CUDA programming guide, 4.6)."""
+    """Return streams on a quarter of the multiprocessors and on the others.
+
+    See the CUDA programming guide, 4.6.
+    """
     driver, device = place.driver, place.context.device
     size = 144  # of CUdevResource; room for a later one
     whole, group, rest = (ctypes.create_string_buffer(2 * size) for _ in range(3))

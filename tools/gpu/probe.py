@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
 
 
 def outcome(chosen: argparse.Namespace, name: str, models: Path, limit_s: float) -> bool:
-    """Run a part in a process of its own; whether it ended well."""
+    """Run a part in a process of its own; return whether it ended well."""
     if limit_s < 5:
         write(chosen.out, {"part": name, "error": "no time was left"})
         return False
@@ -101,7 +101,7 @@ def write(out: Path | None, row: Mapping[str, Any]) -> None:
 
 
 def built(folder: Path, is_dry: bool) -> Mapping[str, Any]:
-    """Write what is not there; which were, and what could not be built."""
+    """Write the models that are missing; return those there, and those that could not be built."""
     folder.mkdir(parents=True, exist_ok=True)
     begun = time.monotonic()
     failed = {}

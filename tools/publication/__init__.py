@@ -1,1 +1,1 @@
-"""What `tools/make-results` writes: pages of docs/benchmarks, from the JSON of their runs."""
+"""The parts of `tools/make-results`: pages of docs/benchmarks, from the JSON of their runs."""

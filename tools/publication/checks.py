@@ -14,9 +14,9 @@ BOUND = re.compile(r"(<=|>=|<|>|==) (-?[\d.]+(?:e-?\d+)?)")
 
 
 def worst_check(runs: Iterable[PublishedRun], pattern: str) -> Check:
-    """The check whose whole name matches; of several the one nearest to missing its aim.
+    """Return the check whose whole name matches; of several the one nearest to missing its aim.
 
-    Raises UnusableRunError where no check of one of the runs matches.
+    Raises UnusableRunError if no check of one of the runs matches.
     """
     matching: list[Check] = []
     for run in runs:
@@ -29,7 +29,7 @@ def worst_check(runs: Iterable[PublishedRun], pattern: str) -> Check:
 
 
 def _distress(check: Check) -> float:
-    """How near a check is to missing its aim: one that misses it before all that do not."""
+    """Return how near a check is to missing its aim; those that miss it rank before others."""
     bound = BOUND.match(str(check.expected))
     if bound is None or bound[1] == "==" or not isinstance(check.value, (int, float)):
         return float("-inf") if check.ok else float("inf")
@@ -38,7 +38,7 @@ def _distress(check: Check) -> float:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """As it is shown: integers whole, others with ``digits`` significant digits."""
+    """Return a value as it is shown: integers whole, others with ``digits`` significant digits."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -51,7 +51,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def shown(check: Check) -> str:
-    """The value, with as many digits as it takes to be seen on its side of the limit.
+    """Return the value, with as many digits as it takes to be seen on its side of the limit.
 
     One that was rounded to the very limit, and has missed it, is said to be beyond it.
     """
@@ -65,14 +65,13 @@ def shown(check: Check) -> str:
 
 
 def aim(check: Check) -> str:
-    """The expectation as a reader reads it: ≤ and ≥; empty where there is none."""
+    """Return the expectation as it is shown, with ≤ and ≥; empty if there is none."""
     text = "" if check.expected is None else str(check.expected)
     return text.replace("<=", "≤").replace(">=", "≥")
 
 
 def mark(check: Check, flaws: str = "") -> str:
-    """✗ where it misses its aim, else ✓, or what the run lacks to say so; nothing where nothing
-    is expected."""
+    """Return ✗ for a missed aim, else ✓, or the run's flaws; empty if nothing is expected."""
     if check.expected is None:
         return ""
     return (flaws or "✓") if check.ok else "✗"

@@ -1,6 +1,6 @@
-"""SVG of plots: a titled sheet in the reader's light or dark mode, axes, lines, bars and words.
+"""SVG of plots: a titled sheet in the reader's light or dark mode, axes, lines, bars and text.
 
-Coordinates are pixels from the upper left corner, those of a plot's area its own units.
+Coordinates are pixels from the upper left corner; in a plot's area they are its own units.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Point = tuple[float, float]
 
 
 def sheet(title: str, height: float, parts: Iterable[str]) -> str:
-    """The whole file: ground, title and ``parts``."""
+    """Return the whole file: ground, title and ``parts``."""
     size = f'width="{WIDTH}" height="{height:g}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {WIDTH} {height:g}" '
@@ -64,14 +64,14 @@ def dot(at: Point, kind: str = "point") -> str:
 
 
 def curve(points: Iterable[Point], kind: str) -> str:
-    """A line through ``points``."""
+    """Return a line through ``points``."""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return f'<polyline points="{path}" class="curve {kind}"/>'
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values from ``least`` to ``most`` at the pixels ``begin`` to ``end``."""
+    """An axis with values from ``least`` to ``most`` at the pixels ``begin`` to ``end``."""
 
     least: float
     most: float
@@ -80,7 +80,7 @@ class Axis:
     is_logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         least, most = self.least, self.most
         if self.is_logarithmic:
             value, least, most = math.log(value), math.log(least), math.log(most)
@@ -100,7 +100,7 @@ class Area:
     def frame(
         self, x_ticks: Sequence[float], y_ticks: Mapping[float, str], x_label: str, y_label: str
     ) -> list[str]:
-        """Axes, a grid line for each of ``y_ticks``, and words."""
+        """Return axes, a grid line for each of ``y_ticks``, and labels."""
         found = []
         for value, text in y_ticks.items():
             y = self.y.at(value)
@@ -124,7 +124,10 @@ def _line(begin: Point, end: Point, kind: str) -> str:
 
 
 def round_ticks(least: float, most: float) -> list[float]:
-    """1, 1.5, 2, 3, 5 and 7 times powers of ten between two positive numbers, for logarithms."""
+    """Return ticks between two positive numbers, for logarithms.
+
+    They are 1, 1.5, 2, 3, 5 and 7 times powers of ten.
+    """
     powers = range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1)
     found = [digit * 10.0**power for power in powers for digit in (1, 1.5, 2, 3, 5, 7)]
     return [value for value in found if least <= value <= most]

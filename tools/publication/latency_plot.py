@@ -27,9 +27,9 @@ _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 60, 700, 86, 330, 374
 
 
 def latency_plot(run: PublishedRun) -> str:
-    """An SVG: the cumulative distribution of the latency of SIDES, over a logarithmic axis.
+    """Return an SVG: the cumulative distribution of the latency of SIDES, on a logarithmic axis.
 
-    Each curve ends where fewer than ten answers are slower. Raises UnusableRunError where the run
+    Each curve ends where fewer than ten answers are slower. Raises UnusableRunError if the run
     lacks a side.
     """
     rows = [_row(run, side) for side in SIDES]
@@ -50,7 +50,11 @@ def latency_plot(run: PublishedRun) -> str:
 
 
 def _row(run: PublishedRun, side: str) -> Mapping[str, Any]:
-    """That of all rounds: trials and single runs have a stage. Of Triton's sides the best one."""
+    """Return a side's row of all rounds; of Triton's sides the best one.
+
+    Rows of trials and single runs, which have a stage, are left out. Raises UnusableRunError
+    without one.
+    """
     if side == OURS and not any(row.get("side") == OURS for row in run.rows):
         side = FORMER
     rows = [
@@ -70,7 +74,7 @@ def _row(run: PublishedRun, side: str) -> Mapping[str, Any]:
 
 
 def _is_distribution(found: Sequence[Any] | None) -> bool:
-    """Whether it is positive, does not fall, and reaches the last percent."""
+    """Whether the values are positive, do not fall, and reach the last percent."""
     return (
         isinstance(found, list)
         and CURVE.index(0.99) < len(found) <= len(CURVE)

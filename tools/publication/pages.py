@@ -35,7 +35,7 @@ _HEADER = """
 
 
 def all_pages(runs: Mapping[str, PublishedRun]) -> dict[str, str]:
-    """Contents by the names of files in `docs/benchmarks`."""
+    """Return contents by the names of files in `docs/benchmarks`."""
     flaws = all_flaws(runs)
     shown_runs = {page: list(page.runs(runs)) for page in PAGES}
     found = {"README.md": "".join([f"{GENERATED}\n{_INDEX}", *_index(runs, flaws)])}
@@ -48,7 +48,7 @@ def all_pages(runs: Mapping[str, PublishedRun]) -> dict[str, str]:
 def page_text(
     page: Page, parts: Sequence[tuple[Part, PublishedRun]], flaws: Mapping[str, str]
 ) -> str:
-    """What each run comes from, its checks, its rows; then all notes. ``flaws``: by file."""
+    """Return a page: each run's origin, checks and rows; then all notes. ``flaws``: by file."""
     notes = dict.fromkeys(" ".join(note.split()) for _, run in parts for note in run.notes)
     files = ", ".join(f"[data/{run.file}.json](data/{run.file}.json)" for _, run in parts)
     pieces = [f"{GENERATED}\n# {page.title}\n\n{page.about}\n"]
@@ -83,7 +83,7 @@ def _run_text(part: Part, run: PublishedRun, flaws: str, *, is_alone: bool) -> I
 
 
 def _section(head: str, lines: Sequence[str]) -> str:
-    """Nothing where there are no lines."""
+    """Return the head and the lines; empty without lines."""
     return "".join([head, *lines]) if lines else ""
 
 

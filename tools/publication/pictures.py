@@ -1,4 +1,4 @@
-"""Which published run has which plot."""
+"""The plots of published runs, by run."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from publication.start_plot import PARTS, start_plot
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """``file``: in docs/pictures; ``about``: what it shows, for who does not see it. ``column``:
-    of the run's rows, without which it is of another time: its picture stays as it is.
+    """A plot of a published run.
+
+    ``file``: in docs/pictures.
+    ``about``: the text alternative of the picture.
+    ``column``: of the run's rows. A run without it is older than the plot: its picture stays as it
+      is.
     """
 
     file: str
@@ -51,20 +55,20 @@ PICTURES = {
 
 
 def picture_of(run: PublishedRun) -> Picture | None:
-    """None where the run has no plot, or not what it is drawn from."""
+    """Return the run's plot; None if it has none, or lacks what that is drawn from."""
     picture = PICTURES.get(run.file)
     return picture if picture is not None and picture.can_be_drawn(run) else None
 
 
 def all_pictures(runs: Mapping[str, PublishedRun]) -> Iterator[tuple[str, str]]:
-    """Name and contents of each that can be drawn. Raises UnusableRunError."""
+    """Yield name and contents of each plot that can be drawn. Raises UnusableRunError."""
     for run in runs.values():
         if (picture := picture_of(run)) is not None:
             yield picture.file, picture.draw(run)
 
 
 def left_as_they_are(runs: Mapping[str, PublishedRun]) -> Iterator[str]:
-    """In words, of runs that were measured before their rows had what a picture needs."""
+    """Say which pictures stay as they are, since their runs lack the column."""
     for name, picture in PICTURES.items():
         if name in runs and not picture.can_be_drawn(runs[name]):
             yield f"{picture.file} is left as it is: no row of {name}.json has {picture.column}"

@@ -1,4 +1,4 @@
-"""The plot of early exits: what a promise costs of the speed-up, and how it is kept."""
+"""The plot of early exits: the speed-up by promise, and how each promise is kept."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 60, 630, 66, 290, 334
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """One promise, in percent. ``agreement``, ``early_agreement``: shares as measured, of all
-    answers and of those that a cache gave; None where the run does not tell.
+    """One promise, with what was measured.
+
+    ``promise``: in percent.
+    ``agreement``: measured share of all answers.
+    ``early_agreement``: measured share of the answers that a cache gave; None if the run lacks it.
     """
 
     promise: float
@@ -27,9 +30,9 @@ class _Kept:
 
 
 def promise_plot(run: PublishedRun) -> str:
-    """An SVG: speed-up over the promise, one request after the other, with the agreement.
+    """Return an SVG: speed-up over the promise, at batch 1, with the agreement.
 
-    Raises UnusableRunError where the run has fewer than two promises.
+    Raises UnusableRunError if the run has fewer than two promises.
     """
     kept = sorted(_kept(run), key=lambda one: one.promise)
     if len(kept) < 2:

@@ -1,4 +1,4 @@
-"""README's table of results: which figures of which runs, nothing of them written by hand."""
+"""README's table of results, by runs and checks; nothing of it is written by hand."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ THREADS = "--threads"
 class ReadmeRow:
     """A row of the README's table; left out unless all of its runs are full and of one commit.
 
-    ``file``: the pattern of their files' names; ``check``: of the names of their checks, of which
-    the worst is shown.
+    ``file``: the pattern of their files' names.
+    ``check``: the pattern of the names of their checks, of which the worst is shown.
     """
 
     label: str
@@ -97,7 +97,7 @@ README_ROWS = (
 
 
 def readme_table(runs: Mapping[str, PublishedRun]) -> str:
-    """The table's lines with its markers. Raises UnusableRunError where a figure is missing."""
+    """Return the table's lines with its markers. Raises UnusableRunError for a missing figure."""
     lines = [BEGIN, "| | measured | aim | | command |", "| --- | --- | --- | --- | --- |"]
     for row in README_ROWS:
         if found := runs_of(row, runs):
@@ -106,7 +106,7 @@ def readme_table(runs: Mapping[str, PublishedRun]) -> str:
 
 
 def runs_of(row: ReadmeRow, runs: Mapping[str, PublishedRun]) -> list[PublishedRun]:
-    """What the row shows; none where one of them is not what stands for the product."""
+    """Return the runs of a row; none if one of them does not stand for the product."""
     flaws = all_flaws(runs)
     found = [run for file, run in runs.items() if fnmatchcase(file, row.file)]
     is_standing = not any(flaws[run.file] or THREADS in run.command.split() for run in found)
@@ -124,7 +124,7 @@ def _readme_line(row: ReadmeRow, runs: Sequence[PublishedRun]) -> str:
 
 
 def with_table(text: str, table: str) -> str:
-    """``text`` with what is between the markers exchanged. Precondition: it has both, once."""
+    """Return ``text`` with ``table`` between the markers. Precondition: it has both, once."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{table}{after}"

@@ -1,8 +1,8 @@
 """Published runs as they are read from `docs/benchmarks/data`.
 
 A file is what ``brisk bench NAME --json FILE`` writes. One that has ``"source": "reported"`` holds
-what somebody else measured: its machine and versions may be empty, it needs no commit, and its
-notes say whose it is.
+measurements of others: its machine and versions may be empty, it needs no commit, and its notes
+say whose it is.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class UnusableRunError(Exception):
 class PublishedRun(Report):
     """One run; ``file`` is the name of its file without ``.json``.
 
-    ``commit``, ``command``, ``date`` may be empty where it was not measured but reported.
+    ``commit``, ``command``, ``date`` may be empty if it was not measured but reported.
     """
 
     file: str = ""
@@ -46,12 +46,12 @@ class PublishedRun(Report):
 
 
 def read_runs(folder: Path) -> dict[str, PublishedRun]:
-    """All runs of the folder by their files' names. Raises UnusableRunError."""
+    """Read all runs of the folder, by their files' names. Raises UnusableRunError."""
     return {file.stem: read_run(file) for file in sorted(folder.glob("*.json"))}
 
 
 def read_run(file: Path) -> PublishedRun:
-    """Raises UnusableRunError for what has not the fields that a published run needs."""
+    """Read a run. Raises UnusableRunError if it lacks fields that a published run needs."""
 
     def require(condition: bool, message: str) -> None:
         if not condition:

@@ -1,4 +1,4 @@
-"""Which published runs stand for the product: full ones, all of one commit.
+"""The published runs that stand for the product: full ones, all of one commit.
 
 Anything else is shown with what it lacks, and is in no table of the README.
 """
@@ -17,7 +17,7 @@ the product than the rest; not measured by us."""
 
 
 def published_commit(runs: Iterable[PublishedRun]) -> str:
-    """The one of most full runs that have a page, of several the latest; empty without any."""
+    """Return the commit of most full runs with a page, of several the latest; empty without."""
     full = [run for run in runs if page_of(run.file) is not None and not _own_flaws(run)]
     counts = Counter(run.commit for run in full)
     latest = {run.commit: run.date for run in sorted(full, key=lambda run: run.date)}
@@ -25,7 +25,7 @@ def published_commit(runs: Iterable[PublishedRun]) -> str:
 
 
 def flaws_of(run: PublishedRun, commit: str) -> list[str]:
-    """What makes it no full run of ``commit``; empty where it is one."""
+    """Return what keeps it from being a full run of ``commit``; empty if it is one."""
     return _own_flaws(run) + ([] if run.is_reported or run.commit == commit else [OTHER])
 
 
@@ -37,6 +37,6 @@ def _own_flaws(run: PublishedRun) -> list[str]:
 
 
 def all_flaws(runs: Mapping[str, PublishedRun]) -> dict[str, str]:
-    """By file, in words; empty for full runs of the published commit."""
+    """Return each run's flaws in words, by file; empty for full runs of the published commit."""
     commit = published_commit(runs.values())
     return {file: ", ".join(flaws_of(run, commit)) for file, run in runs.items()}

@@ -1,4 +1,4 @@
-"""The plot of first answers through Triton: what each is made of, engine by engine."""
+"""The plot of first answers through Triton: the parts of each, engine by engine."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _COLUMNS = (490, 545, 590, 635, 700)
 
 
 def start_plot(run: PublishedRun) -> str:
-    """An SVG: a bar for each of ENGINES, stacked of PARTS, with their figures.
+    """Return an SVG: a bar for each of ENGINES, stacked from PARTS, with their figures.
 
-    Raises UnusableRunError where the run lacks an engine or a part.
+    Raises UnusableRunError if the run lacks an engine or a part.
     """
     rows = {label: _row(run, engine) for engine, label in ENGINES.items()}
     scale = (_RIGHT - _LEFT) / max(sum(_parts(row)) for row in rows.values())

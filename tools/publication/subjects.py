@@ -1,4 +1,4 @@
-"""The published pages: which runs each shows, under which words, with which columns of their rows.
+"""The published pages: the runs that each shows, their titles, and the columns of their rows.
 
 A run is a file of docs/benchmarks/data. One that no page shows has a line in the index only.
 """
@@ -14,10 +14,12 @@ from publication.runs import PublishedRun
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Runs of a page. ``file``: the name of their files, in which a * is whatever tells several
-    apart; ``title``: of each, with that in place of {}.
+    """Runs of a page.
 
-    Without ``columns`` all are shown. ``split``: a column with a table for each of its values.
+    ``file``: the pattern of their files' names; a * is the part in which several differ.
+    ``title``: of each, with that part in place of {}.
+    ``columns``: of the rows; empty: all.
+    ``split``: a column with a table for each of its values.
     """
 
     file: str
@@ -32,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """``name``: of its file, without ``.md``."""
+    """A page. ``name``: of its file, without ``.md``."""
 
     name: str
     title: str
@@ -43,7 +45,7 @@ class Page:
         return next((part for part in self.parts if fnmatchcase(file, part.file)), None)
 
     def runs(self, runs: Mapping[str, PublishedRun]) -> Iterator[tuple[Part, PublishedRun]]:
-        """Those that it shows, in the order of its parts."""
+        """Yield the runs that it shows, in the order of its parts."""
         for part in self.parts:
             for file, run in runs.items():
                 if self.part_of(file) is part:
@@ -177,5 +179,5 @@ OTHERS = {
 
 
 def page_of(file: str) -> Page | None:
-    """None where a run has no page."""
+    """Return the page that shows a run; None if there is none."""
     return next((page for page in PAGES if page.part_of(file) is not None), None)

@@ -63,11 +63,14 @@ def run(
     rounds: int = 0,
     libtorrent: Path | None = None,
 ) -> Report:
-    """Measure. ``receivers``: how many, of RECEIVERS; none: all, where it is to be quick the last.
-    ``rate``: of each link, Mbit/s. ``libtorrent``: a Python that has it.
+    """Measure the transfer to each number of receivers by each side.
 
-    Raises UnusableArgumentError for other numbers of receivers, NoNamespacesError where hosts
-    cannot be made, UnfitLinksError where links do not carry what they should, NoLibtorrentError.
+    ``receivers``: numbers out of RECEIVERS; empty: all of them, or only the last if ``quick``.
+    ``rate``: of each link, Mbit/s.
+    ``libtorrent``: a Python that has libtorrent.
+
+    Raises UnusableArgumentError for other numbers of receivers, NoNamespacesError if hosts cannot
+    be made, UnfitLinksError if links do not carry what they should, NoLibtorrentError.
     """
     counts = chosen_counts(receivers, quick)
     report = new_report("chain", ("aiohttp", "cryptography"), NOTES, threads="all")
@@ -124,7 +127,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def chosen_counts(receivers: Sequence[str], quick: bool) -> list[int]:
-    """How many receivers, in order. Raises UnusableArgumentError for what is none of RECEIVERS."""
+    """Return the numbers of receivers, sorted. Raises UnusableArgumentError for unknown ones."""
     known = {str(count): count for count in RECEIVERS}
     if unknown := [each for each in receivers if each not in known]:
         raise UnusableArgumentError(f"'{unknown[0]}' receivers; expected {', '.join(known)}")
@@ -134,7 +137,7 @@ def chosen_counts(receivers: Sequence[str], quick: bool) -> list[int]:
 
 
 def add_checks(report: Report) -> None:
-    """Every check from the rows."""
+    """Add every check that the rows allow."""
     for row in report.rows:
         if row["side"] == "chain":
             count = row["receivers"]
@@ -157,7 +160,7 @@ def add_checks(report: Report) -> None:
 
 
 def plot_receivers(report: Report, folder: Path) -> Path:
-    """Each side's seconds by the number of receivers, and the least."""
+    """Plot each side's seconds by the number of receivers, and the least."""
     figure, axes = subplots(figsize=(6, 4))
     for side in dict.fromkeys(row["side"] for row in report.rows):
         rows = [row for row in report.rows if row["side"] == side]

@@ -1,9 +1,9 @@
-"""What runs in a receiving host of ``brisk bench chain``: a client of that host's courier.
+"""The program in a receiving host of ``brisk bench chain``: a client of that host's courier.
 
     python -m brisk_bench.chain.host
 
-It starts the courier, says that it is there, and is told what to fetch and when; then it says when
-all was here, and what the courier's processes took.
+It starts the courier, reports its process, and reads what to fetch and when to begin. Then it
+reports when all bytes were here, and the processor time of the courier's processes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _courier() -> int:
-    """The process that holds the courier's lock."""
+    """Return the id of the process that holds the courier's lock. Raises SystemExit without."""
     inode = os.stat(lock_path()).st_ino
     for line in Path("/proc/locks").read_text().splitlines():
         fields = line.split()

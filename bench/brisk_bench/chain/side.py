@@ -1,4 +1,4 @@
-"""Brisk's way to bring a file to many hosts: their couriers, of which each asks the others."""
+"""Brisk's side, which brings a file to many hosts: their couriers, which ask each other."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ NOTHING, KILLED, CUT = "nothing", "killed", "cut"
 
 @dataclass
 class Chain:
-    """The first host has a web server, each other one a courier with all others as its peers, over
-    TLS. ``fault``: what happens half-way to the receiver in the middle.
+    """A transfer in which the first host has a web server, and each other host a courier.
 
-    ``told``: of each receiver of the last run, in order, from whom it had its bytes.
+    Each courier has all others as its peers, over TLS.
+
+    ``fault``: what happens half-way to the receiver in the middle.
+    ``told``: the last run's receivers' own reports, in order, with the sources of their bytes.
     """
 
     links: Links
@@ -52,7 +54,7 @@ class Chain:
         return "chain" if self.fault == NOTHING else f"chain, one {self.fault}"
 
     def run(self, hosts: Sequence[NamespaceHost], file: Path) -> Transfer:
-        """See ``TransferSide.run``. The host with the fault is not waited for."""
+        """See ``TransferSide.run``. Does not wait for the host with the fault."""
         registry, *receivers = hosts
         with (
             tempfile.TemporaryDirectory(prefix="brisk-chain-", dir=self.scratch) as name,
@@ -136,7 +138,7 @@ class Chain:
 
 
 def _end(process: int) -> None:
-    """Kill it, and wait until it has let go of its port."""
+    """Kill the process, and wait until it has released its port."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
     until_s = time.monotonic() + _END_S
@@ -146,7 +148,7 @@ def _end(process: int) -> None:
 
 
 def publish_file(file: Path, folder: Path) -> str:
-    """A manifest of a file that is all weights; its SHA-256."""
+    """Publish a file as weights only, in the new ``folder``; return the manifest's SHA-256."""
     data = file.read_bytes()
     head = data[:CHUNK_BYTES]
     chunks = b"".join(

@@ -96,9 +96,9 @@ def run(
 ) -> Report:
     """Measure ``model``, names of MODELS or ONNX files, and all files in the folders ``models``.
 
-    Empty ``model`` and ``engines`` mean all, ``threads`` 0 all usable cores, ``rounds`` 0 as many
-    as usual. ``inputs``: of a file. ``folder`` keeps built models and what engines prepare. Raises
-    UnusableArgumentError for a name that there is not.
+    Empty ``model`` and ``engines`` mean all, ``threads`` 0 all usable cores, ``rounds`` 0 the
+    default. ``inputs``: values of ``--input``, for one file. ``folder`` keeps built models and
+    what engines prepare. Raises UnusableArgumentError for an unknown name.
     """
     named = [Path(each) for each in model if each.endswith(".onnx")]
     names = [each for each in model if not each.endswith(".onnx")]
@@ -165,7 +165,7 @@ class _ColdBench:
     rounds: int
 
     def measure(self, files: ModelFiles, parts: Sequence[str], hint: str = "") -> None:
-        """The parts. ``hint``: behind the reason why an engine cannot be measured."""
+        """Measure the parts. ``hint``: appended to the reason why an engine cannot be measured."""
         if "process" in parts:
             engines = self.engines or (QUICK if self.quick else [*COLD])
             self.report.rows += self._rows("process", files, engines, hint)
@@ -181,9 +181,12 @@ class _ColdBench:
             self.report.rows += measure_served(files, self.threads, self.rounds)
 
     def fail(self, model: str, engine: str, reason: str) -> None:
-        """Once a row, however many parts the engine fails in."""
+        """Add a row with the reason, once however many parts the engine fails in.
+
+        A missing torch form is no failure, only a note.
+        """
         if engine == TORCH and "no torch form" in reason:
-            self.report.notes.append(f"{model}: {reason}")  # it is nobody's failure
+            self.report.notes.append(f"{model}: {reason}")  # no engine has failed
             return
         row = {"part": UNMEASURED, "model": model, "batch": 1, "engine": engine}
         if not any(row.items() <= known.items() for known in self.report.rows):
@@ -214,7 +217,7 @@ class _ColdBench:
 
 
 def plot_parts(report: Report, folder: Path) -> list[Path]:
-    """A file for each part and model: first answers."""
+    """Plot the first answers, a file for each part and model."""
     rows = [{**row, "group": f"{row['part']} {row['model']}"} for row in report.rows]
     drawn = dataclasses.replace(report, rows=rows)
     return plot_bars(drawn, folder, "first_ms", "group", "engine", "spread_ms")

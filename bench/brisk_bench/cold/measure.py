@@ -1,4 +1,4 @@
-"""Samples of cold starts: engines in turns, each sample in a fresh process."""
+"""Samples of cold starts: engines interleaved, each sample in a fresh process."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from brisk_bench.harness.sampling import in_rounds
 
 @dataclass(slots=True)
 class EngineSamples:
-    """An engine's samples of one model. ``prepare_s``: None where it prepared nothing now.
+    """An engine's samples of one model.
 
-    ``disk_s``: with the page cache dropped, seconds to read the files that a start reads from the
-    disk, once a round.
+    ``prepare_s``: seconds to prepare the model; None if nothing was prepared now.
+    ``disk_s``: with the page cache dropped, seconds to read from the disk the files that a start
+      reads, once a round.
     """
 
     samples: list[ColdSample] = field(default_factory=list)
@@ -37,11 +38,11 @@ def measure(
     *,
     dropped: bool = False,
 ) -> tuple[dict[str, EngineSamples], dict[str, str]]:
-    """Samples of each engine, which prepares the model first, in a process of its own.
+    """Take samples of each engine, which first prepares the model, in a process of its own.
 
-    ``effort``: rounds, and seconds of warm inferences behind each cold start. ``dropped``: the
-    files leave the page cache before each sample, else they are read into it. An engine that
-    fails is left out; the second result says why. First answers go to ``outputs``/ENGINE.npz.
+    ``effort``: rounds, and seconds of warm inferences after each cold start. ``dropped``: the
+    files leave the page cache before each sample, else they are read into it. An engine that fails
+    is left out; the second result says why. First answers go to ``outputs``/ENGINE.npz.
     """
     rounds, warm_s = effort
     zygotes: dict[str, tuple[Zygote, Path | None]] = {}

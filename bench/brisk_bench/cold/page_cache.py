@@ -1,4 +1,4 @@
-"""Files in the kernel's page cache: how many of their bytes are, and having them there or not."""
+"""Files in the kernel's page cache: count their cached bytes, and load or drop them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files whose bytes a start reads."""
+    """Return the files whose bytes a start reads."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
 def drop_pages(files: Iterable[Path]) -> None:
-    """Have the next read of these files come from the disk, as far as the kernel obliges.
+    """Make the next read of these files come from the disk, as far as the kernel complies.
 
     Pages that a process has mapped stay. Needs no privilege.
     """
@@ -43,7 +43,7 @@ def read_pages(files: Iterable[Path]) -> None:
 
 
 def disk_seconds(files: Sequence[Path]) -> float:
-    """Seconds to read these files from the disk; they stay cached."""
+    """Return the seconds that reading these files from the disk takes; they stay cached."""
     drop_pages(files)
     started_s = time.perf_counter()
     read_pages(files)
@@ -51,7 +51,7 @@ def disk_seconds(files: Sequence[Path]) -> float:
 
 
 def cached_bytes(files: Iterable[Path]) -> int:
-    """Bytes of these files that a read does not take from the disk. Raises OSError."""
+    """Count the bytes of these files that a read does not take from the disk. Raises OSError."""
     return sum(_cached(file) for file in files)
 
 

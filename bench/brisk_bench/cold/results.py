@@ -1,4 +1,4 @@
-"""Rows from samples, and what is expected of them, as checks, whichever run they are of."""
+"""Rows made from samples, and the checks that the rows of any run have to pass."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ with ONNX Runtime, at most, in the median over models."""
 
 
 def speedup(measured: Measured, engine: str, base: str) -> float:
-    """``base``'s first answer over ``engine``'s, the median over rounds."""
+    """Return ``base``'s first answer over ``engine``'s, the median over rounds."""
     pairs = zip(measured[base].samples, measured[engine].samples, strict=False)
     return median_ratio([(theirs.first_s, ours.first_s) for theirs, ours in pairs])
 
 
 def rows_of(part: str, model: str, measured: Measured) -> list[dict[str, Any]]:
-    """One row an engine, times in ms."""
+    """Return one row for each engine, times in ms."""
     return [_row(part, model, measured, name) for name in measured]
 
 
@@ -111,7 +111,10 @@ def _median_first_s(taken: EngineSamples) -> float:
 
 
 def agreements(folder: Path, engines: Iterable[str]) -> dict[str, bool]:
-    """Whether first answers, ``folder``/ENGINE.npz, are ONNX Runtime's; empty without those."""
+    """Return whether each first answer, ``folder``/ENGINE.npz, agrees with ONNX Runtime's.
+
+    Empty if ONNX Runtime's answer is missing. Torch is left out: it has weights of its own.
+    """
     base = folder / f"{BASE}.npz"
     if not base.exists():
         return {}
@@ -124,16 +127,16 @@ def agreements(folder: Path, engines: Iterable[str]) -> dict[str, bool]:
 
 
 def all_checks(rows: Rows) -> list[Check]:
-    """Every expectation that the rows suffice for."""
+    """Return every check that the rows suffice for."""
     hot = [row for row in rows if row["part"] == "process"]
     own = (check for row in rows for check in _of_row(row))
     return [*_agreement(hot), *own, *_speedups(hot), *_peers(hot), *_served(rows)]
 
 
 def _of_row(row: Mapping[str, Any]) -> Iterator[Check]:
-    """What is expected of Brisk's own row, and of a model that no engine was asked about.
+    """Yield the checks of one of Brisk's rows, or of a model that no engine could be asked about.
 
-    The disk bounds a start: what else it does is hidden behind the reading, or follows it.
+    The disk bounds a start: its other work is hidden behind the reading, or follows it.
     """
     model, engine, part = row["model"], row["engine"], row["part"]
     if part == UNMEASURED and engine in (BRISK, UNPREPARED, NO_ENGINE):
@@ -152,12 +155,15 @@ def _of_row(row: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _by_model(rows: Rows, engine: str, key: str) -> dict[str, float]:
-    """Values of ``key``, of the models whose row has it."""
+    """Return an engine's values of ``key`` by model, of the rows that have it."""
     return {row["model"]: row[key] for row in rows if row["engine"] == engine and key in row}
 
 
 def _agreement(hot: Rows) -> list[Check]:
-    """Each engine's first answer is ONNX Runtime's, where it computes with the same weights."""
+    """Check that each engine's first answer is ONNX Runtime's, a check for each model.
+
+    Only engines that compute with the same weights take part.
+    """
     found: dict[str, list[str]] = {}
     for row in hot:
         if "agrees" in row:
@@ -204,14 +210,17 @@ def _peers(hot: Rows) -> list[Check]:
 
 
 def _mean(text: str, found: Mapping[str, float], limit: float) -> list[Check]:
-    """The geometric mean of several."""
+    """Check the geometric mean of several values; no check of fewer than two."""
     if len(found) < 2:
         return []
     return [check_limit(text, statistics.geometric_mean(found.values()), ">=", limit, 3)]
 
 
 def _later(served: Rows) -> list[Check]:
-    """Of the first answers and those behind them; none of rows that were measured without."""
+    """Check the times to the first answer and to later ones, over Python with ONNX Runtime.
+
+    Rows that were measured without later answers have no checks.
+    """
     checks = []
     for engine, aims in LATER_OVER_PEER.items():
         for answer, aim in aims.items():

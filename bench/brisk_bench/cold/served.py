@@ -75,7 +75,7 @@ _STAMPS = "stamps.json"
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """CLOCK_MONOTONIC: the load call, its return, and each answer."""
+    """Times of CLOCK_MONOTONIC: the load call, its return, and each answer."""
 
     begin_ns: int
     ready_ns: int
@@ -86,7 +86,7 @@ class _Times:
         return self.answers_ns[0]
 
     def until_s(self, answer: int) -> float:
-        """From the load call to an answer; the first one is 1."""
+        """Return the seconds from the load call to an answer; the first answer is 1."""
         return (self.answers_ns[answer - 1] - self.begin_ns) / 1e9
 
 
@@ -94,7 +94,7 @@ _Start: TypeAlias = "tuple[_Times, Parts]"
 
 
 def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[str, Any]]:
-    """A row for each engine. Brisk has a cache directory that holds nothing of earlier runs."""
+    """Return a row for each engine. Brisk's cache directory holds nothing of earlier runs."""
     with (
         tempfile.TemporaryDirectory(prefix="brisk-cold-served-") as folder,
         tempfile.TemporaryDirectory(prefix="brisk-cold-cache-") as cache,
@@ -114,10 +114,11 @@ def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[st
 
 
 def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
-    """Entry names by engine. Brisk's have files of their own: a shared one is a shared session.
+    """Write the entries; return their names by engine.
 
-    What Brisk prepares lies in the cache directory. Raises EngineUnavailableError where ONNX
-    Runtime cannot save the model.
+    Brisk's entries have files of their own: a shared file is a shared session. What Brisk prepares
+    lies in the cache directory. Raises EngineUnavailableError if ONNX Runtime cannot save the
+    model.
     """
     from brisk_bench.engines.eager import save_weights
 
@@ -146,7 +147,7 @@ def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[st
 def _load(
     repository: Path, threads: int, name: str, engine: str, inputs: Mapping[str, np.ndarray]
 ) -> _Start:
-    """Start a server, load and ask one entry. Raises UnknownPartsError.
+    """Start a server, load one entry and ask it. Raises UnknownPartsError.
 
     A worker of Brisk is observed meanwhile: some ten spans, a microsecond each.
     """
@@ -163,7 +164,7 @@ def _load(
     stamps.unlink(missing_ok=True)
     with _resident_server(repository, threads) as server:
         taken = _time(server, name, inputs)
-    # Behind the server's end, which unloads the model: only then it writes them.
+    # After the server's end: the model writes them when it is unloaded.
     return taken, parts_of_python(read_stamps(stamps), taken.begin_ns, taken.first_ns)
 
 
@@ -171,7 +172,10 @@ def _load(
 def _resident_server(
     repository: Path, threads: int, *, uses_prepared: bool = True
 ) -> Iterator[BenchmarkServer]:
-    """One that has another entry of Brisk already. Both of a model find what is prepared of it."""
+    """Run a server that already has another entry of Brisk.
+
+    ``uses_prepared`` False turns prepared forms off: both entries of a model find them.
+    """
     variables = {**thread_variables(threads), "BRISK_ARTEFACTS": "use" if uses_prepared else "off"}
     options = [WITHOUT_COMPLETION, "--model-control-mode=explicit", f"--load-model={_RESIDENT}"]
     with benchmark_server(repository, variables, options) as server:

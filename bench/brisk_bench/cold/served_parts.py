@@ -1,20 +1,20 @@
-"""What a first answer through Triton is made of: stub, parse, load and run.
+"""The parts of the time to a first answer through Triton: stub, parse, load and run.
 
-The four lie one behind the other on the way from the load call to the first answer, and their sum
-is that time. All times are CLOCK_MONOTONIC, which every process of a machine shares.
+The four follow one another from the load call to the first answer, and their sum is that time. All
+times are CLOCK_MONOTONIC, which every process of a machine shares.
 
 * ``parse``: the model is read until its parts are known. Brisk from a prepared form: the event
   `parse` of its timeline. Brisk from the model's own file makes all sessions in the same stage,
-  and the other engines read the file where they make their session: theirs belongs to ``load``.
+  and the other engines read the file while they make their session: this time belongs to ``load``.
 * ``load``: sessions are made while the load call or the first request waits for them. Brisk: the
-  rest of the load lane's work until the model is READY, then `create` and `wait` of the first
-  request, which makes sessions itself or waits for a lane's. Python backend: ``initialize``.
+  rest of the load until the model is READY, then `create` and `wait` of the first request, which
+  makes sessions itself or waits for a loader thread's. Python backend: ``initialize``.
 * ``run``: the first request is computed, without ``load``. Brisk: from its arrival in the worker
   to its answer there. Python backend: ``execute``.
 * ``stub``: all else: Triton, the start of a stub's process with its imports, an engine's library
   among them, and the ways between client, Triton, stub and worker.
 
-``beside`` is in none of them: what Brisk's lanes spend on sessions while nobody waits for them.
+``beside`` is in none of them: what Brisk's loader threads spend on sessions concurrently.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ _LOOK_S = 0.05
 
 
 class UnknownPartsError(Exception):
-    """What a side noted of its first answer does not say what it was made of."""
+    """The records of a first answer do not show its parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Seconds. ``parse_s``: None where it cannot be told from ``load_s``. ``beside_s``: of all
-    lanes, beside the others; 0 where there are none.
+    """The parts of the time to a first answer, in seconds.
+
+    ``parse_s``: None if it cannot be separated from ``load_s``.
+    ``beside_s``: session creation in all loader threads, concurrent with the parts; 0 without any.
     """
 
     stub_s: float
@@ -60,7 +62,7 @@ class Parts:
 
 
 def part_columns(parts: Sequence[Parts]) -> dict[str, float | None]:
-    """Of a report's row: medians over rounds."""
+    """Return the columns of a report's row: medians over rounds, in ms."""
     parse_s = [each.parse_s for each in parts if each.parse_s is not None]
     return {
         "stub_ms": statistics.median(each.stub_s for each in parts) * 1e3,
@@ -71,19 +73,19 @@ def part_columns(parts: Sequence[Parts]) -> dict[str, float | None]:
     }
 
 
-# Brisk: what the worker records while somebody observes it.
+# Brisk: what the worker records while an observer is connected.
 
 
 def begin_recording(observer: Observer) -> None:
-    """From the return on the worker records spans."""
+    """Make the worker record spans, from the return of this call on."""
     observer.begin_trace()
-    observer.status()  # its answer comes behind what was asked before
+    observer.status()  # its answer comes after that to earlier messages
 
 
 def end_recording(observer: Observer, model: str) -> tuple[list[Span], str]:
-    """The spans, those of the model's start among them, and what it started from.
+    """Return the recorded spans, with those of the model's start, and what it started from.
 
-    Raises UnknownPartsError where the worker reports no start within REPORT_S.
+    Raises UnknownPartsError if the worker reports no start within REPORT_S.
     """
     until_s = time.monotonic() + REPORT_S
     while (origin := _origin(observer, model)) is None:
@@ -95,7 +97,7 @@ def end_recording(observer: Observer, model: str) -> tuple[list[Span], str]:
 
 
 def _origin(observer: Observer, model: str) -> str | None:
-    """``artefact`` or ``model``; None before the start is reported."""
+    """Return the start's origin, ``artefact`` or ``model``; None before it is reported."""
     for sample in observer.statistics():
         if sample.metric == STARTS.name and sample.labels[0] == model:
             return sample.labels[2]
@@ -105,9 +107,9 @@ def _origin(observer: Observer, model: str) -> str | None:
 def parts_of_brisk(
     spans: Iterable[Span], model: str, origin: str, begin_ns: int, first_ns: int
 ) -> Parts:
-    """Of the entry ``model``, called at ``begin_ns`` and answered at ``first_ns``.
+    """Return the parts of entry ``model``, called at ``begin_ns`` and answered at ``first_ns``.
 
-    Raises UnknownPartsError where its load or its first request is not among the spans.
+    Raises UnknownPartsError if its load or its first request is not among the spans.
     """
     file = f"/{model}/1/model.onnx"
     found = list(spans)
@@ -143,7 +145,7 @@ def _length_ns(span: Span) -> int:
     return span.end_ns - span.begin_ns
 
 
-# The Python backend: the model notes when Triton called it, and tells when it is unloaded.
+# The Python backend: the model notes when Triton calls it, and writes that when it is unloaded.
 
 _NOTING = '''
 
@@ -172,12 +174,15 @@ class TritonPythonModel(TritonPythonModel):
 
 
 def noting(source: str) -> str:
-    """``source`` of a Python model, to be formatted with ``stamps``, the file that it writes."""
+    """Add the noting of times to the ``source`` of a Python model.
+
+    The result is to be formatted with ``stamps``, the file that the model writes.
+    """
     return source + _NOTING
 
 
 def parts_of_python(stamps: Mapping[str, Sequence[int]], begin_ns: int, first_ns: int) -> Parts:
-    """Raises UnknownPartsError where a stamp is missing."""
+    """Return the parts by a model's stamps. Raises UnknownPartsError if one is missing."""
     try:
         load_ns, run_ns = (end - begin for begin, end in (stamps[name] for name in _CALLS))
     except KeyError as missing:
@@ -189,7 +194,7 @@ _CALLS = ("initialize", "execute")
 
 
 def read_stamps(file: Path) -> Mapping[str, Sequence[int]]:
-    """Raises UnknownPartsError where the model has told nothing."""
+    """Read what the model noted. Raises UnknownPartsError if it wrote no valid file."""
     try:
         found: Mapping[str, Sequence[int]] = json.loads(file.read_text())
     except (OSError, ValueError) as error:

@@ -1,9 +1,9 @@
 """Fresh processes in which an engine's libraries are imported and no model was ever started.
 
 A zygote imports an engine's libraries, then forks a child for every sample: a server has its
-libraries loaded before a model comes, but has never seen the model. The child is the whole
-sample: it loads, answers, goes on answering, tells the times and ends. The zygote is this module
-run as a program; its standard output carries one JSON line for each task.
+libraries loaded before a model comes, but has never seen the model. The child is the whole sample:
+it loads, answers, goes on answering, reports the times and ends. The zygote is this module run as
+a program; its standard output carries one JSON line for each task.
 """
 
 from __future__ import annotations
@@ -43,9 +43,12 @@ MEMORY_BYTES = 60 << 20
 
 @dataclass(frozen=True, slots=True)
 class ColdSample:
-    """Seconds: from the load call to the first answer; the inferences after it; warm ones.
+    """Times of one cold start, in seconds.
 
+    ``first_s``: from the load call to the first answer.
     ``processor_s``: user and system time of the first answer.
+    ``following_s``: the inferences after it.
+    ``warm_s``: warm inferences.
     """
 
     first_s: float
@@ -57,8 +60,8 @@ class ColdSample:
 class Zygote(EngineChild):
     """The zygote of one engine.
 
-    Raises EngineUnavailableError where it cannot import, and from its methods where the engine
-    cannot do that with the model.
+    Raises EngineUnavailableError if the engine cannot be imported; its methods raise it if the
+    engine cannot do their task with the model.
     """
 
     def __init__(self, engine: str, threads: int) -> None:
@@ -70,7 +73,7 @@ class Zygote(EngineChild):
         self._threads = threads
 
     def prepare(self, model: Path, folder: Path) -> tuple[Path, float | None]:
-        """The engine's artefact of the model, and seconds taken; None: it was there already."""
+        """Return the engine's artefact of the model, and seconds taken; None if it existed."""
         try:
             found = self.ask(
                 PREPARE_TIMEOUT_S, model=str(model), folder=str(folder), threads=self._threads
@@ -82,8 +85,10 @@ class Zygote(EngineChild):
     def sample(
         self, model: Path, prepared: Path | None, inputs: Path, warm_s: float, outputs: Path
     ) -> ColdSample:
-        """``warm_s``: time to spend on warm inferences, once the engine has finished its
-        background work. The first answer goes to ``outputs`` (.npz)."""
+        """Take a sample in a fresh process; the first answer goes to ``outputs`` (.npz).
+
+        ``warm_s``: time to spend on warm inferences, after the engine's background work.
+        """
         found = self.ask(
             SAMPLE_TIMEOUT_S,
             model=str(model),
@@ -99,7 +104,7 @@ class Zygote(EngineChild):
 def _start_unrelated(engine: Engine, threads: int) -> None:
     """Start a model that has nothing to do with the measured one, the same way, and run it once.
 
-    As Brisk's idle worker does by itself; no engine's first start of all is measured.
+    Brisk's idle worker does this by itself. So no engine's very first start is measured.
     """
     with tempfile.TemporaryDirectory(prefix="brisk-unrelated-") as folder:
         model, inputs = write_unrelated(Path(folder))
@@ -116,7 +121,7 @@ def _sample(
     warm_s: float,
     outputs: str,
 ) -> dict[str, Any]:
-    """The sample itself, in this process, which should be a fresh one."""
+    """Take the sample in this process, which should be a fresh one."""
     given = load_arrays(inputs)
     if not engine.as_it_comes:
         touched = b"\1" * MEMORY_BYTES

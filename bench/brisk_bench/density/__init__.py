@@ -79,11 +79,12 @@ def run(
     model: str = SMALL,
     large: str = LARGE,
 ) -> Report:
-    """Measure servers of ``entries`` times ``model`` and of so many different networks, and a
-    runtime without a model and with ``large``: samples by name, or ONNX files.
+    """Measure servers of ``entries`` times ``model`` and of as many different networks, and a
+    runtime without a model and with ``large``.
 
-    ``entries``, ``rounds``, ``threads``: 0: the usual; all cores. Raises UnusableArgumentError
-    before anything is measured.
+    ``model``, ``large``: samples by name, or ONNX files. ``entries``, ``rounds``, ``threads``: 0
+    for the default, which is all cores for ``threads``. Raises UnusableArgumentError before
+    anything is measured.
     """
     for name, number in (("entries", entries), ("rounds", rounds), ("threads", threads)):
         if number < 0:
@@ -135,7 +136,7 @@ def _served(bench: StartBench, peers: Sequence[Path]) -> list[StartSide]:
 def _entry_rows(
     sides: Sequence[DensitySide], starts: int, named: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """A row for each side, ``named`` first; one that fails once is left out from then on."""
+    """Return a row for each side, ``named`` first; a side that fails once is then left out."""
     for side in sides:
         side.prepare()
     found, reasons = in_rounds(sides, starts, figures_of, uncounted=1, failures=FAILURES)
@@ -156,7 +157,7 @@ def _entry_rows(
 
 
 def _runtime_rows(side: DensitySide) -> list[dict[str, Any]]:
-    """The runtime's own memory, and what the model adds to it and to a process of its own."""
+    """Return the runtime's own memory, and what the model adds to it and to its own process."""
     rows: list[dict[str, Any]] = []
     bench = side.served.bench
     model = {"part": MODEL, "model": bench.case.name}
@@ -178,7 +179,7 @@ def _runtime_rows(side: DensitySide) -> list[dict[str, Any]]:
 
 
 def all_checks(rows: Rows) -> list[Check]:
-    """Every expectation that the rows suffice for."""
+    """Return every check that the rows suffice for."""
     return [*_answers(rows), *_against_peer(rows), *_of_brisk(rows)]
 
 

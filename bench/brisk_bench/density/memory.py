@@ -1,4 +1,4 @@
-"""What processes hold: memory of each alone, of all together, and shared memory counted once."""
+"""Memory of processes: of each alone, of all together, and shared memory counted once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ _SETTLED_SHARE, _SETTLE_PAUSE_S, _SETTLE_TIMEOUT_S = 0.01, 1.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """One process. ``private_bytes``: Private_Clean and Private_Dirty; ``own_bytes``: of them the
-    dirty ones, which are no file's pages that the kernel may drop and others may share.
+    """The memory of one process.
 
-    ``shared``: bytes of memory that has no file, is mapped to be shared and not private, by device
-    and inode.
+    ``private_bytes``: Private_Clean and Private_Dirty.
+    ``own_bytes``: the dirty ones of them: no pages of files, which the kernel may drop and other
+      processes may share.
+    ``shared``: by device and inode, bytes of memory without a file that is mapped to be shared and
+      is not private.
     """
 
     pid: int
@@ -38,7 +40,7 @@ class ProcessMemory:
 
 
 def read_rollup(text: str) -> tuple[int, int, int]:
-    """Private bytes, the dirty ones of them, and proportional bytes in a ``smaps_rollup``.
+    """Return private bytes, the dirty ones of them, and proportional bytes of a ``smaps_rollup``.
 
     Raises ValueError without them.
     """
@@ -55,7 +57,7 @@ def read_rollup(text: str) -> tuple[int, int, int]:
 
 
 def read_shared(text: str) -> dict[tuple[str, int], int]:
-    """Shared bytes of ``smaps`` in mappings of memfds and ``/dev/shm``, by device and inode.
+    """Return shared bytes by device and inode, of ``smaps``' mappings of memory without a file.
 
     Pages there that only this process has are among its private ones.
     """
@@ -71,7 +73,7 @@ def read_shared(text: str) -> dict[tuple[str, int], int]:
 
 
 def shared_once(processes: Iterable[ProcessMemory]) -> int:
-    """Bytes: of each piece of memory what the process that has most of it has."""
+    """Return the shared bytes, each piece of memory as the process with most of it counts it."""
     largest: dict[tuple[str, int], int] = {}
     for process in processes:
         for key, size in process.shared.items():
@@ -80,7 +82,7 @@ def shared_once(processes: Iterable[ProcessMemory]) -> int:
 
 
 def memory_of(pids: Iterable[int]) -> list[ProcessMemory]:
-    """Of those that live."""
+    """Return the memory of those processes that are alive."""
     found = []
     for pid in pids:
         folder = Path(f"/proc/{pid}")
@@ -95,8 +97,10 @@ def memory_of(pids: Iterable[int]) -> list[ProcessMemory]:
 
 
 def settled_memory(runtime: Path) -> list[ProcessMemory]:
-    """Of all processes that know the runtime, when it changes no more: loads go on behind their
-    first answers."""
+    """Return the memory of all processes that know the runtime, once it changes no more.
+
+    Loads go on after their first answers. Waits at most ``_SETTLE_TIMEOUT_S``.
+    """
     deadline_s = time.monotonic() + _SETTLE_TIMEOUT_S
     before = memory_of(processes_of(runtime))
     while True:
@@ -110,8 +114,10 @@ def settled_memory(runtime: Path) -> list[ProcessMemory]:
 
 
 def session_bytes(file: Path, threads: int) -> int:
-    """Dirty private bytes of a session of ONNX Runtime with its defaults behind its first answer,
-    in a process of its own. Raises EngineUnavailableError with what it said where it failed."""
+    """Return the dirty private bytes of a default ONNX Runtime session after its first answer.
+
+    It runs in a process of its own. Raises EngineUnavailableError with that process's last words.
+    """
     return int(run_apart(__name__, file, threads).split()[-1])
 
 

@@ -1,8 +1,8 @@
 """Different small networks: perceptrons, convolutional networks and encoders, each one's structure
 and size drawn from its number.
 
-Weights are random, of a size that keeps activations near one. No two have the same shape of any
-kind of network, so no session that one makes serves another.
+Weights are random, of a size that keeps activations near one. No two networks of a kind have the
+same shape, so no session of one serves another.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TOKENS, VOCABULARY, HEAD = 32, 2000, 32
 
 
 def write_networks(folder: Path, count: int) -> list[Path]:
-    """``count`` files in ``folder``, of all kinds in turn, the same in every run."""
+    """Write ``count`` files into ``folder``, of all kinds in turn, the same in every run."""
     folder.mkdir(parents=True, exist_ok=True)
     files = []
     for number in range(count):
@@ -35,7 +35,7 @@ def write_networks(folder: Path, count: int) -> list[Path]:
 class _Drawn(GraphWriter):
     """A graph whose sizes, activation and weights come from one generator.
 
-    ``step``: how many of its kind are before it; a width of its own comes from it.
+    ``step``: how many networks of its kind precede it; this gives it a width of its own.
     """
 
     def __init__(self, name: str, number: int) -> None:
@@ -45,7 +45,7 @@ class _Drawn(GraphWriter):
         self._activation = self.random.choice(["Relu", "Sigmoid", "Tanh", "gelu"])
 
     def among(self, least: int, most: int) -> int:
-        """One of these, both included."""
+        """Draw an integer from ``least`` to ``most``, both included."""
         return int(self.random.integers(least, most + 1))
 
     def normal(self, *shape: int, deviation: float) -> str:
@@ -57,7 +57,7 @@ class _Drawn(GraphWriter):
         return self.add(self._activation, value)
 
     def linear(self, value: str, inputs: int, outputs: int) -> str:
-        """Of the last axis, with a bias."""
+        """Add a linear layer over the last axis, with a bias."""
         product = self.add("MatMul", value, self.normal(inputs, outputs, deviation=inputs**-0.5))
         return self.add("Add", product, self.normal(outputs, deviation=0.05))
 
@@ -67,13 +67,13 @@ class _Drawn(GraphWriter):
         return self.add("LayerNormalization", value, scale, bias, axis=-1)
 
     def heads(self, value: str, width: int, *order: int) -> str:
-        """[rows, TOKENS, width] as HEAD wide heads, their axes in this order."""
+        """Project [rows, TOKENS, width], split it into heads HEAD wide, and order the axes."""
         shape = self.integers(0, TOKENS, width // HEAD, HEAD)
         value = self.add("Reshape", self.linear(value, width, width), shape)
         return self.add("Transpose", value, perm=list(order))
 
     def finished(self, value: str, width: int) -> onnx.ModelProto:
-        """With probabilities of CLASSES of a value [rows, width]."""
+        """End the graph with probabilities of CLASSES, computed from a value [rows, width]."""
         value = self.add("Softmax", self.linear(value, width, CLASSES), axis=-1)
         self.output(value, "probabilities", "float32", ("batch", CLASSES))
         return self.model()

@@ -1,4 +1,4 @@
-"""The servers: one with many entries, and Brisk's runtime before and behind one larger model."""
+"""The servers: one with many entries, and Brisk's runtime before and after one larger model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DensitySide:
-    """A server's repository of many ``entries``, as starts leave it."""
+    """A side whose server has a repository of many ``entries``."""
 
     served: StartSide
     entries: Mapping[str, Case]
@@ -39,7 +39,7 @@ class DensitySide:
 
     @contextlib.contextmanager
     def running(self, runtime: Path) -> Iterator[BenchmarkServer]:
-        """The server, when it says that all its entries are ready."""
+        """Run the server; entered when it says that all its entries are ready."""
         with self.served.starting(Configuration.COMPLETE, runtime) as server:
             while not server.triton.is_ready():
                 server.give_up()
@@ -47,7 +47,7 @@ class DensitySide:
             yield server
 
     def ask(self, server: BenchmarkServer, rounds: int) -> tuple[list[list[float]], int]:
-        """Seconds of each entry's request, round by round, and how many answers were right."""
+        """Return seconds of each entry's request, by round, and the number of right answers."""
         times: list[list[float]] = []
         right = 0
         with InferenceClient(server.http, Transport.HTTP, _CALL_TIMEOUT_S) as client:
@@ -62,7 +62,7 @@ class DensitySide:
 
 
 def figures_of(side: DensitySide) -> dict[str, float]:
-    """Start the side's server, ask each entry once in each of two rounds, end it: its row.
+    """Start the side's server, ask each entry once in each of two rounds, end it; return its row.
 
     Raises one of FAILURES.
     """
@@ -97,11 +97,11 @@ def figures_of(side: DensitySide) -> dict[str, float]:
 
 
 def figures_of_runtime(side: DensitySide) -> tuple[dict[str, float], dict[str, float]]:
-    """Of the runtime's processes with both workers and no model, and what serving its one model
-    adds to them: ``first_own_mb`` when it has become as fast as it will be, ``own_mb`` when its
-    prepared form has taken over.
+    """Measure the runtime's processes with both workers and no model, and what one model adds.
 
-    A runtime is started, then a server beside it. Raises one of FAILURES.
+    ``first_own_mb``: when the model has become as fast as it will be. ``own_mb``: when its
+    prepared form has taken over. A runtime is started, then a server that uses it. Raises one of
+    FAILURES.
     """
     side.prepare()
     with runtime_folder() as runtime, contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Whether interrupted runs give the answers of undisturbed ones, bit by bit."""
+"""Checks that interrupted runs give the answers of undisturbed ones, bit by bit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LEAST_SHARE = 0.95
 
 
 def check_points(report: Report, points: int, threads: int) -> None:
-    """``points`` interruptions at random moments at the wire, half of each interrupted class."""
+    """Check ``points`` interruptions at random moments at the wire, half of each class."""
     models = {"urgent": build_densenet(8, (1, 1, 1, 1)), "background": build_bert(128, 32, 64)}
     variables = runtime_variables(DEFAULT_POLICY, threads)
     each = points // len(INTERRUPTED_CLASSES)
@@ -64,9 +64,11 @@ def check_points(report: Report, points: int, threads: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """``attempts``: runs beside which a real-time request was sent. ``interrupted``: those that
-    the workers say were parked, stopped or held for it. ``wrong``: answers, of all attempts, that
-    differ from the undisturbed one's.
+    """The outcome of runs that were to be interrupted.
+
+    ``attempts``: runs with which a real-time request was sent concurrently.
+    ``interrupted``: those that the workers say were parked, stopped or held for it.
+    ``wrong``: answers, of all attempts, that differ from the undisturbed one's.
     """
 
     attempts: int
@@ -75,7 +77,7 @@ class Outcome:
 
 
 def add_outcome(report: Report, what: str, found: Outcome, stated: int) -> None:
-    """Checks that no answer differs and that what was ``stated`` to be interrupted really was."""
+    """Check that no answer differs, and that nearly all ``stated`` interruptions happened."""
     least = round(LEAST_SHARE * stated)
     name = f"{what} that were really interrupted, of {stated}"
     report.checks.append(check_limit(name, found.interrupted, ">=", least))
@@ -84,7 +86,7 @@ def add_outcome(report: Report, what: str, found: Outcome, stated: int) -> None:
 
 
 def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -> Outcome:
-    """Until ``points`` runs were really interrupted, within MOST_ATTEMPTS times as many."""
+    """Send runs until ``points`` were really interrupted, at most MOST_ATTEMPTS times as many."""
     urgent, background = probed["urgent"], probed["background"]
     source = random.Random(0)
     expected = background.settle(job_class, SETTLING_RUNS)
@@ -101,7 +103,7 @@ def _interrupt(probed: Mapping[str, ProbedModel], job_class: str, points: int) -
 
 
 def check_served(report: Report, plan: Plan) -> None:
-    """Best-effort answers of each network through Triton, beside a real-time client."""
+    """Check best-effort answers of each network through Triton, next to a real-time client."""
     with tempfile.TemporaryDirectory(prefix="brisk-equality-") as folder:
         models = {name: NETWORKS[name].build() for name in plan.networks}
         files = save_models(Path(folder) / "models", models)

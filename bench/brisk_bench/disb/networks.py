@@ -22,7 +22,11 @@ CLASSES = 100
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """``layers`` and ``paper_ms``: of table 1. ``build`` makes the model; its input is ``x``."""
+    """A network and its figures in the paper.
+
+    ``layers``, ``paper_ms``: of table 1.
+    ``build``: makes the model; its input is ``x``.
+    """
 
     layers: int
     paper_ms: float
@@ -30,7 +34,7 @@ class Network:
 
 
 class _NetworkWriter(GraphWriter):
-    """Convolutional layers, one call for each."""
+    """Writes convolutional layers, one call for each."""
 
     def __init__(self, name: str, side: int) -> None:
         super().__init__(name, opset=17)
@@ -38,12 +42,12 @@ class _NetworkWriter(GraphWriter):
         self.value = self.input("x", "float32", (1, 3, side, side))
 
     def weights(self, *shape: int) -> str:
-        """Scaled so that activations keep their size through many layers (He et al., 2015)."""
+        """Add weights of a scale that keeps activations' size through layers (He et al., 2015)."""
         fan_in = int(np.prod(shape[1:]))
         return self.weight(self.random.normal(0, np.sqrt(2.0 / fan_in), shape))
 
     def affine(self, value: str, channels: int) -> str:
-        """Batch normalisation that no convolution takes in, with Relu."""
+        """Add batch normalisation that no convolution can absorb, with Relu."""
         ones, zeros = np.ones(channels), np.zeros(channels)
         names = [self.weight(array) for array in (ones, zeros, zeros, ones)]
         return self.relu(self.add("BatchNormalization", value, *names))
@@ -68,7 +72,7 @@ class _NetworkWriter(GraphWriter):
         return self.add("MaxPool", value, kernel_shape=[3, 3], strides=[stride] * 2, pads=[1] * 4)
 
     def classify(self, value: str, channels: int) -> onnx.ModelProto:
-        """Global average, one fully connected layer, and the finished model."""
+        """Add a global average and one fully connected layer; return the finished model."""
         pooled = self.add("Flatten", self.add("GlobalAveragePool", value), axis=1)
         weight, bias = self.weights(CLASSES, channels), self.weight(np.zeros(CLASSES))
         self.output(self.add("Gemm", pooled, weight, bias, transB=1), "y", "float32", (1, CLASSES))
@@ -76,7 +80,7 @@ class _NetworkWriter(GraphWriter):
 
 
 def _resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> onnx.ModelProto:
-    """Bottleneck blocks (He et al., 2015), 100 of them where ResNet-152 has 50."""
+    """Build bottleneck blocks (He et al., 2015), 100 of them where ResNet-152 has 50."""
     net = _NetworkWriter("resnet", 96)
     value = net.pool(net.relu(net.convolution(net.value, 3, width, 7, stride=2)))
     inputs = width
@@ -97,7 +101,7 @@ def _resnet(width: int = 32, depths: tuple[int, ...] = (6, 16, 72, 6)) -> onnx.M
 
 
 def build_densenet(growth: int = 32, depths: tuple[int, ...] = (2, 5, 19, 12)) -> onnx.ModelProto:
-    """Dense blocks (Huang et al., 2016): every layer's output is joined to its input."""
+    """Build dense blocks (Huang et al., 2016): every layer's output is joined to its input."""
     net = _NetworkWriter("densenet", 104)
     channels = 2 * growth
     value = net.pool(net.relu(net.convolution(net.value, 3, channels, 7, stride=2)))
@@ -115,7 +119,7 @@ def build_densenet(growth: int = 32, depths: tuple[int, ...] = (2, 5, 19, 12)) -
 
 
 def _vgg(width: int = 24, depths: tuple[int, ...] = (9, 9, 9, 9, 9)) -> onnx.ModelProto:
-    """Plain convolutions (Simonyan and Zisserman, 2014), 45 of them where VGG-19 has 16."""
+    """Build plain convolutions (Simonyan and Zisserman, 2014), 45 of them where VGG-19 has 16."""
     net = _NetworkWriter("vgg", 64)
     value, inputs = net.value, 3
     for stage, depth in enumerate(depths):
@@ -128,7 +132,7 @@ def _vgg(width: int = 24, depths: tuple[int, ...] = (9, 9, 9, 9, 9)) -> onnx.Mod
 
 
 def _inception(width: int = 112, blocks: int = 15) -> onnx.ModelProto:
-    """Four branches a block (Szegedy et al., 2015, figure 5), joined."""
+    """Build blocks of four branches (Szegedy et al., 2015, figure 5), joined."""
     net = _NetworkWriter("inception", 64)
     value = net.relu(net.convolution(net.value, 3, width, 3, stride=2))
     value = net.pool(net.relu(net.convolution(value, width, 4 * width, 3)))
@@ -149,7 +153,7 @@ def _inception(width: int = 112, blocks: int = 15) -> onnx.ModelProto:
 
 
 def build_bert(width: int = 180, blocks: int = 34, tokens: int = 64) -> onnx.ModelProto:
-    """Transformer blocks (Vaswani et al., 2017) on given embeddings, of six layers each."""
+    """Build transformer blocks (Vaswani et al., 2017) on given embeddings, of six layers each."""
     graph = GraphWriter("bert", opset=17)
     random = np.random.default_rng(0)
     heads = 4
@@ -206,9 +210,9 @@ LEAST_RUN_MS = 60.0
 
 
 def build_chain(width: int, layers: int) -> onnx.ModelProto:
-    """``layers`` products of ``width`` x ``width`` matrices, each of ``2 width^3`` operations.
+    """Build ``layers`` products of ``width`` x ``width`` matrices, ``2 width^3`` operations each.
 
-    Its input is one number, which is added to all of the first matrix: a request for it costs the
+    The input is one number, which is added to all of the first matrix: a request for it costs the
     server no more than one for a small network.
     """
     graph = GraphWriter("chain", opset=17)
@@ -225,7 +229,7 @@ def build_chain(width: int, layers: int) -> onnx.ModelProto:
 
 
 def chain_of(layer_ms: float, probe_layer_ms: float) -> onnx.ModelProto:
-    """A chain whose layers take about ``layer_ms``, where PROBE_WIDTH takes ``probe_layer_ms``."""
+    """Build a chain of layers of about ``layer_ms``, if PROBE_WIDTH takes ``probe_layer_ms``."""
     width = PROBE_WIDTH * (layer_ms / probe_layer_ms) ** (1 / 3)
     layers = max(2, math.ceil(LEAST_RUN_MS / layer_ms))
     return build_chain(max(16, round(width / 16) * 16), layers)

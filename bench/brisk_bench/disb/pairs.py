@@ -30,7 +30,7 @@ LIMIT = 1.02
 
 
 def measure_pairs(report: Report, plan: Plan) -> None:
-    """A row for each policy, real-time and best-effort network."""
+    """Add a row for each policy, real-time and best-effort network."""
     seconds = 0.5 if plan.quick else 1.0
     models = {name: NETWORKS[name].build() for name in plan.networks}
     for policy in (name for name in (DEFAULT_POLICY, "shared") if name in plan.sides):
@@ -47,7 +47,7 @@ def measure_pairs(report: Report, plan: Plan) -> None:
 
 
 def add_checks(report: Report) -> None:
-    """Of the default policy's rows of figure 16: how many pairs are within LIMIT, and the mean."""
+    """Check the default policy's rows of figure 16: pairs within LIMIT, and the mean."""
     slowdowns = [
         row["slowdown"]
         for row in report.rows
@@ -94,7 +94,7 @@ def _row(urgent: ProbedModel, background: ProbedModel, seconds: float) -> dict[s
 
 
 def _loop(model: ProbedModel, job_class: str, seconds: float) -> list[Timed]:
-    """At least three requests, one after the other."""
+    """Send requests one after the other for ``seconds``, at least three."""
     found: list[Timed] = []
     until_s = time.monotonic() + seconds
     while len(found) < 3 or time.monotonic() < until_s:

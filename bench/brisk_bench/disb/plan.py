@@ -1,4 +1,4 @@
-"""What `brisk bench preempt` compares and measures, as its options say.
+"""The sides and measurements of `brisk bench preempt`, as its options choose them.
 
 Sides are Brisk under each policy, real-time clients alone, and Triton as it is. Triton without
 Brisk has settings that its users can choose; the best one is the baseline.
@@ -43,11 +43,11 @@ BOTH = tuple(PRIORITIES)
 
 @dataclass(frozen=True, slots=True)
 class TritonSetting:
-    """How a server of Triton's own is set up, with ``instances`` of each entry.
+    """The settings of a server of Triton's own, with ``instances`` of each entry.
 
-    ``turns``: executions that may run at once by the rate limiter; None: it is off. ``limited``:
-    classes whose executions take a turn. ``one_threaded``: classes whose operators have one
-    thread; others one for each core.
+    ``turns``: executions that may run at once by the rate limiter; None: it is off.
+    ``limited``: classes whose executions take a turn.
+    ``one_threaded``: classes whose operators have one thread; others one for each core.
     """
 
     name: str
@@ -62,13 +62,13 @@ class TritonSetting:
         return f"{TRITON} {self.name}"
 
     def options(self) -> list[str]:
-        """Of the server's command line."""
+        """Return the rate limiter's options on the server's command line."""
         if self.turns is None:
             return ["--rate-limit=off"]
         return ["--rate-limit=execution_count", f"--rate-limit-resource={RESOURCE}:{self.turns}"]
 
     def instance_group(self, job_class: str) -> str:
-        """Of ``config.pbtxt``."""
+        """Return the instance group in ``config.pbtxt`` of an entry of the class."""
         limiter = ""
         if self.turns is not None:
             taken = f'resources [ {{ name: "{RESOURCE}" count: 1 global: true }} ] '
@@ -102,9 +102,9 @@ QUICK_SETTINGS = ("one run", "two runs")
 
 
 def choose_settings(names: Sequence[str] | None, peers: Path | None) -> tuple[TritonSetting, ...]:
-    """Those called so, of Triton's Python backend and, where ``peers`` is given, of the C++ one.
+    """Return the settings of these names, all if None; those in C++ only if ``peers`` is given.
 
-    Raises InvalidConfigurationError as ``onnxruntime_backend``, and for a name that is none.
+    Raises InvalidConfigurationError as ``onnxruntime_backend`` does, and for an unknown name.
     """
     known: tuple[TritonSetting, ...] = SETTINGS
     if peers is not None:
@@ -122,7 +122,7 @@ def choose_settings(names: Sequence[str] | None, peers: Path | None) -> tuple[Tr
     return tuple(setting for setting in known if setting.name in names)
 
 
-# What is measured of them.
+# What is measured.
 
 PARTS = ("workloads", "preemption", "layers", "pairs", "equality")
 
@@ -152,14 +152,16 @@ their tails are no claim."""
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is measured.
+    """The measurements of one run of the benchmark.
 
-    ``rounds``: that are quiet, of ``most_rounds`` in all. ``seconds``: of each run of a round.
+    ``probed``: policies whose preemption is measured.
+    ``settings``: none if Triton is not among ``sides``.
+    ``rounds``: quiet ones wanted, of ``most_rounds`` in all.
+    ``seconds``: of each run of a round.
     ``trial_s``: of one short run of each setting of Triton's, which finds the best of them for
-    each workload; that one and the confined one take part in the rounds. ``real``: DISB's
-    REAL.json; without it REAL is left out. ``peers``: folder of Triton's C++ backend, where a
-    setting is of it. ``settings``: none where Triton is not among ``sides``. ``probed``: policies
-    whose preemption is looked at.
+      each workload; that one and the confined one take part in the rounds.
+    ``peers``: folder of Triton's C++ backend, if a setting uses it.
+    ``real``: DISB's REAL.json; without it REAL is left out.
     """
 
     quick: bool
@@ -184,17 +186,17 @@ class Plan:
         return self.rounds if self.quick else MOST_TIMES * self.rounds
 
     def requests_of(self, side: str) -> int:
-        """For each row of figures 12 and 13."""
+        """Return the number of requests for each row of figures 12 and 13."""
         if side == DEFAULT_POLICY:
             return self.interruptions
         return max(1, self.interruptions // OTHERS_SHARE)
 
 
 def plan_of(chosen: argparse.Namespace) -> Plan:
-    """What the options say: all where nothing is chosen, or some where it shall be quick.
+    """Return the plan by the options: all where nothing is chosen, or a part of it if ``quick``.
 
-    Raises InvalidConfigurationError where settings or peers are not there, and where REAL is
-    asked for without its file.
+    Raises InvalidConfigurationError if settings or peers do not exist, or REAL is chosen without
+    its file.
     """
     quick = chosen.quick
     if REAL in (chosen.workloads or ()) and chosen.real is None:

@@ -1,4 +1,5 @@
-"""How long a real-time request waits until it runs, and what that costs (REEF, 7.3)."""
+"""Preemption latency: how long a real-time request waits until it runs, and its cost (REEF, 7.3).
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ NOTES = (
 
 
 def measure_networks(report: Report, plan: Plan) -> None:
-    """Rows of figures 12(b) and 15(b): each network interrupted by the shortest one."""
+    """Add rows of figures 12(b) and 15(b): each network interrupted by the shortest one."""
     models = {name: NETWORKS[name].build() for name in dict.fromkeys((URGENT, *plan.networks))}
     report.rows += [{"figure": "12", **row} for row in _measure(plan, models, plan.networks)]
     for policy in plan.probed:
@@ -83,7 +84,7 @@ def measure_networks(report: Report, plan: Plan) -> None:
 
 
 def measure_layers(report: Report, plan: Plan) -> None:
-    """Rows of figure 13: best-effort segments of LAYERS_MS, or some of them in a quick run."""
+    """Add rows of figure 13: best-effort segments of LAYERS_MS, or some if ``plan.quick``."""
     variables = {"BRISK_THREADS": str(plan.threads)}
     probe_layers = 8
     with probed_runtime({"probe": build_chain(PROBE_WIDTH, probe_layers)}, variables) as probed:
@@ -99,7 +100,7 @@ def measure_layers(report: Report, plan: Plan) -> None:
 def _measure(
     plan: Plan, models: Mapping[str, onnx.ModelProto], networks: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A row for each side and each of ``networks``, which best-effort work is made of."""
+    """Return rows of each side and each of ``networks``, which is the best-effort work."""
     rows: list[dict[str, Any]] = []
     wanted = [(URGENT, "realtime"), *((name, "besteffort") for name in networks)]
     with tempfile.TemporaryDirectory(prefix="brisk-preemption-") as folder:
@@ -150,7 +151,7 @@ def _triton_rows(
 
 
 def way_rows(beside: Sequence[Way], alone: Sequence[Way]) -> list[dict[str, Any]]:
-    """A row for each part of the way to the first segment, and that of the excess."""
+    """Return a row for each part of the way to the first segment, and that of the excess."""
     rows = []
     for part in (CLIENT, EXECUTE, IN_WORKER):
         column = f"{part.replace(' ', '_')}_ns"
@@ -159,7 +160,10 @@ def way_rows(beside: Sequence[Way], alone: Sequence[Way]) -> list[dict[str, Any]
 
 
 def excess_row(beside: Sequence[Asked], alone: Sequence[Asked]) -> dict[str, Any]:
-    """From sending to answer, less the median of ``alone``, which is that of the whole."""
+    """Return the row of times from sending to answer, less the median of ``alone``.
+
+    The row's columns of ``alone`` are of the whole time.
+    """
     alone_ns = [each.total_ns for each in alone]
     median_ns = statistics.median(alone_ns)
     return _row(EXCESS, [each.total_ns - median_ns for each in beside], alone_ns)
@@ -196,14 +200,14 @@ def _restoring(urgent: ProbedModel, background: ProbedModel) -> dict[str, Any]:
 
 
 def overlap_ns(urgent: Timed, background: Timed) -> int:
-    """How long the urgent request ran within the best-effort run; 0 where it did not."""
+    """Return how long the urgent request ran within the best-effort run; 0 if it did not."""
     ended_ns = background.started_ns + background.execution_ns
     end_ns = min(urgent.started_ns + urgent.execution_ns, ended_ns)
     return max(0, end_ns - max(urgent.started_ns, background.started_ns))
 
 
 def add_checks(report: Report) -> None:
-    """Of the default policy's rows of figures 12 and 13."""
+    """Add checks of the default policy's rows of figures 12 and 13."""
     ours = [row for row in report.rows if row.get("policy") == DEFAULT_POLICY]
     for figure, over in (("12", "all networks"), ("13", "all segment lengths")):
         rows = [row for row in ours if row["figure"] == figure]

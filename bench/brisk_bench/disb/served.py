@@ -1,10 +1,10 @@
-"""Clients of a real server over gRPC, and where a real-time request was when.
+"""Clients of a real server over gRPC, and the times of a real-time request on its way.
 
-The client stamps a request's sending and its answer. While somebody records the foreground
-worker's spans (``brisk trace`` does the same), they tell when Triton handed each request to its
-stub, when the worker had read it, and when its first segment began; all three processes share the
-monotonic clock. Recording costs a request some microseconds a segment, all of them after its first
-segment has begun.
+The client stamps a request's sending and its answer. If the foreground worker's spans are recorded
+(``brisk trace`` does the same), they show when Triton handed each request to its stub, when the
+worker had read it, and when its first segment began; all three processes share the monotonic
+clock. Recording costs a request some microseconds a segment, all of them after its first segment
+has begun.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class UnclearTraceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """As the client saw it. ns of the monotonic clock."""
+    """The times of a request as the client saw them, in ns of the monotonic clock."""
 
     sent_ns: int
     answered_ns: int
@@ -58,9 +58,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How long a request took to its first segment: from its client's sending; from when Triton
-    handed it to its stub, which had not yet read, staged or copied anything of it; and from when
-    the worker had read it.
+    """How long a request took to its first segment.
+
+    ``from_client_ns``: from its client's sending.
+    ``from_execute_ns``: from when Triton handed it to its stub, which had not yet read, staged or
+      copied anything of it.
+    ``in_worker_ns``: from when the worker had read it.
     """
 
     asked: Asked
@@ -70,10 +73,10 @@ class Way:
 
 
 def ways_of(asked: Sequence[Asked], spans: Sequence[Span]) -> list[Way]:
-    """The way of each request of ``asked``, which were sent one after the other.
+    """Return the way of each request of ``asked``, which were sent one after the other.
 
-    ``spans``: of all that the worker did meanwhile. Raises UnclearTraceError where they are not
-    of exactly these requests: nothing is guessed.
+    ``spans``: of all that the worker did meanwhile. Raises UnclearTraceError unless they are of
+      exactly these requests: nothing is guessed.
     """
     ours = [
         span for span in spans if span.lane == FRONTEND and span.name.endswith(f", {REALTIME}")
@@ -104,9 +107,9 @@ def _way(asked: Asked, span: Span, begun_ns: Sequence[int]) -> Way:
 
 
 class UrgentClient:
-    """Asks ``entry`` of ``server``, one real-time request at a time; a context manager.
+    """A context manager that asks ``entry`` of ``server``, one real-time request at a time.
 
-    Requests are serialised once, as a client with a camera would send tensors that it has.
+    The request is serialised once, as by a client with a camera, which sends tensors that it has.
     """
 
     def __init__(self, server: BenchmarkServer, entry: str, seed: int) -> None:
@@ -121,7 +124,7 @@ class UrgentClient:
         return Asked(sent_ns, time.monotonic_ns())
 
     def ask_after_pauses(self, count: int) -> list[Asked]:
-        """``count`` requests, each LEAST_ to LONGEST_PAUSE_S after the last answer."""
+        """Send ``count`` requests, each LEAST_PAUSE_S to LONGEST_PAUSE_S after the last answer."""
         found = []
         for _ in range(count):
             longest_s = LONGEST_PAUSE_S - LEAST_PAUSE_S
@@ -130,7 +133,7 @@ class UrgentClient:
         return found
 
     def ask_traced(self, count: int) -> list[Way]:
-        """The same of a server of Brisk's, and where each request was when.
+        """Ask a Brisk server as ``ask_after_pauses`` does; return each request's way.
 
         Raises UnclearTraceError.
         """
@@ -150,17 +153,17 @@ class UrgentClient:
 
 
 def closed_loop(entry: str, job_class: str) -> Task:
-    """A client of an entry; of its requests only what they ask matters."""
+    """Return a client of an entry; only its requests' content is used."""
     return Task(entry, entry, Continuous(), job_class=job_class)
 
 
 @contextlib.contextmanager
 def asked_without_pause(url: str, entry: str) -> Iterator[None]:
-    """While entered, one request for ``entry`` is in flight, the next as soon as it is answered.
+    """Keep one request for ``entry`` in flight while entered, the next as soon as it is answered.
 
-    By another process than the one that measures latencies, and a nicer one, so that the two
-    share neither an interpreter nor a turn. Raises TimeoutError where the first is not answered,
-    ConnectionError where the client failed meanwhile.
+    Another process sends them than the one that measures latencies, and a nicer one, so that the
+    two share neither an interpreter nor a turn. Raises TimeoutError if the first is not answered,
+    ConnectionError if the client failed meanwhile.
     """
     what = f"the client of '{entry}'"
     with child_process(what, _ask_without_pause, url, entry, end_s=_END_TIMEOUT_S) as client:
@@ -170,7 +173,7 @@ def asked_without_pause(url: str, entry: str) -> Iterator[None]:
 
 
 def _ask_without_pause(parent: Connection, url: str, entry: str) -> None:
-    """The child: until the parent closes its end."""
+    """Send requests, as the child process, until the parent closes its end."""
     os.nice(BEST_EFFORT_NICE)
     with grpc.insecure_channel(url, options=UNLIMITED) as channel:
         send = request_sender(channel, closed_loop(entry, "besteffort"))

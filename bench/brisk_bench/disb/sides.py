@@ -1,4 +1,4 @@
-"""Servers of what is compared, with their entries."""
+"""The servers that are compared, with their entries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Wanted = Sequence[tuple[str, str]]
 
 
 def save_models(folder: Path, models: Mapping[str, onnx.ModelProto]) -> dict[str, Path]:
-    """Their files in the new ``folder``, by name."""
+    """Write the models into the new ``folder``; return their files by name."""
     folder.mkdir(parents=True)
     files = {name: folder / f"{name}.onnx" for name in models}
     for name, model in models.items():
@@ -56,7 +56,7 @@ def entry_name(network: str, job_class: str) -> str:
 
 
 def write_brisk(repository: Path, files: Mapping[str, Path], wanted: Wanted) -> None:
-    """Entries of Brisk's for ``wanted``, whose class is the entry's default."""
+    """Write entries of Brisk's for ``wanted``, whose class is the entry's default."""
     for name, job_class in wanted:
         parameters = {"brisk_class": job_class}
         write_brisk_entry(repository, files[name], entry_name(name, job_class), parameters)
@@ -69,9 +69,9 @@ def write_triton(
     setting: TritonSetting,
     cores: int,
 ) -> None:
-    """Entries of a backend of Triton's own for ``wanted``, as ``setting`` says.
+    """Write entries of a backend of Triton's own for ``wanted``, by ``setting``.
 
-    An entry for each class, as the rate limiter's priorities are an entry's.
+    Each class has its own entry, as the rate limiter's priorities belong to entries.
     """
     for name, job_class in wanted:
         folder = repository / entry_name(name, job_class) / "1"
@@ -99,7 +99,7 @@ class Side:
     server: BenchmarkServer
 
     def fit(self, workload: Workload) -> Workload:
-        """The workload as this side is asked it: an entry for each network and class."""
+        """Return the workload as this side is asked it: an entry for each network and class."""
         if self.name == RT_ONLY:
             workload = realtime_only(workload)
         if self.name == DEADLINE:
@@ -117,11 +117,11 @@ class Side:
 
 @contextlib.contextmanager
 def running_sides(plan: Plan, wanted: Wanted) -> Iterator[list[Side]]:
-    """A server for each policy among the plan's sides (RT_ONLY shares the default policy's), and
-    for each of its settings of Triton's. Servers that nobody asks sleep.
+    """Run a server for each policy among the plan's sides (RT_ONLY shares the default policy's),
+    and for each of its settings of Triton's. Servers without requests sleep.
 
-    ``wanted``: networks and classes that they have to serve. Raises ServerFailedError where one
-    does not start.
+    ``wanted``: networks and classes that they have to serve. Raises ServerFailedError if one does
+      not start.
     """
     with tempfile.TemporaryDirectory(prefix="brisk-disb-") as folder, contextlib.ExitStack() as on:
         root = Path(folder)
@@ -154,8 +154,8 @@ def runtime_variables(policy: str, threads: int) -> dict[str, str]:
 def brisk_server(
     repository: Path, policy: str, threads: int, cache: Path | None = None
 ) -> contextlib.AbstractContextManager[BenchmarkServer]:
-    """A server of Brisk's that prepares nothing while others are measured, and finds what has
-    been prepared in ``cache``."""
+    """Run a server of Brisk's that uses what is prepared in ``cache``, and prepares nothing itself
+    while others are measured."""
     variables = {**runtime_variables(policy, threads), "BRISK_ARTEFACTS": "use"}
     if cache is not None:
         variables["BRISK_CACHE_DIR"] = str(cache)

@@ -1,7 +1,7 @@
-"""A stub's own connection to a real runtime, without Triton between, and what workers count.
+"""A stub's own connection to a real runtime, without Triton in between, and workers' counts.
 
-A request begins where a stub's does: before memory is found and filled for its
-inputs. Both ends read the same monotonic clock.
+A request begins where a stub's does: before memory for its inputs is allocated and filled. Both
+ends read the same monotonic clock.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ segment."""
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One request; times of the monotonic clock. ``outputs``: the answer's bytes.
+    """One request, with times of the monotonic clock.
 
     ``submitted_ns``: before anything of it was done.
+    ``outputs``: the answer's bytes.
     """
 
     submitted_ns: int
@@ -62,7 +63,7 @@ class ProbedModel:
         self._output = model.graph.output[0].name
 
     def submit(self, job_class: str) -> tuple[int, TimedReply]:
-        """Send a request as a stub does; when that began, and where its answer comes."""
+        """Send a request as a stub does; return when that began, and its reply."""
         reply = TimedReply()
         array = self._input
         submitted_ns = time.monotonic_ns()
@@ -78,20 +79,20 @@ class ProbedModel:
         return finish(*self.submit(job_class))
 
     def settle(self, job_class: str, runs: int) -> Timed:
-        """Ask until its kernels stay as they are, and ``runs`` times with those; the last one."""
+        """Ask until its kernels change no more, then ``runs`` times; return the last request."""
         self.ask(job_class)
         wait_until_settled(self.place, self._name, job_class)
         return [self.ask(job_class) for _ in range(runs)][-1]
 
 
 def input_of(model: onnx.ModelProto) -> np.ndarray:
-    """The same float32 numbers each time, as the model's one input wants them."""
+    """Return the same float32 numbers each time, in the shape of the model's one input."""
     shape = [size.dim_value for size in model.graph.input[0].type.tensor_type.shape.dim]
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
 def finish(submitted_ns: int, reply: TimedReply) -> Timed:
-    """Wait for an answer."""
+    """Wait for the answer to a request; return its times."""
     result = reply.wait()
     return Timed(
         submitted_ns, result.started_ns, reply.answered_ns, result.execution_ns, reply.outputs
@@ -102,7 +103,7 @@ def finish(submitted_ns: int, reply: TimedReply) -> Timed:
 def probed_runtime(
     models: Mapping[str, onnx.ModelProto], variables: Mapping[str, str]
 ) -> Iterator[dict[str, ProbedModel]]:
-    """A runtime of its own with ``models`` loaded (input ``x``, one output), by name.
+    """Start a runtime with ``models`` loaded (input ``x``, one output); give the models by name.
 
     ``variables``: added to the environment that the runtime starts with.
     """
@@ -129,7 +130,10 @@ def probed_runtime(
 def interrupt(
     urgent: ProbedModel, background: ProbedModel, job_class: str, moment_s: float
 ) -> tuple[Timed, Timed]:
-    """A real-time request ``moment_s`` after one of ``job_class``: both, in this order."""
+    """Send a real-time request ``moment_s`` after one of ``job_class``.
+
+    Returns both, the real-time one first.
+    """
     pending = background.submit(job_class)
     time.sleep(moment_s)
     return urgent.ask("realtime"), finish(*pending)
@@ -137,9 +141,9 @@ def interrupt(
 
 @contextlib.contextmanager
 def counting_interruptions(place: RuntimePaths) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether a run was interrupted since it was called last.
+    """Give a function that says whether a run was interrupted since its last call.
 
-    By what the workers themselves count. To look at the background worker starts one, so a
+    It compares what the workers themselves count. Observing the background worker starts one, so a
     best-effort request should have come before.
     """
     with Observer(place, Role.FOREGROUND) as first, Observer(place, Role.BACKGROUND) as second:
@@ -158,5 +162,5 @@ def counting_interruptions(place: RuntimePaths) -> Iterator[Callable[[], bool]]:
 
 
 def counted(samples: Sequence[Sample]) -> int:
-    """The sum of a worker's COUNTED: it grows where a run is interrupted, and only there."""
+    """Return the sum of a worker's COUNTED: it grows if a run is interrupted, and only then."""
     return sum(sample.values[0] for sample in samples if sample.metric in COUNTED)

@@ -58,9 +58,9 @@ E: random arrivals. (B is 220 requests a second in table 2; DISB's own file has 
 
 
 def read_real(file: Path) -> Workload:
-    """DISB's ``REAL.json``, the networks in the place of its models.
+    """Read DISB's ``REAL.json``, with our networks in place of its models.
 
-    Raises ValueError as ``read_workload`` does, or where it asks another model; OSError.
+    Raises ValueError as ``read_workload`` does, or if it asks another model; OSError.
     """
     workload = read_workload(file)
     for task in workload.tasks:
@@ -72,7 +72,7 @@ def read_real(file: Path) -> Workload:
 
 
 def demand(workload: Workload, cost_s: Mapping[str, float]) -> float:
-    """The share of the device that the open-loop tasks need: requests a second times cost.
+    """Return the share of the device that open-loop tasks need: requests a second times cost.
 
     ``cost_s``: of their networks at least; closed loops take what is left.
     """
@@ -84,7 +84,7 @@ def demand(workload: Workload, cost_s: Mapping[str, float]) -> float:
 
 
 def slow_down(workload: Workload, factor: float, duration_s: float) -> Workload:
-    """The first ``duration_s`` of the workload with all arrivals ``factor`` times as far apart."""
+    """Return the workload's first ``duration_s``, arrivals ``factor`` times as far apart."""
     tasks = tuple(
         replace(task, load=_slowed(task.load, factor, duration_s)) for task in workload.tasks
     )
@@ -94,12 +94,13 @@ def slow_down(workload: Workload, factor: float, duration_s: float) -> Workload:
 def fit(
     workload: Workload, alone_s: Mapping[str, float], duration_s: float, least_requests: int = 0
 ) -> tuple[Workload, float]:
-    """The workload as this machine should see it, and the factor by which it was slowed down.
+    """Return the workload as this machine should see it, and by which factor it was slowed down.
 
     ``alone_s``: measured latency of each real-time network alone. The factor makes the open-loop
-    tasks need as much of this machine as they need of the paper's with table 1's times. Phases are
-    fixed, so that every side of a comparison meets the same arrivals. It lasts longer, twice
-    ``duration_s`` at most, where it would have fewer than ``least_requests`` from these tasks.
+      tasks need as much of this machine as they need of the paper's with table 1's times. Phases
+      are fixed, so that every side of a comparison meets the same arrivals. The workload lasts
+      longer, twice ``duration_s`` at most, if these tasks would otherwise send fewer than
+      ``least_requests``.
     """
     paper_s = {name: network.paper_ms / 1e3 for name, network in NETWORKS.items()}
     factor = demand(workload, alone_s) / demand(workload, paper_s)
@@ -111,7 +112,7 @@ def fit(
 
 
 def laps(workload: Workload, lap_s: float) -> list[Workload]:
-    """The workload in parts of equal length, about ``lap_s`` each, to be run one by one.
+    """Split the workload into parts of equal length, about ``lap_s`` each, to be run one by one.
 
     Each has arrivals of its own: the part's of a trace, others from another seed.
     """
@@ -137,7 +138,7 @@ def realtime_only(workload: Workload) -> Workload:
 
 
 def due_before_the_next(workload: Workload) -> Workload:
-    """Real-time requests that come at a frequency have to be answered within its period."""
+    """Give real-time requests that come at a frequency a deadline of its period."""
     tasks = tuple(
         replace(task, deadline_s=1 / task.load.frequency_hz)
         if task.job_class == "realtime" and isinstance(task.load, (Periodic, Poisson))

@@ -15,7 +15,7 @@ HALF = 1e-2
 
 
 def load_arrays(file: Path | str) -> dict[str, np.ndarray]:
-    """All arrays of an ``.npz`` by name."""
+    """Return all arrays of an ``.npz`` by name."""
     with np.load(file) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
@@ -26,13 +26,13 @@ def save_answers(file: Path | str, outputs: Iterable[Any]) -> None:
 
 
 def load_answers(file: Path) -> list[np.ndarray]:
-    """What ``save_answers`` has put there."""
+    """Return the answers that ``save_answers`` wrote."""
     return [array for _, array in sorted(load_arrays(file).items())]
 
 
 def storable(outputs: Iterable[Any]) -> list[np.ndarray]:
-    """The answers as plain arrays: a sequence's members one by one, texts and maps as texts,
-    an optional output that is absent as an empty array."""
+    """Return the answers as plain arrays: a sequence's members one by one, texts and maps as
+    texts, an optional output that is absent as an empty array."""
     found: list[np.ndarray] = []
     for value in outputs:
         if value is None:
@@ -48,8 +48,8 @@ def storable(outputs: Iterable[Any]) -> list[np.ndarray]:
 
 
 def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:
-    """The largest absolute difference of any element; infinite where the answers' shapes differ
-    or texts do, and where only one is no number."""
+    """Return the largest absolute difference of any element; infinite if the answers' shapes or
+    texts differ, or if only one of two elements is no number."""
     if not _are_alike(found, expected):
         return float("inf")
     return max(map(_furthest, found, expected), default=0.0)
@@ -79,7 +79,7 @@ def agree(
 
 
 def agree_by_name(found: Mapping[str, Any], expected: Mapping[str, np.ndarray]) -> bool:
-    """The same of named answers, scaled; none may be missing, and none more."""
+    """Whether named answers agree, scaled; none may be missing or added."""
     if found.keys() != expected.keys():
         return False
     return agree([np.asarray(found[name]) for name in expected], [*expected.values()], scaled=True)

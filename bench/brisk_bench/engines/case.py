@@ -1,4 +1,4 @@
-"""The model whose server is started: its file, one request, and the right answer."""
+"""The model that a measured server serves: its file, one request, and the right answer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A model, a request, and what it is to be answered. ``source``: whose answer that is."""
+    """A model, a request, and its right answer. ``source``: where that answer comes from."""
 
     name: str
     file: Path
@@ -36,9 +36,9 @@ class Case:
 
 
 def case_of(named: str, given: GivenInputs = NOTHING_GIVEN) -> Case:
-    """``named``: a sample entry, or an ONNX file.
+    """Return the case of a sample entry or an ONNX file, ``named``.
 
-    Raises UnusableArgumentError where it cannot be served, or its right answer not be had.
+    Raises UnusableArgumentError if it cannot be served, or its right answer cannot be computed.
     """
     entry, file = SAMPLES / named, Path(named)
     if (entry / EXPECTED).is_file() and not file.is_file() and not given.names():
@@ -57,8 +57,8 @@ def case_of(named: str, given: GivenInputs = NOTHING_GIVEN) -> Case:
 
 
 def made_case(named: str, scratch: Path) -> Case:
-    """As ``case_of``; also one of the networks of ``brisk bench cold`` that is no sample, made in
-    the folder ``scratch``."""
+    """Return a case as ``case_of`` does; also one of the networks of ``brisk bench cold`` that is
+    no sample, made in the folder ``scratch``."""
     if named not in MODELS or (SAMPLES / named).is_dir() or Path(named).is_file():
         return case_of(named)
     file = scratch / f"{named}.onnx"
@@ -92,7 +92,7 @@ def _tensor(value: onnx.ValueInfoProto, arrays: Arrays) -> Tensor:
 
 
 def _answer(file: Path, inputs: Arrays) -> dict[str, np.ndarray]:
-    """ONNX Runtime's, computed in a process of its own."""
+    """Return ONNX Runtime's answer, computed in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="brisk-start-answer-") as folder:
         np.savez(Path(folder) / "inputs.npz", **inputs)
         try:

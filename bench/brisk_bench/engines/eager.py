@@ -52,7 +52,7 @@ class Encoder(nn.Module):
 
 
 def normalised(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Convolution without bias, then batch normalisation."""
+    """Return a convolution without bias, then batch normalisation."""
     convolution = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
 
@@ -88,9 +88,9 @@ NETWORKS: Mapping[str, Callable[[], nn.Module]] = {
 
 
 def network_name(model: Path) -> str:
-    """Of the repository entry that ``model`` (ENTRY/VERSION/model.onnx) belongs to.
+    """Return the repository entry that ``model`` (ENTRY/VERSION/model.onnx) belongs to.
 
-    Raises LookupError where that is not written in torch.
+    Raises LookupError if it is not written in torch.
     """
     name = model.resolve().parent.parent.name
     if name not in NETWORKS:
@@ -99,7 +99,10 @@ def network_name(model: Path) -> str:
 
 
 def save_weights(model: Path, folder: Path) -> Path:
-    """A file in ``folder`` with weights of the model's network, always the same; made once."""
+    """Return a file in ``folder`` with weights of the model's network, always the same.
+
+    It is made once.
+    """
     target = folder / "torch.pt"
     if not target.exists():
         torch.manual_seed(0)
@@ -108,9 +111,9 @@ def save_weights(model: Path, folder: Path) -> Path:
 
 
 def torch_network(model: Path, weights: Path | str | None = None) -> nn.Module:
-    """The model's network with random weights, or over those that ``save_weights`` made, mapped.
+    """Return the model's network with random weights, or with mapped ones of ``save_weights``.
 
-    Raises LookupError where there is none.
+    Raises LookupError if there is none.
     """
     make = NETWORKS[network_name(model)]
     if weights is None:

@@ -1,8 +1,8 @@
-"""Any ONNX models, and inputs for them: generated, or the user's own where they count.
+"""ONNX models of any kind, and inputs for them: generated, or the user's own if they matter.
 
 A size that the file leaves open (a name, 0, a negative number, nothing) is symbolic. Generated
 integers are 0 or 1, which no table is too small for; a model whose integers are lengths, rates or
-positions is given its own by ``--input``, or by a file ``NAME.inputs.npz`` beside ``NAME.onnx``.
+positions is given its own by ``--input``, or by a file ``NAME.inputs.npz`` next to ``NAME.onnx``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NUMBERS = "biufc"
 
 @dataclass(frozen=True, slots=True)
 class GivenInputs:
-    """What the user said of inputs, by name: arrays, of which one number fills, and shapes."""
+    """The user's inputs by name: arrays, of which a single number fills the input, and shapes."""
 
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -57,14 +57,14 @@ NOTHING_GIVEN = GivenInputs()
 
 
 def add_input_option(parser: argparse.ArgumentParser) -> None:
-    """``--input``; ``read_given`` reads what it collects."""
+    """Add ``--input``; ``read_given`` reads what it collects."""
     parser.add_argument(
         "--input", dest="inputs", action="append", default=[], metavar="NAME=…", help=INPUT_HELP
     )
 
 
 def add_models_option(parser: argparse.ArgumentParser) -> None:
-    """``--models DIR``, which may be given several times."""
+    """Add ``--models DIR``, which may be given several times."""
     parser.add_argument(
         "--models",
         action="append",
@@ -77,9 +77,9 @@ def add_models_option(parser: argparse.ArgumentParser) -> None:
 
 
 def models_in(folders: Sequence[Path]) -> list[Path]:
-    """Every ``*.onnx`` file in the folders and below, in order, hidden folders left out.
+    """Return every ``*.onnx`` file in the folders and below, in order, without hidden folders.
 
-    Raises UnusableArgumentError where a folder is none or has no such file.
+    Raises UnusableArgumentError if a folder does not exist or has no such file.
     """
     found: list[Path] = []
     for folder in folders:
@@ -97,8 +97,8 @@ def models_in(folders: Sequence[Path]) -> list[Path]:
 
 
 def labelled(files: Sequence[Path]) -> dict[str, Path]:
-    """The files by a name that tells them apart: ENTRY/VERSION of a repository, a folder's name
-    for its ``model.onnx``, else the file's own, behind its folder's where two have the same."""
+    """Return the files by distinct names: ENTRY/VERSION of a repository, a folder's name for its
+    ``model.onnx``, else the file's own; two of the same name have their folder's before it."""
     names = [_label(file) for file in files]
     taken = Counter(names)
     found: dict[str, Path] = {}
@@ -118,9 +118,10 @@ def _label(file: Path) -> str:
 def given_models(
     files: Iterable[Path], folders: Sequence[Path], texts: Iterable[str], others: int = 0
 ) -> tuple[list[Path], GivenInputs]:
-    """All ``files`` and those in the ``folders``; what ``--input`` said, which is of one model.
+    """Return all ``files`` and those in the ``folders``, and the inputs given by ``--input``.
 
-    ``others``: models besides. Raises UnusableArgumentError.
+    ``others``: number of further models; ``--input`` is for one model only. Raises
+      UnusableArgumentError.
     """
     found = [*files, *models_in(folders)]
     for file in found:
@@ -135,7 +136,7 @@ def given_models(
 
 
 def read_given(texts: Iterable[str]) -> GivenInputs:
-    """What ``--input`` said.
+    """Read the values of ``--input``.
 
     Raises UnusableArgumentError for a text of no known form, and for a file that cannot be read.
     """
@@ -163,12 +164,13 @@ def read_given(texts: Iterable[str]) -> GivenInputs:
 
 
 def make_inputs(model: Path, given: GivenInputs = NOTHING_GIVEN) -> dict[str, np.ndarray]:
-    """One array for each required input: ``given`` ones, else ``NAME.inputs.npz``'s, else made.
+    """Return one array for each required input: a ``given`` one, else ``NAME.inputs.npz``'s, else
+    a generated one.
 
-    Made floats are normal, integers 0 or 1 (bytes of rank 3 and more, as of pixels: any), masks
-    all 1, booleans drawn, texts a word; first dimensions are 1 where they are open. Raises
-    UnusableArgumentError for an input that cannot be made, and for a given one that the model does
-    not have or that does not fit.
+    Generated floats are normal, integers 0 or 1 (bytes of rank 3 and more, as of pixels: any),
+    masks all 1, booleans drawn, texts a word; first dimensions are 1 where they are open. Raises
+    UnusableArgumentError for an input that cannot be generated, and for a given one that the model
+    does not have or that does not fit.
     """
     try:
         graph = onnx.load(model, load_external_data=False).graph
@@ -196,7 +198,7 @@ def make_inputs(model: Path, given: GivenInputs = NOTHING_GIVEN) -> dict[str, np
 
 
 def were_given(model: Path, given: GivenInputs) -> bool:
-    """Whether any input is the user's own, so that ``HINT`` would tell nothing new."""
+    """Whether any input is the user's own, so that ``HINT`` would say nothing new."""
     return bool(given.names()) or model.with_name(f"{model.stem}.inputs.npz").is_file()
 
 
@@ -243,7 +245,10 @@ def _shape(
     *,
     is_filled: bool,
 ) -> tuple[int, ...]:
-    """``batches``: names of any input's first dimension, 1 wherever they stand."""
+    """Return an input's shape, with a number for each symbolic size.
+
+    ``batches``: names of any input's first dimension, 1 wherever they occur.
+    """
     declared = value.type.tensor_type
     if not declared.HasField("shape"):
         if is_filled:
@@ -265,7 +270,7 @@ def _shape(
 
 
 def _channels(name: str, graph: onnx.GraphProto) -> int:
-    """What a convolution over the input says of its second dimension; 0: nothing."""
+    """Return the second dimension that a convolution over the input needs; 0 without one."""
     weights = {initializer.name: initializer.dims for initializer in graph.initializer}
     for node in graph.node:
         if node.op_type == "Conv" and node.input[0] == name and node.input[1] in weights:
@@ -293,7 +298,10 @@ def _drawn(
 
 
 def _checked(value: onnx.ValueInfoProto, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """``array`` where it fits the declaration; it is cast where no value changes by that."""
+    """Return ``array`` if it fits the declaration, cast to its type.
+
+    A cast to integers or booleans must not change a value.
+    """
     declared = value.type.tensor_type
     if dtype.kind == "U":
         if array.dtype.kind not in "US":

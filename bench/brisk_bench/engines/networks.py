@@ -61,8 +61,9 @@ class _Layers(GraphWriter):
         *,
         normalised: bool = False,
     ) -> str:
-        """With bias, padded to keep the size. ``gain``: 2 before a ReLU, 1 before none.
+        """Add a convolution with bias, padded to keep the size.
 
+        ``gain``: 2 before a ReLU, 1 otherwise.
         ``normalised``: batch normalisation with statistics of its own follows.
         """
         deviation = float(np.sqrt(gain / (inputs // groups * size * size)))
@@ -81,7 +82,7 @@ class _Layers(GraphWriter):
         return value
 
     def swish(self, value: str) -> str:
-        """x times its sigmoid, the two nodes that torch's SiLU is exported as."""
+        """Add x times its sigmoid, the two nodes that torch's SiLU is exported as."""
         return self.add("Mul", value, self.add("Sigmoid", value))
 
     def halved(self, value: str) -> str:
@@ -111,7 +112,7 @@ def build_vgg() -> onnx.ModelProto:
 
 
 def build_unet() -> onnx.ModelProto:
-    """To ``mask`` [1, 2, 224, 224]."""
+    """Build U-Net, from ``image`` to ``mask`` [1, 2, 224, 224]."""
     graph = _Layers("unet", 31)
 
     def double(value: str, inputs: int, outputs: int) -> str:
@@ -155,11 +156,11 @@ _STAGES = (
 
 
 def build_efficientnet() -> onnx.ModelProto:
-    """Many small, depthwise, gated layers."""
+    """Build EfficientNet-B0: many small, depthwise, gated layers."""
     graph = _Layers("efficientnet_b0", 7)
 
     def block(value: str, inputs: int, outputs: int, expansion: int, size: int, step: int) -> str:
-        """An inverted bottleneck with squeeze and excitation."""
+        """Add an inverted bottleneck with squeeze and excitation."""
         width, shortcut = inputs * expansion, value
         if expansion != 1:
             value = graph.swish(graph.convolution(value, inputs, width, 1, normalised=True))
@@ -214,7 +215,7 @@ class _Vit(_Layers):
         return self.projected(context, _WIDTH, _WIDTH)
 
     def tokens(self) -> str:
-        """Patches as tokens behind the class token, with their places added."""
+        """Add patches as tokens after the class token, with their places added."""
         weights = (
             self.normal(_WIDTH, 3, 16, 16, deviation=(3 * 256) ** -0.5),
             self.normal(_WIDTH, deviation=0.02),
@@ -238,8 +239,8 @@ def build_vit() -> onnx.ModelProto:
 
 
 def write_unrelated(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
-    """A small network that has nothing to do with those that are measured: its file in
-    ``folder``, and inputs for it."""
+    """Write a small network that has nothing to do with those that are measured into ``folder``;
+    return its file and inputs for it."""
     graph = _Layers("unrelated", 7, side=32)
     value = graph.add("Relu", graph.convolution(graph.image, 3, 16, 3, normalised=True))
     value = graph.pooled(graph.convolution(graph.halved(value), 16, 32, 1))
@@ -253,7 +254,7 @@ def write_unrelated(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
 
 
 def _fixed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its symbolic sizes set: the first to 1, others to TOKENS."""
+    """Set the model's symbolic sizes, the first to 1 and others to TOKENS; return the model."""
     for value in (*model.graph.input, *model.graph.output):
         for position, size in enumerate(value.type.tensor_type.shape.dim):
             if size.HasField("dim_param"):
@@ -285,8 +286,7 @@ class ModelFiles:
 
 
 def build(name: str, folder: Path) -> ModelFiles:
-    """Write a model of MODELS or SMOKE, and a request, into ``folder``/NAME, unless they are
-    there."""
+    """Write a model of MODELS or SMOKE, and a request, into ``folder``/NAME, unless they exist."""
     place = folder / name
     files = ModelFiles(name, place / "1" / "model.onnx", place / "inputs.npz", place)
     files.model.parent.mkdir(parents=True, exist_ok=True)
@@ -301,7 +301,7 @@ def build(name: str, folder: Path) -> ModelFiles:
 
 
 def given_model(name: str, file: Path, folder: Path, given: GivenInputs) -> ModelFiles:
-    """A model of somebody's own, where it lies, with inputs for it in a place of ``folder``.
+    """Return a user's model, which stays where it is, with inputs for it in a part of ``folder``.
 
     What engines prepare is kept there as long as the file is the same. Raises
     UnusableArgumentError.

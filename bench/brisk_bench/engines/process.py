@@ -1,4 +1,4 @@
-"""Processes of their own for engines, which are told tasks and answer by lines of JSON.
+"""Engines in processes of their own, which read tasks and answer by lines of JSON.
 
 Only the process that is asked computes; the others wait on their standard input, so that no
 engine's threads take time from another's.
@@ -35,7 +35,7 @@ class EngineChild(JsonProgram):
         super().__init__(module, [sys.executable, "-m", module, *arguments], environment)
 
     def __enter__(self: _Child) -> _Child:
-        """Waits until it says that it is ready. Raises EngineUnavailableError."""
+        """Wait until the program says that it is ready. Raises EngineUnavailableError."""
         super().__enter__()
         try:
             self.hear(_START_TIME_OUT_S)
@@ -45,8 +45,10 @@ class EngineChild(JsonProgram):
         return self
 
     def ask(self, time_out_s: float, **task: object) -> dict[str, Any]:
-        """The answer to a task. Raises EngineUnavailableError where it is an error or does not
-        come, or the process dies."""
+        """Return the answer to a task.
+
+        Raises EngineUnavailableError if it is an error or does not come, or the process dies.
+        """
         self.say(**task)
         return self.hear(time_out_s)
 
@@ -62,15 +64,15 @@ class EngineChild(JsonProgram):
         return answer
 
     def _failure(self, status: int, said: str) -> Exception:
-        """How this process, or a child of its own, ended, with the last that was said."""
+        """Return an error on how this process, or its child, ended, with the last words."""
         return EngineUnavailableError(one_line(describe_end(status, said)))
 
 
 def answer_tasks(begin: Callable[[], Answer], *, forks: bool = False) -> None:
-    """The child: begin, say so, then answer one task after the other.
+    """Run as the child: begin, say so, then answer one task after the other.
 
-    ``forks``: each in a process of its own. All failures are told, as engines have errors of
-    their own.
+    ``forks``: each in a process of its own. All failures are reported, as engines have errors of
+      their own.
     """
     try:
         answer = begin()
@@ -99,9 +101,10 @@ def _tell_failure(error: Exception) -> None:
 def run_apart(
     module: str, *arguments: object, environment: Mapping[str, str] | None = None
 ) -> str:
-    """What ``python -m module`` prints. Raises EngineUnavailableError with the last it said.
+    """Return what ``python -m module`` prints.
 
-    ``environment`` adds to this process's.
+    Raises EngineUnavailableError with the last line it printed. ``environment`` adds to this
+    process's.
     """
     ended = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
@@ -119,13 +122,13 @@ def run_apart(
 
 
 def prepare_apart(model: Path, cache: Path, *options: object) -> None:
-    """``brisk prepare`` with that cache directory. Raises EngineUnavailableError."""
+    """Run ``brisk prepare`` with that cache directory. Raises EngineUnavailableError."""
     environment = {"BRISK_CACHE_DIR": str(cache)}
     run_apart("brisk.cli", "prepare", model, *options, environment=environment)
 
 
 def describe_end(status: int, said: str) -> str:
-    """How a process of this exit status ended, with the last line it wrote to standard error."""
+    """Say how a process of this exit status ended, with its last line on standard error."""
     how = f"its process ended with status {status}"
     if status < 0:
         how = f"its process was ended by {signal.Signals(-status).name}"
@@ -134,6 +137,6 @@ def describe_end(status: int, said: str) -> str:
 
 
 def processor_s() -> float:
-    """User and system time of this process so far."""
+    """Return user and system time of this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime

@@ -1,4 +1,4 @@
-"""The engines that are measured in process: the same steps for every one, from file to answers."""
+"""The engines that are measured in process: the same steps for each, from file to answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PREPARED_MODEL, PREPARED_WEIGHTS = "model.onnx", "model.weights"
 
 
 def _stay() -> None:
-    """Nothing goes on in the background."""
+    """Return at once: nothing goes on in the background."""
 
 
 _ONNXRUNTIME, _OPENVINO, _TORCH = (
@@ -55,8 +55,11 @@ _ONNXRUNTIME, _OPENVINO, _TORCH = (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A model that can run. ``settle`` returns when nothing goes on in the background any more
-    and each inference is as fast as it will be."""
+    """A model that can run.
+
+    ``settle``: returns when nothing goes on in the background any more and each inference is as
+      fast as it will be.
+    """
 
     infer: Infer
     settle: Callable[[], None] = _stay
@@ -64,12 +67,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """``open`` takes the model, what ``prepare`` made of it (None: nothing), and threads.
+    """The steps by which an engine is measured.
 
-    ``prepare`` makes ahead of time, in a folder, what is kept between starts; both raise whatever
-    the engine does where they cannot. ``imports``: all that a server has imported before any model
-    comes; computes nothing, as processes are forked then. ``as_it_comes``: it goes without the
-    allocator's settings and the memory of all others.
+    ``open``: takes the model, what ``prepare`` made of it (None: nothing), and threads.
+    ``prepare``: makes ahead of time, in a folder, what is kept between starts. Both raise the
+      engine's own errors if they cannot.
+    ``imports``: all that a server has imported before any model comes; computes nothing, as
+      processes are forked then.
+    ``as_it_comes``: leaves out the allocator's settings and the memory that all others get.
     """
 
     open: Callable[[Path, Path | None, int], Opened]
@@ -90,7 +95,7 @@ def import_brisk() -> None:
 
 
 def prepare_brisk(model: Path, folder: Path, threads: int) -> Path:
-    """In the cache directory, not in ``folder``; what is there already is used."""
+    """Prepare in the cache directory, not in ``folder``, unless it is done; return the path."""
     from brisk.segments.prepared.form import find_prepared
     from brisk.segments.prepared.preparation import is_prepared, prepare
 
@@ -128,7 +133,7 @@ def open_brisk(model: Path, prepared: Path | None, threads: int) -> Opened:
 
 
 def session_options(threads: int, *, optimises: bool = True, packs: bool = True) -> Any:
-    """ONNX Runtime's defaults with so many threads; errors only in its log."""
+    """Return ONNX Runtime's default options with so many threads; only errors are logged."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -143,7 +148,7 @@ def session_options(threads: int, *, optimises: bool = True, packs: bool = True)
 
 
 def open_session(model: Path, options: Any) -> Any:
-    """A session on the CPU."""
+    """Open a session on the CPU."""
     import onnxruntime
 
     return onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
@@ -152,7 +157,7 @@ def open_session(model: Path, options: Any) -> Any:
 def open_onnxruntime(
     model: Path, prepared: Path | None, threads: int, *, spins: bool = True, **settings: bool
 ) -> Opened:
-    """``settings``: of ``session_options``."""
+    """Open a session with ``settings`` of ``session_options``, of ``prepared`` if given."""
     options = session_options(threads, **settings)
     options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spins)))
     session = open_session(prepared / PREPARED_MODEL if prepared else model, options)
@@ -160,7 +165,7 @@ def open_onnxruntime(
 
 
 def prepare_onnxruntime(model: Path, folder: Path, threads: int) -> Path:
-    """A folder with PREPARED_MODEL and PREPARED_WEIGHTS; what is there already is used."""
+    """Return a folder with PREPARED_MODEL and PREPARED_WEIGHTS, made unless it exists."""
     import onnxruntime
 
     target = folder / f"onnxruntime-{onnxruntime.__version__}-optimised"
@@ -181,7 +186,7 @@ def prepare_onnxruntime(model: Path, folder: Path, threads: int) -> Path:
 
 
 def open_openvino(model: Path, prepared: Path | None, threads: int) -> Opened:
-    """Compiles the model, or imports it from a cache that holds it compiled."""
+    """Compile the model, or import it from a cache that holds it compiled."""
     import openvino
 
     settings = {
@@ -213,7 +218,7 @@ def prepare_openvino(model: Path, folder: Path, threads: int) -> Path:
 
 
 def open_torch(model: Path, prepared: Path | None, threads: int) -> Opened:
-    """Raises LookupError where this model is not written in torch."""
+    """Open the model written in torch. Raises LookupError if there is none."""
     import torch
 
     from brisk_bench.engines.eager import torch_network
@@ -229,7 +234,7 @@ def open_torch(model: Path, prepared: Path | None, threads: int) -> Opened:
 
 
 def prepare_torch(model: Path, folder: Path, threads: int) -> Path:
-    """Weights, to be mapped."""
+    """Return a file of weights, to be mapped."""
     from brisk_bench.engines.eager import save_weights
 
     return save_weights(model, folder)
@@ -263,7 +268,7 @@ COLD: Mapping[str, Engine] = {
 
 @cache
 def optimised_apart(model: Path, folder: Path, threads: int) -> Path:
-    """``prepare_onnxruntime`` in a process of its own. Raises EngineUnavailableError."""
+    """Run ``prepare_onnxruntime`` in a process of its own. Raises EngineUnavailableError."""
     try:
         return Path(run_apart(__name__, model, folder, threads).splitlines()[-1])
     except EngineUnavailableError as error:

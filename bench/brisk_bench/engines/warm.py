@@ -1,4 +1,4 @@
-"""An engine that is warm, in a process of its own, which is this module run as a program."""
+"""A warm engine in a process of its own, which is this module run as a program."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ _GRACE_S = 60.0
 
 
 class WarmEngine(EngineChild):
-    """An engine of ``registry`` with a model, warm. ``folder`` holds ``inputs.npz`` and takes the
-    engine's outputs."""
+    """An engine of ``registry`` with a model, warm.
+
+    ``folder`` holds ``inputs.npz`` and takes the engine's outputs.
+    """
 
     def __init__(self, engine: str, model: Path, threads: int, folder: Path) -> None:
         self._outputs = folder / f"{engine.replace(' ', '-')}-{threads}.npz"
@@ -36,12 +38,12 @@ class WarmEngine(EngineChild):
         return Burst(**self.ask(duration_s + _GRACE_S, duration_s=duration_s))
 
     def outputs(self) -> list[np.ndarray]:
-        """What the engine answered to the inputs, in the model's order."""
+        """Return the engine's answer to the inputs, in the model's order."""
         return load_answers(self._outputs)
 
 
 def _begin(engine: str, model: Path, threads: int, inputs_file: str, outputs_file: str) -> Answer:
-    """Load and warm up."""
+    """Load and warm up; return what answers a task."""
     opened = WARM[engine].open(model, None, threads)
     infer = partial(opened.infer, load_arrays(inputs_file))
     infer()

@@ -55,7 +55,7 @@ NOTES = (
 
 
 def run(chosen: argparse.Namespace) -> Report:
-    """As the options of ``main`` say; cases without data are left out."""
+    """Run what the options of ``main`` choose; cases without data are left out."""
     report = new_report("exits", ("torch", "numpy", "scipy"), NOTES)
     makers: dict[str, Callable[[], ExitCase | None]] = {
         "digits": lambda: digits_case(chosen.quick),
@@ -72,7 +72,7 @@ def run(chosen: argparse.Namespace) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
+    """Run the command line; the exit status is 0 if every check holds."""
     parser = benchmark_parser("exits", __doc__, "less data, fewer variants and runs")
     parser.add_argument(
         "--cases",
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def seed(text: str) -> int:
-    """The type of an option."""
+    """Parse a seed, as the type of an option."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"'{text}' is no seed: expected a number from 0")
     return int(text)

@@ -1,11 +1,11 @@
-"""Every variant of predictor at every point, and what ways of composing them come to (GATI, 7).
+"""Every variant of predictor at every point, and chains by ways of composing them (GATI, 7).
 
-All of the product's variants, the paper's six and two deeper ones, are trained at some
-boundaries, those that no composition would take among them. Each is measured by itself. Then
-chains that are composed of all or some of them (Fig. 24), by each objective and each α of the
-paper's score (Fig. 25), serve inputs that none of them has seen, in turns with the bare model;
-what composition expected stands beside it. Thresholds are composition's, of tuning rows, for these
-chains are compared, not promised.
+All of the product's variants, the paper's six and two deeper ones, are trained at some boundaries,
+those that no composition would take among them. Each is measured by itself. Then chains that are
+composed of all or some of them (Fig. 24), by each objective and each α of the paper's score (Fig.
+25), serve inputs that none of them has seen, interleaved with the bare model; each row also has
+what composition expected. Thresholds are composition's, of tuning rows, since these chains are
+compared, not promised.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ALPHAS = tuple(step / 10 for step in range(11))
 def measure_compositions(
     report: Report, case: ExitCase, accuracy: float, bench: ExitBench, quick: bool
 ) -> None:
-    """Rows of the variants, then of the chains."""
+    """Add rows of the variants, then of the chains, and their checks."""
     names = tuple(one.name for one in CATALOGUE)
     settings = ExplorationSettings(
         accuracy=accuracy,
@@ -75,7 +75,7 @@ def measure_compositions(
 
 
 def figure_checks(label: str, rows: Sequence[Mapping[str, Any]]) -> list[Check]:
-    """What the paper's figures say, of the rows' measured means."""
+    """Check what the paper's figures say, on the rows' measured means."""
     mean_ms = {row["side"]: row["mean_ms"] for row in rows}
     ours, exact = f"{FIGURE_24}: {ALL}", f"{FIGURE_25}: {EXACT}"
     fewer = [side for side in mean_ms if side.startswith(FIGURE_24) and side != ours]
@@ -89,7 +89,10 @@ def figure_checks(label: str, rows: Sequence[Mapping[str, Any]]) -> list[Check]:
 
 
 def _variant_rows(case: ExitCase, found: Exploration, accuracy: float) -> Iterator[dict[str, Any]]:
-    """At the least threshold that keeps ``accuracy`` on tuning rows; counted on the evaluation."""
+    """Yield a row for each variant, counted on the evaluation.
+
+    Its threshold is the least that keeps ``accuracy`` on tuning rows.
+    """
     studied = found.studied
     looked = look_through(studied, case.evaluation)
     for one, seen in zip(studied.tried, looked, strict=True):
@@ -108,7 +111,7 @@ def _variant_rows(case: ExitCase, found: Exploration, accuracy: float) -> Iterat
 
 
 def composed(problem: CompositionProblem) -> dict[tuple[str, str], Chain]:
-    """Chains by figure and way; empty where composition takes none."""
+    """Return chains by figure and way; a chain is empty if composition takes no cache."""
     ways: dict[tuple[str, str], Chain] = {}
     for name, kept in variant_sets(problem).items():
         ways[FIGURE_24, name] = compose_exactly(problem, kept)
@@ -122,7 +125,7 @@ def composed(problem: CompositionProblem) -> dict[tuple[str, str], Chain]:
 
 
 def variant_sets(problem: CompositionProblem) -> dict[str, frozenset[str]]:
-    """All variants, those of one family of architectures, each alone."""
+    """Return sets of variants by name: all, those of each family of architectures, each alone."""
     names = list(dict.fromkeys(one.variant for one in problem.candidates))
     sets = {ALL: frozenset(names)}
     for family in dict.fromkeys(map(_family, names)):
@@ -131,7 +134,7 @@ def variant_sets(problem: CompositionProblem) -> dict[str, frozenset[str]]:
 
 
 def _family(variant: str) -> str:
-    """FC, Pool or Conv, however deep."""
+    """Return the family, FC, Pool or Conv, however deep."""
     return variant.partition("(")[0].rstrip("0123456789")
 
 
@@ -142,7 +145,7 @@ def _chain_rows(
     bench: ExitBench,
     quick: bool,
 ) -> list[dict[str, Any]]:
-    """One for each figure and way; a chain that several ways compose is run once."""
+    """Return a row for each figure and way; a chain that several ways compose is run once."""
     problem = found.problem
     ways = composed(problem)
     cascades = {
@@ -169,7 +172,7 @@ def _chain_rows(
 
 
 def _cascade(found: Exploration, settings: ExplorationSettings, chain: Chain) -> Cascade:
-    """The chain at the thresholds at which composition has counted its hits."""
+    """Return the chain at the thresholds at which composition has counted its hits."""
     tried = found.studied.tried
     thresholds = tuple(composed_threshold(tried[index], settings) for index in chain)
     candidate = CandidateCascade(True, chain, thresholds, found.problem.total_s)
@@ -178,8 +181,12 @@ def _cascade(found: Exploration, settings: ExplorationSettings, chain: Chain) ->
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Of a chain: mean latency (GATI, eq. 10), agreement with the base model (eq. 7), and each
-    cache's effective hit rate (eq. 5), in the chain's order."""
+    """The expected results of a chain.
+
+    ``latency_s``: mean latency (GATI, eq. 10).
+    ``accuracy``: agreement with the base model (eq. 7).
+    ``answered``: each cache's effective hit rate (eq. 5), in the chain's order.
+    """
 
     latency_s: float
     accuracy: float
@@ -187,7 +194,7 @@ class Expectation:
 
 
 def expect(problem: CompositionProblem, chain: Chain) -> Expectation:
-    """Counted: an input that a cache answers is gone for all later ones.
+    """Count a chain's results: an input that a cache answers is gone for all later ones.
 
     The paper's eq. 5 subtracts the *effective* hit rate of the cache before, which gives the first
     one's hits back to the third; eq. 7 and 10 need all earlier hits subtracted to sum to one.
@@ -208,7 +215,7 @@ def expect(problem: CompositionProblem, chain: Chain) -> Expectation:
 
 
 def all_chains(problem: CompositionProblem) -> Iterator[Chain]:
-    """Every choice of at most one candidate a point that fits."""
+    """Yield every choice of at most one candidate a point that fits."""
     at_point: list[list[int | None]] = [[None] for _ in problem.reach_s]
     for index, candidate in enumerate(problem.candidates):
         at_point[candidate.point].append(index)
@@ -219,7 +226,7 @@ def all_chains(problem: CompositionProblem) -> Iterator[Chain]:
 
 
 def _fastest(problem: CompositionProblem, chains: Iterator[Chain]) -> Chain:
-    """Of those that keep the accuracy; none where all are slower than the model."""
+    """Return the fastest chain that keeps the accuracy; empty if all are slower than the model."""
     expected = ((expect(problem, chain), chain) for chain in chains)
     accurate = [
         (one.latency_s, chain) for one, chain in expected if one.accuracy >= problem.accuracy
@@ -228,7 +235,7 @@ def _fastest(problem: CompositionProblem, chains: Iterator[Chain]) -> Chain:
 
 
 def compose_exactly(problem: CompositionProblem, kept: frozenset[str] | None = None) -> Chain:
-    """The chain of least mean latency (eq. 10) under eq. 7, 8 and 9, by trying all.
+    """Return the chain of least mean latency (eq. 10) under eq. 7, 8 and 9, by trying all.
 
     ``kept``: variants that it may have; None: any.
     """
@@ -240,7 +247,7 @@ def compose_exactly(problem: CompositionProblem, kept: frozenset[str] | None = N
 
 
 def latency_gain(problem: CompositionProblem, index: int) -> float:
-    """The whole model's time over the time to a hit at the candidate (eq. 1, 12)."""
+    """Return the whole model's time over the time to a hit at the candidate (eq. 1, 12)."""
     candidate = problem.candidates[index]
     return problem.total_s / (problem.reach_s[candidate.point] + candidate.evaluation_s)
 
@@ -255,13 +262,16 @@ MERITS: dict[str, Merit] = {"latency gain": latency_gain, "hit rate": hit_rate}
 
 
 def accurate_candidates(problem: CompositionProblem) -> frozenset[int]:
-    """Those that pass the accuracy filter (eq. 11)."""
+    """Return the candidates that pass the accuracy filter (eq. 11)."""
     accuracies = (candidate.accuracy for candidate in problem.candidates)
     return frozenset(i for i, accuracy in enumerate(accuracies) if accuracy >= problem.accuracy)
 
 
 def compose_with_alpha(problem: CompositionProblem, alpha: float) -> Chain:
-    """The chain of greatest summed score α·H + (1 - α)·LG (eq. 13, 14) under eq. 8, 9, 11."""
+    """Return the chain of greatest summed score α·H + (1 - α)·LG (eq. 13, 14).
+
+    It keeps eq. 8, 9 and 11.
+    """
     eligible = accurate_candidates(problem)
     scores = [
         alpha * hit_rate(problem, index) + (1 - alpha) * latency_gain(problem, index)
@@ -272,7 +282,7 @@ def compose_with_alpha(problem: CompositionProblem, alpha: float) -> Chain:
 
 
 def compose_by_score(problem: CompositionProblem) -> Chain:
-    """The fastest of what any α composes, where that keeps eq. 7 (A.1.2)."""
+    """Return the fastest chain that any α composes and that keeps eq. 7 (A.1.2)."""
     swept = ((), *(compose_with_alpha(problem, alpha) for alpha in ALPHAS))
     return _fastest(problem, iter(swept))
 

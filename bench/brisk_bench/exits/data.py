@@ -1,7 +1,7 @@
 """Models and inputs for `brisk bench exits`.
 
-What is measured was never learned from or tuned on: the images that trained a network, those that
-train its caches, those that evaluate them and those that streams are made of share no source
+Nothing that is measured was learned from or tuned on: the images that trained a network, those
+that train its caches, those that evaluate them and those that streams are made of share no source
 (``brisk.exits.sources``), near duplicates among them.
 """
 
@@ -53,12 +53,12 @@ _DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExitCase:
-    """A network at least as deep as ResNet-50, which GATI's figures are for.
+    """A network at least as deep as ResNet-50, which GATI's figures are for, and its data.
 
     ``training`` and ``more_to_fit`` make the caches. The network was trained on none of
     ``training``, ``evaluation``, ``streamed`` and ``pool``, and no two of these, nor
-    ``more_to_fit`` and one of them but ``training``, share a source. ``pool``: what the promise is
-    tried on, besides the evaluation and what tunes and proves.
+    ``more_to_fit`` and one of them but ``training``, share a source. ``pool``: more rows to test
+    the promise on, in addition to the evaluation and the rows that tune and prove.
     """
 
     name: str
@@ -79,11 +79,11 @@ class ExitCase:
 
     @property
     def division(self) -> Division:
-        """Of ``training``, as exploration divides it."""
+        """The division of ``training`` that exploration uses."""
         return divide(self.training, 0, self.more_to_fit)
 
     def explore(self, settings: ExplorationSettings, subfolder: str = "") -> Exploration:
-        """As `brisk caches train` does; an exploration that is there already is gone on with."""
+        """Explore as `brisk caches train` does; an earlier exploration is continued."""
         folder = self.folder / subfolder
         folder.mkdir(parents=True, exist_ok=True)
         return explore(self.model, self.training, folder, settings, self.more_to_fit)
@@ -97,9 +97,9 @@ EVALUATED, STREAMED, POOL = 1100, 8000, 10_000
 
 
 def digits_case(quick: bool) -> ExitCase:
-    """A ResNet-50 of a quarter of the original's size on scikit-learn's digits at 32x32 pixels.
+    """Return a ResNet-50 of a quarter of its size on scikit-learn's digits at 32x32 pixels.
 
-    Trained here, a minute or two, and kept in the cache directory.
+    It is trained here, in a minute or two, and kept in the cache directory.
     """
     split = digits_split()
     images = np.concatenate([split.train_images, split.test_images]) / np.float32(16)
@@ -126,10 +126,10 @@ def digits_case(quick: bool) -> ExitCase:
 
 
 def fashion_case(folder: Path, quick: bool) -> ExitCase | None:
-    """The same network on Fashion-MNIST, caches trained on its test images; None without them.
+    """Return that network on Fashion-MNIST, caches trained on test images; None without data.
 
     ``folder`` as Debian's package dataset-fashion-mnist has it. Training images that did not train
-    the network make streams, and the pool that the promise is tried on.
+    the network make streams, and the pool that the promise is tested on.
     """
     train, test = (read_idx(folder, part) for part in ("train", "t10k"))
     if train is None or test is None:
@@ -164,7 +164,10 @@ FITTED = 20000
 
 
 def unlike(parts: Sequence[Samples]) -> list[Samples]:
-    """The parts without what is of one source with an earlier row of any; the first one whole."""
+    """Return the parts without rows whose source an earlier row of any part has.
+
+    The first part stays whole.
+    """
     known, seen, kept = Sources(), 0, []
     for place, part in enumerate(parts):
         sources = known.of(part.inputs)
@@ -178,12 +181,12 @@ def unlike(parts: Sequence[Samples]) -> list[Samples]:
 
 
 def caches_folder(model: Path, *training: Samples) -> Path:
-    """Beside the model; another one for other data, for what lies there is used again."""
+    """Return a folder next to the model, of these data only, since its contents are reused."""
     return model.parent / f"caches-{_digest(*training)}"
 
 
 def kept_network(name: str, recipe: BottleneckRecipe, samples: Samples) -> Path:
-    """The trained network's file, from the cache directory or made now."""
+    """Return the trained network's file, from the cache directory or made now."""
     digest = hashlib.sha256(repr((name, recipe, _digest(samples))).encode()).hexdigest()[:16]
     file = kept_folder("bench-exits") / f"{name}-{digest}" / "model.onnx"
     if not file.exists():
@@ -205,7 +208,7 @@ def _digest(*parts: Samples) -> str:
 
 
 def read_idx(folder: Path, part: str) -> Samples | None:
-    """Images float32 [count, 1, 28, 28] of 0..1 and labels int64; None where a file is missing."""
+    """Return images float32 [count, 1, 28, 28] of 0..1, labels int64; None without the files."""
     images, labels = (
         folder / f"{part}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")
     )
@@ -218,7 +221,7 @@ def read_idx(folder: Path, part: str) -> Samples | None:
 
 
 def cifar_case(quick: bool) -> ExitCase | None:
-    """ResNet-56; None where the data is not there.
+    """Return ResNet-56 on CIFAR-10; None if the data is missing.
 
     Its training images fit predictors: with 20,000 of them a Conv2 of 64 channels behind half of
     the model hits 33 % at 97 % agreement, with 50,000 41 %. Test images do all the rest.
@@ -246,13 +249,13 @@ def cifar_case(quick: bool) -> ExitCase | None:
 
 
 def kept_folder(name: str) -> Path:
-    """Where a benchmark keeps what it has trained."""
+    """Return the folder where a benchmark keeps what it has trained."""
     root = Path(os.environ.get("BRISK_CACHE_DIR") or Path.home() / ".cache" / "brisk")
     return root / name
 
 
 def _read_images(archive: Path) -> dict[str, Samples]:
-    """The images of each part, as the network takes them."""
+    """Return the images of each part, as the network takes them."""
     from PIL import Image
 
     images: dict[str, list[np.ndarray]] = defaultdict(list)
@@ -273,6 +276,6 @@ def _read_images(archive: Path) -> dict[str, Samples]:
 
 
 def as_input(pixels: np.ndarray) -> np.ndarray:
-    """Pixels [..., height, width, 3] of 0..255 as float32 [..., 3, height, width]."""
+    """Return pixels [..., height, width, 3] of 0..255 as float32 [..., 3, height, width]."""
     scaled = (np.asarray(pixels, np.float32) / 255 - _MEAN) / _DEVIATION
     return np.moveaxis(scaled, -1, -3)

@@ -1,6 +1,6 @@
-"""Latency and agreement of a model with its caches, beside what one could do instead.
+"""Latency and agreement of a model with its caches, compared with alternatives.
 
-That is a smaller model, an int8 one (GATI, Fig. 6), or thresholds on the softmax. Then whether
+These are a smaller model, an int8 one (GATI, Fig. 6), or thresholds on the softmax. Then whether
 audits notice an exit that has become worse.
 """
 
@@ -59,7 +59,7 @@ def measure_latency(
     quick: bool,
     plots: Path | None,
 ) -> None:
-    """Latency and agreement of all sides, on inputs that took no part in training."""
+    """Measure latency and agreement of all sides, on inputs that took no part in training."""
     base = load_for(case.model, cascade)
     versions: dict[str, Version | Scoring] = {
         _side(level.accuracy): Version(cascade, cascade.synchronous, level.accuracy)
@@ -96,7 +96,7 @@ def measure_latency(
 
 
 def _side(accuracy: float) -> str:
-    """What the side is called whose caches promise that."""
+    """Return the name of the side whose caches promise this accuracy."""
     return f"caches, {accuracy * 100:g}%"
 
 
@@ -119,7 +119,10 @@ def _latency_checks(case: ExitCase, sides: dict[str, ExitSide]) -> list[Check]:
 def _family_checks(
     case: ExitCase, families: Sequence[str], sides: Mapping[str, ExitSide]
 ) -> list[Check]:
-    """All ways together against each alone at the same promise, and int8 where it keeps that."""
+    """Check all ways together against each alone at the same promise.
+
+    Also against int8, if that keeps the promise.
+    """
     checks = []
     for accuracy in SPEED_UPS:
         side = sides.get(_side(accuracy))
@@ -148,7 +151,7 @@ CALIBRATED_ROWS = 200
 
 
 def alternatives(case: ExitCase) -> dict[str, Scoring]:
-    """By name."""
+    """Return the other models to measure, by name."""
     found: dict[str, Scoring] = {}
     if case.smaller is not None:
         found["a smaller model (14 layers)"] = scoring(load_graph(read_graph(case.smaller())))
@@ -164,7 +167,7 @@ def _by_onnxruntime(model: Path) -> Scoring:
 
 
 def _quantised(case: ExitCase) -> Path:
-    """Static int8 quantisation, weights by channel, calibrated on training inputs; made once."""
+    """Return the model in static int8, by channel, calibrated on training inputs; made once."""
     target = case.folder / "int8-ranges.onnx"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -181,10 +184,10 @@ INJECTED = 0.1
 
 
 def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascade | None:
-    """The same predictors with thresholds on the softmax, without gate and floor (GATI, Fig. 23);
-    None where nothing is proved.
+    """Return the same predictors with thresholds on the softmax, without gate and floor (GATI,
+    Fig. 23); None if nothing is proved.
 
-    Tuned and calibrated on the rows that the cascade itself was.
+    They are tuned and calibrated on the rows that the cascade itself was.
     """
     own = tuple(exit_ for exit_ in cascade.exits if not exit_.reads_input)
     if not own:
@@ -219,7 +222,10 @@ def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascad
 
 
 def audits_until_off(agreed: Sequence[bool], accuracy: float, most: int) -> int | None:
-    """Audited answers, as they were but 10 % made wrong, until the exit is off; None: never."""
+    """Count audited answers until the exit is off; None if it stays on.
+
+    They are drawn from ``agreed``, and 10 % of them made wrong.
+    """
     random = np.random.default_rng(0)
     audit = CascadeAudit(accuracy)
     for number in range(1, most + 1):

@@ -66,7 +66,14 @@ NOTES = (
 
 @dataclass(slots=True)
 class Story:
-    """Seconds from the first request; ``reason``: why nothing is served, if so."""
+    """The course of learning, in seconds from the first request.
+
+    ``enough_s``: when samples were enough.
+    ``early_s``: when the first early answer was seen.
+    ``reason``: why nothing is served; empty if something is.
+    ``sent``: requests sent.
+    ``before``, ``learning``: latencies of real-time requests, before and while the server learned.
+    """
 
     enough_s: float | None = None
     early_s: float | None = None
@@ -81,7 +88,10 @@ Inputs = Mapping[str, np.ndarray]
 
 
 def run(model: Path, requests: Sequence[Inputs], chosen: argparse.Namespace) -> Report:
-    """``requests``: what is asked, each once while they last."""
+    """Let a server learn, then compare; return the report.
+
+    ``requests``: what is asked, each once while they last.
+    """
     compared = COMPARED[chosen.quick]
     if len(requests) < 2 * compared:
         raise InvalidConfigurationError(f"there are {len(requests)} inputs; give {2 * compared}")
@@ -121,7 +131,7 @@ def run(model: Path, requests: Sequence[Inputs], chosen: argparse.Namespace) -> 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
+    """Run the command line; the exit status is 0 if every check holds."""
     parser = benchmark_parser("exits_learned", __doc__, "fewer inputs are compared")
     parser.add_argument("--fashion", type=Path, metavar="FOLDER", default=FASHION)
     parser.add_argument("--model", type=Path, metavar="FILE", help="another model")
@@ -208,7 +218,7 @@ def _learn(
 
 
 class _Urgent(threading.Thread):
-    """Asks the real-time entry; ``taken_s`` may be exchanged while it does."""
+    """A thread that asks the real-time entry; ``taken_s`` may be exchanged meanwhile."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -277,7 +287,7 @@ def _compare(
 
 
 def _agree(ours: Inputs, theirs: Inputs, limit: Tolerance | None) -> bool:
-    """Whether the class is the same, or every output is within the tolerance."""
+    """Whether the classes are the same, or every output is within the tolerance."""
     if limit is None:
         return bool(np.argmax(next(iter(ours.values()))) == np.argmax(next(iter(theirs.values()))))
     scores = Scores("", 0, 0, ScoreForm.VALUES, True, limit)

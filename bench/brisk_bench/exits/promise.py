@@ -1,12 +1,11 @@
-"""Is the promise kept: by the product's procedure, split after split of a large pool?
+"""Tests of whether the promise is kept, by the product's procedure, split after split of a pool.
 
-A split draws rows to tune and rows to calibrate, as many as training has. With these the
-product's own functions compose candidates, choose and calibrate, for the promise and all stricter
-ones. Then the rest of the pool, which nothing of that has looked at, says how large the
-disagreement is. Two things are not done anew for each split: predictors, selectors and gates are
-those of one training, on rows outside of the pool; and the candidate that is calibrated is the one
-of least expected latency, where ``brisk caches train`` benchmarks the candidates. Neither takes a
-held-out row.
+A split draws rows to tune and rows to calibrate, as many as training has. With these the product's
+own functions compose candidates, choose and calibrate, for the promise and all stricter ones. Then
+the rest of the pool, which nothing of that has looked at, says how large the disagreement is. Two
+things are not done anew for each split: predictors, selectors and gates are those of one training,
+on rows outside of the pool; and the candidate that is calibrated is the one of least expected
+latency, where ``brisk caches train`` benchmarks the candidates. Neither takes a held-out row.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ INTERVAL = 0.95
 
 
 def look_through(studied: Studied, samples: Samples) -> list[Scored]:
-    """``samples`` through every trained variant, in order."""
+    """Run ``samples`` through every trained variant, in order."""
     exits = []
     for one in studied.tried:
         exits.append(
@@ -71,7 +70,7 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
     for hidden, teacher in run_in_batches(studied.base, points, studied.scores, samples.inputs):
         rows = slice(start, start := start + len(teacher))
         at = dict(zip(points, hidden, strict=True))
-        whole: dict[bytes, np.ndarray] = {}  # of one model in front, and behind every point
+        whole: dict[bytes, np.ndarray] = {}  # by the model that reads the input, for every point
         for part, exit_, network in zip(parts, exits, networks, strict=True):
             if exit_.reads_input:
                 (given,) = (np.ascontiguousarray(each[rows]) for each in samples.inputs.values())
@@ -87,7 +86,7 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
 def measure_promise(
     report: Report, case: ExitCase, studied: Studied, settings: ExplorationSettings, quick: bool
 ) -> None:
-    """A row and two checks for each promise that was proved at all; one check that one was."""
+    """Add a row and checks for each promise, and a check that splits prove the first one."""
     division = case.division
     parts = [
         case.training.take(np.concatenate([division.tune, division.calibrate])),
@@ -121,7 +120,7 @@ def split_often(
     sizes: tuple[int, int],
     splits: int,
 ) -> dict[float, list[CascadeCount]]:
-    """By accuracy, what the rest of the pool says after each split that proves it.
+    """Count on the rest of the pool, by accuracy, after each split that proves that accuracy.
 
     ``sizes``: rows to tune and to calibrate.
     """
@@ -153,14 +152,14 @@ def broken_cascades(accuracy: float, counts: Sequence[CascadeCount]) -> int:
 
 
 def broken_exits(accuracy: float, counts: Sequence[CascadeCount]) -> int:
-    """Splits after which an exit agrees less with the model than promised."""
+    """Count the splits after which an exit agrees less with the model than promised."""
     return sum(any(e.right < accuracy * e.answered for e in one.exits) for one in counts)
 
 
 def _row(
     label: str, accuracy: float, counts: Sequence[CascadeCount], splits: int
 ) -> dict[str, Any]:
-    """Disagreements are of the answers as served; ``interval`` is of broken cascades."""
+    """Return a row. Disagreements are of answers as served; ``interval`` is of broken cascades."""
     wrong = [sum(e.answered - e.right for e in one.exits) / one.inputs for one in counts] or [0.0]
     low, high = exact_interval(broken_cascades(accuracy, counts), splits)
     lengths = Counter(sum(e.answered > 0 for e in one.exits) for one in counts)
@@ -186,8 +185,11 @@ def judge(
     counts: Sequence[CascadeCount],
     splits: int,
 ) -> list[Check]:
-    """That even the upper end of the exact binomial interval of the share of broken splits is at
-    most 1 - confidence, in percent; a split that proves nothing breaks nothing."""
+    """Check that, at the upper end of its exact binomial interval, the share of broken splits is
+    at most 1 - confidence, in percent.
+
+    A split that proves nothing breaks nothing.
+    """
     if not counts:
         return []
     texts = {
@@ -208,6 +210,6 @@ def judge(
 
 
 def exact_interval(successes: int, trials: int) -> tuple[float, float]:
-    """Of a probability, with confidence ``INTERVAL`` (Clopper and Pearson, two-sided)."""
+    """Return a probability's two-sided interval (Clopper and Pearson) of INTERVAL's confidence."""
     each = 1 - (1 - INTERVAL) / 2
     return lower_bound(successes, trials, each), upper_bound(successes, trials, each)

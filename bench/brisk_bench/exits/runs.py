@@ -1,4 +1,4 @@
-"""The same inputs through a bare model and through ones with caches, in turns."""
+"""The same inputs through a bare model and through ones with caches, interleaved."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ BARE = "bare"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Version:
-    """A cascade to measure: its first level, or that of ``accuracy``; ``synchronous``: exits are
-    evaluated in the model's thread."""
+    """A cascade to measure.
+
+    ``synchronous``: exits are evaluated in the model's thread.
+    ``accuracy``: of the level to measure; None: the first level.
+    """
 
     cascade: Cascade
     synchronous: bool
@@ -42,8 +45,12 @@ Scoring = Callable[[Mapping[str, np.ndarray]], np.ndarray]
 
 @dataclass(slots=True)
 class ExitSide:
-    """Seconds from a batch's start to each row's answer; of rows that a cache answered, whether
-    that agrees with the bare model."""
+    """The results of one side.
+
+    ``times_s``: seconds from a batch's start to each row's answer.
+    ``agreeing``: rows whose answer agrees with the bare model.
+    ``agreed_early``: of rows that a cache answered, whether that agrees with the bare model.
+    """
 
     times_s: list[float] = field(default_factory=list)
     agreeing: int = 0
@@ -63,11 +70,11 @@ class ExitSide:
 
     @property
     def early_agreement(self) -> float | None:
-        """Of the answers that a cache gave; None where it gave none."""
+        """The agreement of the answers that a cache gave; None if it gave none."""
         return float(np.mean(self.agreed_early)) if self.agreed_early else None
 
     def columns(self, base: ExitSide) -> dict[str, Any]:
-        """Of a report's row; ``base``: the bare model's, on the same inputs."""
+        """Return a report's columns; ``base``: the bare model's side, on the same inputs."""
         return {
             "mean_ms": self.mean_s * 1e3,
             "median_ms": quantile(self.times_s, 0.5) * 1e3,
@@ -86,7 +93,7 @@ class ExitSide:
 
 
 class ExitBench:
-    """A model loaded bare and, for each set of exits, cut at them; one thread of its own."""
+    """A model loaded bare and, for each set of exits, cut at them, with its own exit thread."""
 
     def __init__(self, model: Path) -> None:
         self._graph = read_graph(model)
@@ -100,10 +107,10 @@ class ExitBench:
     def measure(
         self, versions: Mapping[str, Version | Scoring], samples: Samples, batch: int, quick: bool
     ) -> dict[str, ExitSide]:
-        """``bare`` and each version on the same inputs, in any order, another with each input.
+        """Measure ``bare`` and each version on the same inputs, in a random order for each input.
 
-        A side that always came behind one which runs the same early layers would find its weights
-        in the processor's cache, one behind the bare model would not.
+        A side that always came after one which runs the same early layers would find its weights
+        in the processor's cache, one after the bare model would not.
         """
         random = np.random.default_rng(0)
         starts = list(range(0, len(samples) - batch + 1, batch))
@@ -161,13 +168,13 @@ class ExitBench:
 
 
 def load_for(model: Path, cascade: Cascade) -> BaseModel:
-    """The model, cut so that the values at the cascade's exits and its scores can be read."""
+    """Load the model, cut so that the values at the cascade's exits and its scores can be read."""
     graph = read_graph(model)
     return load_graph(graph, 1, taps_of(read_points(cascade), cascade.scores, graph))
 
 
 def side_rows(model: str, batch: int, sides: Mapping[str, ExitSide]) -> list[dict[str, Any]]:
-    """Of a report."""
+    """Return a report's row for each side."""
     return [
         {"model": model, "side": name, "batch": batch, **side.columns(sides[BARE])}
         for name, side in sides.items()
@@ -183,7 +190,7 @@ TAILS = 1.3
 
 
 def plot_sides(label: str, sides: Mapping[str, ExitSide], folder: Path) -> Path:
-    """One file: left the CDF of latencies (GATI, Fig. 6a), right agreement against the mean."""
+    """Plot a file: left the CDF of latencies (GATI, Fig. 6a), right agreement by mean."""
     figure, (left, right) = subplots(1, 2, figsize=(10, 4))
     for number, (name, side) in enumerate(sorted(sides.items(), key=lambda one: one[1].mean_s)):
         times_ms = np.sort(side.times_s) * 1e3

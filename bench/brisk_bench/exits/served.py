@@ -59,9 +59,9 @@ class ServedSide:
 
 
 def run(quick: bool = False) -> Report:
-    """The ResNet-50 on digits of `brisk bench exits`, with caches trained now.
+    """Measure the ResNet-50 on digits of `brisk bench exits`, with caches trained now.
 
-    Raises InvalidModelError where it gets none.
+    Raises InvalidModelError if it gets none.
     """
     case = digits_case(quick)
     settings = ExplorationSettings(
@@ -100,7 +100,7 @@ def run(quick: bool = False) -> Report:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; the exit status is 0 where every check holds."""
+    """Run the command line; the exit status is 0 if every check holds."""
     chosen = benchmark_parser("exits_served", __doc__, "fewer inputs").parse_args(arguments)
     report = run(chosen.quick)
     return deliver(
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _told(place: RuntimePaths) -> tuple[int, int]:
-    """Rows that could have been answered early so far, and those that were."""
+    """Return the rows that could have been answered early so far, and those that were."""
     with Observer(place, Role.FOREGROUND) as observer:
         models = observer.status().models
     answered = sum(exit_.answered for model in models for exit_ in model.exits)
@@ -119,7 +119,10 @@ def _told(place: RuntimePaths) -> tuple[int, int]:
 def _await_caches(
     place: RuntimePaths, client: InferenceClient, samples: Mapping[str, np.ndarray]
 ) -> None:
-    """Until both entries are warm and the runtime has read the caches."""
+    """Ask both entries until the runtime has read the caches.
+
+    Raises InvalidConfigurationError if it does not within two minutes.
+    """
     deadline_s = time.monotonic() + 120
     while time.monotonic() < deadline_s:
         for model in ("bare", "cached"):
@@ -133,7 +136,7 @@ def _await_caches(
 def _measure(
     client: InferenceClient, samples: Mapping[str, np.ndarray], batch: int, quick: bool
 ) -> dict[str, ServedSide]:
-    """The same inputs to all sides, the order changing with each."""
+    """Send the same inputs to all sides, the order changing with each input."""
     rows = len(next(iter(samples.values())))
     starts = list(range(0, rows - batch + 1, batch))
     starts = starts[:150] if quick else starts * PASSES
@@ -177,7 +180,7 @@ def rows_of(sides: dict[str, ServedSide], batch: int, early: float) -> list[dict
 
 
 def checks_of(sides: dict[str, ServedSide], promise: float) -> list[Check]:
-    """At batch 1."""
+    """Return the checks of the sides at batch 1."""
     base, side, out = (sides[name] for name in ("without caches", "with caches", "opted out"))
     speed_up = statistics.fmean(base.times_s) / statistics.fmean(side.times_s)
     agreement, opted = side.agreeing / side.rows, out.agreeing / out.rows

@@ -1,4 +1,4 @@
-"""What each way answers to inputs that are not of the data, and what refusing them costs.
+"""Answers of each way to out-of-distribution inputs, and what refusing them costs.
 
 The promise is about inputs like the data. For others nothing is proved; gates, floors and
 selectors are to keep early answers away from them. Here every family of ways that was trained is
@@ -65,8 +65,10 @@ def measure_strange(
     bench: ExitBench,
     others: Path | None,
 ) -> None:
-    """A row for each set of inputs and side; a check for each other data set, of the first side,
-    which is what is served."""
+    """Add a row for each set of inputs and side, and a check for each other data set.
+
+    The checks are of the first side, which is what is served.
+    """
     served = next(iter(sides))
     versions = {name: Version(one, one.synchronous) for name, one in sides.items()}
     for name, is_other, inputs in strange_inputs(case, others):
@@ -90,7 +92,7 @@ def measure_strange(
 
 
 def strange_inputs(case: ExitCase, others: Path | None) -> Iterator[tuple[str, bool, Samples]]:
-    """Names, whether they are of another data set or no data at all, and rows.
+    """Yield name, whether the inputs are of another data set or no data at all, and rows.
 
     ``others``: a folder of Fashion-MNIST, for models of another data set.
     """
@@ -111,7 +113,7 @@ def strange_inputs(case: ExitCase, others: Path | None) -> Iterator[tuple[str, b
 
 
 def corrupted(own: np.ndarray, random: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
-    """The same images, worse and worse; they are still of the data."""
+    """Yield the same images, worse and worse; they are still of the data."""
     scale, mean = float(own.std()), own.mean((2, 3), keepdims=True)
     for strength in (0.1, 0.3, 1.0):
         yield f"noise of {strength:g} σ", own + random.normal(0, strength * scale, own.shape)
@@ -128,7 +130,7 @@ def corrupted(own: np.ndarray, random: np.random.Generator) -> Iterator[tuple[st
 def _other_images(
     case: ExitCase, shape: tuple[int, ...], others: Path | None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Rows of 0..1 in ``shape``, of data sets that are not the model's."""
+    """Yield rows of 0..1 in ``shape``, of data sets that are not the model's."""
     if "digits" not in case.name:
         split = digits_split()
         images = np.concatenate([split.train_images, split.test_images]) / np.float32(16)
@@ -140,7 +142,7 @@ def _other_images(
 
 
 def _resized(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Nearest pixels; channels repeated."""
+    """Resize the first ROWS images by nearest pixels, the first channel repeated."""
     channels, height, width = shape
     rows = np.arange(height) * images.shape[2] // height
     columns = np.arange(width) * images.shape[3] // width

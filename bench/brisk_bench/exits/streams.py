@@ -8,8 +8,8 @@ A stream is drawn from images by Zipf's law, or it is a fixed camera's video, re
 (7.2.1). As in the paper a network trained on CIFAR-10 looks at a street it never saw, and its
 caches were made with CIFAR-10. What it says of the frames is no truth; caches are judged by the
 same answers. They learn from earlier frames and are measured on later ones. ``GAP_S`` lies
-between, so that no frame is measured that follows one which was learned; what stands still for
-longer is seen again, as it is in a camera's traffic.
+between, so that no measured frame directly follows a learned one; what stands still for longer is
+seen again, as it is in a camera's traffic.
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ LEAST_BRIGHT = 0.55
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interval:
-    """Between two retrainings: requests ``arriving``, of which caches learn from a share that is
-    ``sampled``, then those that are ``measured``."""
+    """The time between two retrainings.
+
+    ``arriving``: requests, of which caches learn from the share ``sampled``.
+    ``measured``: later requests, whose latency is measured.
+    """
 
     stream: str
     arriving: Samples
@@ -67,7 +70,7 @@ class Interval:
 
 
 def divided(streamed: Samples, seed: int) -> tuple[Samples, Samples]:
-    """Images to learn from, and others to measure with; of every class the same share."""
+    """Return images to learn from, and others to measure with; of every class the same share."""
     assert streamed.labels is not None, "streams are drawn by class"
     random = np.random.default_rng(seed)
     learned, measured = [], []
@@ -80,7 +83,7 @@ def divided(streamed: Samples, seed: int) -> tuple[Samples, Samples]:
 
 
 def zipf_intervals(streamed: Samples, alpha: float, seed: int) -> Iterator[Interval]:
-    """The dominant class changes with each of them.
+    """Yield intervals, each with another dominant class.
 
     The inputs are images moved and darkened at random, so that no two are the same and that static
     caches find them somewhat unlike what they know.
@@ -96,14 +99,17 @@ def zipf_intervals(streamed: Samples, alpha: float, seed: int) -> Iterator[Inter
 
 
 def fresh_seeds(count: int) -> list[int]:
-    """Other ones in every run: nobody has chosen them."""
+    """Return seeds that differ in every run, so that they cannot have been selected."""
     return [int(each) for each in np.random.SeedSequence().generate_state(count)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Followed:
-    """A whole stream. ``sides``: of all its intervals together; ``least_agreement``: of an
-    interval with adaptation; ``slowest_s``: the longest that a cache was trained again for.
+    """The results of a whole stream.
+
+    ``sides``: of all its intervals together.
+    ``least_agreement``: of any interval with adaptation.
+    ``slowest_s``: the longest retraining of a cache.
     """
 
     stream: str
@@ -113,12 +119,12 @@ class Followed:
 
     @property
     def speed_up(self) -> float:
-        """Of adapting caches over the bare model, of means."""
+        """Speed-up of adapting caches over the bare model, of means."""
         return self.sides[BARE].mean_s / self.sides[ADAPTIVE].mean_s
 
     @property
     def over_static(self) -> float:
-        """How many times as fast as with static caches, of means."""
+        """Speed-up of adapting caches over static ones, of means."""
         return self.sides[STATIC].mean_s / self.sides[ADAPTIVE].mean_s
 
 
@@ -130,8 +136,8 @@ def measure_streams(
     video: Path | None,
     seeds: Sequence[int],
 ) -> None:
-    """Static and adapting caches on Zipf streams, each with every seed, where the case has images
-    for them, and on a video."""
+    """Measure static and adapting caches on Zipf streams, each with every seed, if the case has
+    images for them, and on a video."""
     if case.streamed is not None:
         for alpha in ALPHAS:
             drawn = {
@@ -166,9 +172,9 @@ def _follow(
     intervals: Iterable[Interval],
     seed: int,
 ) -> Followed | None:
-    """Of each interval: some of the requests are sampled, caches learn, latency is measured.
+    """Run a stream: in each interval some requests are sampled, caches learn, latency is measured.
 
-    None where there is no interval. ``label``: in front of its notes.
+    None if there is no interval. ``label``: put before the interval's number in the notes.
     """
     with TemporaryDirectory() as folder:
         reference = write_reference(
@@ -206,8 +212,8 @@ def _follow(
 
 
 def _judge(report: Report, case: ExitCase, found: Mapping[str, Followed]) -> None:
-    """Rows and checks of one stream, drawn with several seeds: of speeds the median counts, of
-    what is promised the worst."""
+    """Add rows and checks of one stream, drawn with several seeds: for speeds the median counts,
+    for what is promised the worst."""
     if not found:
         return
     stream = next(iter(found.values())).stream
@@ -249,7 +255,7 @@ def _judge(report: Report, case: ExitCase, found: Mapping[str, Followed]) -> Non
 def _draw(
     samples: Samples, alpha: float, shift: int, count: int, random: np.random.Generator
 ) -> Samples:
-    """``count`` inputs, the class of rank r with probability as r to the power of -α."""
+    """Draw ``count`` inputs, the class of rank r with probability as r to the power of -α."""
     assert samples.labels is not None, "streams are drawn by class"
     classes = int(samples.labels.max()) + 1
     weights = np.arange(1, classes + 1) ** -alpha
@@ -286,8 +292,10 @@ MOST_MEASURED = 800
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is classified of a frame: ``requests`` makes uint8 [requests, SIDE, SIDE, 3] of
-    [HEIGHT, WIDTH, 3]. ``sampled``: the share of the requests that caches learn from.
+    """A way to make requests from a frame.
+
+    ``requests``: makes uint8 [requests, SIDE, SIDE, 3] of [HEIGHT, WIDTH, 3].
+    ``sampled``: the share of the requests that caches learn from.
     """
 
     name: str
@@ -296,13 +304,13 @@ class Reading:
 
 
 def parts_of(frame: np.ndarray) -> np.ndarray:
-    """All of ROWS times COLUMNS parts, row by row."""
+    """Return all of ROWS times COLUMNS parts, row by row."""
     parts = frame.reshape(ROWS, SIDE, COLUMNS, SIDE, 3).swapaxes(1, 2)
     return parts.reshape(-1, SIDE, SIDE, 3)
 
 
 def squares_of(frame: np.ndarray) -> np.ndarray:
-    """The left, the middle and the right square of the frame's height, each pixel a mean."""
+    """Return the left, middle and right square of the frame's height, each pixel a mean."""
     step = HEIGHT // SIDE
     starts = (0, (WIDTH - HEIGHT) // 2, WIDTH - HEIGHT)
     squares = np.stack([frame[:, start : start + HEIGHT] for start in starts])
@@ -322,7 +330,10 @@ share of them may prove nothing."""
 def video_intervals(
     file: Path, reading: Reading, frames: int = FRAMES, gap: int = GAP_FRAMES
 ) -> Iterator[Interval]:
-    """What caches learn in an interval of ``frames`` is measured in the next, behind ``gap``."""
+    """Yield intervals: caches learn from ``frames``, and the next ones are measured.
+
+    ``gap``: frames left out between the two.
+    """
     made = [as_input(reading.requests(frame)) for frame in frames_of(file)]
     for start in range(frames, len(made) - gap, frames):
         here, next_ = (
@@ -335,7 +346,7 @@ def video_intervals(
 
 
 def frames_of(file: Path) -> np.ndarray:
-    """Uint8 [frames, HEIGHT, WIDTH, 3]."""
+    """Return a video's frames as uint8 [frames, HEIGHT, WIDTH, 3]."""
     import imageio_ffmpeg
 
     scale = f"scale={WIDTH}:{HEIGHT}:flags=area"

@@ -45,7 +45,7 @@ class UnfitLinksError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What TCP carried from hosts to hosts at once, in Mbit/s of payload, and the rate it should.
+    """Payload that TCP carried between hosts at once, in Mbit/s, and the rate of the link.
 
     One side is one host, whose link is measured; the other is as many as it takes to load it.
     """
@@ -62,7 +62,7 @@ class Carried:
 
     @property
     def share(self) -> float:
-        """Of the rate."""
+        """The payload as a share of the rate."""
         return self.payload_mbit_s / self.rate_mbit_s
 
     def __str__(self) -> str:
@@ -105,10 +105,10 @@ class Links:
             self.shape(host, rate_mbit_s, burst_bytes)
 
     def cut(self, host: NamespaceHost) -> None:
-        """From now on the switch drops all that comes from and is for this host, silently.
+        """Make the switch drop all packets from and to this host silently, from now on.
 
-        Its interface stays up and connections stay open: whoever reads from one hangs. What is in
-        the host's queue on its way down still arrives.
+        Its interface stays up and connections stay open: a reader of one hangs. What is in the
+        host's queue on its way down still arrives.
         """
         self._set_state(host, _DISABLED)
 
@@ -117,9 +117,10 @@ class Links:
         self._set_state(host, _FORWARDING)
 
     def measure(self, rounds: int = 3) -> list[Carried]:
-        """What each link carries in each direction, by rounds of half a second.
+        """Measure what each link carries in each direction, by rounds of half a second.
 
-        One measurement after the other. Raises InvalidConfigurationError where a link has no rate.
+        The measurements run one after the other. Raises InvalidConfigurationError if a link has no
+        rate.
         """
         if missing := [host.name for host in self._rack.hosts if host.name not in self._rates]:
             raise InvalidConfigurationError(f"links without a rate: {', '.join(missing)}")
@@ -133,10 +134,10 @@ class Links:
     def check(
         self, rounds: int = 3, least: float = PROMISED[0], most: float = PROMISED[1]
     ) -> list[Carried]:
-        """As ``measure``; what is measured over links that do not pass is worth nothing.
+        """Measure as ``measure`` does, and fail if links do not carry what they should.
 
-        Raises UnfitLinksError where a median is not within ``least`` to ``most`` of the rate,
-        naming all such links, and InvalidConfigurationError where these are wider than TOLERATED.
+        Raises UnfitLinksError, which names all such links, if a median is not within ``least`` to
+        ``most`` of the rate, and InvalidConfigurationError if these are wider than TOLERATED.
         """
         if least < TOLERATED[0] or most > TOLERATED[1]:
             raise InvalidConfigurationError(
@@ -150,7 +151,8 @@ class Links:
         return found
 
     def _carry(self, senders: Sequence[str], receivers: Sequence[str]) -> float:
-        """Mbit/s of payload from all these to all these at once, each pair by a connection."""
+        """Return Mbit/s of payload from all senders to all receivers at once, paired by
+        connections."""
         pairs = [(self._rack[a], self._rack[b]) for a in senders for b in receivers]
         with contextlib.ExitStack() as stack:
             counting = [stack.enter_context(_program(to, "count")) for _, to in pairs]
@@ -163,7 +165,7 @@ class Links:
             for (sender, receiver), port in zip(pairs, ports, strict=True):
                 stack.enter_context(_program(sender, "flood", receiver.address, str(port)))
             heard = [program.hear(_PATIENCE_S) for program in counting]
-        # who came to count only when the time was over has counted nothing
+        # a program that began to count after the window has counted nothing
         return sum(each["bytes"] * 8e-6 / each["seconds"] for each in heard if each["seconds"])
 
     def _set_state(self, host: NamespaceHost, state: int) -> None:
@@ -173,10 +175,10 @@ class Links:
 
 
 def flows(rates: Mapping[str, float]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Senders and receivers of measurements that together load each link in each direction.
+    """Return senders and receivers of measurements that together load each link in each direction.
 
-    A host's link is loaded by the next hosts, as many as it takes to reach its rate: where all
-    rates are equal, a ring. ``rates`` in Mbit/s by host; one host alone has no flow.
+    A host's link is loaded by the next hosts, as many as it takes to reach its rate: if all rates
+    are equal, a ring. ``rates`` in Mbit/s by host; one host alone has no flow.
     """
     names = list(rates)
     found: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
@@ -188,8 +190,10 @@ def flows(rates: Mapping[str, float]) -> list[tuple[tuple[str, ...], tuple[str, 
 
 
 def _reaching(names: Sequence[str], rates: Mapping[str, float], rate: float) -> tuple[str, ...]:
-    """The first name whose rate is at least ``rate``; else names from the fastest on until their
-    sum is."""
+    """Return the first name whose rate is at least ``rate``.
+
+    Without one: names from the fastest on until the sum of their rates is.
+    """
     for name in names:
         if rates[name] >= rate:
             return (name,)

@@ -3,8 +3,8 @@
 A namespace lives as long as a process is in it. Each host's is held by a process that waits on a
 pipe from here, the switch's by a warden (``brisk_bench.fleet.warden``), which ends everything in
 all of them when the rack is left, or this process dies. Nothing has a name outside: no file under
-``/run/netns``, no interface in the namespace of whoever makes a rack. All hosts share files,
-process ids, processors and memory.
+``/run/netns``, no interface in the namespace of the process that makes a rack. All hosts share
+files, process ids, processors and memory.
 
 ``/sys`` shows the interfaces of the namespace that mounted it: use ``ip`` in a host.
 """
@@ -52,7 +52,7 @@ class NoNamespacesError(UnavailableError):
 
 
 class Rights(enum.Enum):
-    """By which rights namespaces are made."""
+    """The rights by which namespaces are made."""
 
     ROOT = "root"
     """Those of this process."""
@@ -70,14 +70,14 @@ class _Namespace:
 
     @property
     def number(self) -> int:
-        """As the kernel tells it apart. Raises InternalError where its holder has ended."""
+        """The kernel's number of the namespace. Raises InternalError if its holder has ended."""
         number = namespace_of(self.holder_id)
         if number is None:
             raise InternalError(f"the process that holds {self.name} has ended")
         return number
 
     def command(self, argv: Sequence[str], *, net: bool = True) -> list[str]:
-        """``argv`` run within; with ``net`` off within its user namespace only."""
+        """Return a command that runs ``argv`` within; without ``net`` in its user namespace."""
         entered = ["--net"] if net else []
         if self.rights is Rights.ROOTLESS:
             entered += ["--user", "--preserve-credentials"]
@@ -86,7 +86,7 @@ class _Namespace:
         return ["nsenter", f"--target={self.holder_id}", *entered, "--", *argv]
 
     def run(self, argv: Sequence[str], told: str = "") -> str:
-        """What the command says, which is told ``told``. Raises UnavailableError if it fails."""
+        """Run a command on the input ``told``; return its output. Raises UnavailableError."""
         return _run(self.command(argv), told)
 
 
@@ -116,10 +116,10 @@ class NamespaceHost:
         """Start a program in this host, in a session of its own. ``env`` None: as this process's.
 
         It is in the host when this returns, but may not have begun. The id is the program's, and
-        that of its process group. A program that does not exist ends with status 127. Where
-        rights are rootless it believes to be root; files are this user's.
+        that of its process group. A program that does not exist ends with status 127. With
+        rootless rights it believes to be root; files are this user's.
 
-        Raises UnavailableError where the host cannot be entered.
+        Raises UnavailableError if the host cannot be entered.
         """
         process = subprocess.Popen(
             self._namespace.command([os.fspath(each) for each in argv]),
@@ -139,14 +139,14 @@ class NamespaceHost:
         return process
 
     def run(self, argv: Sequence[str], told: str = "") -> str:
-        """What a command says, which is told ``told``. Raises UnavailableError if it fails."""
+        """Run a command on the input ``told``; return its output. Raises UnavailableError."""
         return self._namespace.run(argv, told)
 
     def kill(self, process_id: int) -> None:
         """Kill (SIGKILL) the group of a process that ``popen`` started, and wait for its end.
 
-        Peers hear of it as of any killed process: the kernel closes its connections. Does nothing
-        where it has ended and was waited for. Raises InvalidRequestError for another id.
+        Peers notice it as with any killed process: the kernel closes its connections. Does nothing
+        if it has ended and was waited for. Raises InvalidRequestError for another id.
         """
         process = self._started.get(process_id)
         if process is None:
@@ -157,7 +157,7 @@ class NamespaceHost:
             process.wait(_TIME_OUT_S)
 
     def processes(self) -> list[int]:
-        """Ids of all that runs in this host, whoever started it."""
+        """Return the ids of all processes in this host but the one that holds it."""
         found = processes_in({self._number})
         return [each for each in found if each != self._namespace.holder_id]
 
@@ -175,7 +175,7 @@ class Rack:
         self._switch = switch
 
     def __getitem__(self, name: str) -> NamespaceHost:
-        """Raises InvalidRequestError where no host has that name."""
+        """Return a host by name. Raises InvalidRequestError if no host has that name."""
         for host in self.hosts:
             if host.name == name:
                 return host
@@ -183,19 +183,19 @@ class Rack:
         raise InvalidRequestError(f"the rack has no host {name!r}, but {names}")
 
     def run_on_switch(self, argv: Sequence[str], told: str = "") -> str:
-        """What a command says, which is told ``told``. Raises UnavailableError if it fails."""
+        """Run a command on the input ``told``; return its output. Raises UnavailableError."""
         return self._switch.run(argv, told)
 
 
 def port_of(host: NamespaceHost) -> str:
-    """The switch's end of a host's link."""
+    """Return the name of the switch's end of a host's link."""
     return f"to-{host.name}"
 
 
 def usable_rights(wanted: Sequence[Rights] = tuple(Rights)) -> Rights:
-    """The first of those wanted by which this process may make what a rack is of.
+    """Return the first of the wanted rights by which this process may make what a rack is made of.
 
-    Raises NoNamespacesError where it may by none, with what is missing or what the kernel said.
+    Raises NoNamespacesError if there are none, with what is missing or what the kernel said.
     """
     if missing := [tool for tool in _TOOLS if shutil.which(tool) is None]:
         raise NoNamespacesError(f"no {', '.join(missing)} here: install iproute2 and util-linux")
@@ -212,11 +212,11 @@ def usable_rights(wanted: Sequence[Rights] = tuple(Rights)) -> Rights:
 
 @contextlib.contextmanager
 def rack(names: Sequence[str], rights: Rights | None = None) -> Iterator[Rack]:
-    """Hosts of these names, from 10.0.0.1 on, whose links are not shaped yet.
+    """Make hosts of these names, from 10.0.0.1 on, whose links are not shaped yet.
 
     In the end, also after an exception, every process in them is killed, and nothing is left.
-    ``rights`` None: as root if this process may, else rootless. Raises NoNamespacesError where it
-    cannot be, InvalidRequestError for a name that is no interface's.
+    ``rights`` None: as root if this process may, else rootless. Raises NoNamespacesError if that
+    is impossible, InvalidRequestError for a name that is no interface's.
     """
     _check_names(names)
     rights = usable_rights(tuple(Rights) if rights is None else (rights,))
@@ -236,7 +236,10 @@ def rack(names: Sequence[str], rights: Rights | None = None) -> Iterator[Rack]:
 
 
 def _end_all(hosts: Sequence[NamespaceHost], numbers: Sequence[int]) -> None:
-    """The warden would do it too, but what this process started only it can wait for."""
+    """End what runs in the hosts. Raises InternalError for what does not end.
+
+    The warden would do it too, but only this process can wait for what it started.
+    """
     for host in hosts:
         host._end()
     if left := end_processes(numbers):
@@ -244,9 +247,9 @@ def _end_all(hosts: Sequence[NamespaceHost], numbers: Sequence[int]) -> None:
 
 
 def _connect(hosts: Sequence[NamespaceHost], switch: _Namespace) -> None:
-    """A bridge, and a link from each host to it. Hosts know each other's hardware addresses.
+    """Make a bridge, and a link from each host to it. Hosts know each other's hardware addresses.
 
-    So a host that cannot be reached is silent: nobody asks for its address in vain, which would
+    So a host that cannot be reached is silent: no host asks for its address in vain, which would
     end connections with "no route to host" after seconds.
     """
     lines = ["link add name rack type bridge stp_state 0 mcast_snooping 0", "link set rack up"]
@@ -272,7 +275,7 @@ def _connect(hosts: Sequence[NamespaceHost], switch: _Namespace) -> None:
 
 
 def _hardware(host: NamespaceHost) -> str:
-    """Locally administered, with the IP address as its last four bytes."""
+    """Return a locally administered address, with the IP address as its last four bytes."""
     return "02:00:" + ":".join(f"{int(part):02x}" for part in host.address.split("."))
 
 
@@ -295,7 +298,7 @@ def _unshare(rights: Rights) -> list[str]:
 
 @contextlib.contextmanager
 def _warden(rights: Rights) -> Iterator[subprocess.Popen[bytes]]:
-    """The warden, in a new namespace, the switch's, until it has ended what is left there."""
+    """Run the warden in a new namespace, the switch's, until it has ended what is left there."""
     command = [*_unshare(rights), sys.executable, "-I", warden.__file__]
     with _waiting_program(command) as process:
         _hear(process, "ready")
@@ -307,7 +310,7 @@ def _warden(rights: Rights) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextlib.contextmanager
 def _held_namespace(name: str, switch: _Namespace) -> Iterator[_Namespace]:
-    """A new network namespace under the switch's user namespace, while entered."""
+    """Hold a new network namespace under the switch's user namespace, while entered."""
     command = switch.command(["unshare", "--net", "cat"], net=False)
     with _waiting_program(command) as process:
         _tell(process, "is there")  # cat answers: so it is, and in its namespace
@@ -316,7 +319,7 @@ def _held_namespace(name: str, switch: _Namespace) -> Iterator[_Namespace]:
 
 @contextlib.contextmanager
 def _waiting_program(argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A program with pipes, killed and waited for in the end."""
+    """Run a program with pipes, killed and waited for in the end."""
     process = subprocess.Popen(
         argv,
         stdin=subprocess.PIPE,
@@ -334,7 +337,7 @@ def _waiting_program(argv: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
 def _tell(process: subprocess.Popen[bytes], line: str) -> None:
     """Write a line to a program that repeats what it hears, and wait until it has."""
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # _hear tells why
+    with contextlib.suppress(BrokenPipeError):  # _hear raises with the reason
         process.stdin.write(f"{line}\n".encode())
         process.stdin.flush()
     _hear(process, line)

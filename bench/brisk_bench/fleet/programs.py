@@ -1,4 +1,4 @@
-"""Small programs in hosts, which are told and answer by lines of JSON."""
+"""Small programs in hosts, which get tasks and answer by lines of JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brisk_bench.harness.programs import Arguments, JsonProgram
 
 
 class HostProgram(JsonProgram):
-    """Runs in ``host`` while entered; then its group is killed and waited for."""
+    """A program that runs in ``host`` while entered; then its group is killed and waited for."""
 
     def __init__(
         self, host: NamespaceHost, argv: Arguments, env: Mapping[str, str] | None = None
@@ -21,12 +21,14 @@ class HostProgram(JsonProgram):
         self.host = host
 
     def kill(self) -> None:
-        """SIGKILL to its group, as when its host's power fails but for the connections' resets."""
+        """Send SIGKILL to its group, like a power failure except that connections are reset."""
         self.host.kill(self.process.pid)
 
 
 def web_server(host: NamespaceHost, kind: str, folder: Path) -> HostProgram:
-    """A web server in the host, of one of the kinds that ``web_server`` has. Not started yet; the
-    first that it tells is its ``port``."""
+    """Return a web server in the host, of a kind that ``web_server`` has, not started yet.
+
+    Its first message is its ``port``.
+    """
     command = [sys.executable, "-m", "brisk_bench.fleet.web_server", kind, str(folder)]
     return HostProgram(host, command)

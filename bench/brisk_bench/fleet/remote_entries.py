@@ -71,11 +71,13 @@ COURIER = ("-c", "from brisk.copies.courier import Courier; Courier().close()")
 
 @dataclass(frozen=True, slots=True)
 class RemoteStart:
-    """Seconds from when the load was asked for. ``took``: FORM or WEIGHTS.
+    """One start of a model that lies elsewhere, in seconds from when the load was asked for.
 
-    ``last_s``: the last byte of that is here, ``needed_bytes`` with the head. A model that reads
-    rows of a table may answer before. ``sources``: bytes that came until the first answer, by who
-    sent them.
+    ``last_s``: when the last needed byte was here. A model that reads rows of a table may answer
+      before.
+    ``took``: FORM or WEIGHTS.
+    ``needed_bytes``: the size of that, with the head.
+    ``sources``: bytes that came until the first answer, by sender.
     """
 
     ready_s: float
@@ -98,13 +100,13 @@ class RemoteHost:
         self.cache = cache
 
     def place_remote(self, case: Case, remote: str) -> Path:
-        """Make ENTRY one whose ``model.remote`` says so; the folder of its version."""
+        """Give ENTRY the ``model.remote`` with this text; return the folder of its version."""
         folder = write_config(self.repository, ENTRY, signature_of(case.file), "brisk")
         (folder / "model.remote").write_text(remote)
         return folder
 
     def start_remote(self, case: Case, remote: str) -> RemoteStart:
-        """Load ENTRY from elsewhere and ask once."""
+        """Load ENTRY, whose model lies elsewhere, and ask once."""
         self.place_remote(case, remote)
         sha256 = str(json.loads(remote)["sha256"])
         with _watched(remote_directory({"BRISK_CACHE_DIR": str(self.cache)}) / sha256) as seen:
@@ -119,15 +121,15 @@ class RemoteHost:
         )
 
     def start(self, case: Case, name: str = ENTRY) -> float:
-        """Load an entry and ask once: seconds until its answer."""
+        """Load an entry and ask once; return the seconds until its answer."""
         begun_s = time.perf_counter()
         self.client.load_model(name)
         return self.ask(case, 1, name)[0][1] - begun_s
 
     def ask(self, case: Case, count: int, name: str = ENTRY) -> list[tuple[float, float]]:
-        """Of each request what it took, and when it was answered, in seconds.
+        """Return for each request how long it took, and when it was answered, in seconds.
 
-        Ends the program where an answer is wrong.
+        Ends the program if an answer is wrong.
         """
         found = []
         with InferenceClient(self.server.grpc, Transport.GRPC) as client:
@@ -141,17 +143,17 @@ class RemoteHost:
         return found
 
     def warm_s(self, case: Case, name: str = ENTRY) -> float:
-        """Of an answer when all of the model is here and its sessions change no more."""
+        """Return the median time of an answer once the entry has settled."""
         wait_until_settled(self.server.place, name, "normal")
         return statistics.median(took_s for took_s, _ in self.ask(case, WARM_RUNS, name))
 
     def unload(self, name: str = ENTRY) -> None:
-        """And wait until its sessions are let go of."""
+        """Unload an entry, and wait until its sessions are let go of."""
         unload_model(self.client, name)
         time.sleep(_LET_GO_S)
 
     def _sources(self, sha256: str) -> Mapping[str, int]:
-        """As the courier tells; nothing where the copy is no longer open."""
+        """Return bytes by sender, as the courier reports; empty if the copy is no longer open."""
         with environment({"BRISK_RUNTIME_DIR": str(self.server.place.base)}), Courier() as courier:
             for status in courier.status():
                 if status["sha256"] == sha256:
@@ -168,11 +170,11 @@ def remote_host(
     cache_from: Path | None = None,
     repositories: Sequence[str] = (),
 ) -> Iterator[RemoteHost]:
-    """A new server with an empty cache.
+    """Run a new server with an empty cache.
 
-    ``more``: of its environment. ``other``: what it serves as OTHER; None: a small sample.
+    ``more``: added to its environment. ``other``: what it serves as OTHER; None: a small sample.
     ``courier``: with which arguments a Python starts its courier. ``cache_from``: a cache whose
-    artefacts it has from the beginning. ``repositories``: of Triton's, besides the one here.
+    artefacts it has from the beginning. ``repositories``: further ones of Triton's.
     """
     with tempfile.TemporaryDirectory(prefix="brisk-remote-") as name:
         repository, cache = Path(name) / "models", Path(name) / "cache"
@@ -197,7 +199,7 @@ def remote_host(
 
 
 def publish_model(file: Path, folder: Path, *, with_form: bool) -> bytes:
-    """Publish a model into a folder, prepared before; the manifest's text."""
+    """Publish a model into a folder, preparing it first if needed; return the manifest's text."""
     threads = len(os.sched_getaffinity(0))
     cuts = cuts_of(file)
     if with_form and not is_prepared(file, threads, cuts):
@@ -210,10 +212,9 @@ def publish_model(file: Path, folder: Path, *, with_form: bool) -> bytes:
 
 
 def whole(copy: LocalCopy) -> tuple[str, list[Range]] | None:
-    """What of a copy a start has that needs no more: all of a form, or all weights, and where they
-    are. None while both are on their way.
+    """Return what a copy has whole, all of a form or all weights, and where; None before that.
 
-    What a start does not take comes behind what it takes, or never.
+    A start needs no more than one of them. What it does not take comes later, or never.
     """
     files = copy.manifest.files
     for number, file in enumerate(files):
@@ -226,7 +227,10 @@ def whole(copy: LocalCopy) -> tuple[str, list[Range]] | None:
 
 
 class _Seen:
-    """What is seen of a copy while it arrives. ``at_s``: when all that was taken was here."""
+    """The observation of a copy while it arrives.
+
+    ``at_s``: when all that was taken was here.
+    """
 
     def __init__(self) -> None:
         self.at_s = 0.0
@@ -235,12 +239,12 @@ class _Seen:
         self._is_here = threading.Event()
 
     def wait(self) -> None:
-        """Until it is. Ends the program where that does not come."""
+        """Wait until all is here. Ends the program if that does not come."""
         if not self._is_here.wait(_LAST_BYTE_S):
             raise SystemExit(f"not all bytes came within {_LAST_BYTE_S:g} s")
 
     def look(self, copy: LocalCopy) -> bool:
-        """Whether a form is here, or the weights."""
+        """Whether a form is here, or the weights; if so, note when and what."""
         found = whole(copy)
         if found is None:
             return False
@@ -253,7 +257,7 @@ class _Seen:
 
 @contextlib.contextmanager
 def _watched(folder: Path) -> Iterator[_Seen]:
-    """Looks at a copy from outside until all is seen, or the block is left."""
+    """Look at a copy from outside until all has arrived, or the block is left."""
     seen = _Seen()
     is_over = threading.Event()
 

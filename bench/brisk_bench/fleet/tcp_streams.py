@@ -1,8 +1,8 @@
 """Programs that send and receive over plain TCP, for ``brisk_bench.fleet``'s links and transfers.
 
-Run in hosts by the path of this file, with the name of a function below and its arguments; they
-say lines of JSON and are told some. All hosts share one monotonic clock, whose nanoseconds they
-tell. Standard library only, and nothing of this package.
+They are run in hosts by the path of this file, with the name of a function below and its
+arguments; they write and read lines of JSON. All hosts share one monotonic clock, whose
+nanoseconds they report. Standard library only, and nothing of this package.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PATIENCE_S = 60.0
 
 
 def count(*_: str) -> None:
-    """Receive on a port; say at which rate bytes came between two moments, and how many.
+    """Receive on a port; report how many bytes came between two moments, and in which time.
 
-    The window is told as ``begin_ns`` and ``end_ns``; it is measured between the first bytes that
+    The window is read as ``begin_ns`` and ``end_ns``; it is measured between the first bytes that
     come at or after each of them.
     """
     with _listening() as server:
@@ -59,7 +59,7 @@ def flood(address: str, port: str) -> None:
 
 
 def receive(file: str, size: str) -> None:
-    """Receive ``size`` bytes on a port into a new file; say when the last was written."""
+    """Receive ``size`` bytes on a port into a new file; report when the last was written."""
     expected = int(size)
     block = memoryview(bytearray(_BLOCK_BYTES))
     with _listening() as server:
@@ -77,7 +77,7 @@ def receive(file: str, size: str) -> None:
 
 
 def send(file: str, *peers: str) -> None:
-    """Connect to ``address:port`` of each peer, wait to be told, send the file to all at once."""
+    """Connect to ``address:port`` of each peer, wait for a line, send the file to all at once."""
     connections = []
     for peer in peers:
         address, _, port = peer.partition(":")
@@ -98,7 +98,7 @@ def send(file: str, *peers: str) -> None:
 
 
 def _send_file(connection: socket.socket, source: int) -> None:
-    """All of it; offsets are this thread's own, the open file is all threads'."""
+    """Send all of the file; the offset is this thread's own, the open file is shared."""
     size, offset = os.fstat(source).st_size, 0
     with connection:
         connection.setblocking(True)
@@ -110,7 +110,7 @@ def _send_file(connection: socket.socket, source: int) -> None:
 
 
 def _listening() -> socket.socket:
-    """On a free port, which is said."""
+    """Return a socket that listens on a free port, which is reported."""
     server = socket.create_server(("0.0.0.0", 0))
     server.settimeout(_PATIENCE_S)
     _say(port=server.getsockname()[1])

@@ -1,9 +1,9 @@
 """A peer of a swarm by libtorrent, run in a host for ``brisk_bench.fleet.transfers``.
 
-By the path of this file, in any interpreter that has libtorrent: with ``seed FILE TORRENT
-ADDRESS``, which writes the torrent, or ``fetch FOLDER TORRENT ADDRESS``; it says and is told lines
-of JSON. Peers are told of each other: there is no tracker and no DHT. TCP without encryption, as
-the other sides have. Nothing of this package.
+It is run by the path of this file, in any interpreter that has libtorrent: with ``seed FILE
+TORRENT ADDRESS``, which writes the torrent, or ``fetch FOLDER TORRENT ADDRESS``; it writes and
+reads lines of JSON. Peers get each other's addresses so: there is no tracker and no DHT. TCP
+without encryption, as the other sides have. Nothing of this package.
 
 Other settings were tried with four fetchers at 500 Mbit/s. Super-seeding took three times as long;
 longer queues of requests, other numbers of open slots and earlier announcements of pieces made no
@@ -56,7 +56,7 @@ def seed(file: Path, torrent: Path, address: str) -> None:
 
 
 def fetch(folder: Path, torrent: Path, address: str) -> None:
-    """When told, download into the folder, say when all is there; upload until the end."""
+    """Wait for a line, download into the folder, report the end; upload until the next line."""
     session, handle = _taking_part(torrent, folder, address, fetches=True)
     _connect(session, handle)
     _hear()
@@ -69,7 +69,7 @@ def fetch(folder: Path, torrent: Path, address: str) -> None:
 
 
 def _taking_part(torrent: Path, folder: Path, address: str, *, fetches: bool) -> tuple[Any, Any]:
-    """A session and its torrent; whoever ``fetches`` asks for nothing yet."""
+    """Return a session and its torrent; one that ``fetches`` asks for nothing yet."""
     flags = libtorrent.torrent_flags
     # 0.0.0.0 would be a port for each interface
     session = libtorrent.session({**_SETTINGS, "listen_interfaces": f"{address}:0"})
@@ -80,9 +80,9 @@ def _taking_part(torrent: Path, folder: Path, address: str, *, fetches: bool) ->
 
 
 def _connect(session: Any, handle: Any) -> None:
-    """Say a port; connect to the peers that are told, and say when all that are wanted are there.
+    """Report a port; connect to the peers that are read, and report when enough are connected.
 
-    Those that are not told connect to this one.
+    The other peers connect to this one.
     """
     _wait_until(lambda: bool(session.listen_port()), "libtorrent does not listen")
     _say(port=session.listen_port())
@@ -99,7 +99,7 @@ def _connected(handle: Any) -> list[Any]:
 
 
 def _wait_for_the_end(session: Any) -> None:
-    """Until all pieces are there and have their SHA-1. Ends the program where libtorrent fails."""
+    """Wait until all pieces are there and checked. Ends the program if libtorrent fails."""
     while True:
         session.wait_for_alert(1000)
         for alert in session.pop_alerts():

@@ -34,7 +34,7 @@ class NoLibtorrentError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """How long it took to bring a file to all receivers, and what it cost."""
+    """The time it took to bring a file to all receivers, and its cost."""
 
     seconds: float
     """From the start to the last receiver's last byte, in its file."""
@@ -52,14 +52,14 @@ class TransferSide(Protocol):
     def run(self, hosts: Sequence[NamespaceHost], file: Path) -> Transfer:
         """Bring ``file``, which only ``hosts[0]`` has, to the other hosts.
 
-        Raises UnavailableError where a process of the side fails, TimeoutError where it hangs,
-        InternalError where other bytes arrive.
+        Raises UnavailableError if a process of the side fails, TimeoutError if it hangs,
+        InternalError if other bytes arrive.
         """
         ...
 
 
 def optimum_s(size_bytes: int, payload_mbit_s: float) -> float:
-    """The least time in which a file leaves its host once, which no side can be faster than.
+    """Return the least time in which a file leaves its host once, which bounds every side.
 
     ``payload_mbit_s`` is what TCP carries over the slowest link (``Carried.payload_mbit_s``); with
     a link's rate in its place it is the bytes over the rate, which no TCP reaches.
@@ -69,7 +69,7 @@ def optimum_s(size_bytes: int, payload_mbit_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Unicast:
-    """The first host sends to each other at once, by ``sendfile`` over plain TCP."""
+    """A side whose first host sends to each other at once, by ``sendfile`` over plain TCP."""
 
     scratch: Path | None = None
     """Where the receivers' folders are made; None: among the system's temporary files."""
@@ -103,7 +103,7 @@ class Unicast:
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """libtorrent: pieces of 1 MiB, each fetched from whoever has it; hosts know all others.
+    """libtorrent: pieces of 1 MiB, each fetched from any host that has it; hosts know all others.
 
     A fetcher has ended when it has, and has checked, all pieces; the last may not be written yet.
     """
@@ -114,7 +114,7 @@ class Swarm:
     """As Unicast's."""
 
     def __post_init__(self) -> None:
-        """Raises NoLibtorrentError where ``python`` cannot import it."""
+        """Check ``python``. Raises NoLibtorrentError if it cannot import libtorrent."""
         command = [str(self.python), "-I", "-c", "import libtorrent"]
         try:
             done = subprocess.run(
@@ -178,9 +178,9 @@ def _ends(hosts: Sequence[NamespaceHost]) -> tuple[NamespaceHost, Sequence[Names
 def _folders(
     receivers: Sequence[NamespaceHost], file: Path, scratch: Path | None
 ) -> Iterator[list[Path]]:
-    """Where each receiver is to write its file, in a folder of its own, removed in the end.
+    """Give the file that each receiver is to write, in a folder of its own, removed in the end.
 
-    Raises InternalError where a file has other bytes than ``file`` after the block.
+    Raises InternalError if a file has other bytes than ``file`` after the block.
     """
     with tempfile.TemporaryDirectory(prefix="brisk-transfer-", dir=scratch) as folder:
         targets = [Path(folder, host.name, file.name) for host in receivers]

@@ -1,9 +1,10 @@
-"""Ends whatever runs in the namespaces of a rack, also when the process that made them is gone.
+"""Ends every process in the namespaces of a rack, also when the process that made them is gone.
 
-Run as a program in the switch of a rack, it is told numbers of network namespaces by lines on its
-standard input. When that ends, by ``close`` or because whoever held it was killed, it kills every
-process that is in one of them, in whatever session, and ends. With the last process of a network
-namespace the kernel removes the namespace, and with that its interfaces and their shaping.
+Run as a program in the switch of a rack, it reads numbers of network namespaces by lines on its
+standard input. When that ends, by ``close`` or because the process that held it was killed, it
+kills every process that is in one of them, in whatever session, and ends. With the last process of
+a network namespace the kernel removes the namespace, and with that its interfaces and their
+shaping.
 
 Standard library only, and nothing of this package: it is run by its path, as another user, too.
 """
@@ -21,9 +22,9 @@ _BETWEEN_S = 0.005
 
 
 def namespace_of(process_id: int | str) -> int | None:
-    """The number of a process's network namespace.
+    """Return the number of a process's network namespace.
 
-    None where the process has ended, or is another user's.
+    None if the process has ended, or is another user's.
     """
     try:
         return os.stat(f"/proc/{process_id}/ns/net").st_ino
@@ -32,13 +33,13 @@ def namespace_of(process_id: int | str) -> int | None:
 
 
 def processes_in(namespaces: Collection[int]) -> list[int]:
-    """Ids of the processes, without zombies, that are in one of these network namespaces now."""
+    """Return ids of the processes, without zombies, that are in one of these namespaces now."""
     ids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
     return [each for each in ids if namespace_of(each) in namespaces]
 
 
 def end_processes(namespaces: Collection[int], patience_s: float = _PATIENCE_S) -> list[int]:
-    """Kill all that is in these namespaces but this process, again until none is left.
+    """Kill all processes in these namespaces but this one, again until none is left.
 
     A killed process may have begun another one just before: so it looks again. Returns the ids of
     those that do not end within ``patience_s``.
@@ -57,7 +58,7 @@ def end_processes(namespaces: Collection[int], patience_s: float = _PATIENCE_S) 
 
 
 def main() -> None:
-    """Say ``ready``, repeat each number that is heard, end everything when there are no more."""
+    """Say ``ready``, repeat each number that is read, end everything when there are no more."""
     own = namespace_of("self")
     assert own is not None
     namespaces = {own}

@@ -2,10 +2,10 @@
 
     python -m brisk_bench.fleet.web_server files|buckets FOLDER
 
-It says its port as a line of JSON, and serves until it is killed. As ``files`` it serves those
-below FOLDER, with ranges. As ``buckets`` it answers what clients of S3 ask that only read: folders
-below FOLDER are buckets, addressed by path. Anybody may read; signatures are not looked at. Lists
-are not cut into pages.
+It reports its port as a line of JSON, and serves until it is killed. As ``files`` it serves those
+below FOLDER, with ranges. As ``buckets`` it answers S3 clients that only read: folders below
+FOLDER are buckets, addressed by path. Every client may read; signatures are ignored. Lists are not
+cut into pages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Bucket:
         self._folder = folder
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """A bucket's head or list, or an object's head or bytes, also a range of them."""
+        """Answer with a bucket's head or list, or an object's head or bytes, also a range of them.
+        """
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405)
         bucket, _, key = request.path.lstrip("/").partition("/")
@@ -99,7 +100,7 @@ def _failure(status: int, code: str) -> web.Response:
 
 
 def application(kind: str, folder: Path) -> web.Application:
-    """The application that serves the files of a folder, or the buckets below it."""
+    """Return the application that serves the files of a folder, or the buckets below it."""
     made = web.Application()
     if kind == "files":
         made.router.add_static("/", folder)
@@ -109,7 +110,7 @@ def application(kind: str, folder: Path) -> web.Application:
 
 
 async def serve(made: web.Application) -> None:
-    """Serve on a free port of all of this host's addresses, and tell the port."""
+    """Serve on a free port of all of this host's addresses, and report the port."""
     runner = web.AppRunner(made, access_log=None)
     await runner.setup()
     site = web.TCPSite(runner, "0.0.0.0", 0)

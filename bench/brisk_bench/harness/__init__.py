@@ -1,1 +1,1 @@
-"""What every benchmark needs: command line, servers, machine, summaries."""
+"""The needs of every benchmark: command line, servers, machine, summaries."""

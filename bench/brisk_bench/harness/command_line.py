@@ -1,4 +1,4 @@
-"""What every benchmark's command line has, and what becomes of its report."""
+"""The common parts of every benchmark's command line, and the delivery of its report."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _GIT_S = 10.0
 
 
 class UnusableArgumentError(InvalidConfigurationError):
-    """What the command line names is not there or does not fit; the message says what would."""
+    """An argument names what does not exist or does not fit; the message says what would."""
 
 
 class _BenchmarkParser(argparse.ArgumentParser):
-    """Notes command, time and commit when it has read the arguments, before all measuring."""
+    """A parser that notes command, time and commit with the arguments, before all measuring."""
 
     def __init__(self, name: str, text: str | None) -> None:
         super().__init__(prog=f"brisk bench {name}", description=text)
         self._name = name
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As the base class's; the result has the ``provenance``, fields of a report, too."""
+        """Parse as the base class does; add ``provenance``, fields of a report, to the result."""
         given = list(sys.argv[1:] if args is None else args)
         chosen = super().parse_args(given, namespace)
         commit, dirty = checkout(Path(__file__).resolve())
@@ -51,7 +51,7 @@ class _BenchmarkParser(argparse.ArgumentParser):
 
 
 def benchmark_parser(name: str, text: str | None, quick: str) -> argparse.ArgumentParser:
-    """A parser of ``brisk bench NAME`` with ``--quick``, ``--json`` and ``--plot``.
+    """Return a parser of ``brisk bench NAME`` with ``--quick``, ``--json`` and ``--plot``.
 
     ``text``: the benchmark's description; ``quick``: what ``--quick`` does.
     """
@@ -67,9 +67,9 @@ def deliver(
     chosen: argparse.Namespace,
     plot: Callable[[Path], object] | None,
 ) -> int:
-    """Show the report and write what was asked for; 0 where every check holds, else 1.
+    """Show the report and write what was asked for; return 0 if every check holds, else 1.
 
-    ``plot`` draws into a folder. ``chosen``: what a `benchmark_parser` has read.
+    ``plot`` draws into a folder. ``chosen``: the arguments that a `benchmark_parser` has read.
     """
     for name, value in chosen.provenance.items():
         setattr(report, name, value)
@@ -89,7 +89,7 @@ def run_command(
 ) -> int:
     """Give ``run`` the options that a `benchmark_parser` reads, by name, and deliver its report.
 
-    Ends with the parser's usage where an argument cannot be followed.
+    Ends with the parser's usage if an argument is unusable.
     """
     chosen = parser.parse_args(arguments)
     options = {name: value for name, value in vars(chosen).items() if name not in OF_DELIVERY}
@@ -103,17 +103,17 @@ def run_command(
 def bars(
     value: str, group: str, colour: str, spread: str = ""
 ) -> Callable[[Report, Path], object]:
-    """A plot of these columns; see ``plot_bars``."""
+    """Return a function that plots these columns; see ``plot_bars``."""
     return lambda report, folder: plot_bars(report, folder, value, group, colour, spread)
 
 
 def listed(text: str) -> list[str]:
-    """The type of an option A,B."""
+    """Parse an option A,B; empty names are left out."""
     return [name for name in text.split(",") if name]
 
 
 def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
-    """Raises UnusableArgumentError naming those there are."""
+    """Raise UnusableArgumentError, which lists the known names, for an unknown one."""
     known = list(known)
     for name in names:
         if name not in known:
@@ -123,7 +123,7 @@ def check_known(what: str, names: Iterable[str], known: Iterable[str]) -> None:
 
 
 def command_line(name: str, arguments: Sequence[str]) -> str:
-    """The command without `OUTPUTS`; of absolute paths the last component only."""
+    """Return the command without `OUTPUTS`; of absolute paths the last component only."""
     words: list[str] = []
     remaining = iter(arguments)
     for word in remaining:
@@ -139,7 +139,7 @@ def command_line(name: str, arguments: Sequence[str]) -> str:
 
 
 def checkout(file: Path) -> tuple[str | None, bool | None]:
-    """Commit of the checkout that tracks ``file``, and whether `MEASURED` differs from it.
+    """Return the commit that the checkout of ``file`` has, and whether `MEASURED` differs from it.
 
     (None, None) without git, and for a file that a checkout merely contains, such as one of an
     environment inside of it.

@@ -1,4 +1,4 @@
-"""What a measurement was made on: the processor, its cores, the versions of the engines."""
+"""The machine of a measurement: the processor, its cores, the versions of the engines."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from brisk_bench.harness.report import Report
 def new_report(
     name: str, packages: Sequence[str], notes: Sequence[str] = (), **machine: Any
 ) -> Report:
-    """Without rows and checks. ``packages``: distributions whose versions it tells, of those that
-    are installed. ``machine`` adds to what describes it."""
+    """Return a report of this machine, without rows and checks.
+
+    ``packages``: distributions whose versions it lists if they are installed. ``machine`` adds to
+      the machine's description.
+    """
     described = {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""``--peer-backends DIR``: backends of Triton's to measure beside Brisk."""
+"""``--peer-backends DIR``: backends of Triton's to measure in addition to Brisk."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def add_peers_option(parser: argparse.ArgumentParser) -> None:
 
 
 def peer_backends(folder: Path | None) -> list[Path]:
-    """The backends in a folder such as Triton's ``backends``: NAME/libtriton_NAME.so each.
+    """Return the backends in a folder such as Triton's ``backends``: NAME/libtriton_NAME.so each.
 
-    Raises UnusableArgumentError for a folder that is not there, holds none, or holds one
-    without its library.
+    Raises UnusableArgumentError for a folder that does not exist, holds none, or holds one without
+    its library.
     """
     if folder is None:
         return []
@@ -51,7 +51,7 @@ def peer_backends(folder: Path | None) -> list[Path]:
 
 
 def onnxruntime_backend(folder: Path) -> Path:
-    """Triton's own C++ backend in such a folder. Raises UnusableArgumentError."""
+    """Return Triton's own C++ backend in such a folder. Raises UnusableArgumentError."""
     _check(folder.is_dir(), f"'{folder}' is no folder")
     return _checked(folder / ONNXRUNTIME)
 

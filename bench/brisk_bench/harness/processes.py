@@ -1,4 +1,4 @@
-"""Processes of a server under measurement: which they are, what they have used, their end."""
+"""The processes of a server under measurement: their kinds, their processor time, their end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ServerProcess:
 
 
 def processes_of(runtime: Path) -> list[int]:
-    """Processes that were started with ``$BRISK_RUNTIME_DIR`` set to ``runtime``."""
+    """Return the processes that were started with ``$BRISK_RUNTIME_DIR`` set to ``runtime``."""
     marker = f"BRISK_RUNTIME_DIR={runtime}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -43,12 +43,12 @@ def processes_of(runtime: Path) -> list[int]:
 
 
 def kind_of(command: bytes) -> str:
-    """The kind by the command line; a runtime's workers and helpers keep their supervisor's."""
+    """Return the kind by the command line. Workers and helpers keep their supervisor's."""
     return next((kind for mark, kind in _MARKS if mark in command), "tritonserver")
 
 
 def server_processes(runtime: Path) -> list[ServerProcess]:
-    """The living processes of a server whose runtime's directory is ``runtime``."""
+    """Return the living processes of a server whose runtime's directory is ``runtime``."""
     kinds = {pid: kind_of(_command(pid)) for pid in processes_of(runtime)}
     return [
         ServerProcess(pid, "stub" if kind in ("launcher", "fork server") else kind)
@@ -57,14 +57,14 @@ def server_processes(runtime: Path) -> list[ServerProcess]:
 
 
 def _command(pid: int) -> bytes:
-    """Empty for a process that has ended."""
+    """Return the command line; empty for a process that has ended."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
 
 
 def processor_s_of(pid: int) -> float:
-    """User and system time of a process so far; 0 for one that has ended."""
+    """Return user and system time of a process so far; 0 for one that has ended."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S  # 14 and 15 of all
@@ -72,7 +72,10 @@ def processor_s_of(pid: int) -> float:
 
 
 def end_processes(runtime: Path) -> None:
-    """A runtime ends by itself soon after its last client; one that does not is ended here."""
+    """End the processes of a runtime, and wait until none is left.
+
+    A runtime would end by itself soon after its last client. SIGKILL follows after _END_TIMEOUT_S.
+    """
     deadline_s = time.monotonic() + _END_TIMEOUT_S
     while remaining := processes_of(runtime):
         for pid in remaining:

@@ -1,7 +1,7 @@
-"""Programs that are told and answer by lines of JSON on their standard streams: both ends.
+"""Programs that get tasks and answer by lines of JSON on their standard streams: both ends.
 
-Whoever runs one has a ``JsonProgram``; what it runs reads its tasks with ``tasks`` and answers
-with ``tell``.
+The process that runs one has a ``JsonProgram``; the program reads its tasks with ``tasks`` and
+answers with ``tell``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _Program = TypeVar("_Program", bound="JsonProgram")
 
 
 class JsonProgram:
-    """A program that runs while entered, then is killed. ``name``: of it in messages.
+    """A program that runs while entered, then is killed. ``name``: its name in messages.
 
-    Lines that are no JSON object are a library's, and are passed over.
+    Lines that are no JSON object come from a library, and are skipped.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class JsonProgram:
         self.process.wait(_END_TIME_OUT_S)
 
     def say(self, **message: object) -> None:
-        """Tell it a task. Raises what ``hear`` does where the program has ended."""
+        """Send the program a task. Raises what ``hear`` does if the program has ended."""
         assert self.process.stdin is not None
         try:
             os.write(self.process.stdin.fileno(), f"{json.dumps(message)}\n".encode())
@@ -77,7 +77,7 @@ class JsonProgram:
             raise self._ended() from None
 
     def hear(self, time_out_s: float) -> dict[str, Any]:
-        """Its next answer. Raises TimeoutError, and UnavailableError where it has ended."""
+        """Return the next answer. Raises TimeoutError, or UnavailableError if it has ended."""
         assert self.process.stdout is not None
         deadline_s = time.monotonic() + time_out_s
         while True:
@@ -97,11 +97,11 @@ class JsonProgram:
         return self._failure(self.process.wait(_END_TIME_OUT_S), self._last_words())
 
     def _failure(self, status: int, said: str) -> Exception:
-        """The error of a program that has ended with ``status``, having ``said`` that before."""
+        """Return the error of a program that has ended with ``status`` and wrote ``said``."""
         return UnavailableError(f"{self._name} ended with {status}: {said or 'it said nothing'}")
 
     def _last_words(self) -> str:
-        """Everything that it has written to its standard error."""
+        """Return all that the program has written to its standard error."""
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace").strip()
 
@@ -110,13 +110,13 @@ class JsonProgram:
 
 
 def tasks() -> Iterator[dict[str, Any]]:
-    """The tasks that this program is told, until there is nobody who would."""
+    """Yield the tasks on this program's standard input, until that ends."""
     for line in sys.stdin:
         yield json.loads(line)
 
 
 def tell(**answer: object) -> None:
-    """Answer, as the program that this process is."""
+    """Send an answer, as the program that this process is."""
     print(json.dumps(answer), flush=True)
 
 

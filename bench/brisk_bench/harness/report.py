@@ -1,4 +1,4 @@
-"""What a benchmark found: rows to show, checks to pass; on the screen, as JSON, as a plot."""
+"""The results of a benchmark: rows to show, checks to pass; on the screen, as JSON, as a plot."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 def check_limit(
     name: str, value: float | str, comparison: str, limit: float, digits: int | None = None
 ) -> Check:
-    """``value`` is to ``limit`` as ``comparison`` (of COMPARISONS) says.
+    """Check that ``value`` is to ``limit`` as ``comparison`` (of COMPARISONS) says.
 
-    Does not hold where ``value`` tells why there is none. It is judged before it is rounded to
+    Fails if ``value`` is a text on why there is none. It is judged before it is rounded to
     ``digits``, or to as many more as it takes to be seen on its side of the limit.
     """
     expected = f"{comparison} {limit:g}"
@@ -61,9 +61,9 @@ def check_limit(
 def check_tail_ratio(
     name: str, values: Sequence[float], base: Sequence[float], share: float, limit: float
 ) -> Check:
-    """The tail of ``values`` is at most ``limit`` times that of ``base``.
+    """Check that the tail of ``values`` is at most ``limit`` times that of ``base``.
 
-    Does not hold where the answers of one are too few.
+    Fails if there are too few answers on either side.
     """
     return check_limit(name, tail_ratio(values, base, share), "<=", limit, 3)
 
@@ -74,7 +74,7 @@ class Report:
 
     ``rows`` share their keys, in the order of the columns; units are part of the keys.
     ``command``, ``date`` (UTC, ISO 8601), ``commit`` and ``dirty`` say what was measured and when;
-    ``commit`` is None where no git checkout is, ``dirty`` True where it differed from its commit.
+    ``commit`` is None without a git checkout, ``dirty`` True if that differed from its commit.
     """
 
     name: str
@@ -118,13 +118,13 @@ def show(report: Report, console: Console | None = None) -> None:
 
 
 def _console() -> Console:
-    """The terminal; a file or a pipe has no width, and no column should be cut there."""
+    """Return the terminal; a file or a pipe gets a width at which no column should be cut."""
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=_PIPE_COLUMNS)
 
 
 def write_json(report: Report, file: Path) -> None:
-    """Write the report's fields by their names; makes the folder. OSError where it cannot."""
+    """Write the report's fields by their names; makes the folder. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     document = {**vars(report), "checks": [vars(check) for check in report.checks]}
     file.write_text(json.dumps(document, indent=1, default=str) + "\n")
@@ -133,10 +133,10 @@ def write_json(report: Report, file: Path) -> None:
 def plot_bars(
     report: Report, folder: Path, value: str, group: str, colour: str, spread: str = ""
 ) -> list[Path]:
-    """One file for each value of key ``group``: bars of key ``value``, one for each row.
+    """Plot one file for each value of key ``group``: bars of key ``value``, one for each row.
 
-    ``colour`` names the key that tells the bars of a group apart; ``spread`` one with the length
-    of the error bars. Rows that lack the value, or tell why there is none, are left out.
+    ``colour`` names the key that labels the bars of a group; ``spread`` one with the length of the
+    error bars. Rows without a number there are left out.
     """
     files = []
     for name in dict.fromkeys(row[group] for row in report.rows if group in row):
@@ -154,7 +154,7 @@ def plot_bars(
 
 
 def subplots(rows: int = 1, columns: int = 1, **settings: Any) -> tuple[Any, Any]:
-    """A figure and its axes, as pyplot's function of that name gives them, for a file."""
+    """Return a figure and its axes, as pyplot's function of that name gives them, for a file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -193,7 +193,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _is_long(value: Any) -> bool:
-    """A list that nobody reads on a terminal; the JSON has it."""
+    """Whether it is a list too long for a terminal; the JSON has it."""
     return isinstance(value, list) and len(value) > _LONGEST_LIST
 
 

@@ -1,4 +1,4 @@
-"""Summaries of repeated measurements, robust against a machine that others use too."""
+"""Summaries of repeated measurements, robust against other load on the machine."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def in_rounds(
     uncounted: int = 0,
     failures: tuple[type[Exception], ...] = (),
 ) -> tuple[dict[Side, list[Sample]], dict[Side, str]]:
-    """Samples of each side, one a round, behind ``uncounted`` rounds that warm up.
+    """Measure each side once a round, after ``uncounted`` rounds that warm up.
 
     What slows the machine for a while slows all sides alike. Each round has an order of its own,
-    drawn, the same in every run: who was before whom counts. A side that raises one of
-    ``failures`` is left out from then on; the second result says why.
+    drawn, the same in every run, since the order matters. A side that raises one of ``failures``
+    is left out from then on; the second result says why.
     """
     found: dict[Side, list[Sample]] = {side: [] for side in sides}
     reasons: dict[Side, str] = {}
@@ -45,14 +45,19 @@ def in_rounds(
 
 
 def one_line(text: str) -> str:
-    """A message, which may be pages long, on one line of REASON_CHARACTERS at most."""
+    """Put a message, which may be pages long, on one line of about REASON_CHARACTERS at most."""
     line = " ".join(text.split())
     return line if len(line) <= REASON_CHARACTERS else f"{line[:REASON_CHARACTERS]} …"
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Median and interquartile range of samples, in the samples' unit."""
+    """A summary of samples, in the samples' unit.
+
+    ``spread``: the interquartile range.
+    ``least``: the least sample.
+    ``count``: the number of samples.
+    """
 
     median: float
     spread: float
@@ -61,7 +66,7 @@ class Summary:
 
 
 def summarise(samples: Sequence[float]) -> Summary:
-    """Precondition: at least one sample."""
+    """Summarise samples. Precondition: at least one sample."""
     if len(samples) == 1:
         return Summary(samples[0], 0.0, samples[0], 1)
     first, median, third = statistics.quantiles(samples, n=4, method="inclusive")
@@ -69,7 +74,7 @@ def summarise(samples: Sequence[float]) -> Summary:
 
 
 def median_ratio(rounds: Sequence[tuple[float, float]]) -> float:
-    """The median over rounds of ``a / b``, where a and b were measured one after the other.
+    """Return the median over rounds of ``a / b``, where a and b were measured one after the other.
 
     Pairing them cancels what slows a whole round down.
     """
@@ -85,7 +90,7 @@ class Burst:
 
 
 def burst_row(bursts: Sequence[Burst]) -> dict[str, Any]:
-    """Times of an inference in a report's row."""
+    """Return the times of an inference for a report's row."""
     wall = summarise([seconds for burst in bursts for seconds in burst.wall_s])
     return {
         "median_ms": wall.median * 1e3,
@@ -97,7 +102,7 @@ def burst_row(bursts: Sequence[Burst]) -> dict[str, Any]:
 
 
 def burst_rounds(ours: Sequence[Burst], *bases: Sequence[Burst]) -> list[tuple[float, float]]:
-    """Of each round the median inference, and the least of the bases' medians."""
+    """Return for each round the median inference, and the least of the bases' medians."""
     return [
         (statistics.median(own.wall_s), min(statistics.median(each.wall_s) for each in others))
         for own, *others in zip(ours, *bases, strict=True)
@@ -105,7 +110,7 @@ def burst_rounds(ours: Sequence[Burst], *bases: Sequence[Burst]) -> list[tuple[f
 
 
 def time_inferences(infer: Callable[[], Any], duration_s: float) -> list[float]:
-    """Seconds of each of consecutive inferences, for ``duration_s`` seconds, at least three."""
+    """Return the seconds of consecutive inferences, for ``duration_s`` seconds, at least three."""
     wall_s: list[float] = []
     started_s = time.perf_counter()
     while len(wall_s) < 3 or time.perf_counter() - started_s < duration_s:

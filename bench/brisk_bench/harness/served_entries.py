@@ -1,4 +1,4 @@
-"""Entries that serve a model by Brisk, and as users of other engines would."""
+"""Entries that serve a model by Brisk, or by other engines as their users would."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TritonPythonModel:
 
 
 def sample_file(label: str) -> Path:
-    """The sample NAME/VERSION. Raises FileNotFoundError where it is not generated."""
+    """Return the file of sample NAME/VERSION. Raises FileNotFoundError if it is not generated."""
     file = SAMPLES / label / "model.onnx"
     if not file.is_file():
         raise FileNotFoundError(f"no {file}; model_repository/generate.py makes it")
@@ -110,7 +110,7 @@ Signature: TypeAlias = tuple[Sequence[Tensor], Sequence[Tensor]]
 
 
 def tensor_of(value: onnx.ValueInfoProto) -> Tensor:
-    """Raises LookupError for a type that Triton does not have."""
+    """Describe an input or output. Raises LookupError for a type that Triton does not have."""
     declared = value.type.tensor_type
     element = declared.elem_type
     is_text = element == TensorProto.STRING
@@ -121,9 +121,9 @@ def tensor_of(value: onnx.ValueInfoProto) -> Tensor:
 
 
 def signature_of(file: Path) -> Signature:
-    """Of an ONNX file, without inputs that have a default: old exporters list all weights.
+    """Return an ONNX file's signature, without inputs that have a default.
 
-    Raises LookupError as ``tensor_of`` does.
+    Old exporters list all weights as such inputs. Raises LookupError as ``tensor_of`` does.
     """
     graph = onnx.load(file, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -132,12 +132,12 @@ def signature_of(file: Path) -> Signature:
 
 
 def parameter(key: str, value: object) -> str:
-    """A line of ``config.pbtxt``."""
+    """Return a line of ``config.pbtxt`` that sets a parameter."""
     return f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n'
 
 
 def described(signature: Signature) -> str:
-    """The lines of ``config.pbtxt`` that tell inputs and outputs."""
+    """Return the lines of ``config.pbtxt`` that describe inputs and outputs."""
     return "".join(
         f"{side} [ {{ name: {json.dumps(tensor.name)} data_type: {tensor.datatype} "
         f"dims: {list(tensor.dims)} }} ]\n"
@@ -149,7 +149,7 @@ def described(signature: Signature) -> str:
 def write_config(
     repository: Path, name: str, signature: Signature, backend: str, more: str = ""
 ) -> Path:
-    """Write a complete ``config.pbtxt``, with ``more`` at its end; the folder of version 1."""
+    """Write a complete ``config.pbtxt``, ``more`` at its end; return the folder of version 1."""
     folder = repository / name / "1"
     folder.mkdir(parents=True, exist_ok=True)
     text = f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: 0\n'
@@ -161,7 +161,7 @@ def write_config(
 def write_brisk_entry(
     repository: Path, file: Path, name: str, parameters: Mapping[str, str] | None = None
 ) -> None:
-    """An entry ``name`` of Brisk's that serves ``file``, which is placed there.
+    """Write an entry ``name`` of Brisk's that serves ``file``, which is placed there.
 
     ``parameters``: of the configuration, for example ``{"brisk_class": "realtime"}``.
     """
@@ -171,7 +171,7 @@ def write_brisk_entry(
 
 
 def place_model(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
-    """A hard link where the file systems allow, else a copy; Brisk follows no others out."""
+    """Make a hard link if the file systems allow, else a copy; Brisk follows no others out."""
     try:
         os.link(os.path.realpath(source), target)
     except OSError:
@@ -181,7 +181,7 @@ def place_model(source: str | os.PathLike[str], target: str | os.PathLike[str]) 
 def write_python_entry(
     repository: Path, name: str, signature: Signature, source: str, **values: object
 ) -> None:
-    """An entry ``name`` of the Python backend.
+    """Write an entry ``name`` of the Python backend.
 
     ``source`` is formatted with ``values``, the names of its ``inputs`` and its first ``output``.
     """

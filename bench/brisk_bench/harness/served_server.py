@@ -55,11 +55,11 @@ class BenchmarkServer:
 
     @property
     def place(self) -> RuntimePaths:
-        """Of the CPU's runtime."""
+        """The paths of the CPU's runtime."""
         return RuntimePaths(self._runtime, "cpu")
 
     def give_up(self) -> None:
-        """Raises ServerFailedError where it has ended, or is not ready after START_TIMEOUT_S."""
+        """Raise ServerFailedError if it has ended, or is not ready after START_TIMEOUT_S."""
         if self.triton.returncode is not None:
             failed = f"ended with status {self.triton.returncode}"
         elif time.perf_counter() - self.begin_s > START_TIMEOUT_S:
@@ -69,15 +69,15 @@ class BenchmarkServer:
         raise ServerFailedError(f"tritonserver {failed}: {reason_in(self.triton.log_text())}")
 
     def processes(self) -> list[ServerProcess]:
-        """tritonserver, its stubs, Brisk's runtime with its workers; those that live now."""
+        """Return tritonserver, its stubs, Brisk's runtime with its workers; those alive now."""
         return server_processes(self._runtime)
 
     def processor_s(self) -> float:
-        """User and system time that all the processes have used so far."""
+        """Return user and system time that all the processes have used so far."""
         return sum(self.processor_s_by_kind().values())
 
     def processor_s_by_kind(self) -> dict[str, float]:
-        """The same by KINDS."""
+        """Return user and system time used so far, by KINDS."""
         found = dict.fromkeys(KINDS, 0.0)
         for process in self.processes():
             found[process.kind] += processor_s_of(process.pid)
@@ -91,9 +91,9 @@ def benchmark_server(
     options: Sequence[str] = (),
     peer: Path | None = None,
 ) -> Iterator[BenchmarkServer]:
-    """As ``starting_server``, when it is ready. Raises ServerFailedError where it does not get so.
+    """Run a server as ``starting_server`` does; entered when it is ready.
 
-    Close clients first.
+    Raises ServerFailedError if it does not get ready. Close clients first.
     """
     with runtime_folder() as runtime:
         started = starting_server(repository, environment, options, peer, runtime)
@@ -104,7 +104,7 @@ def benchmark_server(
 
 @contextlib.contextmanager
 def runtime_folder() -> Iterator[Path]:
-    """A place for a runtime. In the end nothing is left of it nor of processes that know it."""
+    """Give a place for a runtime; in the end remove it, and end processes that know it."""
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         runtime = Path(folder) / "runtime"
         try:
@@ -124,9 +124,9 @@ def starting_server(
 ) -> Iterator[BenchmarkServer]:
     """Serve ``repository``; entered when the process has become the server.
 
-    ``environment`` adds to this process's. ``peer``: folder of another backend; ``onnxruntime``
-    else is Brisk. Beside ``runtime`` lie its log and its backends. Raises ServerFailedError where
-    the server ends at once.
+    ``environment`` adds to this process's. ``peer``: folder of another backend; without one
+      ``onnxruntime`` is Brisk. Log and backends lie next to ``runtime``. Raises ServerFailedError
+      if the server ends at once.
     """
     installation = locate_server()
     backends = runtime.with_name("backends")
@@ -149,7 +149,10 @@ def starting_server(
 
 
 def _wait_for_exec(server: TritonServer, executable: Path) -> float:
-    """Before it is the server, it is the interpreter that ties it to this process, some 10 ms."""
+    """Return when the process became the server, by ``time.perf_counter``.
+
+    Before that it is the interpreter that ties it to this process, for some 10 ms.
+    """
     wanted = executable.resolve()
     while True:
         now_s = time.perf_counter()
@@ -162,15 +165,20 @@ def _wait_for_exec(server: TritonServer, executable: Path) -> float:
 
 
 def _place_peer(source: Path, target: Path) -> None:
-    """No link: Triton refuses a backend's library whose real path is elsewhere."""
+    """Copy a backend, or hard-link its files.
+
+    Triton refuses a backend's library whose real path is elsewhere, so no symbolic link will do.
+    """
     if target.is_symlink():
         target.unlink()  # the installation's own of that name
     shutil.copytree(source, target, copy_function=place_model)
 
 
 def unload_model(client: InferenceServerClient, name: str) -> None:
-    """Unload a model and wait until its stub has ended, and the session with it: Triton answers
-    before that."""
+    """Unload a model and wait until its stub has ended, and the session with it.
+
+    Triton answers before that.
+    """
     client.unload_model(name)
     while any(
         entry.name == name and entry.state != "UNAVAILABLE"
@@ -180,12 +188,12 @@ def unload_model(client: InferenceServerClient, name: str) -> None:
 
 
 def thread_variables(threads: int) -> dict[str, str]:
-    """What every side's server finds in its environment."""
+    """Return the environment variables for threads of every side's server."""
     return {"BRISK_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
 
 
 def reason_in(log: str) -> str:
-    """Why the server gave up: what it says of its model, else its last error or last line."""
+    """Return why the server gave up: a log line on its model, else its last error or last line."""
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith(("|", "+"))]
     errors = [line for line in lines if line.startswith("E")]
     of_model = [line for line in errors if "failed to load" in line]

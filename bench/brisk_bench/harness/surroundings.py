@@ -1,4 +1,4 @@
-"""What a benchmark's own runtime finds around it, when its models are warm, and its end."""
+"""The environment of a benchmark's own runtime, when its models are warm, and its end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOK_S = 0.05
 
 @contextlib.contextmanager
 def environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """What a runtime started within finds in its environment."""
+    """Change this process's environment while entered, for a runtime started within."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -31,19 +31,22 @@ def environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 
 def wait_until_gone(place: RuntimePaths) -> None:
-    """Until the runtime has ended, as it does when nobody is connected, and cleaned up."""
+    """Wait until the runtime has ended and cleaned up, two minutes at most.
+
+    It ends if no client is connected.
+    """
     deadline_s = time.monotonic() + _END_TIMEOUT_S
     while place.directory.exists() and time.monotonic() < deadline_s:
         time.sleep(0.02)
 
 
 def wait_until_settled(place: RuntimePaths, model: str, job_class: str, alias: str = "") -> None:
-    """Until the worker of ``job_class`` exchanges no kernel of ``model`` any more.
+    """Wait until the worker of ``job_class`` exchanges no more kernels of ``model``.
 
-    A program starts on what loads quickest and gets its warm kernels while nothing runs; those
-    sum in another order, so that answers to equal inputs differ in bits. ``alias``: another entry
-    of the same file; a worker that has both lists one of the names. Precondition: it was asked
-    for the model. TimeoutError where that takes five minutes.
+    A program starts on what loads quickest and gets its warm kernels while nothing runs; those sum
+    in another order, so that answers to equal inputs differ in bits. ``alias``: another entry of
+    the same file; a worker that has both lists one of the names. Precondition: it was asked for
+    the model. Raises TimeoutError after five minutes.
     """
     names = (model, alias)
     until_s = time.monotonic() + _SETTLE_TIMEOUT_S

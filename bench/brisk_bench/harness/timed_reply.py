@@ -1,4 +1,4 @@
-"""An answer at the wire, and when it came."""
+"""A reply to a request on a runtime connection, with the time when the answer came."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ANSWER_TIMEOUT_S = 120.0
 
 
 class TimedReply(Reply):
-    """Notes when the answer came, keeps its bytes, then lets the asker go on."""
+    """A reply that notes when the answer came, keeps its bytes, then lets the client go on."""
 
     def __init__(self) -> None:
         self._answered = threading.Event()
@@ -36,7 +36,7 @@ class TimedReply(Reply):
         return self._answered.is_set()
 
     def wait(self) -> Result:
-        """The answer; raises its error, TimeoutError where none comes."""
+        """Return the answer. Raises its error, or TimeoutError if none comes."""
         if not self._answered.wait(ANSWER_TIMEOUT_S):
             raise TimeoutError(f"no answer in {ANSWER_TIMEOUT_S:g} s")
         if self._error is not None:

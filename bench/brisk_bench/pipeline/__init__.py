@@ -50,7 +50,7 @@ NOTES = (
 
 
 def run(quick: bool = False) -> Report:
-    """Measure every policy, objective and planner; trains the networks where they are not yet."""
+    """Measure every policy, objective and planner; train the networks unless they are there."""
     networks = trained_networks()
     notes = [*NOTES, f"accuracies on validation scenes: {json.dumps(networks.accuracies)}"]
     report = new_report("pipeline", ("torch", "onnx", "numpy", "scikit-learn"), notes)
@@ -78,7 +78,7 @@ def run(quick: bool = False) -> Report:
 def requests_of(
     networks: TrainedNetworks, count: int
 ) -> tuple[list[dict[str, np.ndarray]], np.ndarray]:
-    """A plate and four crops each; labels [count, 5]: the plate's first."""
+    """Return requests, a plate and four crops each, and labels [count, 5], the plate's first."""
     scenes = make_scenes(count * CROPS, seed=3, part=ScenePart.MEASURED)
     crops = scenes.images.reshape(count, CROPS, *scenes.images.shape[1:])
     (plates,), numbers = networks.plates.inputs.values(), networks.plates.labels
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 def _measure(
     bench: PlannerBench, policy: str, objective_ns: int, labels: np.ndarray
 ) -> list[dict[str, Any]]:
-    """One row for each planner; every request is served by all of them, in turns."""
+    """Return one row for each planner; every request is served by all of them, interleaved."""
     frames = {planner: iter(range(len(labels))) for planner in PLANNERS}
 
     def serve(planner: str) -> Served:
@@ -132,8 +132,8 @@ def _row(
 
 
 def check_settings(report: Report, networks: TrainedNetworks) -> None:
-    """GATI's claim (7.3), of the median of all settings, and that networks are what their sizes
-    promise."""
+    """Check GATI's claim (7.3), on the median of all settings, and that larger networks are at
+    least as accurate."""
     ours = [row for row in report.rows if row["planner"] == OURS]
     both = [r for r in ours if r["accuracy_gain_points"] > 0 and r["latency_gain"] > 1]
     text = "settings where incremental replanning is more accurate and faster at once"

@@ -1,8 +1,8 @@
 """The networks of `brisk bench pipeline`: trained once, kept in the cache directory.
 
-A plate's reader, which is the ResNet-50 on digits of `brisk bench exits` with its learned caches,
-or one of a third of its layers; for crops of objects three tasks (which kind, which digit, which
-shape), convolutional networks of different depth for the last two; and a join, which is not
+They are a plate's reader, which is the ResNet-50 on digits of `brisk bench exits` with its learned
+caches, or one of a third of its layers; for crops of objects three tasks (which kind, which digit,
+which shape), convolutional networks of different depth for the last two; and a join, which is not
 trained.
 """
 
@@ -63,9 +63,13 @@ _LEARNING_RATE = 4e-3
 
 @dataclass(frozen=True, slots=True)
 class TrainedNetworks:
-    """``accuracies`` by task and size, on validation scenes; of the reader, on the data of its
-    caches. ``plates``: inputs and labels that its caches have not seen. ``caches``: what came of
-    exploring."""
+    """The networks in ``folder``, with what is known of them.
+
+    ``accuracies``: by task and size, on validation scenes; of the reader, on the data of its
+      caches.
+    ``plates``: inputs and labels that its caches have not seen.
+    ``caches``: what came of exploring, in words.
+    """
 
     folder: Path
     accuracies: Mapping[str, Mapping[str, float]]
@@ -74,7 +78,7 @@ class TrainedNetworks:
 
 
 def trained_networks() -> TrainedNetworks:
-    """From the cache, else trained now: some minutes."""
+    """Return the networks from the cache, else train them now, which takes some minutes."""
     parts = [part.value for part in ScenePart]
     recipe = repr(
         (CLASSIFIERS, EPOCHS, TASKS, TRAINED_ON, VALIDATED_ON, _LEARNING_RATE, NOISE, parts)
@@ -100,7 +104,7 @@ def trained_networks() -> TrainedNetworks:
 
 
 def _train_all(folder: Path) -> dict[str, dict[str, float]]:
-    """Accuracies by task and size."""
+    """Train and save all networks but the readers; return accuracies by task and size."""
     training = make_scenes(TRAINED_ON, seed=1, part=ScenePart.TRAINED)
     validation = make_scenes(VALIDATED_ON, seed=2, part=ScenePart.VALIDATED)
     accuracies: dict[str, dict[str, float]] = {}
@@ -117,10 +121,10 @@ def _train_all(folder: Path) -> dict[str, dict[str, float]]:
 
 
 def _readers(case: ExitCase, folder: Path) -> tuple[dict[str, float], str]:
-    """Both readers of plates in ``folder``, the large one's caches beside it.
+    """Put both readers of plates into ``folder``, the large one with its caches.
 
-    What `brisk caches train` would do; an exploration of `brisk bench exits` is gone on with.
-    Returns the readers' accuracies, and what came of exploring in words.
+    This does what `brisk caches train` would do; an exploration of `brisk bench exits` is
+    continued. Returns the readers' accuracies, and what came of exploring in words.
     """
     assert case.smaller is not None
     accuracies = {}
@@ -151,7 +155,10 @@ def _share_right(model: Path, samples: Samples) -> float:
 
 
 def _examples(task: str, scenes: Scenes) -> tuple[np.ndarray, np.ndarray]:
-    """Images and classes; of scenes of the other kind a classifier learns nothing."""
+    """Return images and classes for a task.
+
+    A classifier gets only scenes of its own kind; from others it learns nothing.
+    """
     if task == "kind":
         return scenes.images, scenes.kinds
     chosen = scenes.kinds == (0 if task == "digit" else 1)
@@ -162,7 +169,10 @@ def _examples(task: str, scenes: Scenes) -> tuple[np.ndarray, np.ndarray]:
 def train_network(
     shape: Layers, classes: int, images: np.ndarray, labels: np.ndarray, epochs: int
 ) -> nn.Sequential:
-    """With one thread: two gain little at this size, and the weights are the same every time."""
+    """Train a classifier. The caller sets torch to one thread.
+
+    Two threads gain little at this size, and with one the weights are the same every time.
+    """
     torch.manual_seed(7)
     layers: list[nn.Module] = []
     inputs = 1
@@ -200,8 +210,8 @@ def network_as_onnx(name: str, network: nn.Sequential, classes: int) -> onnx.Mod
 
 
 def joining_network() -> onnx.ModelProto:
-    """``label``: the most probable of all digits and shapes, given the probable kind; ``number``:
-    the plate's."""
+    """Return the join. ``label``: the most probable of all digits and shapes, given the probable
+    kind; ``number``: the plate's."""
     graph = GraphWriter("join", opset=18)
     plate = graph.input(PLATE, "float32", ("plates", DIGITS))
     graph.output(graph.add("ArgMax", plate, axis=1, keepdims=1), "number", "int64", ("plates", 1))

@@ -37,7 +37,11 @@ TIMED = 15
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """``labels``: the plate's, then one a crop. ``taken``: a text for each node."""
+    """One answered request.
+
+    ``labels``: the plate's, then one a crop.
+    ``taken``: a text for each node.
+    """
 
     labels: np.ndarray
     latency_ns: int
@@ -46,8 +50,9 @@ class Served:
 
 @dataclass(slots=True)
 class PlannerBench:
-    """``reading_ns``: by frame, what each reader takes with its caches; only the oracle looks.
+    """Both pipelines, without and with caches, and the requests to measure.
 
+    ``reading_ns``: by frame, what each reader takes with its caches; only the oracle looks.
     ``spared``: by reader, the share of the plates that caches answer.
     ``slowest_ns``: the slowest variants of all nodes together.
     """
@@ -60,7 +65,7 @@ class PlannerBench:
     slowest_ns: int = 0
 
     def serve(self, planner: str, policy: str, objective_ns: int, frame: int) -> Served:
-        """One request from its start to its labels; the planning is part of its time."""
+        """Serve one request from its start to its labels; the planning is part of its time."""
         inputs = self.frames[frame]
         session = self.plain if planner == PLANNERS[0] else self.early
         replanning = Replanning.INCREMENTAL if planner == "incremental" else Replanning.STATIC
@@ -85,7 +90,8 @@ def load_bench(
 ) -> PlannerBench:
     """Load the networks once, make both pipelines of them, try and warm them.
 
-    ``others`` warm them, and nothing is measured of these: how long networks take is learned.
+    ``others`` warm them and are not measured: the pipelines learn from them how long networks
+    take.
     """
     described = {
         name: read_pipeline(
@@ -124,7 +130,7 @@ def load_bench(
 
 
 def _settle(path: Path, session: Session) -> None:
-    """As upkeep does: all segments, warm ones, then the caches."""
+    """Do what upkeep does: load all segments, warm ones, then the caches."""
     while session.is_loading:
         time.sleep(0.01)
     session.load_warm(lambda: True)
@@ -161,14 +167,14 @@ def _describe(networks: TrainedNetworks, version: Path, has_caches: bool) -> Pat
 
 
 def _source(task: str) -> str:
-    """The request's tensor that a node reads."""
+    """Return the request's tensor that a node reads."""
     return "plate" if task == PLATE else "image"
 
 
 def _run(
     network: PipelineNetwork, image: np.ndarray, shapes: Shapes, agreement: float | None
 ) -> tuple[int, NetworkRun]:
-    """Run it to its end; how long that takes."""
+    """Run a network to its end; return how long that took, and the run."""
     outputs = [each.name for each in network.session.outputs]
     run = NetworkRun(network, {"image": image}, outputs, shapes, agreement)
     begun_ns = time.monotonic_ns()
@@ -178,7 +184,7 @@ def _run(
 
 
 def _takes_ns(network: PipelineNetwork, image: np.ndarray) -> float:
-    """The median of some whole runs: objectives must not follow a moment's noise."""
+    """Return the median of some whole runs: objectives must not follow a moment's noise."""
     shapes = shapes_of({"image": image})
     return statistics.median(_run(network, image, shapes, WHOLE_MODEL)[0] for _ in range(TIMED))
 
@@ -186,7 +192,7 @@ def _takes_ns(network: PipelineNetwork, image: np.ndarray) -> float:
 def _read(
     session: PipelineSession, inputs: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[int, bool]]:
-    """What each reader takes for the plate, and whether caches answer it."""
+    """Return how long each reader takes for the plate, and whether caches answer it."""
     found = {}
     for name, network in session.nodes[PLATE].variants.items():
         taken_ns, run = _run(network, inputs["plate"], shapes_of(inputs), None)
@@ -195,7 +201,7 @@ def _read(
 
 
 def _known(nodes: tuple[QueryNode, ...], reading_ns: Mapping[str, int]) -> tuple[QueryNode, ...]:
-    """The query with the reader's latency as it will be."""
+    """Return the query with the reader's latency as it will be."""
 
     def known(node: QueryNode) -> QueryNode:
         variants = (replace(each, full_ns=reading_ns[each.name]) for each in node.variants)

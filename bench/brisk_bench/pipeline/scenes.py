@@ -23,8 +23,12 @@ NOISE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Scenes:
-    """``images`` float32 [count, 1, 32, 32]; ``kinds`` 0 for a digit, 1 for a shape; ``labels`` 0
-    to 9 for digits, 10 and up for shapes."""
+    """Pictures with their classes.
+
+    ``images``: float32 [count, 1, 32, 32].
+    ``kinds``: 0 for a digit, 1 for a shape.
+    ``labels``: 0 to 9 for digits, 10 and up for shapes.
+    """
 
     images: np.ndarray
     kinds: np.ndarray
@@ -32,8 +36,10 @@ class Scenes:
 
 
 class ScenePart(Enum):
-    """Digits that train networks, that say how accurate they are, and that requests show. No
-    picture is in two of them."""
+    """The digits that train networks, that say how accurate they are, and that requests show.
+
+    No picture is in two parts.
+    """
 
     TRAINED = "trained"
     VALIDATED = "validated"
@@ -41,7 +47,7 @@ class ScenePart(Enum):
 
 
 def digits_of(part: ScenePart) -> tuple[np.ndarray, np.ndarray]:
-    """Images float32 [count, 1, 8, 8] of 0..16, and labels int64 [count]."""
+    """Return images float32 [count, 1, 8, 8] of 0..16, and labels int64 [count]."""
     split = digits_split()
     if part is ScenePart.TRAINED:
         return split.train_images, split.train_labels
@@ -50,7 +56,7 @@ def digits_of(part: ScenePart) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_scenes(count: int, seed: int, part: ScenePart) -> Scenes:
-    """Half digits, half shapes, mixed; digits of ``part``. Shapes are drawn anew every time."""
+    """Make scenes, half digits of ``part``, half shapes, mixed; shapes are drawn anew."""
     random = np.random.default_rng(seed)
     digits, labels = digits_of(part)
     kinds = random.integers(0, 2, count)
@@ -75,7 +81,7 @@ def _digit(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def draw(shape: str, random: np.random.Generator) -> np.ndarray:
-    """Strokes of 1 on 0, 14 to 22 pixels wide."""
+    """Draw a shape in strokes of 1 on 0, 14 to 22 pixels wide."""
     side = int(random.integers(14, 23))
     rows, columns = np.mgrid[:side, :side]
     middle, thick = (side - 1) / 2, 2

@@ -1,8 +1,9 @@
 """Clients that ask without pause: threads of one child process, half HTTP, half gRPC.
 
-A process of its own, so that the clients' interpreter lock delays no measurement of the parent.
-Through most of the warm-up all ask the same model at once, one model after the other: every buffer
-gets the size that it can come to need. Its answers are checked, too, but their times are left out.
+They have a process of their own, so that their interpreter lock delays no measurement of the
+parent. Through most of the warm-up all ask the same model at once, one model after the other:
+every buffer gets the size that it can come to need. Answers of the warm-up are checked, too, but
+their times are left out.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _TOGETHER = 0.6
 
 
 class AnsweredAt(NamedTuple):
-    """When a request was sent and answered (``time.monotonic``)."""
+    """The times when a request was sent and answered (``time.monotonic``)."""
 
     begin_s: float
     end_s: float
@@ -45,7 +46,7 @@ class AnsweredAt(NamedTuple):
 
 @dataclass(slots=True)
 class ClientOutcome:
-    """What the clients saw: answers by model, wrong answers and other errors by their texts."""
+    """The clients' results: answers by model, wrong answers and other errors by their texts."""
 
     answered: dict[str, list[AnsweredAt]] = field(default_factory=lambda: defaultdict(list))
     wrong: Counter[str] = field(default_factory=Counter)
@@ -53,7 +54,7 @@ class ClientOutcome:
 
     @property
     def answers(self) -> int:
-        """Of the time after the warm-up."""
+        """The number of answers to requests sent after the warm-up."""
         return sum(map(len, self.answered.values()))
 
     def judge(self, report: Report, errors_name: str) -> None:
@@ -70,10 +71,9 @@ class ClientOutcome:
 def pressure_clients(
     server: BenchmarkServer, count: int, warm_up_s: float, duration_s: float
 ) -> Iterator[Callable[[], ClientOutcome]]:
-    """``count`` clients of the samples that are connected and begin; gives a function that waits
-    for the outcome.
+    """Run ``count`` clients of the samples; give a function that waits for the outcome.
 
-    Raises ConnectionError where they could not, TimeoutError where they do not end.
+    Raises ConnectionError if they fail, TimeoutError if they do not end.
     """
     arguments = (server.http, server.grpc, count, warm_up_s, duration_s)
     with child_process("the process of the clients", _serve, *arguments) as clients:
@@ -84,14 +84,14 @@ def pressure_clients(
 def _serve(
     parent: Connection, http: str, grpc: str, count: int, warm_up_s: float, duration_s: float
 ) -> None:
-    """The child."""
+    """Run as the child process of all clients."""
     entries = sorted(file.parent for file in SAMPLES.glob(f"*/{EXPECTED}"))
     questions = [(entry.name, each) for entry in entries for each in read_expectations(entry)]
     outcome, lock = ClientOutcome(), threading.Lock()
     ready = threading.Barrier(count + 1)
 
     def ask(number: int, url: str, transport: Transport) -> None:
-        """Client ``number``: the questions in turn, from its own first one, until time is over.
+        """Ask, as client ``number``, the questions in turn, from its own first one, to the end.
 
         ``lock`` guards ``outcome``, which all clients share.
         """

@@ -1,4 +1,4 @@
-"""What the server side holds, sampled while it is under pressure."""
+"""Memory of the server side, sampled while it is under pressure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def sampled_memory(
     server: BenchmarkServer, after_s: float, seconds: float
 ) -> Iterator[list[dict[str, int]]]:
-    """What is held, by the names of MEMORIES, each second, while entered.
+    """Sample memory, by the names of MEMORIES, each second, while entered.
 
     A thread takes the samples: from ``after_s`` after the beginning on, for ``seconds``.
     """
@@ -49,7 +49,7 @@ def sampled_memory(
 
 
 def held(server: BenchmarkServer) -> dict[str, int]:
-    """Bytes held now, by the names of MEMORIES."""
+    """Return the bytes held now, by the names of MEMORIES."""
     found: Counter[str] = Counter(dict.fromkeys(MEMORIES, 0))
     memfds: dict[int, int] = {}
     for process in server.processes():
@@ -65,7 +65,7 @@ def held(server: BenchmarkServer) -> dict[str, int]:
 
 
 def _memfds(pid: int) -> dict[int, int]:
-    """Allocated bytes of the memfds that ``pid`` holds open, by inode."""
+    """Return allocated bytes of the memfds that ``pid`` holds open, by inode."""
     sizes = {}
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -76,9 +76,11 @@ def _memfds(pid: int) -> dict[int, int]:
 
 
 def growth(values: Sequence[float], window: int) -> float:
-    """Mean of the last ``window`` values over that of the first, less 1; 0 where all are 0.
+    """Return the mean of the last ``window`` values over that of the first, less 1.
 
-    Raises ValueError where the values do not cover both.
+    0 if both are 0.
+
+    Raises ValueError if the values do not cover both.
     """
     if len(values) < 2 * window:
         raise ValueError(f"the samples are shorter than twice {window} s")

@@ -28,8 +28,12 @@ _SHIFT = 2  # pixels that an image is moved at most while training
 
 @dataclass(frozen=True, slots=True)
 class BottleneckRecipe:
-    """``width``: channels of the stem, 64 in the original. ``mirrored``: half of the images are
-    while training. ``blocks``: of each stage."""
+    """The size and training of a network.
+
+    ``width``: channels of the stem, 64 in the original.
+    ``mirrored``: half of the batches are mirrored while training.
+    ``blocks``: of each stage.
+    """
 
     width: int
     epochs: int
@@ -66,7 +70,7 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int) -> list[nn.M
 
 
 def build_bottleneck(recipe: BottleneckRecipe) -> nn.Sequential:
-    """Untrained, for images [rows, 1, height, width] of values 0..1."""
+    """Return the untrained network, for images [rows, 1, height, width] of values 0..1."""
     layers: list[nn.Module] = [*_convolution(1, recipe.width, 3, 2), nn.ReLU()]
     inputs = recipe.width
     for stage, blocks in enumerate(recipe.blocks):
@@ -82,9 +86,9 @@ def build_bottleneck(recipe: BottleneckRecipe) -> nn.Sequential:
 def train_bottleneck(
     name: str, recipe: BottleneckRecipe, images: np.ndarray, labels: np.ndarray
 ) -> onnx.ModelProto:
-    """``images`` float32 [rows, 1, height, width] of 0..1, ``labels`` int64 [rows].
+    """Train on ``images`` float32 [rows, 1, height, width] of 0..1, ``labels`` int64 [rows].
 
-    Computes in bfloat16 where it is the faster, so weights differ from machine to machine.
+    Computes in bfloat16 if that is faster, so weights differ from machine to machine.
     """
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
@@ -128,7 +132,7 @@ def _train(
 
 
 def _moved(images: torch.Tensor, recipe: BottleneckRecipe) -> torch.Tensor:
-    """The batch shifted, and perhaps mirrored, as a whole: no loss where batches are many."""
+    """Shift the batch, and perhaps mirror it, as a whole: no loss if batches are many."""
     down, right = torch.randint(-_SHIFT, _SHIFT + 1, (2,)).tolist()
     moved = torch.roll(images, (down, right), (2, 3))
     if recipe.mirrored and torch.rand(()) < 0.5:

@@ -24,7 +24,11 @@ _LEARNING_RATE = 4e-3
 
 @dataclass(frozen=True, slots=True)
 class DigitsRecipe:
-    """``channels`` of the convolutions, a pooling after the ``pooled``-th (counted from 0)."""
+    """The size and training of a network.
+
+    ``channels``: of the convolutions.
+    ``pooled``: a pooling follows the convolution of this number (counted from 0).
+    """
 
     channels: tuple[int, ...]
     pooled: int
@@ -43,7 +47,7 @@ class DigitsSplit:
 
 
 def digits_split() -> DigitsSplit:
-    """The same split on every call."""
+    """Return the same split on every call."""
     digits = load_digits()
     images = digits.images.astype(np.float32)[:, None]
     labels = digits.target.astype(np.int64)

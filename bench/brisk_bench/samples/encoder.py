@@ -47,7 +47,7 @@ class _Encoder(GraphWriter):
         return self.add("Add", self.add("Mul", value, scale), self.normal(HIDDEN))
 
     def size(self, value: str, axis: int) -> str:
-        """One dimension of ``value`` as a one-element tensor."""
+        """Return one dimension of ``value`` as a one-element tensor."""
         size = self.add("Gather", self.add("Shape", value), self.weight(np.array(axis)), axis=0)
         return self.add("Unsqueeze", size, self.integers(0))
 
@@ -84,7 +84,7 @@ class _Encoder(GraphWriter):
         return self.layer_normalization(self.add("Add", value, place))
 
     def mask(self, attended: str) -> str:
-        """0 where attended, the lowest float elsewhere; shape [batch, 1, 1, sequence]."""
+        """Return 0 where attended, the lowest float elsewhere; shape [batch, 1, 1, sequence]."""
         value = self.add("Unsqueeze", attended, self.integers(1))
         value = self.add("Unsqueeze", value, self.integers(2))
         value = self.add("Cast", value, to=onnx.TensorProto.FLOAT)
@@ -99,7 +99,7 @@ class _Encoder(GraphWriter):
 
 
 def build_encoder(name: str, seed: int) -> onnx.ModelProto:
-    """Token, mask and segment ids ``[batch, sequence]`` to hidden states."""
+    """Build a model from token, mask and segment ids ``[batch, sequence]`` to hidden states."""
     graph = _Encoder(name, seed)
     shape = ("batch", "sequence")
     token = graph.input("input_ids", "int64", shape)

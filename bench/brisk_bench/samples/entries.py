@@ -1,4 +1,4 @@
-"""Which sample models there are, how they are built, and what they are asked.
+"""The sample models, how they are built, and the requests for them.
 
 A generated entry holds ``<version>/model.onnx`` and ``expected.npz``: the answers are those of
 ``onnx.reference``, which shares no code with any server.
@@ -37,7 +37,7 @@ def _digit_images() -> dict[str, np.ndarray]:
 
 
 def _sentences() -> dict[str, np.ndarray]:
-    """Two sequences of 24 tokens, the second padded after 17."""
+    """Return two sequences of 24 tokens, the second padded after 17."""
     random = np.random.default_rng(11)
     mask = np.ones((2, 24), np.int64)
     mask[1, 17:] = 0
@@ -82,7 +82,7 @@ SAMPLES: tuple[SampleModel, ...] = (
 
 
 def generate(sample: SampleModel, entry: Path) -> None:
-    """Write the entry's models, then what they should answer; the last file says it is whole."""
+    """Write the entry's models, then their right answers; that last file marks it as whole."""
     (entry / EXPECTED).unlink(missing_ok=True)
     request = sample.request()
     expectations: list[ExpectedAnswer] = []

@@ -1,4 +1,4 @@
-"""The file beside a generated entry with requests and their right answers; comparing answers."""
+"""The file in a generated entry with requests and their right answers; comparing answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class ExpectedAnswer:
 
 
 def sources_digest() -> str:
-    """Changes when a file of this package or the onnx or numpy version does."""
+    """Return a digest that changes with any file of this package and the versions of onnx and
+    numpy."""
     versions = [installed_version(name) for name in ("onnx", "numpy")]
     digest = hashlib.sha256(" ".join(versions).encode())
     for file in sorted(Path(__file__).parent.glob("*.py")):
@@ -56,7 +57,7 @@ def write_expectations(entry: Path, expectations: Sequence[ExpectedAnswer]) -> N
 
 
 def read_expectations(entry: Path) -> list[ExpectedAnswer]:
-    """What ``write_expectations`` stored, in order of version; FileNotFoundError without it."""
+    """Return what ``write_expectations`` stored, in order of version. Raises FileNotFoundError."""
     with np.load(entry / EXPECTED) as stored:
         arrays = {tuple(key.split("/", 2)): stored[key] for key in stored.files if key != _DIGEST}
 
@@ -71,7 +72,7 @@ def read_expectations(entry: Path) -> list[ExpectedAnswer]:
 
 
 def mismatch(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> str:
-    """Why ``outputs`` are not the expected ones; empty where they are, within tolerance."""
+    """Return why ``outputs`` are not the expected ones; empty if they are, within tolerance."""
     if outputs.keys() != expected.keys():
         return f"outputs are {sorted(outputs)}, expected {sorted(expected)}"
     for name, right in expected.items():

@@ -13,7 +13,7 @@ WIDTHS = (784, 1024, 1024, 10)
 
 
 def build_mlp(name: str, seed: int) -> onnx.ModelProto:
-    """Gemm and Relu through ``WIDTHS``, Softmax at the end."""
+    """Build Gemm and Relu through ``WIDTHS``, Softmax at the end."""
     random = np.random.default_rng(seed)
     graph = GraphWriter(name, opset=13)
     value = graph.input("features", "float32", ("batch", WIDTHS[0]))

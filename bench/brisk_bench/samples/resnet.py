@@ -21,7 +21,7 @@ class _Resnet(GraphWriter):
     def convolution(
         self, value: str, inputs: int, outputs: int, size: int, stride: int, gain: float = 1.0
     ) -> str:
-        """Convolution without bias, then batch normalisation with statistics of its own."""
+        """Add a convolution without bias, then batch normalisation with its own statistics."""
         deviation = np.sqrt(2.0 / (inputs * size * size))
         weight = self.random.normal(0, deviation, (outputs, inputs, size, size))
         value = self.add(
@@ -35,7 +35,7 @@ class _Resnet(GraphWriter):
         return self.batch_normalised(value, outputs, self.random, spread=0.2, shift=0.1, gain=gain)
 
     def block(self, value: str, inputs: int, width: int, stride: int, expansion: int) -> str:
-        """A basic block (``expansion`` 1) or a bottleneck (4), with its shortcut."""
+        """Add a basic block (``expansion`` 1) or a bottleneck (4), with its shortcut."""
         outputs = width * expansion
         shortcut = value
         if stride != 1 or inputs != outputs:
@@ -51,7 +51,7 @@ class _Resnet(GraphWriter):
 
 
 def build_resnet(name: str, depths: tuple[int, ...], expansion: int, seed: int) -> onnx.ModelProto:
-    """``depths`` blocks per stage; (3, 4, 6, 3) with ``expansion`` 4 is ResNet-50."""
+    """Build ``depths`` blocks per stage; (3, 4, 6, 3) with ``expansion`` 4 is ResNet-50."""
     graph = _Resnet(name, seed)
     value = graph.input("image", "float32", ("batch", 3, 224, 224))
     value = graph.add("Relu", graph.convolution(value, 3, 64, 7, 2))

@@ -8,7 +8,7 @@ from brisk_bench.samples.writer import GraphWriter
 
 
 def write_layer(graph: GraphWriter, layer: nn.Module, value: str) -> str:
-    """Append ``layer``, or those of a Sequential, behind ``value``; the name of its output.
+    """Append ``layer``, or those of a Sequential, after ``value``; return the name of its output.
 
     Raises TypeError for a kind of layer that no sample has.
     """

@@ -64,8 +64,11 @@ class GraphWriter:
         shift: float,
         gain: float = 1.0,
     ) -> str:
-        """With random statistics: scales and variances within ``spread`` of 1 (times ``gain``),
-        shifts and means of deviation ``shift``."""
+        """Append batch normalisation with random statistics.
+
+        Scales and variances are within ``spread`` of 1 (scales times ``gain``), shifts and means
+        have the deviation ``shift``.
+        """
         statistics = (
             random.uniform(1 - spread, 1 + spread, channels) * gain,
             random.normal(0, shift, channels),
@@ -76,13 +79,13 @@ class GraphWriter:
         return self.add("BatchNormalization", value, *names, epsilon=1e-5)
 
     def gelu(self, value: str) -> str:
-        """Half of the value times one more than the error function of it over the root of 2."""
+        """Append 0.5 * value * (1 + erf(value / sqrt(2)))."""
         inner = self.add("Erf", self.add("Div", value, self.scalar(2.0**0.5)))
         inner = self.add("Mul", value, self.add("Add", inner, self.scalar(1.0)))
         return self.add("Mul", inner, self.scalar(0.5))
 
     def model(self) -> onnx.ModelProto:
-        """The finished, checked model."""
+        """Return the finished, checked model."""
         graph = helper.make_graph(
             self._nodes, self._name, self._inputs, self._outputs, self._weights
         )

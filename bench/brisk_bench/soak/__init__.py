@@ -55,7 +55,7 @@ ASKED = 1100
 
 
 def run(quick: bool = False, seconds: float = 3600.0) -> Report:
-    """Blows for ``seconds`` (150 where ``quick``) after the warm-up and the calm."""
+    """Strike for ``seconds`` (150 if ``quick``) after the warm-up and a time without blows."""
     calm_s = 20.0 if quick else CALM_S
     seconds = 150.0 if quick else seconds
     asked = 100 if quick else ASKED
@@ -131,7 +131,7 @@ def _report_blows(report: Report, blows: Blows) -> None:
 
 
 def _report_latency(report: Report, outcome: ClientOutcome, blows: Blows) -> None:
-    """Of each innocent model: without blows, between them, and the longest of all."""
+    """Add rows of each innocent model: without blows, between them, and the longest of all."""
     longest_s = 0.0
     ratios: list[float | str] = []
     for model, answers in sorted(outcome.answered.items()):

@@ -1,4 +1,4 @@
-"""What falls on the server during `brisk bench soak`, one after the other."""
+"""The blows to the server during `brisk bench soak`, one after the other."""
 
 from __future__ import annotations
 
@@ -63,10 +63,13 @@ _ROLES = ("brisk-fore", "brisk-back")
 
 
 class Blows:
-    """``faults``: wrong answers and errors of the requests around each blow. ``untold``: blows of
-    which the log has no line. ``begun_s``: when the first fell (``time.monotonic``).
+    """The blows, what they did, and what was found around them.
+
+    ``faults``: wrong answers and errors of the requests around each blow.
+    ``untold``: blows that the log has no line of.
+    ``begun_s``: when the first fell (``time.monotonic``).
     ``settled_s``: since when nothing may grow any more, as far as so many blows have fallen.
-    ``files``: how many all processes had open, behind each blow since then.
+    ``files``: how many all processes had open, after each blow since then.
     """
 
     def __init__(self, server: BenchmarkServer, repository: Path, cache: Path) -> None:
@@ -85,9 +88,8 @@ class Blows:
         self._churned = self._computed(repository / CHURNED / "1" / "model.onnx")
 
     def make(self, seconds: float) -> None:
-        """In turns, one begun every PAUSE_S or later; returns some seconds before ``seconds`` are
-        over.
-        """
+        """Strike in rotation, a blow every PAUSE_S or later; return some seconds before
+        ``seconds`` are over."""
         self.begun_s = self.settled_s = time.monotonic()
         end_s = self.begun_s + seconds - PAUSE_S - STOPPED_S
         blows = (
@@ -118,13 +120,13 @@ class Blows:
         self._try(self._free)
 
     def is_outside(self, begin_s: float, end_s: float) -> bool:
-        """Whether such a time is one between blows."""
+        """Whether a time from ``begin_s`` to ``end_s`` is one between blows."""
         return begin_s >= self.begun_s and all(
             end_s < first or begin_s > last for first, last, _ in self._spans
         )
 
     def during(self, begin_s: float, end_s: float) -> str:
-        """The blows that fell in such a time, in words."""
+        """Return the blows that fell in such a time, in words."""
         found = [name for first, last, name in self._spans if end_s >= first and begin_s <= last]
         return ", ".join(found) or "none"
 
@@ -136,14 +138,17 @@ class Blows:
 
     @contextlib.contextmanager
     def _told(self, what: str, pattern: str) -> Iterator[None]:
-        """A blow, counted as ``what``; the log has a line of ``pattern`` soon behind it."""
+        """Run a blow, counted as ``what``; expect a log line of ``pattern`` soon after it."""
         before = len(self._server.triton.log_text())
         yield
         self.counts[what] += 1
         self._await_line(what, pattern, before)
 
     def _await_line(self, what: str, pattern: str, before: int) -> None:
-        """Behind so many characters of the log."""
+        """Wait for a line after the first ``before`` characters of the log.
+
+        Without one within _TELLING_S, ``what`` is added to ``untold``.
+        """
         until_s = time.monotonic() + _TELLING_S
         while not re.search(pattern, self._server.triton.log_text()[before:]):
             if time.monotonic() > until_s:
@@ -159,18 +164,18 @@ class Blows:
             self._unload(CHURNED)
 
     def _kill(self) -> None:
-        """A worker, the foreground one or the other; the supervisor is left alone."""
+        """Kill a worker, the foreground one or the other; the supervisor is left alone."""
         with self._told("worker killed", r"worker \d+ \(brisk-\w+\) died \(SIGKILL\)"):
             os.kill(self._random.choice(self._workers()), signal.SIGKILL)
 
     def _stop(self) -> None:
-        """The worker that everybody waits for, which nobody lets go on."""
+        """Stop the foreground worker, which all clients wait for, and never continue it."""
         with self._told("worker stopped", "was stopped by a signal, and others wait for it"):
             (worker,) = (each for each in self._workers() if self._role_of(each) == "brisk-fore")
             os.kill(worker, signal.SIGSTOP)
 
     def _damage(self) -> None:
-        """The prepared form of the model that comes and goes, then load it; it is made anew."""
+        """Damage the prepared form of the churned model, then load that; the form is made anew."""
         path = self._prepared()
         with self._told("artefact damaged", "is damaged"):
             data = bytearray(path.read_bytes())
@@ -179,14 +184,14 @@ class Blows:
             damaged = path.with_name(path.name + ".damaged")
             damaged.write_bytes(data)
             damaged.chmod(path.stat().st_mode)
-            damaged.replace(path)  # what is in use stays as it is; the next who reads it sees it
+            damaged.replace(path)  # a form in use stays as it is; the next reader sees the damage
             self._load(CHURNED)
             self._ask(CHURNED, "normal", self._churned)
         self._await_form(lambda: path.exists() and path.read_bytes() != data)
         self._unload(CHURNED)
 
     def _prepared(self) -> Path:
-        """Its form, which is made while the model is loaded."""
+        """Return the churned model's form, which is made while the model is loaded."""
         self._load(CHURNED)
         self._await_form(lambda: self._find_prepared() is not None)
         self._unload(CHURNED)
@@ -223,7 +228,7 @@ class Blows:
         self._unload(CHURNED)
 
     def _replace(self) -> None:
-        """The file of a served model, which answers as it was loaded until it is loaded anew."""
+        """Replace the file of a served model, which must answer as before until it is loaded."""
         file = self._repository / REPLACED / "1" / "model.onnx"
         kept, other = file.with_name("kept"), file.with_name("other")
         shutil.copy(file, kept)
@@ -257,7 +262,10 @@ class Blows:
                 self.faults.append(f"a run without end: {begun}; {ended}")
 
     def _flood(self) -> None:
-        """The log tells of it, unless all are answered as fast as they come."""
+        """Flood ten models with requests.
+
+        The log reports it, unless all are answered as fast as they come.
+        """
         arguments = (self._server.grpc, FLOODED, self._expected)
         before, begun_s = len(self._server.triton.log_text()), time.monotonic()
         with child_process("the flood", flood, *arguments) as child:
@@ -275,8 +283,9 @@ class Blows:
             self.faults.append("a flood has lost requests")
 
     def _load_for_ever(self) -> None:
-        """A model whose optimising has no end is unloaded; the worker is replaced at last. After
-        the second time the model is not optimised any more.
+        """Unload a model whose optimising has no end; the worker is replaced at last.
+
+        After the second time the model is not optimised any more.
         """
         told = "although nobody waits for it: this|workers have died while its sessions were"
         with self._told("model optimised without end", told):
@@ -292,7 +301,7 @@ class Blows:
             triton.load_model(name)
 
     def _unload(self, name: str) -> None:
-        """Until its stub has gone, too."""
+        """Unload a model and wait until its stub has gone, too."""
         with contextlib.closing(self._triton()) as triton:
             triton.unload_model(name)
             until_s = time.monotonic() + PATIENCE_S
@@ -338,7 +347,7 @@ class Blows:
             self.faults.append(f"wrong: {model}, {job_class}: {problem}")
 
     def _computed(self, file: Path) -> dict[str, np.ndarray]:
-        """By ONNX Runtime alone."""
+        """Return the answer by ONNX Runtime alone."""
         session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return dict(zip(names, session.run(names, dict(self._expected.inputs)), strict=True))
@@ -352,6 +361,6 @@ class Blows:
 
 
 def _reason(triton: InferenceServerClient, model: str) -> str:
-    """Why it is not available."""
+    """Return the reason why a model is not available."""
     index = triton.get_model_repository_index()
     return next(str(each.get("reason", "")) for each in index if each["name"] == model)

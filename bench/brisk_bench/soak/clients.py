@@ -26,8 +26,9 @@ _PATIENCE_S = 60.0
 def flood(
     parent: Connection, url: str, models: Sequence[str], expectation: ExpectedAnswer
 ) -> None:
-    """The child: EACH requests to each of ``models`` at once; says how many were answered, how
-    many refused, and the other errors and wrong answers.
+    """Send, as the child, EACH requests to each of ``models`` at once.
+
+    Reports how many were answered, how many refused, and the other errors and wrong answers.
     """
     came: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
     inputs = described(expectation.inputs)
@@ -52,8 +53,9 @@ def flood(
 
 
 def run_for_ever(parent: Connection, url: str, model: str, seconds: float) -> None:
-    """The child: a request that ``model`` computes for ever; says that it is sent, and cancels it
-    after ``seconds``, or when it hears of it; then says what became of it.
+    """Send, as the child, a request that ``model`` computes for ever, and report that it is sent.
+
+    Cancels it after ``seconds``, or at a message; then reports what became of it.
     """
     came: SimpleQueue[Any] = SimpleQueue()
     with grpc.InferenceServerClient(url) as client:
@@ -70,7 +72,7 @@ def run_for_ever(parent: Connection, url: str, model: str, seconds: float) -> No
 
 
 def described(inputs: Mapping[str, np.ndarray]) -> list[grpc.InferInput]:
-    """float32 arrays by name, as the gRPC client wants them."""
+    """Return float32 arrays by name, as the gRPC client wants them."""
     tensors = []
     for name, array in inputs.items():
         tensor = grpc.InferInput(name, list(array.shape), "FP32")

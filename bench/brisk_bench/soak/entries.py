@@ -1,4 +1,4 @@
-"""The repository of `brisk bench soak`: the innocent, and those that blows use."""
+"""The repository of `brisk bench soak`: the innocent entries, and those that blows use."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ output {{ name: "y" data_type: TYPE_FP32 dims: [ {size} ] }}
 
 
 def write_repository(directory: Path) -> Path:
-    """All entries; most answer requests of any class."""
+    """Write all entries; most answer requests of any class."""
     directory.mkdir(parents=True)
     for entry in sorted(file.parent for file in SAMPLES.glob(f"*/{EXPECTED}")):
         shutil.copytree(entry, directory / entry.name)
@@ -73,7 +73,7 @@ def write_repository(directory: Path) -> Path:
 
 
 def write_other_weights(source: Path, target: Path, factor: np.float32) -> None:
-    """The same model with every weight so many times as great."""
+    """Write the same model with every weight multiplied by ``factor``."""
     model = onnx.load(source)
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
@@ -84,7 +84,7 @@ def write_other_weights(source: Path, target: Path, factor: np.float32) -> None:
 
 @contextlib.contextmanager
 def small_disk(directory: Path) -> Iterator[Path]:
-    """A file system of DISK_BYTES at ``directory`` where one may be mounted; else a directory."""
+    """Mount a file system of DISK_BYTES at ``directory`` if allowed; else use a directory."""
     directory.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(directory)]
     mounted = not subprocess.run(command, capture_output=True, check=False).returncode
@@ -103,7 +103,7 @@ def _write(entry: Path, graph: onnx.GraphProto, size: int) -> None:
 
 
 def _endless() -> onnx.GraphProto:
-    """``y``: ``x`` after so many rounds of sine as ``x`` says."""
+    """Return a graph: ``y`` is ``x`` after so many rounds of sine as ``x`` says."""
     tensor, float32, int64 = helper.make_tensor_value_info, TensorProto.FLOAT, TensorProto.INT64
     body = helper.make_graph(
         [
@@ -129,7 +129,8 @@ def _endless() -> onnx.GraphProto:
 
 
 def _folding() -> onnx.GraphProto:
-    """``x`` and the greatest element of a product of constants that a few kilobytes describe."""
+    """Return a graph: ``x`` plus the greatest element of a product of constants that a few
+    kilobytes describe."""
     value = helper.make_tensor("value", TensorProto.FLOAT, [1], [1e-3])
     nodes = [
         helper.make_node("ConstantOfShape", ["size"], [name], value=value) for name in ("c", "p0")

@@ -1,6 +1,5 @@
-"""What one client costs another: an endless run a real-time client, and 64 clients of a model the
-one client of another.
-"""
+"""The cost of one client to another: of an endless run to a real-time client, and of 64 clients of
+a model to the one client of another."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ _FOREVER_S = 600.0
 
 
 def report_fairness(report: Report, server: BenchmarkServer, requests: int) -> None:
-    """``requests``: of each row."""
+    """Add rows and checks of fairness. ``requests``: of each row."""
     alone = _asked(server, URGENT, "realtime", requests)
     with child_process("an endless run", run_for_ever, server.grpc, ENDLESS, _FOREVER_S) as child:
         begun = child.hear(_PATIENCE_S)
@@ -91,13 +90,13 @@ def _row(what: str, values: list[float]) -> dict[str, Any]:
 
 
 def _asked(server: BenchmarkServer, model: str, job_class: str, requests: int) -> list[float]:
-    """Seconds of each answer to one client that asks without pause."""
+    """Return the seconds of each answer to one client that asks without pause."""
     with child_process("one client", _ask, server.grpc, model, job_class, requests) as child:
         return child.hear(_PATIENCE_S)
 
 
 def _ask(parent: Connection, url: str, model: str, job_class: str, requests: int) -> None:
-    """The child. An answer that is wrong ends it."""
+    """Send requests as the child. A wrong answer ends it."""
     (*_, expectation) = read_expectations(SAMPLES / model)
     seconds = []
     with InferenceClient(url, Transport.GRPC) as client:
@@ -114,7 +113,7 @@ def _ask(parent: Connection, url: str, model: str, job_class: str, requests: int
 
 
 def _crowd(parent: Connection, url: str, model: str, sample: str, count: int) -> None:
-    """The child: ``count`` requests in flight, until it hears of it; then its errors."""
+    """Keep, as the child, ``count`` requests in flight until a message; then send the errors."""
     (*_, expectation) = read_expectations(SAMPLES / sample)
     inputs = described(expectation.inputs)
     came: SimpleQueue[Any] = SimpleQueue()

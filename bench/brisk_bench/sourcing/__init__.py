@@ -39,12 +39,14 @@ def run(
     large_model: str = LARGE_MODEL,
     rounds: int = 0,
 ) -> Report:
-    """Measure. ``parts``: of PARTS; none: all, where it is to be quick QUICK_PARTS. ``model``,
-    ``large_model``: a sample, a network of ``brisk bench cold``, or an ONNX file; the second is
-    that of ``travels``.
+    """Measure the parts.
 
-    Raises UnusableArgumentError for what is not there, NoNamespacesError where hosts cannot be
-    made, UnfitLinksError where links do not carry what they should.
+    ``parts``: of PARTS; none: all, or QUICK_PARTS if ``quick``.
+    ``model``, ``large_model``: a sample, a network of ``brisk bench cold``, or an ONNX file; the
+      second is that of ``travels``.
+
+    Raises UnusableArgumentError for what does not exist, NoNamespacesError if hosts cannot be
+    made, UnfitLinksError if links do not carry what they should.
     """
     chosen = parts or (QUICK_PARTS if quick else PARTS)
     check_known("part", chosen, PARTS)
@@ -71,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def plot_parts(report: Report, folder: Path) -> list[Path]:
-    """Bars of the first answers of each part."""
+    """Plot bars of the first answers of each part."""
     files: list[Path] = []
     for part, key in (
         (levels.PART, "level"),

@@ -1,4 +1,4 @@
-"""Triton's own way to models that lie elsewhere: a repository in a bucket."""
+"""Triton's own access to models that lie elsewhere: a repository in a bucket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOTES = (
 
 
 def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
-    """Add rows and a check; for a server without such repositories a row with its own words."""
+    """Add rows and a check; for a server without such repositories a row with its error."""
     report.notes.extend(f"links: {line}" for line in scene.shape(EQUAL_MBIT_S))
     remote = scene.publish(case.file, PART, with_form=True)
     buckets = scene.scratch / "buckets"
@@ -71,7 +71,7 @@ def rows(model: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterat
 
 
 def add_checks(report: Report) -> None:
-    """Every check from the rows."""
+    """Add every check that the rows allow."""
     found = {row["side"]: row for row in report.rows if row.get("part") == PART}
     text = f"{found[BUCKET]['model']}: Triton's own repository in a bucket over this"
     gain = found[BUCKET]["first_s"] / found[REMOTE]["first_s"]

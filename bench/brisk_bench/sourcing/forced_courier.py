@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def serve() -> int:
-    """What a start from weights takes more is without bound: so a form comes sooner."""
+    """Run the courier as if a start from weights never ended, so that a form comes sooner."""
     if not hasattr(worth, "RAW_START_S"):
         raise SystemExit("the courier chooses by something else")
     worth.RAW_START_S = float("inf")

@@ -1,4 +1,4 @@
-"""What runs in the host of ``brisk bench sourcing``: for each line that it is told one start.
+"""The program in the host of ``brisk bench sourcing``: one start for each line that it reads.
 
     python -m brisk_bench.sourcing.host MODEL
 
@@ -76,7 +76,7 @@ class SourcedStarts:
         return {"warm_s": warm_s}
 
     def here(self, entry: str, place: str) -> dict[str, Any]:
-        """A start from what is on this host, in its memory or on its disk."""
+        """Start from what is on this host, in its memory or on its disk."""
         host, copy = self._kept, self._copy
         assert host is not None
         assert copy is not None
@@ -110,8 +110,11 @@ class SourcedStarts:
         sibling: str = "",
         warm: bool = False,
     ) -> dict[str, Any]:
-        """A start of a server that has nothing. ``sibling``: a file with a model that it has, and
-        that is warm. ``warm``: also how long a warm answer takes."""
+        """Start a new server that has nothing, and load the model.
+
+        ``sibling``: a file with a model that the server has, warm.
+        ``warm``: also measure how long a warm answer takes.
+        """
         courier = FORCED_COURIER if forced else COURIER
         other, cache = (Path(sibling), self._cache_of(sibling)) if sibling else (None, None)
         with remote_host(environment, other, courier, cache) as host:
@@ -123,12 +126,12 @@ class SourcedStarts:
         return {**asdict(started), "warm_s": warm_s}
 
     def bucket(self, repository: str) -> dict[str, Any]:
-        """A start of a server that has nothing, of an entry in a bucket that is its repository."""
+        """Start a new server that has nothing, and load an entry of its repository in a bucket."""
         with remote_host(_CREDENTIALS, repositories=[repository]) as host:
             return {"first_s": host.start(self._case)}
 
     def _cache_of(self, model: str) -> Path:
-        """One with the model's prepared form, made once."""
+        """Return a cache with the model's prepared form, made once."""
         if model not in self._siblings:
             cache = Path(self._stack.enter_context(tempfile.TemporaryDirectory()), "cache")
             prepare_apart(Path(model), cache)
@@ -137,7 +140,7 @@ class SourcedStarts:
 
 
 def main(model: str) -> None:
-    """Ends with what went wrong in one message."""
+    """Answer the lines. A failure ends the program with one message."""
     with contextlib.ExitStack() as stack:
         starts = SourcedStarts(case_of(model), stack)
         answer_each(lambda do, **told: getattr(starts, do)(**told), FAILURES)

@@ -1,5 +1,5 @@
-"""Where a model's bytes are: in this host's memory, on its disk, at a peer, in the registry
-(Flashpoint, figure 8.5)."""
+"""Starts by where a model's bytes are: in this host's memory, on its disk, at a peer, in the
+registry (Flashpoint, figure 8.5)."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
 def _start(
     scene: Scene, starting: HostProgram, having: HostProgram, remote: str, level: str
 ) -> Mapping[str, Any]:
-    """One start, with what is to be known of it."""
+    """Start once at a level; return its times and what is known of its bytes."""
     if level in (PLAIN, MEMORY, DISK):
         entry = host.PLAIN if level == PLAIN else ENTRY
         place = page_cache.DISK if level == DISK else page_cache.MEMORY
@@ -86,7 +86,7 @@ def rows(
     registry_mbit_s: float,
     peer_mbit_s: float,
 ) -> Iterator[dict[str, Any]]:
-    """One of each level, with its bound."""
+    """Yield one row for each level, with its bound."""
     first_s = {
         level: statistics.median(start["first_s"] for start in starts)
         for level, starts in found.items()
@@ -121,19 +121,19 @@ def rows(
 
 
 def bound(needed_bytes: int, mbit_s: float | None, start_s: float) -> float:
-    """Seconds: the bytes at that rate, one behind the other, then a start from memory."""
+    """Return seconds: the bytes at that rate, then a start from memory."""
     return start_s if mbit_s is None else needed_bytes * 8e-6 / mbit_s + start_s
 
 
 def _share(sources: Mapping[str, int]) -> float:
-    """Of the bytes that came, what was not from the URL."""
+    """Return the share of the bytes that came from peers, not from the URL."""
     whole = sum(sources.values())
     peers = sum(size for name, size in sources.items() if "://" not in name)
     return peers / whole if whole else 0.0
 
 
 def add_checks(report: Report) -> None:
-    """Every check from the rows."""
+    """Add every check that the rows allow."""
     found = {row["level"]: row for row in report.rows if row.get("part") == PART}
     for level, row in found.items():
         if "over" in row:

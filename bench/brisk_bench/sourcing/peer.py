@@ -1,8 +1,8 @@
-"""What runs in the peer of ``brisk bench sourcing``: its courier has a copy, which others fetch.
+"""The program in the peer of ``brisk bench sourcing``: its courier has a copy, which others fetch.
 
     python -m brisk_bench.sourcing.peer
 
-It is told what to fetch, says when all is there, and is then told where its bytes are to be read
+It reads what to fetch, reports when all is there, and then reads where others are to get its bytes
 from: ``memory`` or ``disk``.
 """
 

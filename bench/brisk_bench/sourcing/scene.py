@@ -35,7 +35,10 @@ _PACKAGE = "brisk_bench.sourcing"
 
 @dataclass(slots=True)
 class Scene:
-    """Three hosts. ``folder``: what the registry serves, below ``url``."""
+    """Three hosts with their links.
+
+    ``folder``: what the registry serves, below ``url``.
+    """
 
     registry: NamespaceHost
     host: NamespaceHost
@@ -49,16 +52,16 @@ class Scene:
     """Of the links as they are shaped now, by host; none: they are not."""
 
     def publish(self, file: Path, name: str, *, with_form: bool) -> str:
-        """What an entry's ``model.remote`` says of the model."""
+        """Publish a model; return the text of an entry's ``model.remote`` for it."""
         text = publish_model(file, self.folder / name, with_form=with_form)
         return remote_text(f"{self.url}/{name}", text)
 
     def shape(self, rates: Mapping[str, float]) -> list[str]:
-        """Give links rates, in Mbit/s by host, and check them, unless they have those; what they
-        carry, in words.
+        """Give links rates, in Mbit/s by host, and check them, unless they have those; return what
+        they carry, in words.
 
-        Raises UnfitLinksError where that is not what it should be, also when it is measured again
-        after a while: what has been measured before is not thrown away for a busy moment.
+        Raises UnfitLinksError if that is not what it should be, also when it is measured again
+        after a while: a busy moment does not throw away what has been measured before.
         """
         if self.rates == rates:
             return []
@@ -76,7 +79,7 @@ class Scene:
         return [str(each) for each in self.carried]
 
     def mbit_s(self, sender: str) -> float:
-        """Of payload, from this host to the one that starts models, as measured."""
+        """Return the payload rate from this host to the one that starts models, as measured."""
         return next(
             each.payload_mbit_s
             for each in self.carried
@@ -84,7 +87,7 @@ class Scene:
         )
 
     def starting(self, case: Case) -> HostProgram:
-        """The program that starts the model in the host. Not started yet.
+        """Return the program that starts the model in the host, not started yet.
 
         What it leaves when it is killed lies in ``scratch``.
         """
@@ -93,7 +96,7 @@ class Scene:
         return HostProgram(self.host, command, environment)
 
     def with_copy(self) -> HostProgram:
-        """The program in the peer that has a copy. Not started yet."""
+        """Return the program in the peer that has a copy, not started yet."""
         place = self.scratch / "peer"
         environment = {
             **os.environ,
@@ -107,7 +110,7 @@ class Scene:
 
     @property
     def by_peer(self) -> dict[str, str]:
-        """What tells a courier in the host of the peer."""
+        """The variables that point a courier in the host to the peer."""
         return {
             "BRISK_PEERS": f"{self.peer.address}:{PEER_PORT}",
             "BRISK_PEER_KEYS": str(self.scratch / "keys" / self.host.address),
@@ -116,7 +119,7 @@ class Scene:
 
 @contextlib.contextmanager
 def scene() -> Iterator[Scene]:
-    """Its links are not shaped yet. Raises NoNamespacesError."""
+    """Make a scene, whose links are not shaped yet. Raises NoNamespacesError."""
     with (
         tempfile.TemporaryDirectory(prefix="brisk-sourcing-") as name,
         rack([REGISTRY, HOST, PEER]) as machines,  # left first: nothing writes there any more
@@ -133,6 +136,6 @@ def scene() -> Iterator[Scene]:
 
 
 def told(program: HostProgram, do: str, **more: Any) -> dict[str, Any]:
-    """What the program that starts models answers to a line."""
+    """Send a line to the program that starts models; return its answer."""
     program.say(do=do, **more)
     return program.hear(PATIENCE_S)

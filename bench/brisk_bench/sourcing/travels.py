@@ -1,4 +1,4 @@
-"""What of a model travels: its prepared form, or its weights as they are."""
+"""Starts by what is sent of a model: its prepared form, or its weights as they are."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def rows(
 
 
 def add_checks(report: Report) -> None:
-    """Every check from the rows."""
+    """Add every check that the rows allow."""
     found = {row["side"]: row for row in report.rows if row.get("part") == PART}
     chosen, form = found[CHOSEN], found[FORM]
     text = f"{chosen['model']}: what the courier chooses ({chosen['took']}) over the form"

@@ -1,4 +1,4 @@
-"""A fine-tune arrives at a host that has the model it was made from, warm."""
+"""Arrival of a fine-tune at a host that has the model it was made from, warm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
 
 
 def row(model: str, starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all starts."""
+    """Return the row over all starts."""
     firsts = [start["first_s"] for start in starts]
     late = [(start["first_s"] - start["last_s"]) / start["warm_s"] for start in starts]
     return {
@@ -55,7 +55,7 @@ def row(model: str, starts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def add_checks(report: Report) -> None:
-    """Every check from the rows."""
+    """Add every check that the rows allow."""
     for row in report.rows:
         if row.get("part") == PART and row["side"] == BESIDE:
             text = (

@@ -88,7 +88,12 @@ ENTRIES = {each.name.lower(): each for each in Configuration}
 
 @dataclass(frozen=True, slots=True)
 class StartTimes:
-    """Seconds from the server's ``exec``: to the model's being ready, and to its answer."""
+    """The times of one start, in seconds from the server's ``exec``, and its answer.
+
+    ``ready_s``: to the model's being ready.
+    ``first_s``: to the first answer.
+    ``outputs``: of that answer.
+    """
 
     ready_s: float
     first_s: float
@@ -107,7 +112,7 @@ def run(
 ) -> Report:
     """Measure the starts of servers with each of ``model``: samples by name, or ONNX files.
 
-    ``threads``, ``rounds``: 0: all usable cores, the usual. ``entries``: of ENTRIES. ``side``:
+    ``threads``, ``rounds``: 0: all usable cores, the default. ``entries``: of ENTRIES. ``side``:
     names; none: all. Raises UnusableArgumentError before anything is measured.
     """
     threads = threads or len(os.sched_getaffinity(0))
@@ -166,7 +171,7 @@ def _rows(
     configurations: Sequence[Configuration],
     rounds: int,
 ) -> list[dict[str, Any]]:
-    """One for each side and configuration, times in ms."""
+    """Return a row for each side and configuration, times in ms."""
     failed: dict[str, str] = {}
     for side in sides:
         try:
@@ -223,8 +228,8 @@ def _start(side: StartSide, configuration: Configuration) -> StartTimes:
     """Start a server whose runtime is new, ask it once, end it.
 
     Nothing of it is left afterwards: no process that has its runtime's directory in its
-    environment. Raises ServerFailedError where it does not become ready, and
-    InferenceServerException where it answers with an error.
+    environment. Raises ServerFailedError if it does not become ready, and InferenceServerException
+    if it answers with an error.
     """
     if side.name != PREPARED:
         side.write(configuration)
@@ -261,12 +266,12 @@ def _wait_for_port(server: BenchmarkServer) -> None:
 
 
 def all_checks(rows: Rows) -> list[Check]:
-    """Every expectation that the rows suffice for."""
+    """Return every check that the rows suffice for."""
     return [*_right(rows), *_against_peers(rows)]
 
 
 def soonest(rows: Rows, model: str, *, prepared: bool) -> Mapping[str, Any] | None:
-    """The complete entry of a peer, prepared or not, whose first answer comes first."""
+    """Return the complete entry of a peer, prepared or not, whose first answer comes first."""
     found = [
         row
         for row in rows

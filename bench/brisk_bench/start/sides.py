@@ -1,4 +1,4 @@
-"""The sides: who serves the model, in which state its server finds the machine's files.
+"""The sides: the server of each, and the state in which it finds the machine's files.
 
 Entries are as each side's users write them: complete, or left to the server.
 """
@@ -53,11 +53,11 @@ COMPLETION = """
 
 
 class Configuration(str, Enum):
-    """How much of an entry its user wrote, and what the server does about the rest.
+    """The part of an entry that its user wrote, and what the server does about the rest.
 
-    ``complete``: all, and the server runs with ``--disable-auto-complete-config``.
-    ``completed``: all, and the server completes it nevertheless, as it does by default.
-    ``platform``: the backend alone (``platform: "onnxruntime_onnx"`` where the side has it).
+    ``COMPLETE``: all, and the server runs with ``--disable-auto-complete-config``.
+    ``COMPLETED``: all, and the server completes it nevertheless, as it does by default.
+    ``PLATFORM``: the backend alone (``platform: "onnxruntime_onnx"`` if the side has it).
     """
 
     COMPLETE = "complete"
@@ -66,20 +66,20 @@ class Configuration(str, Enum):
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of the server."""
+        """The server's options for it."""
         return (WITHOUT_COMPLETION,) if self is Configuration.COMPLETE else ()
 
 
 @dataclass(frozen=True, slots=True)
 class StartBench:
-    """What all sides share. ``folder``: where theirs lie."""
+    """The common part of all sides. ``folder``: where theirs lie."""
 
     case: Case
     threads: int
     folder: Path
 
     def optimised(self) -> Path:
-        """The case's model as ONNX Runtime saved it; made by the first call.
+        """Return the case's model as ONNX Runtime saved it; the first call makes it.
 
         Raises EngineUnavailableError.
         """
@@ -91,9 +91,10 @@ class StartBench:
 class StartSide:
     """One row of the report at each of its configurations.
 
-    ``is_prepared``: what can be made ahead of the start has been made. ``packs``: prepared models
-    of the Python backend have their weights packed anew. ``peer``: the folder of a ``backend``
-    other than Brisk and Python's.
+    ``backend``: the entries' backend.
+    ``is_prepared``: what can be made ahead of the start has been made.
+    ``packs``: prepared models of the Python backend have their weights packed anew.
+    ``peer``: the folder of a ``backend`` other than Brisk and Python's.
     """
 
     bench: StartBench
@@ -105,13 +106,13 @@ class StartSide:
 
     @property
     def configurations(self) -> Sequence[Configuration]:
-        """Of peers that are prepared, only the whole one."""
+        """The configurations to measure; of prepared peers only the complete one."""
         if self.is_prepared and self.backend != "brisk":
             return (Configuration.COMPLETE,)
         return tuple(Configuration)[: 2 if self.backend == "python" else None]
 
     def prepare(self) -> None:
-        """Once, before any start. Raises EngineUnavailableError."""
+        """Prepare the side, once, before any start. Raises EngineUnavailableError."""
         if self.is_prepared and self.backend != "brisk":
             self.bench.optimised()
         elif self.is_prepared:
@@ -121,7 +122,7 @@ class StartSide:
                 run_apart("brisk.cli", *arguments, environment=self.environment(configuration))
 
     def environment(self, configuration: Configuration) -> dict[str, str]:
-        """Of its servers and runtimes; adds to this process's."""
+        """Return the variables of its servers and runtimes, added to this process's."""
         cache = self.folder(configuration) / "cache"
         return {**thread_variables(self.bench.threads), "BRISK_CACHE_DIR": str(cache)}
 
@@ -132,7 +133,7 @@ class StartSide:
     def starting(
         self, configuration: Configuration, runtime: Path
     ) -> AbstractContextManager[BenchmarkServer]:
-        """A server of the repository as it is; see ``starting_server``."""
+        """Start a server of the repository as it is; see ``starting_server``."""
         return starting_server(
             self.folder(configuration) / "repository",
             self.environment(configuration),
@@ -144,7 +145,7 @@ class StartSide:
     def write(
         self, configuration: Configuration, entries: Mapping[str, Case] | None = None
     ) -> Path:
-        """The repository, written anew, with these entries, a model each; None: the only one.
+        """Write and return the repository, with these entries, a model each; None: the only one.
 
         Nothing else is in its folder: no artefact, an empty cache directory. No hard links: making
         one changes the file's times for all that have it, and with that what an artefact knows of
@@ -207,9 +208,9 @@ class StartSide:
 def chosen_sides(
     bench: StartBench, peers: Sequence[Path], names: Sequence[str]
 ) -> list[StartSide]:
-    """Those of ``names``, all where there are none, in the order of the report.
+    """Return the sides of ``names``, or all if that is empty, in the order of the report.
 
-    Raises UnusableArgumentError for a name that there is not.
+    Raises UnusableArgumentError for an unknown name.
     """
     sides = [
         StartSide(bench, FIRST),

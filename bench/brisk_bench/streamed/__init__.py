@@ -75,11 +75,11 @@ def run(
     rate: float = RATE_MBIT_S,
 ) -> Report:
     """Measure ``model``, samples, networks of ``brisk bench cold`` or ONNX files, and all files in
-    the folders ``models``; MODELS where neither names any. ``rate``: of each link, Mbit/s.
+    the folders ``models``; MODELS if neither names any. ``rate``: of each link, Mbit/s.
 
     A model that cannot be measured has a row that says why, and a check that does not hold. Raises
-    UnusableArgumentError for what is not there, NoNamespacesError where hosts cannot be made,
-    UnfitLinksError where links do not carry what they should.
+    UnusableArgumentError for what does not exist, NoNamespacesError if hosts cannot be made,
+    UnfitLinksError if links do not carry what they should.
     """
     check_known("side", sides, ALL_SIDES)
     found = labelled(models_in(models))
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def add_checks(report: Report) -> None:
-    """Every check from the rows."""
+    """Add every check that the rows allow."""
     measured = [row for row in report.rows if REASON not in row]
     for model in dict.fromkeys(row["model"] for row in measured):
         rows = {row["side"]: row for row in measured if row["model"] == model}
@@ -158,7 +158,12 @@ def _rows(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Race:
-    """Who serves, who starts, where what is left lies, which sides, how often."""
+    """The common part of all starts.
+
+    ``registry``: the host that serves models.
+    ``host``: the host that starts them.
+    ``scratch``: takes what killed programs leave.
+    """
 
     registry: NamespaceHost
     host: NamespaceHost
@@ -167,7 +172,7 @@ class _Race:
     rounds: int
 
     def run(self, case: Case) -> Mapping[str, Sequence[Mapping[str, float]]]:
-        """The starts of each side. Raises BriskError."""
+        """Return the starts of each side. Raises BriskError."""
         with (
             tempfile.TemporaryDirectory(prefix="brisk-registry-") as name,
             contextlib.ExitStack() as stack,
@@ -189,7 +194,7 @@ class _Race:
 
 
 def _told(file: Path, side: str, folder: Path, place: str) -> dict[str, object]:
-    """What the host is told of a side, for which the model is published."""
+    """Publish the model for a side; return what the host's program is to read."""
     if side == DOWNLOADED:
         place_model(file, folder / "model.onnx")
         return {"url": f"{place}/model.onnx"}

@@ -1,8 +1,8 @@
-"""What runs in the host of ``brisk bench streamed``: for each line that it is told one start.
+"""The program in the host of ``brisk bench streamed``: one start for each line that it reads.
 
-A new server with an empty cache, which serves another model and has its courier, then the load of
-an entry, its first answer and its warm ones.
-The clock starts when the load is asked for; what is downloaded before a load counts, too.
+A start is a new server with an empty cache, which serves another model and has its courier, then
+the load of an entry, its first answer and its warm ones. The clock starts when the load is asked
+for; what is downloaded before a load counts, too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from brisk_bench.harness.served_server import FAILURES
 
 
 def main(model: str) -> None:
-    """Ends with what went wrong in one message."""
+    """Answer the lines. A failure ends the program with one message."""
     case = case_of(model)
     answer_each(lambda **told: start(case, told), FAILURES)
 
 
 def start(case: Case, told: Mapping[str, Any]) -> dict[str, Any]:
-    """``told``: ``remote``, the text of an entry's ``model.remote``, or ``url``, of a model to
-    download. Seconds from the ask to the last byte and the first answer; of a warm answer; of the
-    same again when it is unloaded and loaded once more, from what is here now."""
+    """Start once by ``told``: ``remote``, the text of an entry's ``model.remote``, or ``url``, of
+    a model to download.
+
+    Returns seconds from the ask to the last byte and the first answer; of a warm answer; of the
+    same again when it is unloaded and loaded once more, from what is here now.
+    """
     with remote_host() as host:
         if "url" in told:
             write_brisk_entry(host.repository, case.file, ENTRY, {})

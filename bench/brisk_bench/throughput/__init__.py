@@ -66,9 +66,9 @@ def run(
     quick: bool = False,
     peers: Path | None = None,
 ) -> Report:
-    """Measure. ``models``: sample labels, files, MIX; none: all, and those of ``folder``.
+    """Measure ``models``: sample labels, files, MIX; none: all, and those of ``folder``.
 
-    Raises UnusableArgumentError for what is not there.
+    Raises UnusableArgumentError for what does not exist.
     """
     peer = onnxruntime_backend(peers) if peers is not None else None
     named = list(models) or [*LABELS, MIX]
@@ -102,7 +102,7 @@ def run(
 
 
 def _cases(name: str) -> tuple[list[Case], list[float]]:
-    """What is served under a name, and how often each is asked."""
+    """Return the models served under a name, and how often each is asked."""
     if name != MIX:
         return [_case(name)], [1.0]
     known = [_case(each) for each in MIXED]
@@ -111,7 +111,7 @@ def _cases(name: str) -> tuple[list[Case], list[float]]:
 
 
 def _case(name: str) -> Case:
-    """Of a file, or of a sample, NAME/VERSION. Raises UnusableArgumentError."""
+    """Return the case of a file, or of a sample NAME/VERSION. Raises UnusableArgumentError."""
     if Path(name).is_file():
         return case_of(name)
     try:

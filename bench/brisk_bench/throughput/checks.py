@@ -1,4 +1,4 @@
-"""What the rows of `brisk bench throughput` are held against."""
+"""The checks of the rows of `brisk bench throughput`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add_checks(report: Report) -> None:
 
 
 def _closed(rows: Sequence[Row]) -> dict[tuple[str, bool, str], dict[int, dict[str, Row]]]:
-    """Rows of closed loops: by model, batching and transport, then clients, then side."""
+    """Return rows of closed loops: by model, batching and transport, then clients, then side."""
     found: dict[tuple[str, bool, str], dict[int, dict[str, Row]]] = {}
     for row in rows:
         if row["load"] == CLOSED:
@@ -100,7 +100,7 @@ def _judge(
 
 
 def _tails(ours: Row, peers: Sequence[Row]) -> float | str:
-    """Our p99 over the least of theirs, or what one of them lacks."""
+    """Return our p99 over the least of theirs, or what one of them lacks."""
     for row in (ours, *peers):
         if isinstance(row["p99_ms"], str):
             return row["p99_ms"]

@@ -1,7 +1,7 @@
 """Clients of `brisk bench throughput`: each a process with one request in flight.
 
 They send bytes that were made before, over a connection each, so that what a client costs is small
-and the same for all sides. A run begins and ends at times that all know.
+and the same for all sides. All clients know when a run begins and ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ Asking = Callable[[bytes], None]
 
 
 class Target(NamedTuple):
-    """A server's address by one of GRPC and HTTP, and what its requests are called by."""
+    """A server's address for one transport.
+
+    ``transport``: GRPC or HTTP.
+    ``requests``: names of requests, which ``Clients.give`` has given.
+    """
 
     transport: str
     address: str
@@ -39,9 +43,11 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``pace_s``: from one request of a client to its next; None: each as soon as it may.
-    ``warm_up_s``: before the beginning, uncounted. ``weights``: how often each of the target's
-    requests is sent; all alike where empty.
+    """One run of clients.
+
+    ``warm_up_s``: before the beginning, uncounted.
+    ``pace_s``: from one request of a client to its next; None: each as soon as it may.
+    ``weights``: how often each of the target's requests is sent; all alike if empty.
     """
 
     target: Target
@@ -52,8 +58,12 @@ class Load:
 
 
 class Measured(NamedTuple):
-    """Of one load. ``latency_s``: of all requests that began in its time, from when each was due.
-    ``errors``: their texts."""
+    """The result of one load.
+
+    ``latency_s``: of all requests that began in its time, from when each was due.
+    ``per_s``: answers a second.
+    ``errors``: their texts.
+    """
 
     latency_s: np.ndarray
     per_s: float
@@ -61,22 +71,24 @@ class Measured(NamedTuple):
 
 
 class Clients:
-    """``count`` processes at most, of which a run takes some."""
+    """The client processes, of which a run takes some."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         self._children = children
 
     def give(self, requests: Mapping[str, bytes]) -> None:
-        """Bytes by the names that targets call them by."""
+        """Give the clients requests as bytes, by the names that targets use."""
         for child in self._children:
             child.say(dict(requests))
 
     def measure(
         self, load: Load, count: int, during: Callable[[float, float], None] | None = None
     ) -> Measured:
-        """``count`` of the clients. ``during``: called with the begin and the end, by
-        ``time.monotonic``, to look at the server meanwhile. Raises ConnectionError where a client
-        has died, TimeoutError where one does not answer.
+        """Run a load with ``count`` of the clients.
+
+        ``during``: called with the begin and the end, by ``time.monotonic``, to look at the server
+          meanwhile. Raises ConnectionError if a client has died, TimeoutError if one does not
+          answer.
         """
         begin_s = time.monotonic() + _READY_S + load.warm_up_s
         chosen = self._children[:count]
@@ -95,7 +107,7 @@ class Clients:
 
 @contextlib.contextmanager
 def clients(count: int) -> Iterator[Clients]:
-    """``count`` processes, forked from one that has imported what they need."""
+    """Run ``count`` processes, forked from one that has imported what they need."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "grpc"])
     with contextlib.ExitStack() as stack:
@@ -132,7 +144,7 @@ def _serve(parent: Connection) -> None:
 def _measure(
     load: Load, ask: Asking, requests: Sequence[bytes], begin_s: float, number: int, count: int
 ) -> tuple[bytes, list[str]]:
-    """Times of the requests that were due between the beginning and the end, and errors."""
+    """Return times of the requests that were due between the beginning and the end, and errors."""
     weights = np.array(load.weights or [1.0] * len(requests))
     draws = np.random.default_rng(number).choice(len(requests), 4096, p=weights / weights.sum())
     taken, errors = array("d"), []

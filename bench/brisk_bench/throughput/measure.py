@@ -1,4 +1,4 @@
-"""Runs of `brisk bench throughput`: sides in turns, their rates, latencies and processor time."""
+"""Runs of `brisk bench throughput`: sides interleaved, their rates, latencies, processor time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ CLOSED = "closed"
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """``before_s``: how long each side is asked before its rounds, by TRIAL_CLIENTS, uncounted."""
+    """How much is measured.
+
+    ``before_s``: how long each side is asked before its rounds, by TRIAL_CLIENTS, uncounted.
+    """
 
     transports: Sequence[str]
     counts: Sequence[int]
@@ -61,7 +64,10 @@ class Effort:
 
 @dataclass(slots=True)
 class AskedSide:
-    """``names``: of its entries, in the order of the cases."""
+    """A side with its running server.
+
+    ``names``: of its entries, in the order of the cases.
+    """
 
     name: str
     setting: PeerSetting
@@ -75,7 +81,7 @@ class AskedSide:
 
 @dataclass(slots=True)
 class Found:
-    """Of one side under one load, a value for each round."""
+    """The results of one side under one load, a value for each round."""
 
     per_s: list[float] = field(default_factory=list)
     latency_s: list[np.ndarray] = field(default_factory=list)
@@ -109,7 +115,7 @@ def measure_entries(
     *,
     batching: bool,
 ) -> None:
-    """Add rows of a model, or of several that are asked in turns by ``weights``."""
+    """Add rows of a model, or of several that are asked in proportion to ``weights``."""
     sides = [BRISK, PYTHON, *([JOINED] if batching else []), *([CPP] if peer is not None else [])]
     names = [f"entry_{number}" for number in range(len(cases))]
     crowd.give(_requests(names, cases))
@@ -161,7 +167,10 @@ def _in_turns(
     effort: Effort,
     crowd: Clients,
 ) -> dict[str, Found]:
-    """By side. ``rates``: requests a second of all clients together; None: closed loops."""
+    """Measure all sides, interleaved; return the results by side.
+
+    ``rates``: requests a second of all clients together; None: closed loops.
+    """
     sides = {side.name: side for side in served}
     found = {name: Found() for name in sides}
 
@@ -224,7 +233,7 @@ def _best(
     *,
     batching: bool,
 ) -> PeerSetting:
-    """That which answers most in a short trial."""
+    """Return the setting that answers most in a short trial."""
     settings = settings_of(side, cores)
     if len(settings) == 1:
         return settings[0]
@@ -259,7 +268,7 @@ def _served(
 
 
 def _settle(server: BenchmarkServer, names: Sequence[str], cases: Sequence[Case]) -> None:
-    """What computes changes no more."""
+    """Ask each entry, and wait until its kernels change no more."""
     with InferenceClient(server.grpc, Transport.GRPC) as client:
         for name, case in zip(names, cases, strict=True):
             client.infer(name, inputs_of(case))
@@ -268,7 +277,7 @@ def _settle(server: BenchmarkServer, names: Sequence[str], cases: Sequence[Case]
 
 
 def inputs_of(case: Case) -> dict[str, np.ndarray]:
-    """Of one row, where the model takes any number."""
+    """Return a request's inputs: of one row, if the model takes any number."""
     return {name: array[:1] if takes_rows(case) else array for name, array in case.inputs.items()}
 
 

@@ -1,4 +1,4 @@
-"""Who serves in `brisk bench throughput`: a server for each side, with the same entries."""
+"""The servers of `brisk bench throughput`: one for each side, with the same entries."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TritonPythonModel:
 
 @dataclass(frozen=True, slots=True)
 class PeerSetting:
-    """How a side computes: threads of a session, and whether idle ones spin."""
+    """Settings of a side's computing: threads of a session, and whether idle ones spin."""
 
     threads: int
     spins: bool
@@ -79,7 +79,7 @@ class PeerSetting:
 
 
 def settings_of(side: str, cores: int) -> Sequence[PeerSetting]:
-    """Of which the better one is measured. Brisk is measured as it is."""
+    """Return the settings, of which the best one is measured. Brisk has only its own."""
     if side == BRISK:
         return (PeerSetting(cores, False),)
     if side == CPP:
@@ -88,7 +88,7 @@ def settings_of(side: str, cores: int) -> Sequence[PeerSetting]:
         PeerSetting(threads, spins)
         for threads in dict.fromkeys((1, cores))
         for spins in (False, True)
-        if threads > 1 or not spins  # one thread waits for nobody
+        if threads > 1 or not spins  # one thread never waits for others
     )
 
 
@@ -104,7 +104,10 @@ def takes_rows(case: Case) -> bool:
 def write_entry(
     repository: Path, name: str, case: Case, side: str, setting: PeerSetting, *, batching: bool
 ) -> None:
-    """``batching``: with ``dynamic_batching``; the model takes rows then."""
+    """Write an entry of a side.
+
+    ``batching``: with ``dynamic_batching``; the model must take rows then.
+    """
     backend = {BRISK: "brisk", CPP: ONNXRUNTIME}.get(side, "python")
     rows = takes_rows(case)
     folder = repository / name / "1"

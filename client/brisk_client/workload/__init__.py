@@ -1,1 +1,1 @@
-"""Workloads of requests: read (``parsing``), sent (``runner``), told (``summary``)."""
+"""Workloads of requests: ``parsing`` reads them, ``runner`` sends them, ``results`` counts."""

@@ -1,4 +1,4 @@
-"""A process of its own for what must share no interpreter with the one that measures."""
+"""Runs code in a separate process, so that it shares no interpreter with the one that measures."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Child:
         self._process = process
 
     def say(self, message: Any) -> None:
-        """Does nothing where the child has ended; ``hear`` tells."""
+        """Send ``message`` to the child; do nothing if it has ended, which ``hear`` reports."""
         with contextlib.suppress(BrokenPipeError):
             self.connection.send(message)
 
     def hear(self, timeout_s: float) -> Any:
-        """The next message. Raises TimeoutError, and ConnectionError where the child has ended."""
+        """Return the next message. Raises TimeoutError, and ConnectionError if the child ended."""
         if not self.connection.poll(timeout_s):
             raise TimeoutError(f"{self._what} does not answer")
         try:
@@ -37,7 +37,7 @@ class Child:
             raise self._ended() from None
 
     def check(self) -> None:
-        """Raises ConnectionError where the child has ended."""
+        """Raise ConnectionError if the child has ended."""
         if not self._process.is_alive():
             raise self._ended()
 
@@ -55,7 +55,7 @@ def child_process(
 ) -> Iterator[Child]:
     """Run ``target(connection, *arguments)`` in a new interpreter while entered.
 
-    In the end the pipe is closed; a child that lives for ``end_s`` after that is killed. ``what``
+    On exit the pipe is closed; a child that lives for ``end_s`` after that is killed. ``what``
     names it in messages. ``context``: how multiprocessing starts it.
     """
     ours, theirs = context.Pipe()

@@ -1,4 +1,4 @@
-"""What a workload consists of: tasks, each a client of one model with its pattern of requests.
+"""The parts of a workload: tasks, each a client of one model with its pattern of requests.
 
 After DISB (REEF, section 7.1 and table 2; github.com/SJTU-IPADS/disb).
 """
@@ -57,12 +57,14 @@ Load: TypeAlias = "Periodic | Poisson | Trace | Continuous | Dependent"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One client.
+    """One client of one model.
 
-    ``job_class``: None leaves it to the model's entry. ``in_flight``: requests it may have at
-    once. ``drops_stale``: when a request is due, those due before it that could not be sent are
-    forgotten, as a camera's old frames are; else they are sent late, in order. ``sizes``: shapes
-    of inputs whose sizes the model leaves open, by input name, without the batch.
+    ``job_class``: None leaves it to the model's entry.
+    ``in_flight``: the most requests that it has at once.
+    ``drops_stale``: when a request is due, earlier ones that could not be sent are dropped, like a
+    camera's old frames; else they are sent late, in order.
+    ``sizes``: shapes of inputs whose sizes the model leaves open, by input name, without the
+    batch.
     """
 
     name: str
@@ -79,14 +81,14 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``tasks``, all of them together for ``duration_s``. ``seed``: of arrivals and inputs."""
+    """All ``tasks`` run together for ``duration_s``. ``seed``: for arrivals and inputs."""
 
     duration_s: float
     tasks: tuple[Task, ...]
     seed: int = 0
 
     def task(self, name: str) -> Task:
-        """KeyError where there is none of this name."""
+        """Return the task of this name. Raises KeyError if there is none."""
         for task in self.tasks:
             if task.name == name:
                 return task

@@ -1,9 +1,9 @@
-"""A generator process: sends the requests of some tasks, and says what came of them.
+"""A generator process: sends the requests of some tasks, and reports the outcome.
 
-Urgent and best-effort tasks have a process each, so that answers of the one never delay a
-request of the other; the best-effort one runs at a lower priority (nice). Requests are
-serialised once. The process says ``ready``, hears when to start, then says its counts as it goes,
-and ``ended`` with the outcome; or ``failed`` and why.
+Urgent and best-effort tasks have separate processes, so that answers of the one never delay a
+request of the other; the best-effort one runs at a lower priority (nice). Requests are serialised
+once. The process sends ``ready``, receives the time to start, then sends ``counts`` as it goes and
+``ended`` with the outcome; or ``failed`` with the reason.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def generate(
     is_best_effort: bool,
     rows: Path | None,
 ) -> None:
-    """The process: the tasks of ``workload`` that are named, against the server at ``url``."""
+    """Run the process: the named tasks of ``workload``, against the server at ``url``."""
     if is_best_effort:
         os.nice(BEST_EFFORT_NICE)
     with contextlib.suppress(OSError, AttributeError):  # wake-ups on time; no matter elsewhere
@@ -77,7 +77,7 @@ def generate(
 
 
 class Generator:
-    """The clients of some tasks in one event loop."""
+    """Runs the clients of some tasks in one event loop."""
 
     def __init__(self, workload: Workload, names: list[str], url: str, rows: Path | None) -> None:
         """Make the requests. Raises grpc.RpcError, ValueError, OSError."""
@@ -96,10 +96,10 @@ class Generator:
     async def run(
         self, begin_s: float, watch: Callable[[Mapping[str, tuple[int, int, int]]], None]
     ) -> None:
-        """Returns when all is answered or drained.
+        """Send all requests; return when all are answered, or ``DRAIN_S`` after the workload.
 
         ``begin_s``: the start, a time of the loop. ``watch`` is called with the numbers answered,
-        failed and dropped, by task, every REPORT_INTERVAL_S and in the end.
+        failed and dropped, by task, every REPORT_INTERVAL_S and at the end.
         """
         workload = self._workload
         async with grpc.aio.insecure_channel(self._url, options=UNLIMITED) as channel:

@@ -104,7 +104,8 @@ _SUFFIXES = {"_rt": "realtime", "_be": "besteffort"}
 
 
 def read_workload(file: Path) -> Workload:
-    """Raises ValueError naming the file, the task, the field; OSError where it is not there."""
+    """Return the workload in ``file``. Raises ValueError that names file, task and field, and
+    OSError if the file cannot be read."""
     try:
         return parse_workload(json.loads(file.read_text()), file.parent)
     except ValueError as error:  # JSON's own errors are such, too
@@ -112,7 +113,10 @@ def read_workload(file: Path) -> Workload:
 
 
 def parse_workload(document: Any, folder: Path) -> Workload:
-    """``folder`` is where relative traces are. Raises ValueError naming task and field."""
+    """Return the workload that ``document``, parsed JSON, describes.
+
+    ``folder``: the folder of relative traces. Raises ValueError that names task and field.
+    """
     found = _read(document, "workload", _WORKLOAD)
     duration_s = float(found["time"])
     tasks = tuple(_task(value, folder, duration_s) for value in found["tasks"])
@@ -127,7 +131,7 @@ def parse_workload(document: Any, folder: Path) -> Workload:
 
 
 def _read(value: Any, place: str, fields: Fields) -> dict[str, Any]:
-    """All ``fields`` of an object. Raises ValueError with ``place`` and what was expected."""
+    """Return all ``fields`` of an object. Raises ValueError with ``place`` and the expectation."""
     if not isinstance(value, Mapping):
         raise ValueError(f"{place}: an object was expected, not {value!r:.60}")
     for name in value:
@@ -195,7 +199,8 @@ def _load(value: Any, place: str, folder: Path, duration_s: float) -> Load:
 def _arrivals_s(
     found: Mapping[str, Any], place: str, folder: Path, duration_s: float
 ) -> tuple[float, ...]:
-    """Of a trace: those from ``begin_s`` on, ``speed`` times as fast, that the workload takes."""
+    """Return a trace's arrivals from ``begin_s`` on, ``speed`` times as fast, within
+    ``duration_s``. Raises ValueError and OSError."""
     values, file = found["trace"], found["file"]
     if (values is None) == (file is None):
         raise ValueError(f"{place}: a trace has either 'trace' or 'file'")
@@ -216,7 +221,10 @@ def _arrivals_s(
 
 
 def _check_dependencies(tasks: tuple[Task, ...]) -> None:
-    """Every dependency names a task, and none waits for itself, however far around."""
+    """Check that every dependency names a task, and that no tasks wait for each other.
+
+    Raises ValueError.
+    """
     previous = {t.name: t.load.previous for t in tasks if isinstance(t.load, Dependent)}
     known = {task.name for task in tasks}
     for name, needed in previous.items():
@@ -231,9 +239,9 @@ def _check_dependencies(tasks: tuple[Task, ...]) -> None:
 
 
 def read_trace(file: Path) -> list[float]:
-    """Arrivals in seconds from the first one (Azure) or from the start (``arrival_ms``), sorted.
+    """Return arrivals, sorted, in seconds from the first (Azure) or the start (``arrival_ms``).
 
-    Raises ValueError naming file and line for what is neither, OSError where it cannot be read.
+    Raises ValueError that names file and line if it is neither, OSError if it cannot be read.
     """
     with file.open(newline="") as lines:
         reader = csv.DictReader(lines)
@@ -258,7 +266,7 @@ def read_trace(file: Path) -> list[float]:
 
 
 def _seconds(text: str) -> float:
-    """Since 1970; the traces have seven decimals, of which datetime takes six."""
+    """Return seconds since 1970. Traces have seven decimals, of which datetime takes six."""
     whole, _, fraction = text.partition(".")
     return datetime.fromisoformat(whole).timestamp() + float(f"0.{fraction or 0}")
 

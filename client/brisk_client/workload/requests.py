@@ -1,4 +1,4 @@
-"""A task's request as bytes: made once, sent as often as wanted."""
+"""Makes a task's request as bytes, which are then sent as often as wanted."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _ALONE_REQUESTS = 5
 
 
 def request_sender(channel: grpc.Channel, task: Task, seed: int = 0) -> Callable[[], None]:
-    """A function that sends the task's request, serialised once, and waits for its answer.
+    """Return a function that sends the task's request, serialised once, and waits for its answer.
 
-    Raises grpc.RpcError, as that function does, and ValueError as ``make_request``.
+    Both raise grpc.RpcError; this also raises ValueError as ``make_request`` does.
     """
     request = make_request(task, model_metadata(channel, task), seed)
     infer = channel.unary_unary(INFER)
@@ -53,16 +53,16 @@ def request_sender(channel: grpc.Channel, task: Task, seed: int = 0) -> Callable
 
 
 def model_metadata(channel: grpc.Channel, task: Task) -> Any:
-    """The server's ModelMetadataResponse. Raises grpc.RpcError."""
+    """Return the server's ModelMetadataResponse for the task's model. Raises grpc.RpcError."""
     request = service_pb2.ModelMetadataRequest(name=task.model, version=task.version)
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
     return stub.ModelMetadata(request, timeout=_METADATA_TIMEOUT_S)
 
 
 def make_request(task: Task, metadata: Any, seed: int) -> bytes:
-    """A serialised ModelInferRequest with inputs made of ``seed``.
+    """Return a serialised ModelInferRequest with inputs made from ``seed``.
 
-    Raises ValueError where ``sizes`` name an input that the model has not, or do not fit it.
+    Raises ValueError if ``sizes`` name an unknown input, or do not fit the model.
     """
     request = service_pb2.ModelInferRequest(model_name=task.model, model_version=task.version)
     if task.job_class is not None:
@@ -87,9 +87,9 @@ def make_request(task: Task, metadata: Any, seed: int) -> bytes:
 
 
 def input_shape(task: Task, name: str, declared: list[int]) -> list[int]:
-    """``declared`` with its open sizes (-1) filled; an open first one is the batch.
+    """Return ``declared`` with its open sizes (-1) filled; an open first one is the batch.
 
-    Raises ValueError where the task's sizes do not fit.
+    Raises ValueError if the task's sizes do not fit.
     """
     shape = list(declared)
     has_batch = shape[:1] == [-1]
@@ -134,9 +134,10 @@ def _content(described: Any, shape: list[int], random: np.random.Generator) -> b
 
 
 def warm_up(workload: Workload, url: str, requests: int) -> Workload:
-    """Ask every task's model a few times, one after the other, and fix all phases.
+    """Send some requests to every task's model, one after the other; return the workload with all
+    phases fixed.
 
-    Raises WorkloadFailedError naming the task whose model does not answer.
+    Raises WorkloadFailedError that names the task whose model does not answer.
     """
     timed = needs_coordination(workload)
     alone_s: dict[str, float] = {}
@@ -165,7 +166,7 @@ def warm_up(workload: Workload, url: str, requests: int) -> Workload:
 
 
 def needs_coordination(workload: Workload) -> set[str]:
-    """Names of tasks whose phase depends on stand-alone latencies."""
+    """Return the names of the tasks whose phase depends on stand-alone latencies."""
     same: dict[float, list[str]] = defaultdict(list)
     for task in workload.tasks:
         if isinstance(task.load, Periodic) and task.load.phase_s is None:
@@ -174,10 +175,11 @@ def needs_coordination(workload: Workload) -> set[str]:
 
 
 def coordinate(workload: Workload, alone_s: Mapping[str, float]) -> Workload:
-    """The workload with every phase fixed.
+    """Return the workload with every phase fixed.
 
-    A task starts when those of its frequency before it would be done, were each alone: the rule
-    of DISB's ``builtinLoadCoordinator``. ``alone_s``: by task, of ``needs_coordination``.
+    A task starts when the earlier tasks of its frequency would be done if each ran alone: the rule
+    of DISB's ``builtinLoadCoordinator``. ``alone_s``: stand-alone latency by task, for those of
+    ``needs_coordination``.
     """
     begun_s: dict[float, float] = defaultdict(float)
     tasks = []

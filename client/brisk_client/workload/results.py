@@ -1,4 +1,4 @@
-"""What came of a run: a row for each request, counts and times by task."""
+"""The results of a run: a row for each request, counts and times by task."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ MISSED_NS = round(ANSWER_TIMEOUT_S * 1e9)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A request. Times are ns from the run's start.
+    """A request that has ended. Times are ns from the run's start.
 
-    ``scheduled_ns``: when it was due; latency counts from here. ``free_ns``: when its client
-    could have sent it. ``status``: ``ok``, ``unfinished`` (the run was over), or a gRPC status.
-    ``dropped_ns``: when each stale arrival was due that was forgotten just before it.
+    ``scheduled_ns``: when it was due; latency counts from here.
+    ``free_ns``: when its client could have sent it.
+    ``status``: ``ok``, ``unfinished`` (the run was over), or a gRPC status.
+    ``dropped_ns``: the due times of the stale arrivals that were dropped just before it.
     """
 
     task: str
@@ -48,7 +49,7 @@ class Row:
 
     @property
     def lag_ns(self) -> int:
-        """How late the generator itself was: from when it could and should have sent."""
+        """The generator's own delay, from when it could and should have sent."""
         return self.sent_ns - max(self.scheduled_ns, self.free_ns)
 
 
@@ -57,7 +58,7 @@ COLUMNS = (*(each.name for each in fields(Row) if each.name != "dropped_ns"), "d
 
 
 def begin_rows(file: Path) -> None:
-    """Make the file that ``RowWriter`` appends to. Raises OSError where it cannot be made."""
+    """Make the file that ``RowWriter`` appends to. Raises OSError if it cannot be made."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="") as output:
         if file.suffix != ".jsonl":
@@ -65,7 +66,7 @@ def begin_rows(file: Path) -> None:
 
 
 class RowWriter:
-    """Appends to a file: JSON lines where its name ends in ``.jsonl``, else CSV.
+    """Appends rows to a file: JSON lines if its name ends in ``.jsonl``, else CSV.
 
     Several processes may write to one file: each row is one write at its end.
     """
@@ -87,13 +88,17 @@ class RowWriter:
 
 @dataclass(slots=True)
 class TaskOutcome:
-    """``latency_ns``: of answered requests, from when they were due. ``lag_ns``: see ``Row``.
-    ``missed_ns``: the same of those without an answer of their own, so that nobody looks faster
-    by not answering: of a dropped one until the answer to the newer one that took its place, of a
-    failed one, and of what it took the place of, MISSED_NS at least.
+    """The counts and times of one task.
 
-    ``statuses`` counts requests by how they ended; ``dropped`` counts stale arrivals. Times are
-    arrays: eight bytes a request, and no objects for a generator's garbage collector.
+    ``statuses``: requests by how they ended.
+    ``dropped``: the number of stale arrivals.
+    ``latency_ns``: of answered requests, from when they were due.
+    ``missed_ns``: the same for arrivals without an answer of their own, so that not answering
+    never looks faster. A dropped one counts until the end of the newer one that took its place. A
+    failed request, and those dropped just before it, count MISSED_NS at least.
+    ``lag_ns``: see ``Row``.
+
+    Times are arrays: eight bytes a request, and no objects for a generator's garbage collector.
     """
 
     task: str
@@ -126,9 +131,10 @@ class TaskOutcome:
 
 @dataclass(slots=True)
 class GeneratorOutcome:
-    """Of one generator process, with the processor time that it used.
+    """The outcome of one generator process.
 
-    ``errors``: a few messages, with how often.
+    ``processor_s``: the processor time that it used.
+    ``errors``: some error messages, with how often each occurred.
     """
 
     tasks: list[TaskOutcome]
@@ -138,7 +144,7 @@ class GeneratorOutcome:
 
 @dataclass(slots=True)
 class RunOutcome:
-    """``duration_s``: the workload's own."""
+    """The outcome of a run. ``duration_s``: the workload's own."""
 
     duration_s: float
     generators: list[GeneratorOutcome]
@@ -148,7 +154,7 @@ class RunOutcome:
         return [task for generator in self.generators for task in generator.tasks]
 
     def of_class(self, job_class: str) -> TaskOutcome:
-        """All tasks of a class as one."""
+        """Return the outcomes of all tasks of a class, merged into one."""
         merged = TaskOutcome(job_class, job_class)
         for task in self.tasks:
             if task.job_class == job_class:
@@ -160,6 +166,6 @@ class RunOutcome:
         return merged
 
     def per_s(self, job_class: str | None = None) -> float:
-        """Answers a second, of all tasks or of those of a class."""
+        """Return the answers per second of all tasks, or of those of a class."""
         tasks = [task for task in self.tasks if job_class in (None, task.job_class)]
         return sum(task.answered for task in tasks) / self.duration_s

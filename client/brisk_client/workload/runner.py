@@ -34,12 +34,12 @@ def run_workload(
     watch: Callable[[Counts], None] = lambda counts: None,
     warm_ups: int = 2,
 ) -> RunOutcome:
-    """Run all tasks against the gRPC endpoint ``url`` and return what came of it.
+    """Run all tasks against the gRPC endpoint ``url`` and return the outcome.
 
-    ``rows``: file for a row per request (CSV, or JSON lines where it ends in ``.jsonl``).
-    ``watch`` is called with counts a few times a second, from this thread. ``warm_ups``:
-    requests of each task before the start. A server that goes away during the run shows as
-    errors in the outcome. Raises WorkloadFailedError.
+    ``rows``: file for a row per request (CSV, or JSON lines if it ends in ``.jsonl``).
+    ``watch``: called with counts a few times a second, from this thread. ``warm_ups``: requests of
+    each task before the start. If the server goes away during the run, the outcome has errors.
+    Raises WorkloadFailedError.
     """
     workload = warm_up(workload, url, warm_ups)
     if rows is not None:
@@ -59,10 +59,10 @@ def run_workload(
 
 
 def groups(workload: Workload) -> list[tuple[bool, list[str]]]:
-    """Names of tasks for each process, and whether all of them are best-effort ones.
+    """Return the names of tasks for each process, and whether all of them are best-effort.
 
-    Best-effort tasks have a process apart from the others, but for a task that depends on
-    another: it shares that one's, with everything that is linked to it.
+    Best-effort tasks have a process apart from the others, unless they are linked by dependencies
+    to a task that is not best-effort: then they share its process.
     """
     linked: list[set[str]] = []
     for task in workload.tasks:
@@ -89,9 +89,9 @@ def _collect(
     until_s: float,
     watch: Callable[[Counts], None] = lambda counts: None,
 ) -> list[Any]:
-    """What every generator says with ``awaited``; counts on the way go to ``watch``.
+    """Return the message ``awaited`` from every generator; pass counts on the way to ``watch``.
 
-    Raises WorkloadFailedError where one fails or says nothing until ``until_s``.
+    Raises WorkloadFailedError if one fails or sends nothing until ``until_s``.
     """
     found: dict[Child, Any] = {}
     counts: dict[str, tuple[int, int, int]] = {}

@@ -1,6 +1,6 @@
-"""One task's client: an asyncio coroutine that sends when its load says so.
+"""One task's client: an asyncio coroutine that sends requests when its load requires.
 
-Which arrival it sends next, and which it forgets, is DISB's rule (its ``load.cpp``).
+The choice of the arrival to send next, and of those to drop, is DISB's (its ``load.cpp``).
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ Ask = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Send at ``scheduled_ns``, or now if that is over; ``dropped_ns``: when the stale ones before
-    it were due.
+    """A request to send at ``scheduled_ns``, or now if that is over.
+
+    ``dropped_ns``: the due times of the stale arrivals before it.
     """
 
     scheduled_ns: int
@@ -45,7 +46,7 @@ class Launch:
 
 
 class Pacer:
-    """Goes through ``arrivals`` (times of the caller's clock, ascending) up to ``end_ns``.
+    """Turns ``arrivals`` (times of the caller's clock, ascending) up to ``end_ns`` into launches.
 
     An arrival that is due is stale when the one after it is due as well. The newest due one is
     never stale: it is sent late, and its latency counts from when it was due.
@@ -58,7 +59,8 @@ class Pacer:
         self._following = next(arrivals, None)
 
     def next(self, now_ns: int) -> Launch | None:
-        """The next launch for a client that is free at ``now_ns``; None where no more come."""
+        """Return the next launch for a client that is free at ``now_ns``; None if there are no
+        more."""
         dropped_ns: list[int] = []
         chosen = self._following
         if chosen is None:
@@ -75,7 +77,7 @@ class Pacer:
         return Launch(chosen, tuple(dropped_ns))
 
     def left(self) -> list[int]:
-        """When all were due that ``next`` has not given; there are none any more."""
+        """Take out and return the due times of all arrivals that ``next`` has not returned."""
         found = []
         while self._following is not None and self._following < self._end_ns:
             found.append(self._following)
@@ -85,9 +87,9 @@ class Pacer:
 
 
 def arrivals_ns(load: Load, generator: random.Random) -> Iterator[int] | None:
-    """When an open-loop load sends: times from the start, ascending, endless but for a trace.
+    """Return an open-loop load's sending times from the start, ascending; only a trace's end.
 
-    None for a load that answers decide.
+    None for a load whose sending times depend on answers.
     """
     if isinstance(load, Periodic):
         phase_s, frequency_hz = load.phase_s or 0.0, load.frequency_hz
@@ -102,7 +104,14 @@ def arrivals_ns(load: Load, generator: random.Random) -> Iterator[int] | None:
 
 @dataclass(slots=True)
 class Predecessors:
-    """Answers that a dependent task waits for: numbered, by the task that had them."""
+    """The answers that a dependent task waits for, by number and task.
+
+    ``names``: the tasks that it depends on.
+    ``answered``: the tasks that have an answer, by the answer's number.
+    ``ready``: when its waiting launches became due.
+    ``dropped_ns``: when launches that were dropped became due.
+    ``arrived``: set when a launch becomes ready.
+    """
 
     names: tuple[str, ...]
     answered: dict[int, set[str]] = field(default_factory=dict)
@@ -111,7 +120,8 @@ class Predecessors:
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
 
     def take(self, name: str, serial: int, now_ns: int) -> None:
-        """``name``'s answer ``serial`` came; once all have it, older ones are not waited for."""
+        """Note the answer ``serial`` of the task ``name``. When all tasks have it, a launch is
+        ready, and older answers are forgotten."""
         names = self.answered.setdefault(serial, set())
         names.add(name)
         if len(names) == len(self.names):
@@ -126,9 +136,9 @@ class Predecessors:
 
 
 class TaskClient:
-    """Sends a task's requests, at most ``in_flight`` at once, and gives a row for each.
+    """Sends a task's requests, at most ``in_flight`` at once, and emits a row for each.
 
-    Times are those of the event loop; ``begin_s`` is the run's start in it. Used in one loop.
+    ``begin_s``: the run's start, a time of the event loop. Used in one loop.
     """
 
     def __init__(
@@ -153,10 +163,10 @@ class TaskClient:
         self._pause_s = FIRST_PAUSE_S
 
     async def run(self) -> None:
-        """Until the workload's time is over and the last request has ended.
+        """Send requests until the workload's time is over and the last request has ended.
 
-        Cancelled, it ends its requests as ``unfinished``, those among them that were due and
-        never sent, and returns.
+        If cancelled, end as ``unfinished`` all requests in flight and those that were never sent,
+        and return.
         """
         slots = asyncio.Semaphore(self.task.in_flight)
         requests: set[asyncio.Task[None]] = set()
@@ -176,7 +186,10 @@ class TaskClient:
                 self._tell(Launch(due_ns), next(self._serials), now_ns, now_ns, UNFINISHED)
 
     async def _next(self, slots: asyncio.Semaphore) -> tuple[Launch, int] | None:
-        """Wait for a free place and the next launch; with it, since when the place was free."""
+        """Wait for a free slot and the next launch; return it, and since when the slot was free.
+
+        None if there are no more launches.
+        """
         await slots.acquire()
         free_ns = self._now_ns()
         load = self.task.load
@@ -221,7 +234,7 @@ class TaskClient:
         slots.release()
 
     def _tell(self, launch: Launch, serial: int, free_ns: int, sent_ns: int, status: str) -> Row:
-        """Give the row of a request that has ended now."""
+        """Emit and return the row of a request that has ended now."""
         row = Row(
             task=self.task.name,
             job_class=self.task.job_class or "",
@@ -241,6 +254,6 @@ class TaskClient:
         return round((asyncio.get_running_loop().time() - self._begin_s) * 1e9)
 
     async def _sleep_until(self, time_ns: int) -> None:
-        """Return at the time or just after it; at once where it is over."""
+        """Sleep until ``time_ns`` or just after it; return at once if it is over."""
         while (left_ns := time_ns - self._now_ns()) > 0:
             await asyncio.sleep(left_ns / 1e9)

@@ -191,6 +191,8 @@ def test_a_window_is_bounded_in_rows_and_bytes() -> None:
     small.offer({"image": images}, 0.0)
     assert len(small) == 5
     assert small.size_bytes == 200
+    small.offer({"image": np.ones((1, 51), np.float32)}, 0.0)
+    assert len(small) == 5, "a row that is too large takes no other's place"
 
 
 def test_an_input_that_comes_again_counts_once_as_a_recent_one() -> None:

@@ -7,12 +7,12 @@
     96   blobs in the order they are used, each at a multiple of 64 bytes, large ones of a page
     ...  manifest: UTF-8 JSON {"blobs": [[offset, size, checksum], ...], "content": ...}
 
-Everything that is read is checked against the file's real size before it is used. A blob that is
-plain numbers has a checksum against damage; one that is indexed or parsed by has a BLAKE2 digest
-instead, which the seal vouches for with the rest of the manifest. The key of the seal lies in the
-cache directory, of mode 0600, and is made when the first artefact is written: whoever cannot read
-it can make no artefact, where a digest without a key tells damage, but anybody can make one for
-other bytes.
+Everything that is read is checked against the file's real size before it is used. A blob of plain
+numbers has a checksum against damage. A blob that is indexed or parsed by has a BLAKE2 digest
+instead, which the seal covers with the rest of the manifest. The key of the seal lies in the cache
+directory, with mode 0600, and is made when the first artefact is written. A process that cannot
+read the key can make no artefact. A digest without a key shows damage only: anyone can compute one
+for other bytes.
 """
 
 from __future__ import annotations
@@ -69,16 +69,17 @@ _SHARED_WORK_BYTES = 8 << 20
 class Container:
     """An artefact's file, mapped read-only and shared with every process that maps it.
 
-    Views of its blobs keep the mapping alive, also after the file has been replaced: it is only
-    ever replaced as a whole, never written. Thread-safe.
+    Views of its blobs keep the mapping alive, even after the file has been replaced. The file is
+    only ever replaced as a whole, never written to. Thread-safe.
     """
 
     def __init__(self, path: Path, environment: Mapping[str, str] = os.environ) -> None:
         """Map the file and check header and manifest; no blob is touched.
 
-        ``environment``: of the process whose key it is sealed with. Raises ArtefactError if it is
-        damaged, cut off, of another format or sealed otherwise, OSError if it cannot be opened,
-        PermissionError if another user could have written it or the key.
+        ``environment``: that of the process whose key seals the file. Raises ArtefactError if the
+        file is damaged, cut off, of another format, sealed with another key or being removed,
+        OSError if it cannot be opened, PermissionError if another user could have written it or
+        the key.
         """
         self.path = path
         with open(open_own(path), "rb") as file:
@@ -121,7 +122,7 @@ class Container:
             return
         self.compare(number)
         self._unseen.discard(number)
-        # of those with a digest ``copied`` compares each, every time
+        # blobs with a digest do not count: ``copied`` compares them each time
         checksums = (self._blobs[each].checksum for each in list(self._unseen))
         if not self._is_noted and all(len(each) == _DIGITS for each in checksums):
             self._is_noted = True
@@ -141,9 +142,10 @@ class Container:
             raise ArtefactError(f"{self.path}: blob {number} at {place.offset} is damaged")
 
     def verify_all(self, numbers: Sequence[int], threads: int) -> None:
-        """``verify`` each blob, large ones on two threads if ``threads`` allows it.
+        """Verify each blob, on two threads if ``threads`` allows it and the blobs are large
+        together.
 
-        One thread reads some 9 GB a second, and nothing can begin before.
+        One thread reads some 9 GB a second, and the load waits for it.
         """
         unseen = [number for number in numbers if number in self._unseen]
         total = sum(self.place(number).size for number in unseen)
@@ -157,7 +159,7 @@ class Container:
             while queue and not errors:
                 try:
                     self.verify(queue.popleft())
-                except IndexError:  # the other one took the last
+                except IndexError:  # the other thread took the last one
                     return
                 except ArtefactError as error:
                     errors.append(error)
@@ -189,7 +191,7 @@ class Container:
         return self.memory[place.offset : place.offset + place.size]
 
     def drop_pages(self, number: int) -> None:
-        """Free this process of a blob's pages until it is read again, which then costs faults."""
+        """Release this process's pages of a blob; reading the blob again costs page faults."""
         place = self.place(number)
         if self.leased is not None:
             self.leased.drop_pages(place.offset, place.size)
@@ -246,11 +248,11 @@ def checksum(content: bytes | np.ndarray) -> str:
     """Return sixteen hexadecimal digits, fast enough to be computed each time a blob is read.
 
     ``content`` is contiguous and starts at a multiple of 8. Whole pages are reduced to the sums of
-    their 64-bit words, modulo 2**64, and those with the bytes behind the last whole page are
-    hashed by BLAKE2, which alone reaches 1 GB/s; so it takes 10 ms for 100 MB that are mapped. A
-    page lost, zeroed, moved or cut off is detected, and every change within one word; random
-    damage to several words of one page passes with probability 2**-64, and words that merely
-    changed places within a page are not detected. It is against damage, not against an author.
+    their 64-bit words, modulo 2**64. BLAKE2, which alone reaches 1 GB/s, hashes the sums and the
+    bytes after the last whole page; so 100 MB that are mapped take 10 ms. A page lost, zeroed,
+    moved or cut off is detected, and every change within one word; random damage to several words
+    of one page passes with probability 2**-64, and words that merely changed places within a page
+    are not detected. It protects against damage, not against forgery.
     """
     data = np.frombuffer(content, np.uint8)
     whole = data.size // PAGE_BYTES * PAGE_BYTES
@@ -272,27 +274,27 @@ def header(manifest: bytes, file_bytes: int, key: bytes) -> bytes:
 
 
 class ContainerDraft:
-    """An artefact that is written as its parts are made, none of which stays in memory.
+    """An artefact that is written while its parts are made; no part stays in memory.
 
-    It is what ``Container`` reads, once ``finish`` has been called.
+    ``Container`` reads the file once ``finish`` has been called.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        """``file``: empty, seekable. Raises OSError."""
+        """Begin an artefact in ``file``, which is empty and seekable. Raises OSError."""
         self._file = file
         self._places: list[BlobPlace] = []
         file.write(bytes(HEADER_BYTES))
 
     @property
     def size(self) -> int:
-        """The bytes so far."""
+        """The number of bytes written so far."""
         return self._file.tell()
 
     def add(self, content: np.ndarray, *, is_indexed: bool = False) -> int:
         """Write a new blob of contiguous bytes. Return its number.
 
-        ``is_indexed``: more than numbers to compute with, to be read by ``Container.copied``.
-        Raises OSError.
+        ``is_indexed``: whether the bytes are indexed or parsed by, so that ``Container.copied``
+        reads them. Raises OSError.
         """
         alignment = PAGE_BYTES if content.size >= PAGE_BYTES else ALIGNMENT
         self._file.write(bytes(-self.size % alignment))
@@ -305,7 +307,8 @@ class ContainerDraft:
         return len(self._places) - 1
 
     def finish(self, content: Any) -> None:
-        """Write manifest and header, sealed with this process's key, made if need be.
+        """Write manifest and header, sealed with this process's key, which is made if there is
+        none.
 
         Raises OSError.
         """

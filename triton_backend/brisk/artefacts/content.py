@@ -1,10 +1,10 @@
 """The identity of the model that an artefact was made of: the content of its files.
 
-The digests decide, and the place of a model does not: a copy, a version that was moved, a folder
-that Triton has filled from a cloud repository find what was made of the same bytes. SHA-256, as
-nobody who writes a model may be able to make one that is taken for another's. Reading 100 MB to
-digest them takes 50 ms, so a stamp (size, times, inode, device) that was seen together with a
-digest vouches for it until it changes.
+An artefact is found by digests, not by the model's path: a copy, a version that was moved, a
+folder that Triton has filled from a cloud repository find what was made of the same bytes. The
+digests are SHA-256, so that no author of a model can make one that is taken for another's. Reading
+100 MB to digest them takes 50 ms, so a stamp (size, times, inode, device) that was seen together
+with a digest vouches for it until the stamp changes.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class Content(NamedTuple):
 def content_of(
     model: Path, names: Iterable[str], environment: Mapping[str, str] = os.environ
 ) -> Content:
-    """Return the content of the files that the model names, itself among them.
+    """Return the digests and stamps of a model's files ``names``; ``ITSELF``: its own file.
 
-    ``environment``: whose notes are read and written. Raises OSError, and InvalidModelError like
-    ``open_inside``.
+    ``environment``: the one whose notes are read and written. Raises OSError, and
+    InvalidModelError like ``open_inside``.
     """
 
     def look(file: BinaryIO) -> tuple[str, Stamp]:
@@ -72,7 +72,7 @@ def check_content(
 ) -> Mapping[str, Stamp]:
     """Return the present stamps of the files that ``artefact`` was made of.
 
-    Raises ArtefactError if it was made of others.
+    Raises ArtefactError if one of them is missing or has changed.
     """
     if ITSELF not in digests:
         raise ArtefactError(f"{artefact}: made of another file")
@@ -86,21 +86,22 @@ def check_content(
 
 
 def stamps(model: Path, names: Iterable[str]) -> dict[str, Stamp]:
-    """Return the files' present states. Raises like ``content_of``."""
+    """Return the present stamps of a model's files, by name. Raises like ``content_of``."""
     return _of_each(model, names, lambda file: stamp_of(os.fstat(file.fileno())))
 
 
 def written_since(model: Path, before: Mapping[str, Stamp]) -> Path | None:
-    """Return a file of the model that was written to since it was in the state ``before``, if any.
+    """Return a file of the model that was written to since its stamp ``before``; None: there is
+    none.
 
-    One that has gone or was replaced was not.
+    A file that was removed or replaced does not count.
     """
     for name, stamp in before.items():
         try:
             present = stamps(model, [name])[name]
         except (OSError, InvalidModelError):
             continue
-        # size and time of a change, and which file it is; links to it come and go
+        # the same inode and device, another size or mtime: links to a file change its ctime, too
         if present[3:] == stamp[3:] and present[:2] != stamp[:2]:
             return model if name == ITSELF else model.parent / name
     return None
@@ -108,8 +109,8 @@ def written_since(model: Path, before: Mapping[str, Stamp]) -> Path | None:
 
 # Where a model's artefacts lie: artefacts/<sketch>/<digest of the model's file>/.
 #
-# The sketch is a digest of the size and a few parts. A model of which nothing was ever made is not
-# read to learn that: its sketch is nobody's.
+# The sketch is a digest of the size and a few parts. A model without artefacts is not read to
+# learn that: no folder has its sketch.
 
 
 def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -124,7 +125,7 @@ def find_folder(model: Path, environment: Mapping[str, str] = os.environ) -> Pat
 
 
 def writable_folder(model: Path) -> Path:
-    """Return what ``find_folder`` does, making it if need be.
+    """Return the folder that ``find_folder`` finds, made if there is none.
 
     Raises PermissionError if it cannot be written, or others can write it, too; OSError, and
     InvalidModelError like ``open_inside``.
@@ -144,7 +145,8 @@ same."""
 
 
 def note_names(folder: Path, names: Iterable[str]) -> None:
-    """Note the names of all files of the models that ``folder`` is of. Raises OSError."""
+    """Note the names of all files of the models whose artefacts ``folder`` holds. Raises
+    OSError."""
     others = json.dumps(sorted(name for name in names if name != ITSELF)).encode()
     store.publish(folder / _NAMES, lambda file: file.write(others))
 
@@ -152,8 +154,10 @@ def note_names(folder: Path, names: Iterable[str]) -> None:
 def digests_in(
     folder: Path, model: Path, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the digests of all files of ``model``, whose folder this is. Raises like
-    ``content_of``."""
+    """Return the digests of all files of ``model``, whose artefacts ``folder`` holds.
+
+    Raises like ``content_of``.
+    """
     noted = store.read_note(folder / _NAMES)
     if not isinstance(noted, list) or not all(isinstance(name, str) for name in noted):
         noted = []
@@ -167,7 +171,7 @@ def digest_of_all(digests: Mapping[str, str]) -> str:
 
 
 def sketch_of(file: BinaryIO, environment: Mapping[str, str] = os.environ) -> str:
-    """Return sixteen hexadecimal digits that files of one content have in common."""
+    """Return the sketch of a file: sixteen hexadecimal digits, equal for equal content."""
     if (listed := _listed(file, environment)) is not None:
         return listed.sketch
     size = os.fstat(file.fileno()).st_size
@@ -194,11 +198,11 @@ def _opened(model: Path, name: str) -> BinaryIO:
     return open_inside(model.parent, name, "file of the model")
 
 
-# Digests, remembered beside the artefacts by the state that a file was in.
+# Digests, noted in a folder next to the artefacts, each with the stamp of its file.
 
 
 def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]:
-    """Return 32 hexadecimal digits, and the file's state before it was read. Raises OSError."""
+    """Return the digest, 32 hexadecimal digits, and the stamp before reading. Raises OSError."""
     stamp = stamp_of(os.fstat(file.fileno()))
     if (listed := _listed(file, environment)) is not None:
         return listed.digest, stamp
@@ -218,14 +222,14 @@ def _digest(file: BinaryIO, environment: Mapping[str, str]) -> tuple[str, Stamp]
 
 
 def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None:
-    """Return the listing of a file of a copy, which may not be here in all its bytes; None: it is
-    another file.
+    """Return the manifest's entry of a file of a copy, whose bytes may still be arriving; None:
+    the file is of no copy.
 
-    Raises InvalidModelError if it is of no copy of ours after all.
+    Raises InvalidModelError if the file has a copy's mode but is of no usable copy of ours.
     """
     if not is_kept(os.fstat(file.fileno())):
         return None
-    from brisk.copies.local import listed  # by who has such entries alone
+    from brisk.copies.local import listed  # imported for files of copies alone
 
     path = Path(os.readlink(f"/proc/self/fd/{file.fileno()}"))
     try:
@@ -244,7 +248,7 @@ MOST_KNOWN = 4096
 
 
 def forget_old_notes() -> None:
-    """Remove all notes but those of the files that were read last."""
+    """Remove the oldest notes if there are more than ``MOST_KNOWN``; half that number stays."""
     with contextlib.suppress(OSError):
         notes = [entry.path for entry in os.scandir(store.artefacts_directory() / KNOWN)]
         if len(notes) > MOST_KNOWN:

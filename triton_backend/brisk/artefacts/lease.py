@@ -1,12 +1,12 @@
-"""Mapped files held under a lease: a process that would shorten one waits until nobody needs it.
+"""Mapped files held under a lease: a process that would shorten one waits until it is copied.
 
-Reading behind the new end of a mapped file ends a process. The kernel tells the holder of a lease
-(fcntl(2), F_SETLEASE) that somebody opens the file to write or to shorten it, and lets that one
-wait, for 45 s unless set otherwise. Meanwhile the bytes are copied into memory of our own that
-takes the mapping's place at the same addresses, in one step and beside threads that read it; then
-the lease is given up. Replacing a file by ``rename`` and removing it break nothing: the mapping
-keeps what it maps. If a file system has no leases, or the file is another user's, the file is held
-by nothing but its mode and its folder's, which keep all but its owner from writing.
+Reading past the new end of a mapped file ends a process. The kernel notifies the holder of a lease
+(fcntl(2), F_SETLEASE) when another process opens the file to write or to shorten it, and makes
+that process wait, for 45 s unless set otherwise. Meanwhile the bytes are copied into memory of our
+own, which takes the mapping's place at the same addresses, in one step and while other threads
+read it; then the lease is given up. Replacing a file by ``rename`` and removing it break nothing:
+the mapping keeps what it maps. If a file system has no leases, or the file is another user's, only
+its mode and its folder's protect the file; they keep all but its owner from writing.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class LeasedMap:
     def __init__(
         self, descriptor: int, mapping: mmap.mmap, address: int, *, is_written: bool
     ) -> None:
-        """``address``: of ``mapping``. ``descriptor`` is ours from now on. ``is_written``: the
-        mapping is private and may be written to."""
+        """Take over ``descriptor``. ``address``: where ``mapping`` begins. ``is_written``: whether
+        the mapping is private and may be written to."""
         self.descriptor = descriptor
         self._is_written = is_written
         self.address, self.size = address, len(mapping)
@@ -59,12 +59,12 @@ class LeasedMap:
         self._is_copied = False
 
     def is_wanted(self) -> bool:
-        """Whether somebody waits to write the file."""
+        """Whether another process waits to open the file for writing."""
         return fcntl.fcntl(self.descriptor, fcntl.F_GETLEASE) == fcntl.F_UNLCK
 
     def let_go(self) -> None:
-        """Put a copy in the mapping's place, then let the waiting process go on."""
-        mapping = self.mapping()  # keeps the addresses ours while they are exchanged
+        """Replace the mapping by a copy, then let the waiting process go on."""
+        mapping = self.mapping()  # keeps the mapping alive during the exchange
         if mapping is not None:
             self._is_copied = True
             _exchange(self.address, self.size, is_written=self._is_written)
@@ -72,17 +72,17 @@ class LeasedMap:
             fcntl.fcntl(self.descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
 
     def end(self) -> None:
-        """Hold the file no more: nothing reads from it any longer."""
+        """Give up the lease: nothing reads from the file any longer."""
         _watch.forget(self)
 
     def drop_pages(self, offset: int, size: int) -> None:
-        """Free this process of the whole pages in these bytes until it reads them again.
+        """Release this process's whole pages within these bytes until it reads them again.
 
-        They come back from the file. A copy is the only one there is: it stays.
+        The pages come back from the file. A mapping that was replaced by a copy keeps its pages.
         """
         begin = -(-offset // _PAGE_BYTES) * _PAGE_BYTES
         end = (offset + size) // _PAGE_BYTES * _PAGE_BYTES
-        with _watch.lock:  # no copy may take the file's place between the look and the call
+        with _watch.lock:  # no copy may take the file's place between the check and the call
             mapping = self.mapping()
             if begin < end and mapping is not None and not self._is_copied:
                 mapping.madvise(mmap.MADV_DONTNEED, begin, end - begin)
@@ -91,7 +91,7 @@ class LeasedMap:
 def _exchange(address: int, size: int, *, is_written: bool) -> None:
     """Replace the memory at ``address`` by anonymous memory with the same bytes. Raises OSError.
 
-    ``is_written``: others may write the bytes that are there, meanwhile and later.
+    ``is_written``: whether other threads may write to the bytes during the exchange and later.
     """
     size = -(-size // _PAGE_BYTES) * _PAGE_BYTES
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -107,7 +107,7 @@ def _exchange(address: int, size: int, *, is_written: bool) -> None:
 
 
 class _Watch:
-    """One thread for all leases of the process; only it takes the kernel's signal."""
+    """The leases of a process, and the one thread that takes the kernel's signal for them."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -149,7 +149,7 @@ class _Watch:
             self.look()
 
     def look(self) -> None:
-        """Answer who waits, and forget mappings that are gone."""
+        """Release files that other processes wait for, and forget mappings that are gone."""
         with self.lock:
             self._leased = [each for each in self._leased if not self._is_over(each)]
 
@@ -159,7 +159,7 @@ class _Watch:
             return True
         if not leased.is_wanted():
             return False
-        with contextlib.suppress(OSError):  # no memory: who waits gets the file after its time
+        with contextlib.suppress(OSError):  # no memory: the other process gets the file after 45 s
             leased.let_go()
             os.close(leased.descriptor)
             return True
@@ -170,8 +170,7 @@ _watch = _Watch()
 
 
 def _start_anew() -> None:
-    """Begin without leases: a fork has its parent's, but not the thread that would answer for
-    them."""
+    """Begin without leases in a fork: it has its parent's, but not the thread that serves them."""
     global _watch
     _watch = _Watch()
 
@@ -182,11 +181,12 @@ os.register_at_fork(after_in_child=_start_anew)
 def hold(
     descriptor: int, mapping: mmap.mmap, address: int, *, is_written: bool = False
 ) -> LeasedMap:
-    """Hold the mapped file of ``descriptor``, which is copied, under a lease while it is mapped.
+    """Hold a mapped file under a lease for as long as it is mapped.
 
-    ``address``: of ``mapping``. ``is_written``: it is private, and may be written to. The result
-    is not ``is_held`` if that is impossible; the copy of ``descriptor``, and what is locked by it,
-    stays open for as long as the mapping then, too.
+    ``descriptor``: the file's, which is duplicated. ``address``: where ``mapping`` begins.
+    ``is_written``: whether the mapping is private and may be written to. The result is not
+    ``is_held`` if no lease can be had. The duplicate, and with it a lock on the file, stays open
+    for as long as the mapping even then.
     """
     leased = LeasedMap(os.dup(descriptor), mapping, address, is_written=is_written)
     if not _watch.hold(leased):

@@ -1,7 +1,7 @@
 """The disk space of artefacts: those that were used least recently are removed for new ones.
 
-A process that maps an artefact holds a shared lock on it. What is locked stays: to remove it would
-free nothing before its last user has gone, and the next start would have it made again.
+A process that maps an artefact holds a shared lock on it. A locked artefact stays: removing it
+would free nothing before its last user ends, and the next start would make it again.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def hold(descriptor: int) -> bool:
 
 
 def is_held(artefact: Path) -> bool:
-    """Whether some process maps the artefact. Raises FileNotFoundError, OSError if that is
-    unknown."""
+    """Whether some process maps the artefact. Raises FileNotFoundError if it is gone, OSError if
+    that is unknown."""
     with store.locked(artefact) as is_ours:
         return not is_ours
 
@@ -122,9 +122,9 @@ def remove(artefact: Path) -> bool:
 
 
 def limit(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the most bytes of all together: as it is set, else a share of the disk.
+    """Return the most bytes that all artefacts may take: the setting, else a share of the disk.
 
-    Raises InvalidConfigurationError, OSError if there is no such directory.
+    Raises InvalidConfigurationError, OSError if there is no directory of artefacts.
     """
     limit_bytes = cache_limit_bytes(environment)
     if limit_bytes is None:
@@ -134,9 +134,9 @@ def limit(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def check_room(needed_bytes: int) -> None:
-    """Check that space can be made for an artefact of so many bytes.
+    """Check that space can be made for an artefact of ``needed_bytes``.
 
-    Raises NoRoomError if artefacts that other processes map take too much.
+    Raises NoRoomError if artefacts that processes map take too much.
     """
     limit_bytes = limit()
     with contextlib.suppress(OSError), _tally().open("rb") as tally:
@@ -146,8 +146,8 @@ def check_room(needed_bytes: int) -> None:
 
 
 def make_room(needed_bytes: int) -> None:
-    """Remove artefacts, so that all take no more than they may with one of so many bytes that is
-    about to be published.
+    """Remove artefacts until one of ``needed_bytes``, about to be published, fits within the
+    limit.
 
     Raises NoRoomError like ``check_room``, and OSError; nothing is removed then.
     """
@@ -166,10 +166,10 @@ def make_room(needed_bytes: int) -> None:
 
 
 def note_refused(folder: Path, needed_bytes: int | None) -> None:
-    """Note that an artefact of so many bytes, of the models that ``folder`` is of, was too large
-    to keep; None: there is one again.
+    """Note that an artefact of the models of ``folder`` was too large to keep; ``needed_bytes``
+    None: there is one again.
 
-    If the note cannot be written nobody is told.
+    A note that cannot be written is left out without a message.
     """
     notes = folder.parent.parent / REFUSED
     note = notes / folder.parent.name
@@ -183,8 +183,8 @@ def note_refused(folder: Path, needed_bytes: int | None) -> None:
 
 
 def refusal_of(model: Path, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return that no prepared form of the model was kept for its size, and what would help; None:
-    none was refused, or it is unknown."""
+    """Return a text that the model's prepared form was not kept for its size, and what would help;
+    None: no form was refused, or it is unknown."""
     try:
         with open_file(model) as file:
             sketch = sketch_of(file, environment)
@@ -202,16 +202,17 @@ def refusal_of(model: Path, environment: Mapping[str, str] = os.environ) -> str 
 
 
 def _tally() -> Path:
-    """Return the file with an upper bound of what all artefacts take.
+    """Return the file with an upper bound of the bytes of all artefacts.
 
-    What was removed since they were counted, and what was not published in the end, is in it. So
-    they are counted, which takes longer the more there are, only when they may be too many.
+    The bound includes artefacts that were removed since the last count, and those that were never
+    published. Counting takes longer the more there are, so it is done only when they may be too
+    many.
     """
     return store.artefacts_directory() / "taken"
 
 
 def _read(tally: BinaryIO, limit_bytes: int) -> int:
-    """Return the number in the file; more than the limit if it is none."""
+    """Return the number in the file; more than the limit if it holds no number."""
     text = tally.read(_DIGITS)
     return int(text) if text.isdigit() else limit_bytes + 1
 
@@ -243,7 +244,7 @@ def _stays(artefact: Path) -> bool:
         return is_held(artefact)
     except FileNotFoundError:
         return False
-    except OSError:  # a file system where nobody can tell
+    except OSError:  # a file system that does not say
         return True
 
 
@@ -255,7 +256,8 @@ def _used_s(artefact: Path, status: os.stat_result) -> float:
 
 
 def tidy(folder: Path) -> None:
-    """Remove a folder of artefacts and the one above it if there are none in them."""
+    """Remove a folder without artefacts that no process builds in, and its parent if that is
+    empty."""
     with contextlib.suppress(OSError):
         if not any(folder.glob(f"*{ARTEFACT}")):
             with store.locked(folder) as is_ours:

@@ -1,6 +1,6 @@
 """The beginning of an artefact, its seal, and the seal's key.
 
-Without numpy, for the courier: to import that, when a form came, took 80 ms of its loop.
+No numpy here, for the courier: importing that when a form comes takes 80 ms of its loop.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def seal(content: bytes, key: bytes) -> bytes:
 
 
 def read_key(environment: Mapping[str, str] = os.environ) -> bytes:
-    """Return the key.
+    """Return the seal's key.
 
     Raises FileNotFoundError if there is none yet, PermissionError if another user could have made
-    or read it, OSError.
+    or read it or its length is wrong, OSError.
     """
     path = store.artefacts_directory(environment) / "key"
     with open(open_own(path, is_secret=True), "rb") as file:
@@ -40,7 +40,7 @@ def read_key(environment: Mapping[str, str] = os.environ) -> bytes:
 
 
 def make_key() -> bytes:
-    """Return the key, making it unless it is there: concurrent processes all get the same one.
+    """Return the seal's key, made if there is none: concurrent processes all get the same one.
 
     Raises OSError like ``read_key``, and if the cache directory cannot be written.
     """

@@ -1,7 +1,7 @@
-"""Notes of which forms are of models of which skeleton: all of a model but its weights' values.
+"""Notes of prepared forms by their models' skeleton: all of a model but its weights' values.
 
-A note is named by the skeleton and lists forms, the latest first. It saves a model that has no
-form of its own from looking at others, and proves nothing: a form says itself what it is of.
+A note is named by the skeleton and lists forms, the latest first. With it a model that has no form
+of its own opens no unrelated ones. A note proves nothing: each form states its own skeleton.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def may_be_noted(prefix: str = "") -> bool:
 
 
 def noted_forms(skeleton: str) -> dict[Path, str]:
-    """Return the noted forms, with what was noted of each; some of them may have gone."""
+    """Return the noted forms, each with the text noted of it; some of them may be gone."""
     noted = store.read_note(_folder() / skeleton)
     forms = {}
     for each in noted if isinstance(noted, list) else ():
@@ -51,10 +51,10 @@ def noted_forms(skeleton: str) -> dict[Path, str]:
 
 
 def note_forms(skeleton: str, forms: Mapping[Path, str]) -> None:
-    """Note all forms that start models of that skeleton from now on, each with something to
+    """Note all forms that start models of the skeleton from now on, each with a text to
     distinguish it by.
 
-    None: no form ever does. Raises OSError.
+    Empty ``forms``: no form ever does. Raises OSError.
     """
     make_private(_folder())
     root = store.artefacts_directory()
@@ -69,10 +69,10 @@ def is_refused(skeleton: str) -> bool:
 
 
 def forget_unused(most: int = MOST_KEPT) -> None:
-    """If there are more than so many notes, check some by chance, and remove those of forms that
-    have all gone.
+    """Check some random notes if there are more than ``most``; remove those whose forms are all
+    gone.
 
-    So of notes that are added one by one few are of no use in the end.
+    Called as notes are added one by one, this leaves few useless ones.
     """
     with contextlib.suppress(OSError):
         notes = os.listdir(_folder())

@@ -1,9 +1,8 @@
-"""The place of artefacts, and how they get there: whole, once, and without disturbing anybody.
+"""The directory of artefacts, and how they get there: whole, once, without disturbing readers.
 
 Artefacts are in the cache directory and nowhere else: their content is mapped, indexed and
-computed with, so nobody but the runtime's user may write it, and who writes to the model
-repository is somebody else. Files are written under another name, synced and renamed: a reader
-sees a whole artefact or none.
+computed with, so only the runtime's user may write it, and the model repository has other writers.
+Files are written under another name, synced and renamed: a reader sees a whole artefact or none.
 """
 
 from __future__ import annotations
@@ -45,12 +44,11 @@ def is_settled(stamp: Stamp) -> bool:
 def publish(
     target: Path, write: Callable[[BinaryIO], object], *, survives_a_crash: bool = True
 ) -> None:
-    """Make ``target`` what ``write`` writes, whole or not at all. Raises OSError.
+    """Replace ``target`` by what ``write`` writes, whole or not at all. Raises OSError.
 
-    ``survives_a_crash`` False: it need not survive a crash of the machine, and nothing is waited
-    for.
+    ``survives_a_crash`` False: nothing is synced, so a crash of the machine may lose the file.
     """
-    import tempfile  # a start from what is there writes nothing
+    import tempfile  # a start that finds all it needs writes nothing
 
     directory = target.parent
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=directory)  # of mode 0600
@@ -74,10 +72,9 @@ def publish(
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Yield False if somebody else has a lock on the file or folder; else nobody gets one
-    meanwhile.
+    """Hold an exclusive lock on the file or folder; yield False if there is another lock on it.
 
-    An artefact is locked by who maps it, a folder of artefacts by who builds there. Raises
+    A process locks an artefact that it maps, and a folder of artefacts that it builds in. Raises
     OSError.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -102,22 +99,23 @@ def read_note(note: Path) -> object:
 
 # Artefacts whose weights were all compared with their checksums since the machine started.
 #
-# What was read then is in the page cache, or is read again from the same file; whoever writes to
-# it changes its times. So a start need not read 100 MB to know what another one has seen: it took
-# 8 of ResNet-50's 51 ms. After the next boot, and on a copy, they are compared again, beside
-# reading them from the disk.
+# What was read then is in the page cache, or is read again from the same file; writing to that
+# changes its times. So a start need not read 100 MB that an earlier one has compared, which takes
+# 8 of ResNet-50's 51 ms. After the next boot, and on a copy, they are compared again, while they
+# are read from the disk.
 
 
 def is_verified(artefact: Path, status: os.stat_result) -> bool:
-    """Whether ``note_verified`` was called since this boot, of the file as it is (``status``)."""
+    """Whether ``note_verified`` was called since this boot for the file in its state
+    ``status``."""
     noted = read_note(artefact.with_suffix(VERIFIED))
     return noted is not None and noted == _verified(status)
 
 
 def note_verified(artefact: Path, status: os.stat_result) -> None:
-    """Note that all its weights were compared. ``status``: of the file, before that.
+    """Note that all weights of the artefact were compared. ``status``: the file's, before that.
 
-    Nothing is noted if it changed just now, or if nothing can be written.
+    Nothing is noted if the file changed just now, or if nothing can be written.
     """
     if is_settled(stamp_of(status)):
         text = json.dumps(_verified(status)).encode()
@@ -132,8 +130,8 @@ def _verified(status: os.stat_result) -> dict[str, object]:
 
 @functools.cache
 def processor() -> str:
-    """Return vendor, model and a digest of the instruction sets: an artefact is made for one of
-    them."""
+    """Return vendor, model and a digest of the instruction sets: an artefact is made for one
+    processor."""
     fields: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,1 +1,1 @@
-"""Local copies of models that lie elsewhere: what a manifest says, what of it is here already."""
+"""Local copies of remote models: what a manifest lists, and which of its bytes are here."""

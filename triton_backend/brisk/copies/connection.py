@@ -1,26 +1,25 @@
-"""A connection to the courier, the process that fetches (``brisk.sourcing``): started where there
-is none.
+"""A connection to the courier, the process that fetches models (``brisk.sourcing``).
 
-Requests and answers are lines of JSON over a Unix socket in the runtime's directory, one answer
-for each request, in order:
+A courier is started if none runs. Requests and answers are lines of JSON over a Unix socket in the
+runtime's directory, one answer for each request, in order:
 
 | request | answer |
 | --- | --- |
 | ``{"open": {"url", "sha256"}}`` | ``{"ok": {"folder", "model"}}`` when the copy's head is |
 | | here; an empty ``url``: that of the copy's ``origin`` |
-| ``{"take": {"sha256", "form", "begun"}}`` | ``{"ok": {"path"}}`` when what says where a form's |
-| | parts lie is here; ``path`` null where raw weights come sooner, there is no such form, or, |
-| | with ``begun``, which may be left out, it is not on its way already |
+| ``{"take": {"sha256", "form", "begun"}}`` | ``{"ok": {"path"}}`` when the bytes are here that |
+| | say where the form's parts lie; ``path`` null if raw weights come sooner, there is no such |
+| | form, or, with ``begun``, which may be left out, the form is not arriving already |
 | ``{"await": {"sha256", "ranges"}}`` | ``{"ok": {}}`` when all of these chunks are here; |
 | | ``{"waiting": {"missing_bytes", "bytes_per_s", "problem"}}`` each 0.2 s until then |
 | ``{"status": {}}`` | ``{"ok": {"copies": [...]}}`` |
 | anything that fails | ``{"error": {"code", "message"}}`` |
 
-A copy is fetched, and stays, for as long as a connection that has opened it is there, and a second
-more. Until somebody says by ``take`` or ``await`` what is wanted, that is what a start is likely
-to take: a prepared form, or the weights in order.
+A copy is fetched and kept while a connection that has opened it exists, and a second longer. Until
+a client requests bytes by ``take`` or ``await``, the courier fetches what a start is likely to
+need: a prepared form, or the weights in order.
 
-Free of what a stub would import for it alone: manifests are read by others.
+The module imports little that its importers, the stubs, do not: other modules read manifests.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from brisk.settings import (
 )
 
 if TYPE_CHECKING:
-    import subprocess  # by who starts one alone
+    import subprocess  # imported to start one alone
 
 _Connection = TypeVar("_Connection", bound="CourierConnection")
 
@@ -80,16 +79,19 @@ def socket_path(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def lock_path(environment: Mapping[str, str] = os.environ) -> Path:
-    """Held by the courier for as long as it lives."""
+    """Return the path of the lock that the courier holds for as long as it lives."""
     return runtime_directory(environment) / "courier.lock"
 
 
 class CourierConnection:
-    """A connection for one thread at a time. What it has opened is fetched for as long as it is
-    open."""
+    """A connection to the courier, for one thread at a time.
+
+    The copies that it has opened are fetched for as long as it is open.
+    """
 
     def __init__(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Raises UnavailableError where no courier can be reached or started."""
+        """Connect, starting a courier if none runs. Raises UnavailableError if none can be reached
+        or started, InvalidConfigurationError if it ends while it starts."""
         self._socket = _connect(timeout_s)
         self._lines = self._socket.makefile("rb")
 
@@ -104,7 +106,8 @@ class CourierConnection:
         self.close()
 
     def ask(self, name: str, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What it answers to a request that has one answer. Raises BriskError, as it says."""
+        """Send a request that has one answer; return the content of that. Raises the courier's
+        BriskError."""
         self.send(name, content)
         return self.answer()["ok"]
 
@@ -115,14 +118,17 @@ class CourierConnection:
             raise UnavailableError(f"the courier has gone: {error}") from error
 
     def answer(self) -> Mapping[str, Any]:
-        """The next one, with what it is by its only key. Raises BriskError, as it says."""
+        """Return the next answer, whose only key is its kind. Raises the courier's BriskError."""
         try:
             line = self._lines.readline(MOST_LINE_BYTES)
         except OSError as error:
             raise UnavailableError(f"the courier does not answer: {error}") from error
         if not line.endswith(b"\n"):
             raise UnavailableError("the courier has ended")
-        answer = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except (ValueError, RecursionError):
+            answer = None
         if not isinstance(answer, dict) or len(answer) != 1:
             raise ProtocolError(f"the courier answers {line!r:.80}")
         if (failure := answer.get("error")) is not None:
@@ -131,15 +137,15 @@ class CourierConnection:
 
 
 def is_there() -> bool:
-    """Whether a courier runs that can be asked."""
+    """Whether a courier runs and accepts connections."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
         return connection.connect_ex(str(socket_path())) == 0
 
 
 def start_early() -> None:
-    """Start the courier unless one is there, before anybody needs it; waits for nothing.
+    """Start the courier unless one runs, before it is needed, and wait for nothing.
 
-    What goes wrong is said when it is needed.
+    Errors are dropped: the first connection reports them.
     """
     with contextlib.suppress(OSError, BriskError):
         if not is_there():
@@ -177,8 +183,8 @@ def _connect(timeout_s: float) -> socket.socket:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    """Start a courier. Of several that start at once all but one end at once, well: the lock is
-    taken."""
+    """Start a courier. If several start at once, all but one find the lock taken and end at once,
+    with status 0."""
     import subprocess
 
     environment = {
@@ -204,23 +210,22 @@ def _start() -> subprocess.Popen[bytes]:
     return started
 
 
-# What an entry's word for a model that lies elsewhere stands for.
+# The file that an entry's ``model.remote`` stands for.
 
 
 def resolve(remote_file: Path, meanwhile: Callable[[], None] = lambda: None) -> Path:
-    """The model's file in the copy of what ``model.remote`` names, fetched as far as to say what
-    the model is: its weights may still be on their way. ``meanwhile``: called where that has to be
-    waited for.
+    """Return the model's file in the local copy of what ``model.remote`` names.
 
-    Raises InvalidModelError where the file says no such place, or what lies there is not what it
-    says, UnavailableError where nothing could be fetched.
+    The copy's head is here: its weights may still be arriving. ``meanwhile`` is called while the
+    courier fetches the head. Raises InvalidModelError if the file names no such place, or the
+    bytes there are not those that it names, UnavailableError if nothing can be fetched.
     """
     remote = read_remote_file(remote_file)
     folder = remote_directory() / remote.sha256
     with contextlib.suppress(OSError, ValueError):
         return noted_model(folder)
     if (folder / WHOLE).exists():
-        from brisk.copies.local import LocalCopy  # by who need not ask the courier alone
+        from brisk.copies.local import LocalCopy  # imported if the courier is not needed
 
         with contextlib.suppress(OSError, ArtefactError):
             return LocalCopy(folder).model

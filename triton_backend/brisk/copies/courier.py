@@ -1,4 +1,4 @@
-"""What is asked of the courier besides opening a copy: what is wanted of it, and how far it is."""
+"""Requests to the courier about open copies: forms, awaited bytes, and their progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from brisk.errors import UnavailableError
 
 
 class FetchProgress(NamedTuple):
-    """How far what is awaited has come. ``problem``: why nothing comes just now; empty else."""
+    """The progress of awaited bytes.
+
+    ``missing_bytes``: of the chunks that are not here yet.
+    ``bytes_per_s``: the speed at which bytes arrive.
+    ``problem``: why none arrive just now; empty otherwise.
+    """
 
     missing_bytes: int
     bytes_per_s: float
@@ -22,21 +27,23 @@ class FetchProgress(NamedTuple):
 
 
 class Courier(CourierConnection):
-    """A connection, and what can be asked."""
+    """A connection to the courier, with a method for each request."""
 
     def open(self, remote: Remote) -> Path:
-        """The folder of the copy, whose head is here. Raises BriskError, as the courier says."""
+        """Open a copy; return its folder once the copy's head is here. Raises the courier's
+        BriskError."""
         return Path(str(self.ask("open", remote._asdict())["folder"]))
 
     def take(self, sha256: str, form: str, *, is_begun: bool = False) -> Path | None:
-        """The prepared form of this name, which arrives from now on; None where it is not worth
-        fetching, or none was published. ``is_begun``: or nothing of it comes yet."""
+        """Return the path of the prepared form of this name, which arrives from now on; None: it
+        is not worth fetching, or was not published. ``is_begun``: None also if none of it arrives
+        yet."""
         question = {"sha256": sha256, "form": form, "begun": is_begun}
         path = self.ask("take", question)["path"]
         return None if path is None else Path(str(path))
 
     def wait(self, sha256: str, ranges: Iterable[Range]) -> Iterator[FetchProgress]:
-        """Yield how far the fetch has come, some times a second, until all of these bytes are
+        """Yield the progress of the fetch, a few times a second, until all of these bytes are
         here."""
         self.send("await", {"sha256": sha256, "ranges": [list(part) for part in ranges]})
         while (answer := self.answer()).keys() == {"waiting"}:
@@ -51,7 +58,10 @@ class Courier(CourierConnection):
 
 
 def fetch(remote_file: Path) -> Path:
-    """Do what ``resolve`` does, and return when all of the model's own files are here."""
+    """Return what ``resolve`` returns, once all of the model's own files are here.
+
+    Raises like ``resolve``, and UnavailableError if nothing arrives any more.
+    """
     remote = read_remote_file(remote_file)
     path = resolve(remote_file)
     copy = LocalCopy(remote_directory() / remote.sha256)

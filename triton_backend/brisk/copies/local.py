@@ -6,18 +6,18 @@ are here.
     <cache>/remote/<SHA-256 of the manifest>/
         manifest.json
         origin              the URL that it was opened by last
-        progress            a header, then one byte a chunk: 1 where it is here and verified
-        whole               there once all files of the model are on the disk, synced
-        gathered            all of the model's files that is no weight (``Manifest.head``)
+        progress            a header, then one byte a chunk: 1 if it is here and verified
+        whole               present once all files of the model are on the disk, synced
+        gathered            all bytes of the model's files that are no weights (``Manifest.head``)
         1/model.onnx ...    the model's files, of their full size from the beginning
         forms/<name>        prepared forms that are arriving
 
-The courier (``brisk.sourcing``) alone writes. Others map the files and look at ``progress`` before
-they read what a file holds: bytes that are not here yet read as zeros. Files have the mode
-``paths.KEPT``: their times change while they arrive, and their digests say what they hold.
+Only the courier (``brisk.sourcing``) writes. Other processes map the files and check ``progress``
+before they read: bytes that are not here yet read as zeros. Files have the mode ``paths.KEPT``:
+their times change while they arrive, and their digests say what they hold.
 
-The chunks of ``gathered`` count as here only when its bytes stand in the model's files, too: what
-says which model it is can be read then, long before the chunks that it lies in have come.
+A chunk of ``gathered`` counts as here only when its bytes are in the model's files, too: the parts
+that identify the model can be read then, long before the chunks that contain them arrive.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ last."""
 
 
 def progress_header() -> bytes:
-    """Return the header of a ``progress`` that says what is in this boot's page cache.
+    """Return the header of a ``progress`` that is valid for this boot's page cache.
 
     After the next boot, files are compared with their digests again.
     """
@@ -59,14 +59,16 @@ def progress_header() -> bytes:
 
 
 class LocalCopy:
-    """A copy in its folder, as others than the courier see it. Thread-safe.
+    """A copy in its folder, as processes other than the courier see it. Thread-safe.
 
-    While it lives nobody removes the copy.
+    No process removes the copy before it is closed.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Raises FileNotFoundError where there is no copy, ArtefactError where it cannot be used,
-        PermissionError where another user could have written it.
+        """Lock the copy and read its manifest.
+
+        Raises FileNotFoundError if there is no copy, ArtefactError if it cannot be used,
+        PermissionError if another user could have written it.
         """
         self.folder = folder
         self._numbers: dict[Path, int | None] = {}
@@ -91,7 +93,7 @@ class LocalCopy:
             raise
 
     def close(self) -> None:
-        """Let it be removed."""
+        """Release the lock, so that the copy may be removed."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
@@ -116,7 +118,7 @@ class LocalCopy:
         return {names[number]: manifest.files[number].digest for number in manifest.own}
 
     def number_of(self, path: Path) -> int | None:
-        """Return the number of one of its files; None for another one."""
+        """Return the number of one of the copy's files; None: ``path`` is another file."""
         if path not in self._numbers:  # once for a file, of which a start reads many parts
             real = os.path.realpath(path)
             numbers = range(len(self.manifest.files))
@@ -140,12 +142,12 @@ class LocalCopy:
 
     @property
     def all_of_it(self) -> list[Range]:
-        """Every byte of the model's own files."""
+        """The ranges of every byte of the model's own files."""
         files = self.manifest.files
         return [Range(number, 0, files[number].size) for number in self.manifest.own]
 
     def spans(self, parts: Iterable[Range]) -> Spans:
-        """The chunks that these bytes lie in."""
+        """Return the chunks that contain these bytes."""
         numbers = {
             self._starts[part.file] + chunk
             for part in parts
@@ -164,7 +166,7 @@ class LocalCopy:
         return self.missing_bytes(spans) == 0
 
     def missing_bytes(self, spans: Spans) -> int:
-        """Return the bytes of the chunks that are not here; the last one of a file counts as a
+        """Return the bytes of the chunks that are not here, with the last chunk of a file as a
         whole one."""
         count = 0
         for start, end in spans:
@@ -207,7 +209,7 @@ def path_in(folder: Path, manifest: Manifest, number: int) -> Path:
 
 
 def chunk_starts(manifest: Manifest) -> Iterator[int]:
-    """The number of each file's first chunk among all; behind them how many there are."""
+    """Yield the number of each file's first chunk among all chunks, then the number of all."""
     start = 0
     for number in range(len(manifest.files)):
         yield start
@@ -216,7 +218,7 @@ def chunk_starts(manifest: Manifest) -> Iterator[int]:
 
 
 def copy_folder(path: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The folder of the copy that a file lies in, links followed; None for another file."""
+    """Return the folder of the copy that contains a file, links followed; None: no copy does."""
     base = Path(os.path.realpath(remote_directory(environment)))
     try:
         parts = Path(os.path.realpath(path)).relative_to(base).parts
@@ -226,14 +228,16 @@ def copy_folder(path: Path, environment: Mapping[str, str] = os.environ) -> Path
 
 
 def copy_of(path: Path, environment: Mapping[str, str] = os.environ) -> LocalCopy | None:
-    """The copy that ``path`` is a file of, unless it is of none. Raises as ``LocalCopy``."""
+    """Return the copy that contains ``path``; None: no copy does. Raises like ``LocalCopy``."""
     folder = copy_folder(path, environment)
     return None if folder is None else LocalCopy(folder)
 
 
 def listed(path: Path, environment: Mapping[str, str] = os.environ) -> ListedFile | None:
-    """What the manifest says of a file of a copy; None for another file. Raises as ``LocalCopy``,
-    but where it is to be verified after a boot: what it holds is known all the same.
+    """Return the manifest's entry of a file of a copy; None: it is another file.
+
+    Raises like ``LocalCopy``, but not for a copy that is to be verified after a boot: its content
+    is known all the same.
     """
     folder = copy_folder(path, environment)
     if folder is None:

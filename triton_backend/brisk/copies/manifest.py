@@ -1,8 +1,8 @@
-"""What a published model consists of, so that whoever has the manifest's digest can trust bytes
-from anybody (Flashpoint, chapter 5: sources are many, the model is one).
+"""The manifest of a published model: with the manifest's digest, a host can trust bytes from any
+source (Flashpoint, chapter 5: sources are many, the model is one).
 
-An entry names the manifest by its URL and SHA-256 (``model.remote``). The manifest names the
-model's files in chunks, each by its SHA-256, and says in which order a start needs them.
+An entry names the manifest by its URL and SHA-256 (``model.remote``). The manifest lists the
+model's files in chunks, each by its SHA-256, and the order in which a start needs them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DIGEST_BYTES = 32
 
 
 class Range(NamedTuple):
-    """Bytes of a file of the manifest, by its number."""
+    """Bytes of a file of the manifest; ``file``: the file's number."""
 
     file: int
     offset: int
@@ -60,7 +60,7 @@ class ListedFile(NamedTuple):
 
 
 class ListedSegment(NamedTuple):
-    """A segment as the publisher's machine cut the model."""
+    """A segment of the model as the publisher's machine cut it."""
 
     run_s: float
     """The predicted time of a run."""
@@ -68,7 +68,7 @@ class ListedSegment(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a model that lies elsewhere consists of."""
+    """The files of a published model, and the order in which a start needs their bytes."""
 
     files: tuple[ListedFile, ...]
     model: int
@@ -88,7 +88,7 @@ class Manifest(NamedTuple):
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Numbers of the model's own files."""
+        """The numbers of the model's own files."""
         return tuple(
             number
             for number, file in enumerate(self.files)
@@ -97,11 +97,11 @@ class Manifest(NamedTuple):
 
     @property
     def gathered_range(self) -> Range:
-        """All of the file that holds the head."""
+        """The range of the whole file that holds the head."""
         return Range(self.gathered, 0, self.files[self.gathered].size)
 
     def form_named(self, name: str) -> int | None:
-        """The number of a prepared form; None where it was not published."""
+        """Return the number of the prepared form of that name; None: it was not published."""
         numbers = (number for number, file in enumerate(self.files) if file.form == name)
         return next(numbers, None) if name else None
 
@@ -116,7 +116,7 @@ class Manifest(NamedTuple):
         return Range(number, offset, min(self.chunk_bytes, self.files[number].size - offset))
 
     def chunks_of(self, part: Range) -> range:
-        """The chunks that the bytes lie in."""
+        """Return the numbers, within their file, of the chunks that contain the bytes."""
         if not part.size:
             return range(0)
         return range(
@@ -126,8 +126,8 @@ class Manifest(NamedTuple):
 
 
 def write_manifest(manifest: Manifest) -> bytes:
-    """Canonical: equal manifests are equal bytes. Raises InvalidModelError where it contradicts
-    itself."""
+    """Return the manifest's bytes, the same for equal manifests. Raises InvalidModelError if it
+    contradicts itself."""
     _check(manifest)
     record = {
         "brisk_manifest": FORMAT,
@@ -155,12 +155,12 @@ def write_manifest(manifest: Manifest) -> bytes:
 
 @lru_cache(maxsize=4)  # a start reads the same one several times
 def read_manifest(text: bytes, sha256: str) -> Manifest:
-    """Return a manifest. ``sha256``: its digest in hexadecimal digits, by the word of who trusts
-    the model.
+    """Return the manifest in ``text``. ``sha256``: its digest in hexadecimal digits, from a
+    trusted source.
 
-    Raises InvalidModelError where the bytes have another digest, or are no manifest.
+    Raises InvalidModelError if the bytes have another digest, or are no manifest.
     """
-    from hashlib import sha256 as digest_of  # 4 ms, which a stub that reads none does without
+    from hashlib import sha256 as digest_of  # 4 ms, saved in a stub that reads none
 
     actual = digest_of(text).hexdigest()
     if actual != sha256:

@@ -1,6 +1,6 @@
-"""An entry's file ``model.remote`` for a model that lies elsewhere, and where its copy is kept.
+"""An entry's file ``model.remote``, which names a remote model, and the place of the local copy.
 
-Of what is imported for it a stub has most already.
+A stub has imported most of this module's imports already.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def remote_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_remote(text: bytes, where: str) -> Remote:
-    """What ``model.remote`` says; ``where``: it lies, for messages.
+    """Return the place that a ``model.remote`` names. ``where``: the file's name for messages.
 
-    Raises InvalidModelError where it says something else.
+    Raises InvalidModelError if the text is anything else.
     """
     expected = 'expected {"url": "https://…/manifest.json", "sha256": "<64 hexadecimal digits>"}'
     try:
@@ -63,7 +63,10 @@ def read_remote(text: bytes, where: str) -> Remote:
 
 
 def read_remote_file(remote_file: Path) -> Remote:
-    """Return what ``read_remote`` does, of a file."""
+    """Return the place that the file ``model.remote`` names.
+
+    Raises InvalidModelError if it cannot be read, or like ``read_remote``.
+    """
     try:
         with open_file(remote_file) as file:
             text = file.read(MOST_REMOTE_BYTES)
@@ -73,16 +76,18 @@ def read_remote_file(remote_file: Path) -> Remote:
 
 
 def whole_note(model: Path, manifest: bytes) -> bytes:
-    """What ``WHOLE`` says, so that who asks for the model need not read the manifest: where it is
-    in the folder, and a checksum of that and the manifest. Where it is another one they look."""
+    """Return the content of ``WHOLE``: ``model``, the model's path in the folder, and a checksum
+    of that and the manifest. So a requester of the model need not parse a manifest with that
+    checksum."""
     name = os.fsencode(model)
     return b"%d\n%s" % (crc32(name + manifest), name)
 
 
 def noted_model(folder: Path) -> Path:
-    """The model's file in the copy in ``folder``, as ``WHOLE`` says.
+    """Return the model's file in the copy in ``folder``, as ``WHOLE`` names it.
 
-    Raises OSError or ValueError where the copy is not whole, or does not say so."""
+    Raises OSError or ValueError if the copy is not whole, or its note is of another manifest.
+    """
     check_directory(folder)
     checksum, name = (folder / WHOLE).read_bytes().split(b"\n")
     if crc32(name + (folder / MANIFEST).read_bytes()) != int(checksum):

@@ -129,8 +129,8 @@ def run_base(
 def answers_of(
     base: BaseModel, scores: Scores, inputs: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, ...]:
-    """Return what early answers are compared with, [rows, ...] each: the distribution over the
-    classes, or the value and the others.
+    """Return the model's answers, to compare early answers with, [rows, ...] each: the
+    distribution over the classes, or the value and the others.
 
     Precondition: ``base`` was loaded with ``taps_of`` the scores. Raises InvalidModelError if the
     model does not keep rows.

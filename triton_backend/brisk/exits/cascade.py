@@ -54,7 +54,7 @@ class Exit:
 
     @property
     def reads_input(self) -> bool:
-        """Whether it reads the model's own input, and so may stand in front of all its nodes."""
+        """Whether the exit reads the model's own input, and so may stand before all its nodes."""
         return self.variant == INT8
 
     @property
@@ -89,7 +89,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What composition expects: the base model's and the cascade's mean latency."""
+    """The mean latencies of the base model and of the cascade that composition expects."""
 
     base_s: float
     mean_s: float

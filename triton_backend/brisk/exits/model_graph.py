@@ -133,8 +133,8 @@ def _first(info: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
 
 
 def readable(graph: ModelGraph) -> tuple[int, ...] | None:
-    """Return the shape of a row of the only input that the model needs; None: that is no float32
-    tensor of fixed rows."""
+    """Return the row shape of the model's only needed input. None if it needs several, or that is
+    no float32 tensor of fixed rows."""
     if len(graph.needed) != 1 or not graph.all_have_rows:
         return None
     kind = graph.needed[0].type

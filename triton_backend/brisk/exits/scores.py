@@ -148,7 +148,7 @@ def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
 
 
 def _check_batch(graph: ModelGraph) -> None:
-    """Raises InvalidModelError if a batch is of several rows, and never of one."""
+    """Raise InvalidModelError if a batch always has several rows."""
     if isinstance(graph.batch, int) and graph.batch > 1:
         raise InvalidModelError(
             f"model '{graph.name}' takes batches of {graph.batch} rows and no others: early "
@@ -170,7 +170,7 @@ def _may_be_typical(kind: ValueType) -> bool:
 
 
 def _is_single(output: Variable) -> bool:
-    """Whether it is one floating-point number, or several without a common vector."""
+    """Whether a row of ``output`` is one floating-point number, or several without a vector."""
     shape = output.type.shape or ()
     return (output.type.dtype or "").startswith("float") and (len(shape) < 2 or shape[-1] == 1)
 
@@ -211,7 +211,7 @@ class Tail:
     """The model's last nodes, from the class scores to all outputs."""
 
     def __init__(self, graph: ModelGraph, scores: Scores) -> None:
-        """Raises InvalidModelError if the model has no such scores."""
+        """Cut the nodes behind ``scores``. Raises InvalidModelError if the model lacks them."""
         places = None
         if 0 < scores.position <= len(graph.graph.node):
             places = tail_nodes(graph, scores.value, scores.position - 1, scores.others)

@@ -107,8 +107,8 @@ _LEAST_PRODUCT = 1 - ALIKE**2 / 2
 
 
 def marks(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return what distinguishes sources: of images float32 [rows, amplitudes], each row of length
-    1; of anything else uint8 [rows, bytes of a digest].
+    """Return a mark of each row, by which its source is recognised: for images float32
+    [rows, amplitudes], each row of length 1; for anything else uint8 [rows, bytes of a digest].
 
     An image is floating point, [rows, ..., height, width].
     """

@@ -1,1 +1,1 @@
-"""Stubs as forks of one process that has Python and Brisk in memory."""
+"""Starts stubs as forks of one process that has Python and Brisk in memory."""

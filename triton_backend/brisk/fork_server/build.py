@@ -1,8 +1,8 @@
-"""The compilation of the launcher of stubs, of what makes a stub a fork server, of what the server
-loads, and of what the runtime of a GPU loads.
+"""Compiles the launcher of stubs, the library that makes a stub a fork server, the one that
+tritonserver loads, and the one that the runtime of a GPU loads.
 
-``python -m brisk.fork_server.build DIRECTORY`` puts all of them there, for machines without a
-compiler: into ``share/brisk`` of their Python's prefix, say.
+``python -m brisk.fork_server.build DIRECTORY`` puts all of them into DIRECTORY, for machines
+without a compiler: ``share/brisk`` of their Python's prefix, for example.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class CompilerError(Exception):
 
 
 def place_launchers(backends: Sequence[Path]) -> bool:
-    """Put the three files into each backend's folder; return False if that is impossible.
+    """Put the three files into each backend's folder; return False if they cannot be compiled.
 
-    Then stubs start as without Brisk: the folders have none of the files.
+    Then none of the files is left in the folders, and stubs start as without Brisk.
     """
     try:
         contents = _prebuilt() or _compiled_together(_PLACED)
@@ -68,7 +68,7 @@ def place_launchers(backends: Sequence[Path]) -> bool:
 
 
 def workspace_library() -> Path:
-    """Return ``WORKSPACE``, compiled now or before. Raises CompilerError or OSError."""
+    """Return the path of ``WORKSPACE``; compile it if needed. Raises CompilerError or OSError."""
     built = _ahead(WORKSPACE)
     if not built.is_file():
         _compiled_together((WORKSPACE,))
@@ -90,7 +90,7 @@ def _prebuilt() -> dict[str, bytes] | None:
 
 
 def _compiled_together(names: Sequence[str]) -> dict[str, bytes]:
-    """Return each file by its name; the first time takes a second of each processor.
+    """Return each file's content by its name; the first time takes a second of each processor.
 
     Raises CompilerError or OSError.
     """
@@ -122,7 +122,7 @@ def _cached(name: str, compiler: str) -> Path:
 
 
 def _compiled(name: str, compiler: str, target: Path) -> bytes:
-    """Compile into ``target``, unless it is there. Return its content.
+    """Compile into ``target`` unless it exists and is intact. Return its content.
 
     Raises CompilerError or OSError.
     """
@@ -142,8 +142,8 @@ def _compiled(name: str, compiler: str, target: Path) -> bytes:
 
 
 def _read(file: Path) -> bytes:
-    """Read a file that will be started: nobody else can have written it, and it is as it was
-    compiled.
+    """Read a file that will be run, after checks that no other user can have written it and that
+    it is as it was compiled.
 
     Raises PermissionError, CompilerError or OSError.
     """
@@ -155,7 +155,7 @@ def _read(file: Path) -> bytes:
 
 
 def find_compiler() -> str | None:
-    """Return ``$CXX``, else the first of the usual ones; None: there is none."""
+    """Return the path of ``$CXX``, else of the first usual compiler; None if there is none."""
     return next(filter(None, map(shutil.which, _compilers())), None)
 
 
@@ -176,7 +176,7 @@ def _compile(compiler: str, source: Path, options: tuple[str, ...], draft: Path)
 
 
 def _replace(content: bytes, target: Path) -> None:
-    """Replace ``target`` in one step: a server may be starting stubs by what was there."""
+    """Replace ``target`` in one step: a server may be starting stubs from the old file."""
     if target.is_file() and target.read_bytes() == content:
         return
     import tempfile
@@ -189,7 +189,7 @@ def _replace(content: bytes, target: Path) -> None:
 
 
 def main() -> int:
-    """Return the exit status: 1, after printing the reason, if it is impossible."""
+    """Compile into the directory given. Return the exit status: 1, with a message, on failure."""
     (directory,) = sys.argv[1:]
     try:
         for name, content in _compiled_together(tuple(_MADE_OF)).items():

@@ -1,8 +1,8 @@
 """The fork server: one process per tritonserver from which stubs are forked.
 
-It is Triton's own stub program with ``source/preload.cpp`` in it, so a child of it is what Triton
+It is Triton's own stub program with ``source/preload.cpp`` in it, so its child is what Triton
 would have started, but has Python and Brisk in memory already. ``source/launcher.cpp``, the
-process that Triton believes to be the stub, asks for it:
+process that Triton takes for the stub, asks for a child:
 
 1. the launcher sends the stub's command line (texts between zero bytes);
 2. the child answers with its process number and waits for a byte;
@@ -10,7 +10,7 @@ process that Triton believes to be the stub, asks for it:
 4. when the child has ended, the server sends its wait status.
 
 If the launcher ends first, killed by Triton, the server kills the child. The server itself ends
-with tritonserver, behind its last child.
+with tritonserver, after its last child.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ForkServer:
     def serve(self, become: Become, when_idle: Callable[[], None] = lambda: None) -> bool:
         """Return True in a new stub, after ``become``, and False when tritonserver has ended.
 
-        ``when_idle``: called once, as soon as no launcher waits. Raises what it raises.
+        ``when_idle``: called once, as soon as no launcher waits. Its errors are raised.
         """
         for number in _PASSED_ON:
             if signal.signal(number, signal.SIG_IGN) is signal.SIG_IGN:
@@ -103,7 +103,7 @@ class ForkServer:
                     self._attend(self._stubs[descriptor], descriptor)
 
     def _take_in(self, become: Become) -> bool:
-        """Fork for a launcher that has come. Return True in the child."""
+        """Fork a stub for a launcher that has connected. Return True in the child."""
         launcher, _ = self._listener.accept()
         pid, uid, _ = _PEER.unpack(
             launcher.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
@@ -128,7 +128,7 @@ class ForkServer:
         return False
 
     def _attend(self, stub: _Stub, descriptor: int) -> None:
-        """Finish a stub that has ended, or whose launcher has ended, which ends the stub."""
+        """Clean up after a stub that has ended; kill it first if its launcher has ended."""
         if descriptor != stub.ended:
             os.kill(stub.pid, signal.SIGKILL)
         _, status = os.waitpid(stub.pid, 0)
@@ -143,8 +143,8 @@ class ForkServer:
     def _outlive_stubs(self) -> None:
         """End the stubs after tritonserver has ended.
 
-        A stub notices that by itself, unless it is stuck: one whose model was being loaded waited
-        for a lock of the server's for ever, and ignored SIGTERM.
+        A stub notices that by itself, unless it is stuck: one whose model is being loaded may wait
+        for a lock of the server's for ever, and ignore SIGTERM.
         """
         self._poll.unregister(self._server_ended)
         self._poll.unregister(self._listener)
@@ -161,7 +161,7 @@ class ForkServer:
             self._attend(stub, stub.ended)
 
     def _leave(self) -> None:
-        """Close in a child what is the server's."""
+        """Close the server's resources in a child, and restore its signal handlers."""
         for number in _PASSED_ON:
             if number not in self._ignored:
                 signal.signal(number, signal.SIG_DFL)
@@ -173,7 +173,7 @@ class ForkServer:
 
 
 def _introduce(connection: socket.socket, launcher: int, become: Become) -> None:
-    """Be the stub that the launcher asks for, in a child, or end."""
+    """Become the stub that the launcher asks for, in a child; exit if the launcher is gone."""
     connection.settimeout(_TIMEOUT_S)
     try:
         arguments = connection.recv(_MESSAGE_BYTES).split(b"\0")

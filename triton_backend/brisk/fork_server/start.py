@@ -1,8 +1,8 @@
-"""The start of the fork server, by the first stub of a tritonserver, which finds none.
+"""Starts the fork server, from the first stub of a tritonserver, which finds none.
 
-Its launcher has made the socket at which other launchers ask, so those wait for the fork server
-from then on. It is started as soon as one waits: one start of Python and one import of numpy for
-all of them, and memory that they share. While nobody waits, it starts after the first model, whose
+The stub's launcher has made the socket at which other launchers ask, so they wait for the fork
+server from then on. It starts as soon as one waits: one start of Python and one import of numpy
+for all of them, and shared memory. While none waits, it starts only after the first model, whose
 load and first answers it would slow down.
 """
 
@@ -55,7 +55,7 @@ _stub_is_ready: int | None = None
 
 
 class ForkSettings(NamedTuple):
-    """The settings of a fork server; ``flags`` are Python's in a stub of Triton's making."""
+    """The settings of a fork server; ``flags``: Python's flags in a stub that Triton starts."""
 
     backend: str
     server: int
@@ -98,7 +98,7 @@ def attend_launchers(arguments: list[bytes], niceness: int) -> None:
 
 
 def start_when_quiet() -> None:
-    """Take note that this stub's model is ready."""
+    """Note that this stub's model is ready, so that the fork server may start."""
     if _stub_is_ready is not None:
         os.eventfd_write(_stub_is_ready, 1)
 
@@ -106,8 +106,9 @@ def start_when_quiet() -> None:
 def _attend(
     listener: socket.socket, stub_is_ready: int, arguments: list[bytes], niceness: int
 ) -> None:
-    """Start the fork server in time. Launchers that wait in vain become stubs of their own, since
-    the socket has gone then."""
+    """Start the fork server when a launcher waits, or ``QUIET_S`` after this stub is ready.
+
+    If that fails the socket is closed, and launchers that wait become stubs themselves."""
     with listener:
         poll = select.poll()
         poll.register(listener, select.POLLIN)
@@ -153,10 +154,10 @@ def _start(listener: socket.socket, arguments: list[bytes], niceness: int) -> No
 
 
 def check_preload(preload: Path) -> None:
-    """Check that the file, which Triton's processes will load, is whole and nobody else can have
-    written it.
+    """Check that the file, which Triton's processes will load, is whole and cannot have been
+    written by another user.
 
-    The folder is not checked: Triton starts the launcher that is beside the file. Raises OSError.
+    The folder is not checked: Triton starts the launcher in the same folder. Raises OSError.
     """
     from brisk.ownership import open_own
 
@@ -167,14 +168,14 @@ def check_preload(preload: Path) -> None:
 
 
 def say_not_forked(reason: str) -> None:
-    """Write the reason to the server's log: a stub's own way there is not open in a fork
-    server."""
+    """Write the reason to the server's log by standard error, since a fork server has no stub's
+    logger."""
     print(f"brisk: stubs are not forked: {reason}", file=sys.stderr)
 
 
 def _environment() -> dict[str, str]:
-    """Return this stub's environment when it began, without what the launcher has added for this
-    stub alone."""
+    """Return the environment that this stub started with, without the variables that the launcher
+    has added for this stub alone."""
     entries = Path("/proc/self/environ").read_bytes().split(b"\0")
     pairs = [os.fsdecode(entry).partition("=") for entry in entries if entry]
     environment = {name: value for name, _, value in pairs}
@@ -191,12 +192,12 @@ _SEAL_BYTES = 32
 
 
 def has_seal(data: bytes) -> bool:
-    """Whether ``data`` ends with the digest of all before, which ``add_seal`` appends."""
+    """Whether ``data`` ends with the digest of all bytes before, which ``add_seal`` appends."""
     return _digest(data[:-_SEAL_BYTES]) == data[-_SEAL_BYTES:]
 
 
 def add_seal(file: Path) -> None:
-    """Append the digest of all that is there; what loads or starts the file reads over it."""
+    """Append the digest of the file's content; loaders and the kernel ignore it."""
     data = file.read_bytes()
     with file.open("ab") as end:
         end.write(_digest(data))

@@ -1,8 +1,8 @@
-"""A session's run for inputs of some shapes, captured, on memory that stays.
+"""A session's run for inputs of some shapes, captured on memory that stays in place.
 
-ONNX Runtime computes on a stream of ours, with inputs and answers where we say; the third run is
-captured. From then on graphs are launched, without ONNX Runtime: as a whole, or in chunks of at
-most ``CHUNK_US``, between which other work goes first (REEF, section 4).
+ONNX Runtime computes on Brisk's stream, with inputs and answers at fixed addresses; the third run
+is captured. From then on graphs are launched without ONNX Runtime: as a whole, or in chunks of at
+most ``CHUNK_US``, between which more urgent work runs (REEF, section 4).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _NAMES = {"float": "float32", "double": "float64"}
 
 
 class NotCapturedError(Exception):
-    """The run cannot be captured; the message says why. It can be run without."""
+    """The run cannot be captured; the message says why. It can run without a capture."""
 
 
 class Staged:
-    """A tensor's memory on the device, and the process's memory that it is copied from or to."""
+    """A tensor's memory on the device, and the pinned memory that it is copied from or to."""
 
     def __init__(self, context: Context, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        """Raises CudaError if there is no memory."""
+        """Allocate both memories. Raises CudaError if there is not enough."""
         count = int(np.prod(shape, dtype=np.int64))
         self.size = count * dtype.itemsize
         self.memory: DeviceMemory = context.allocate(self.size)
@@ -69,9 +69,9 @@ class Staged:
 
 
 class Capture:
-    """A captured run, as one launch (``whole``) and in ``chunks``, which takes ``run_us``.
+    """A captured run, as one launch (``whole``) and in ``chunks``. It takes ``run_us``.
 
-    All of it is on memory of its own, so it can be run by one at a time.
+    It has its own memory, so only one run at a time can use it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Capture:
         stream: Stream,
         inputs: Mapping[str, np.ndarray],
     ) -> None:
-        """``session``: ONNX Runtime's, on ``stream``. ``inputs``: with which it is tried.
+        """Capture a run. ``session``: ONNX Runtime's, on ``stream``. ``inputs``: used for trials.
 
         Raises NotCapturedError, and CudaError if the device is lost.
         """
@@ -113,7 +113,7 @@ class Capture:
             raise
 
     def close(self) -> None:
-        """Free it. Precondition: nothing of it runs any more."""
+        """Free the capture's memory and graphs. Precondition: none of its launches still runs."""
         self._resources.close()
 
     def _keep(self, resource: Any) -> Any:
@@ -150,7 +150,7 @@ class Capture:
         bind(name, _DEVICE, ordinal, array.dtype, array.shape, staged.memory.handle)
 
     def write(self, inputs: Mapping[str, np.ndarray], stream: Stream) -> None:
-        """Copy the inputs to the device. Precondition: the copies of those before are complete."""
+        """Copy the inputs to the device. Precondition: the previous copies are complete."""
         for name, staged in self.inputs.items():
             np.copyto(staged.array, inputs[name])
             staged.to_device(stream)
@@ -161,8 +161,8 @@ class Capture:
             self.outputs[name].to_host(stream)
 
     def _answers(self, run: Callable[[], object]) -> dict[str, bytes]:
-        """Return the bits of what a run leaves; outputs that no run has written have other
-        ones."""
+        """Return the bytes of the outputs after ``run``; outputs that it does not write hold
+        0xFF."""
         for staged in self.outputs.values():
             staged.array.view(np.uint8).fill(0xFF)
             staged.to_device(self._stream)
@@ -190,7 +190,8 @@ class Capture:
             chunk.upload(self._stream)
 
     def _own_sources(self, graph: Graph) -> dict[int, int]:
-        """Copy to the device what copies read of the process's memory, which is used again.
+        """Copy to the device the process's memory that the graph's copies read, since ONNX Runtime
+        reuses it.
 
         Return addresses on the device by nodes' numbers.
         """
@@ -220,8 +221,8 @@ class Capture:
     def _cut(self, graph: Graph, sources: Mapping[int, int]) -> list[tuple[int, int]]:
         """Return the spans of the chunks' nodes.
 
-        Pieces are timed in the order in which they run, since a kernel may wait for what another
-        one has written; less what a launch takes, so that all add up to the whole.
+        Pieces are timed in the order in which they run, since a kernel may wait for the output of
+        another one. The time of a launch is subtracted, so that all add up to the whole.
         """
         count = len(graph.nodes)
         step = max(1, -(-count // MOST_TIMED))
@@ -251,8 +252,8 @@ class Capture:
     # --- whether it is right -----------------------------------------------------------------
 
     def _verify(self, inputs: Mapping[str, np.ndarray], expected: Mapping[str, bytes]) -> None:
-        """Check that it answers like the session, whole and in chunks, for these inputs and for
-        others.
+        """Check that the capture answers like the session, whole and in chunks, for these inputs
+        and for others.
 
         A session whose own answers change is not compared. Raises NotCapturedError.
         """
@@ -273,8 +274,8 @@ class Capture:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn what ONNX Runtime or the driver says to a run that cannot be captured into a
-    NotCapturedError; the loss of a device stays an error."""
+    """Turn errors of ONNX Runtime or the driver about a run that cannot be captured into
+    NotCapturedError; the loss of a device stays a CudaError."""
     try:
         yield
     except CudaError as error:
@@ -301,8 +302,8 @@ def _others(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _dtype_of(name: str) -> np.dtype[Any] | None:
-    """Return the type of ONNX Runtime's name, such as tensor(float); None: numpy has none of its
-    own."""
+    """Return numpy's type for a name of ONNX Runtime's, such as tensor(float); None if numpy has
+    none."""
     inner = name.removeprefix("tensor(").removesuffix(")")
     try:
         dtype = np.dtype(_NAMES.get(inner, inner))

@@ -1,8 +1,8 @@
-"""A device as the worker uses it: streams by urgency, and a lane that calls ONNX Runtime.
+"""A device as the worker uses it: streams by urgency, and a device thread that calls ONNX Runtime.
 
 The worker's main thread launches captured runs and checks whether they are done, both of which
-return at once. All that takes long or waits (runs of sessions, capturing, freeing) is the lane's:
-one thread, since ONNX Runtime keeps handles of CUDA's libraries for each thread that runs.
+return at once. The device thread does all that takes long or waits (runs of sessions, capturing,
+freeing). It is one thread, since ONNX Runtime keeps handles of CUDA's libraries for each thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from brisk.gpu.driver import Context, Stream
 
 
 class LaneWork:
-    """Work that the lane has been given."""
+    """Work that was queued for the device thread, and its result."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work: Callable[[], Any] | None = work
@@ -44,13 +44,13 @@ class LaneWork:
         assert work is not None
         try:
             self._value = work()
-        except BaseException as error:  # noqa: BLE001  # it is raised by whoever asks
+        except BaseException as error:  # noqa: BLE001  # ``result`` raises it
             self._error = error
         self._ended.set()
 
 
 class Device:
-    """A device with the streams of real-time, normal and best-effort work, the most urgent
+    """A device with ``streams`` for real-time, normal and best-effort work, the most urgent
     first."""
 
     def __init__(self, context: Context) -> None:
@@ -64,12 +64,11 @@ class Device:
         threading.Thread(target=self._serve, name="brisk-gpu", daemon=True).start()
 
     def borrow(self) -> Stream:
-        """Return a stream for a session, on which nobody else issues; with the urgency of
-        best-effort work."""
+        """Return a stream of best-effort urgency for one session alone."""
         return self._spare.pop() if self._spare else self.context.stream()
 
     def give_back(self, stream: Stream) -> None:
-        """Return a stream to the spare ones. It stays valid: a session that is gone may still name
+        """Return ``stream`` to the pool. It stays valid: a session that is gone may still name
         it."""
         self._spare.append(stream)
 
@@ -88,7 +87,7 @@ class Device:
 
     @contextmanager
     def issuing(self, stream: Stream) -> Iterator[None]:
-        """Make ``stream`` this one while entered."""
+        """Make ``stream`` the one on which the main thread issues, while entered."""
         before, self._issuing = self._issuing, stream
         try:
             yield
@@ -96,7 +95,7 @@ class Device:
             self._issuing = before
 
     def perform(self, work: Callable[[], Any]) -> LaneWork:
-        """Have the lane do ``work`` behind what it was given before."""
+        """Queue ``work`` for the device thread, behind earlier work."""
         ticket = LaneWork(work)
         self._work.put(ticket)
         return ticket

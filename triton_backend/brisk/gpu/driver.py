@@ -1,9 +1,9 @@
 """NVIDIA's driver, called directly: contexts, streams, events, memory and kernels.
 
-ONNX Runtime computes on a stream that is made here; what is waited for, how far ahead work is
-issued and what is launched next is decided here, too. So the driver is called without a library
-between (``libcuda.so.1`` by ctypes, which releases the interpreter's lock for each call), and each
-call's result is checked.
+ONNX Runtime computes on a stream that is made here; Brisk also decides what to wait for, how far
+ahead to issue work and what to launch next. So it calls the driver without a library in between
+(``libcuda.so.1`` by ctypes, which releases the interpreter's lock for each call), and checks the
+result of each call.
 
 All of it is usable from any thread in which the context is current (``Context.enter``).
 """
@@ -220,13 +220,13 @@ class Context:
         self.enter()
 
     def close(self) -> None:
-        """Release it. Precondition: what was made in it is closed."""
+        """Release the context. Precondition: everything made in it is closed."""
         if self._handle:
             self._handle = 0
             self.driver.call("cuDevicePrimaryCtxRelease_v2", self.device)
 
     def enter(self) -> None:
-        """Make it current in the calling thread."""
+        """Make the context current in the calling thread."""
         self.driver.call("cuCtxSetCurrent", self._handle)
 
     @property
@@ -254,7 +254,7 @@ class Context:
         return free.value, total.value
 
     def synchronise(self) -> None:
-        """Wait for all that was issued in it."""
+        """Wait for all work that was issued in the context."""
         self.driver.call("cuCtxSynchronize")
 
     def stream(self, priority: int = 0) -> Stream:
@@ -274,8 +274,8 @@ class Context:
         return DeviceMemory(self.driver, self.driver.handle("cuMemAlloc_v2", size_bytes))
 
     def pinned(self, size_bytes: int) -> HostMemory:
-        """Allocate memory of the process that the device reads and writes by itself, at full
-        speed."""
+        """Allocate pinned memory of the process, which the device reads and writes by itself at
+        full speed."""
         return HostMemory(self.driver, self.driver.handle("cuMemHostAlloc", size_bytes, 0))
 
     @contextlib.contextmanager
@@ -326,14 +326,14 @@ class Stream(_Resource):
         return self.driver.is_done("cuStreamQuery", self.handle)
 
     def wait_for(self, event: Event) -> None:
-        """Let what is issued from now on begin when the event is passed; returns at once."""
+        """Let later work of the stream begin when the event is passed; returns at once."""
         self.driver.call("cuStreamWaitEvent", self.handle, event.handle, 0)
 
     def to_device(self, memory: DeviceMemory, address: int, size_bytes: int) -> None:
         """Copy bytes at ``address`` to the device.
 
-        Returns when they are read if they are not registered, else at once: they must stay as they
-        are until then.
+        Return after they are read if they are not registered. Else return at once; they must not
+        change until the copy is done.
         """
         self.driver.call("cuMemcpyHtoDAsync_v2", memory.handle, address, size_bytes, self.handle)
 

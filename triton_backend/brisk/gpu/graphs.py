@@ -1,13 +1,13 @@
 """Runs captured once and launched again, whole or in chunks (REEF, section 4: REEF-N).
 
-What ONNX Runtime issues to a stream for one run is captured as a graph of the driver's: kernels,
-copies and their order. Launched, it is the run again, on the same memory, without any of the work
-on the processor that issuing it took. A graph cannot be stopped, so one that may be preempted is
-made into several, *chunks* of consecutive nodes: a preempted run loses what was not launched.
+The work that ONNX Runtime issues to a stream for one run is captured as a graph of the driver's:
+kernels, copies and their order. A launch of the graph repeats the run on the same memory, without
+the processor's work of issuing it. A graph cannot be stopped, so one that may be preempted is
+split into *chunks* of consecutive nodes: a preempted run loses what was not launched.
 
-A chunk is a graph of its own, into which its nodes are copied with what they were captured with:
-nothing has to be known of a kernel's arguments. Nodes of other kinds than ``COPIED`` cannot be
-copied, so a graph that has one runs as a whole or not at all.
+A chunk is a separate graph, into which nodes are copied with their captured parameters, so nothing
+has to be known of a kernel's arguments. Nodes of other kinds than ``COPIED`` cannot be copied, so
+a graph that has one runs as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MEMORY_TYPE = 2
 
 
 class MemoryKind(IntEnum):
-    """CUmemorytype."""
+    """The driver's kinds of memory (CUmemorytype)."""
 
     HOST = 1
     DEVICE = 2
@@ -72,7 +72,7 @@ class _Place(ctypes.Structure):
 
 
 class Copy(ctypes.Structure):
-    """CUDA_MEMCPY3D."""
+    """The driver's parameters of a copy (CUDA_MEMCPY3D)."""
 
     source: _Place
     target: _Place
@@ -89,7 +89,7 @@ class Copy(ctypes.Structure):
 
 
 class NodeKind(IntEnum):
-    """CUgraphNodeType."""
+    """The driver's kinds of graph nodes (CUgraphNodeType)."""
 
     KERNEL = 0
     COPY = 1
@@ -106,7 +106,7 @@ COPIED = frozenset({NodeKind.KERNEL, NodeKind.COPY, NodeKind.FILL, NodeKind.EMPT
 
 
 class Graph:
-    """A captured graph; of the thread that captured it, or of one at a time."""
+    """A captured graph. One thread at a time may use it."""
 
     def __init__(self, driver: Driver, handle: int) -> None:
         self.driver = driver
@@ -117,13 +117,13 @@ class Graph:
         """Handles, in an order in which they can run."""
 
     def close(self) -> None:
-        """Destroy it; executables that were made of it stay."""
+        """Destroy the graph; executables that were made of it stay valid."""
         if self._handle:
             handle, self._handle = self._handle, 0
             self.driver.call("cuGraphDestroy", handle)
 
     def kinds(self) -> dict[str, int]:
-        """Return how many nodes there are, by kind."""
+        """Return the number of nodes by kind."""
         counts: dict[str, int] = {}
         for node in self.nodes:
             kind = self._kind(node)
@@ -132,7 +132,7 @@ class Graph:
         return counts
 
     def priority(self, index: int) -> int | None:
-        """Return the priority of the node's kernel; None: it is no kernel."""
+        """Return the priority of the node's kernel; None if the node is no kernel."""
         if self._kind(self.nodes[index]) != NodeKind.KERNEL:
             return None
         value = (c_int * (_ATTRIBUTE_BYTES // ctypes.sizeof(c_int)))()
@@ -147,7 +147,7 @@ class Graph:
         """Return the copies that read memory of the process when they are launched, by node's
         number.
 
-        The caller has to know what that holds then: ONNX Runtime uses it again.
+        The caller has to know what that memory holds then: ONNX Runtime reuses it.
         """
         copies = {}
         for index, node in enumerate(self.nodes):
@@ -160,7 +160,7 @@ class Graph:
     def executable(
         self, first: int = 0, end: int | None = None, sources: Mapping[int, int] | None = None
     ) -> Executable:
-        """Return the nodes from ``first`` up to ``end``, if not given to the end, to be run.
+        """Return an executable of the nodes from ``first`` up to ``end`` (None: to the last).
 
         ``sources``: addresses on the device that copies read instead of the process's memory, by
         node's number. Raises CudaError, and ValueError if the graph cannot be cut.
@@ -255,7 +255,7 @@ class Graph:
 
 
 class Executable:
-    """A graph, or a chunk of one, that the device can be told to run."""
+    """A graph, or a chunk of one, that can be launched on the device."""
 
     def __init__(self, driver: Driver, handle: int) -> None:
         self.driver = driver
@@ -267,19 +267,19 @@ class Executable:
             self.driver.call("cuGraphExecDestroy", handle)
 
     def upload(self, stream: Stream) -> None:
-        """Bring it to the device, so that the first launch takes no longer than others."""
+        """Copy it to the device, so that the first launch takes no longer than others."""
         self.driver.call("cuGraphUpload", self._handle, stream.handle)
 
     def launch(self, stream: Stream) -> None:
-        """Launch it behind what was issued to the stream before, with the stream's priority;
-        returns at once."""
+        """Launch it on ``stream``, behind earlier work and with the stream's priority; returns
+        at once."""
         self.driver.call("cuGraphLaunch", self._handle, stream.handle)
 
 
 @contextlib.contextmanager
 def capturing(driver: Driver, stream: Stream) -> Iterator[list[Graph]]:
-    """Capture what the calling thread issues to the stream while entered, instead of doing it: the
-    one graph of the list, when it is left.
+    """Capture, instead of running, the work that the calling thread issues to the stream while
+    entered. On exit the list holds the one graph.
 
     Raises CudaError if something cannot be captured, such as waiting.
     """
@@ -301,9 +301,10 @@ def capturing(driver: Driver, stream: Stream) -> Iterator[list[Graph]]:
 
 
 def in_order(nodes: Sequence[int], edges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Return the nodes so that each comes behind those with an edge to it; else as they are given.
+    """Return the nodes in topological order: each behind those with an edge to it.
 
-    Raises ValueError if there is a circle, or an edge of a node that is not there.
+    Nodes that are ready at the start keep their order. Raises ValueError if there is a cycle, or
+    an edge of an unknown node.
     """
     waiting = dict.fromkeys(nodes, 0)
     behind: dict[int, list[int]] = {node: [] for node in nodes}

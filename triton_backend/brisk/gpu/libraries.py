@@ -1,8 +1,8 @@
-"""CUDA's libraries, found for ONNX Runtime, and memory of their own for cuBLAS's handles.
+"""Loads CUDA's libraries for ONNX Runtime, and gives each cuBLAS handle its own memory.
 
-The libraries are in packages of their own (``nvidia``), where the loader does not look; each that
-is loaded here is found by what needs it later. Nothing of this uses a device: a process may fork
-after.
+The libraries are in separate packages (``nvidia``), where the dynamic loader does not search; a
+library that is loaded here is found by those that need it later. No device is used, so a process
+may fork afterwards.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ WORKSPACE_BYTES = 8 << 20
 
 
 def load_libraries() -> list[str]:
-    """Load the libraries that packages have. Return the dynamic loader's names of them.
+    """Load CUDA's libraries from installed packages; return the dynamic loader's names of them.
 
-    What no package has is looked for in the usual places, by what needs it.
+    The dynamic loader searches the usual places for libraries that no package has.
     """
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(each) for each in (spec.submodule_search_locations or ())] if spec else []
@@ -46,7 +46,7 @@ def load_libraries() -> list[str]:
 
 
 def give_workspaces(library: Path, loaded: list[str]) -> None:
-    """Let each handle of cuBLAS that is made from now on have memory of its own.
+    """Give each cuBLAS handle that is made from now on its own memory.
 
     ``library``: what ``source/workspace.cpp`` is compiled to; without it a model that multiplies
     matrices runs whole or not at all, since its graph allocates memory (``Graph.can_be_cut``).
@@ -60,6 +60,7 @@ def give_workspaces(library: Path, loaded: list[str]) -> None:
 
 
 def _name(loaded: list[str], start: str) -> bytes:
-    """Return the name that a package has, else the newest that ONNX Runtime is built for."""
+    """Return the loaded library's name that begins with ``start``, else version 13, the newest
+    that ONNX Runtime is built for."""
     default = f"{start}.13"
     return next((each for each in loaded if each.startswith(start)), default).encode()

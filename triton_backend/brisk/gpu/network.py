@@ -34,7 +34,7 @@ RunPlain: TypeAlias = "Callable[[Mapping[str, Any], Sequence[str]], Mapping[str,
 
 
 class Instance(NamedTuple):
-    """ONNX Runtime's session on a stream where nobody else issues; ``run`` runs it without a
+    """ONNX Runtime's session with a stream that only it uses; ``run`` runs it without a
     capture."""
 
     session: Any
@@ -43,15 +43,15 @@ class Instance(NamedTuple):
 
 
 class CapturedNetwork:
-    """The captured runs of a model. One run at a time: captured or not, runs use memory of their
-    session.
+    """The captured runs of a model. One run at a time: captured or not, runs use their session's
+    memory.
 
-    If the session plans convolutions for the shapes of a run, the plan goes with the next other
-    shape, and kernels that cuDNN has compiled for it go with the plan. A captured run would launch
-    what is no more. So each shape has an instance of its own there, and so has what is not
-    captured. A shape is captured when it comes again.
+    If the session plans convolutions for the shapes of a run, the next run of another shape drops
+    the plan, and the kernels that cuDNN has compiled for it. A captured run would then launch
+    kernels that no longer exist. So each shape has its own instance there, and so have runs that
+    are not captured. A shape is captured when it comes again.
 
-    Used by the worker's main thread, except for what the lane is given.
+    Used by the worker's main thread, except for work that is given to the device thread.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class CapturedNetwork:
         may_capture: bool = True,
     ) -> None:
         """``open_another``: makes an instance like ``first``; None: one serves all shapes.
-        ``new_options``: makes a run's options. ``tell``: is called with why something is not
-        captured."""
+        ``new_options``: makes a run's options. ``tell``: called with the reason why something is
+        not captured."""
         self.device = device
         self._first, self._open_another = first, open_another
         self._new_options, self._tell = new_options, tell
@@ -86,13 +86,13 @@ class CapturedNetwork:
         self._is_closed = False
 
     def is_free(self) -> bool:
-        """Whether the lane has left it; waits a moment for that."""
+        """Whether the device thread no longer uses it; waits up to ``PATIENCE_S`` for that."""
         if self._busy is not None and self._busy.wait(PATIENCE_S):
             self._busy = None
         return self._busy is None
 
     def take(self) -> int:
-        """Begin a run. Return its number; the run before, if it is not over, begins again at its
+        """Begin a run. Return its number; the previous run, if it is not over, starts over at its
         next turn.
 
         Precondition: ``is_free``.
@@ -105,7 +105,8 @@ class CapturedNetwork:
         self._tail.record(stream)
 
     def wants(self, key: Key) -> bool:
-        """Whether runs with these shapes are to be captured now: one has come before."""
+        """Whether to capture a run with these shapes now. If each shape has its own instance, only
+        from the second run on."""
         if not self.may_capture or key in self.captured:
             return False
         if self._open_another is None:
@@ -118,25 +119,26 @@ class CapturedNetwork:
         return False
 
     def capture(self, key: Key, inputs: Mapping[str, np.ndarray]) -> LaneWork:
-        """Have the lane capture a run; its result is in ``captured`` then."""
+        """Have the device thread capture a run; its result is in ``captured`` afterwards."""
         self.take()
         self._busy = self.device.perform(lambda: self._capture(key, inputs))
         return self._busy
 
     def run_plain(self, inputs: Mapping[str, Any], requested: Sequence[str]) -> LaneWork:
-        """Have the lane run it, to the end; the result is the requested outputs by name."""
+        """Have the device thread run the session to the end; the result is the requested outputs
+        by name."""
         self.take()
         self._busy = self.device.perform(lambda: self._run_plain(inputs, requested))
         return self._busy
 
     def close(self) -> None:
-        """Have the lane give everything back; nobody may use it any more."""
+        """Have the device thread free everything. Precondition: the network is no longer used."""
         if not self._is_closed:
             self._is_closed = True
             self.take()
             self.device.perform(self._close)
 
-    # --- the lane's --------------------------------------------------------------------------
+    # --- the device thread -------------------------------------------------------------------
 
     def _capture(self, key: Key, inputs: Mapping[str, np.ndarray]) -> None:
         most = MOST_CAPTURED if self._open_another is None else MOST_INSTANCES
@@ -170,8 +172,8 @@ class CapturedNetwork:
     def _opened_another(self) -> Instance:
         """Return another instance.
 
-        If there can be none (the file is another one by now, memory is short), the first one
-        serves what is not captured, and nothing is captured any more.
+        If none can be made (the file has changed, memory is short), the first one serves runs that
+        are not captured, and no run is captured any more.
         """
         assert self._open_another is not None
         try:
@@ -208,8 +210,8 @@ class CapturedNetwork:
 class CapturedRun:
     """One run of a network; belongs to the main thread.
 
-    A step issues a launch, or waits a moment for the lane; ``is_finished``: all is issued, and
-    done if it was not captured.
+    A step issues a launch, or waits a moment for the device thread. ``is_finished``: all launches
+    are issued; a run that is not captured is also done.
     """
 
     early = None
@@ -232,7 +234,7 @@ class CapturedRun:
     def __init__(
         self, network: CapturedNetwork, inputs: Mapping[str, np.ndarray], requested: Sequence[str]
     ) -> None:
-        """``inputs``: all of the session's, by name."""
+        """``inputs``: all inputs of the session, by name."""
         self._network, self._inputs, self._requested = network, inputs, requested
         self.key: Key = tuple(
             (name, value.dtype.str, value.shape) for name, value in inputs.items()
@@ -265,9 +267,9 @@ class CapturedRun:
         return self._turn == self._network.turn and self._position == count > 0
 
     def step(self) -> bool:
-        """Issue the next launch, if it can be. Return whether it was the last.
+        """Issue the next launch, if possible. Return whether it was the last.
 
-        Raises CudaError, and what the lane's work raised.
+        Raises CudaError, and what the device thread's work raised.
         """
         network = self._network
         if self.is_finished:
@@ -287,7 +289,10 @@ class CapturedRun:
         return self._position == len(self._chunks)
 
     def _prepare(self) -> bool:
-        """Whether the network is this run's, and there is something to launch."""
+        """Prepare the run: take the network, or have the device thread capture or run it.
+
+        Return whether the network is this run's, and there is something to launch.
+        """
         network, ticket = self._network, self._ticket
         if not network.is_free():
             return False

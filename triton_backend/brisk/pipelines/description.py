@@ -25,7 +25,7 @@ REQUEST = "request"
 
 @dataclass(frozen=True, slots=True)
 class NodeSource:
-    """A tensor that a node makes; ``node`` None: one that the request brings."""
+    """A tensor that a node computes; ``node`` None: an input of the request."""
 
     node: str | None
     tensor: str
@@ -74,8 +74,7 @@ class NodeDescription:
 
     @property
     def networks(self) -> tuple[tuple[str, Path], ...]:
-        """Every network of the node, its early answer first, with the name by which errors call
-        it."""
+        """Every network of the node, its early answer first, each with its name in errors."""
         named = [(f"node '{self.name}', variant '{v.name}'", v.path) for v in self.variants]
         if self.early_answer is not None:
             named.insert(0, (f"node '{self.name}', its early answer", self.early_answer.path))
@@ -111,7 +110,8 @@ class PipelineDescription:
 
 
 def read_pipeline(path: Path) -> PipelineDescription:
-    """Read ``<repository>/<entry>/<version>/pipeline.json``; the networks are found, not read.
+    """Read ``<repository>/<entry>/<version>/pipeline.json``; find the networks, but do not read
+    them.
 
     Raises InvalidModelError with everything that is wrong.
     """
@@ -127,8 +127,7 @@ def read_pipeline(path: Path) -> PipelineDescription:
 
 
 class _PipelineReader:
-    """The reader of a pipeline; all that is wrong with the file is reported when it has been
-    read."""
+    """Reads a pipeline; all problems of the file are reported together when it has been read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -229,8 +228,8 @@ class _PipelineReader:
         return shapes
 
     def _in_order(self, nodes: Mapping[str, NodeDescription]) -> tuple[NodeDescription, ...]:
-        """Return the nodes in an order in which they can run: of those that can, the one that is
-        named first."""
+        """Return the nodes in an order in which they can run; as named, with a problem noted, if
+        they wait for each other."""
         sorter = graphlib.TopologicalSorter({name: node.after for name, node in nodes.items()})
         try:
             return tuple(nodes[name] for name in sorter.static_order())
@@ -265,8 +264,8 @@ class _PipelineReader:
 
 
 def _find(fields: Fields, folder: Path, name: str, what: str) -> Path | None:
-    """Return a file, or the model in a directory of that name. Notes a problem if there is
-    none."""
+    """Return the path of a file, or of the model in a directory of that name. Note a problem if
+    there is none."""
     try:
         path = find_inside(folder, name, what)
         if path is not None and path.is_dir():

@@ -1,4 +1,4 @@
-"""Strict reading of JSON: every problem is noted with its place, none ends the reading."""
+"""Reads JSON strictly: every problem is noted with its place, and none ends the reading."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Problems:
         self._found.append(f"{place}: {text}" if place else text)
 
     def report(self) -> None:
-        """Raises InvalidModelError with all problems, if there are any."""
+        """Raise InvalidModelError with all problems, if there are any."""
         if self._found:
             remaining = len(self._found) - MAX_PROBLEMS
             more = f"; and {remaining} more" if remaining > 0 else ""
@@ -38,7 +38,7 @@ def hint(name: str, names: Iterable[str]) -> str:
 
 
 class Fields:
-    """One JSON object, of which each field is asked for once."""
+    """One JSON object. Each known field is read by name; ``finish`` notes the others."""
 
     def __init__(self, value: Any, place: str, problems: Problems) -> None:
         self._is_object = isinstance(value, dict)
@@ -82,7 +82,7 @@ class Fields:
         return most
 
     def finish(self) -> None:
-        """Note every field that nobody has asked for."""
+        """Note as unknown every field that was not read."""
         for name in self._values:
             if name not in self._asked:
                 self.note(f"unknown field '{name:.60}'{hint(name, self._asked)}")
@@ -102,8 +102,8 @@ def shown(value: Any) -> str:
 
 
 def parse_object(text: str, problems: Problems) -> Any:
-    """Return the JSON of ``text``. Raises InvalidModelError if it is none, notes doubled
-    fields."""
+    """Return the value of the JSON ``text``; note duplicate fields. Raises InvalidModelError if it
+    is not JSON."""
 
     def unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
         names = [name for name, _ in pairs]

@@ -1,5 +1,5 @@
-"""The choice of which variant of each network a query runs (GATI, 5.1 and 5.2): policies, and a
-plan renewed on its way. Nothing here reads a clock.
+"""Chooses the variant of each network that a query runs (GATI, 5.1 and 5.2): policies, and a plan
+that is renewed while the query runs. Nothing here reads a clock.
 
 A policy is a pure function of the nodes that are left, which run one after the other, and of the
 time that is left for them.
@@ -87,10 +87,10 @@ def _split(nodes: Sequence[QueryNode], left_ns: int, weights: Sequence[int]) -> 
 
 
 def most_accurate_within(node: QueryNode, budget_ns: int) -> NetworkVariant:
-    """Return GATI's PickBestModel: the most accurate variant whose full run fits, else the
-    fastest.
+    """Return the most accurate variant whose full run fits, else the fastest (GATI's
+    PickBestModel).
 
-    Of equally accurate ones the faster.
+    Of equally accurate variants the faster one is chosen.
     """
     fitting = [v for v in node.variants if v.full_ns <= budget_ns]
     return max(fitting, key=lambda v: (v.accuracy, -v.full_ns), default=node.fastest)
@@ -99,8 +99,8 @@ def most_accurate_within(node: QueryNode, budget_ns: int) -> NetworkVariant:
 def exact(nodes: Sequence[QueryNode], left_ns: int) -> dict[str, Choice]:
     """Choose the variants with the greatest product of accuracies whose full runs fit together.
 
-    Beyond GATI: a split leaves every node's remainder unused, this does not. If nothing fits:
-    every node's fastest. What is left over is added to the last node's budget.
+    This goes beyond GATI, where a split leaves every node's remainder unused. If nothing fits,
+    every node gets its fastest variant. Time left over is added to the last node's budget.
     """
     if not nodes:
         return {}
@@ -143,11 +143,12 @@ POLICIES: Mapping[str, Policy] = {
 
 
 class Replanning(Enum):
-    """When a plan is made.
+    """The time at which a plan is made.
 
-    STATIC: the plan of the start is kept. INCREMENTAL: a new one for what is left is made whenever
-    a node begins, with the time that earlier nodes left over or exceeded, which has not yet paid
-    in any setting of `brisk bench pipeline`.
+    STATIC: the plan of the start is kept.
+    INCREMENTAL: a new plan for the nodes that are left is made whenever a node begins, with the
+    time that earlier nodes left over or exceeded. It has not yet paid in any setting of
+    `brisk bench pipeline`.
     """
 
     STATIC = "static"
@@ -166,8 +167,8 @@ class Query:
 
     Beyond GATI, an incremental plan uses the times that variants usually take, early answers
     included, as long as a whole run of the one that begins leaves the others time enough for their
-    fastest: what an early answer saves is then known before, not only behind it. A static plan,
-    which cannot be mended, uses the times of whole runs.
+    fastest. The saving of an early answer is then counted beforehand, not only afterwards. A
+    static plan, which cannot be corrected, uses the times of whole runs.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Query:
         return self.plan[node.name]
 
     def _plan_anew(self, left_ns: int) -> Mapping[str, Choice]:
-        """Return a plan for all that is left, of which the first is about to begin."""
+        """Return a plan for the nodes that are left, of which the first is about to begin."""
         node, *behind = self.left
         usual = [
             replace(each, variants=tuple(variant.as_usual() for variant in each.variants))

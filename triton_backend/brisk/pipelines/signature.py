@@ -1,5 +1,5 @@
-"""The check of a pipeline against its networks: whether the tensors fit, and its own inputs and
-outputs."""
+"""Checks a pipeline against its networks: whether the tensors fit, and what inputs and outputs the
+pipeline itself has."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PROBABILITIES = ("float32", "float16", "float64")
 def check_networks(
     description: PipelineDescription, networks: Mapping[Path, NetworkSignature]
 ) -> NetworkSignature:
-    """Return the pipeline's inputs and outputs; ``networks`` by the paths in ``description``.
+    """Return the pipeline's inputs and outputs. ``networks``: by the paths in ``description``.
 
-    Raises InvalidModelError with every tensor that is not there or does not fit.
+    Raises InvalidModelError with every tensor that is missing or does not fit.
     """
     checks = _NetworkCheck(description, networks)
     for node in description.nodes:
@@ -106,7 +106,7 @@ class _NetworkCheck:
 
 
 def _both(one: TensorType, other: TensorType) -> TensorType | None:
-    """Return the type of values of both types; None: there are none."""
+    """Return the type of values that have both types; None if there are no such values."""
     if one.element and other.element and one.element != other.element:
         return None
     element, shape = one.element or other.element, one.shape or other.shape
@@ -121,7 +121,7 @@ def _both(one: TensorType, other: TensorType) -> TensorType | None:
 
 
 def _either(one: TensorType, other: TensorType) -> TensorType:
-    """Return the type that a value of one of the types has in any case."""
+    """Return the type of a value of one type or the other, with unknowns where they differ."""
     element = one.element if one.element == other.element else None
     if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
         return TensorType(element, None)

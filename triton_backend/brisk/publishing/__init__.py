@@ -1,1 +1,1 @@
-"""The writing of a model to where other hosts can fetch it (Flashpoint, chapter 5)."""
+"""Publishing a model where other hosts can fetch it from (Flashpoint, chapter 5)."""

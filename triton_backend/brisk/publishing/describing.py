@@ -58,7 +58,7 @@ class Published:
 def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
     """Describe the model.
 
-    ``threads``: of the runs that say how long each segment takes. ``with_form``: whether the
+    ``threads``: for the runs that measure how long each segment takes. ``with_form``: whether the
     prepared form is published, if there is one for this machine. Raises InvalidModelError if the
     model cannot be read, and OSError.
     """
@@ -111,8 +111,7 @@ def describe(model: Path, threads: int, *, with_form: bool = True) -> Published:
 
 
 def cuts_of(model: Path) -> tuple[str, ...]:
-    """Return the values behind which the model is cut when it arrives. Raises
-    InvalidModelError."""
+    """Return the values after which the model is cut when it arrives. Raises InvalidModelError."""
     model_file = read_model_file(model)
     normalise(model_file.proto)
     cut = late_cut(model_file)
@@ -128,8 +127,8 @@ def unsealed(form: Path) -> bytes:
 
 
 def _in_order(model_file: ModelFile, source: BareModel) -> Iterator[FileBytes]:
-    """Yield weights in the order of the segments that compute with them, each byte once; last
-    those of which a run reads a few rows."""
+    """Yield weights in the order of the segments that compute with them, each byte once; tables of
+    which a run reads a few rows come last."""
     defaults = {info.name for info in model_file.proto.graph.input} & constants_of(
         model_file.proto.graph
     )
@@ -200,7 +199,7 @@ def _chunks_of(path: Path) -> bytes:
 
 
 def _digests(parts: Iterable[bytes]) -> bytes:
-    """Return the SHA-256 of each chunk of ``parts``, each of which ends with one."""
+    """Return the SHA-256 of each chunk of ``parts``, joined; the end of a part ends a chunk."""
     return b"".join(
         hashlib.sha256(part[start : start + CHUNK_BYTES]).digest()
         for part in parts

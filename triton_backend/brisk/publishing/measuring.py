@@ -1,5 +1,5 @@
-"""The measurement of a model's segments on this machine, for hosts that run them behind bytes that
-arrive, and for planners of parts on several hosts (Flashpoint, section 4.1)."""
+"""Measuring a model's segments on this machine, for hosts that run them while bytes arrive, and
+for planners that split a model over several hosts (Flashpoint, section 4.1)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ not the model's."""
 
 
 def measured_profile(source: Source) -> ModelProfile:
-    """Return the model's profile: each segment is opened, warmed and run with what the one before
-    made of made-up inputs.
+    """Open, warm and run each segment on the values before it, from made-up inputs; return the
+    model's profile.
 
-    Bytes are those that opening it reads. Raises InvalidModelError if the model takes inputs that
-    cannot be made up, or something else than tensors of numbers crosses a border.
+    Bytes of a segment are those that opening it reads. Raises InvalidModelError if the model takes
+    inputs that cannot be made up, or a boundary tensor is not one of numbers.
     """
     plan, trial = source.plan, SegmentTrial(source.plan)
     profiles = []
     for spec in plan.segments:
         if isinstance(source, BareModel):
-            source.open(spec.index)  # made by ``check``, perhaps
+            source.open(spec.index)  # drops a session that ``check`` has made
         started_s = time.perf_counter()
         first = source.open(spec.index)
         load_s = time.perf_counter() - started_s

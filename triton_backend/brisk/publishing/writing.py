@@ -32,8 +32,8 @@ def publish(
 ) -> str:
     """Write everything below ``url``, the manifest last. Return the text of ``model.remote``.
 
-    Raises InvalidConfigurationError for a place that cannot be written to, UnavailableError if it
-    does not take a file.
+    ``tell`` is called with the name and size of each file. Raises InvalidConfigurationError for a
+    place that cannot be written to, UnavailableError if it does not take a file.
     """
     put = _writer(url)
     for name, content in published.contents.items():
@@ -46,7 +46,7 @@ def publish(
 
 
 def remote_text(url: str, manifest: bytes) -> str:
-    """Return what an entry's ``model.remote`` says of a manifest below ``url``."""
+    """Return the text of an entry's ``model.remote`` for a manifest below ``url``."""
     sha256 = hashlib.sha256(manifest).hexdigest()
     return json.dumps({"url": f"{_place(url)}/{MANIFEST}", "sha256": sha256}, indent=1) + "\n"
 
@@ -55,7 +55,7 @@ def _place(url: str) -> str:
     if urlsplit(url).scheme not in _SCHEMES:
         url = Path(os.path.abspath(url)).as_uri()
     parts = urlsplit(url)
-    bare = parts.netloc.rpartition("@")[2]  # nobody else's password stands in an entry
+    bare = parts.netloc.rpartition("@")[2]  # an entry must not hold the publisher's password
     return urlunsplit((parts.scheme, bare, parts.path.rstrip("/"), "", ""))
 
 

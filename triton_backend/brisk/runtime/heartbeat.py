@@ -47,7 +47,7 @@ class Heartbeat:
         return self._words[_PEERS] > 0
 
     def clear(self) -> None:
-        """Begin anew for the next worker: it has no beat yet, and nobody is known to need it."""
+        """Begin anew for the next worker: it has no beat yet, and no known peers."""
         self._words[_BEATS] = self._words[_PEERS] = 0
 
 
@@ -67,7 +67,7 @@ class StallWatch:
         self._still_since_s = self._looked_s = clock_s()
 
     def has_stalled(self, *, is_awaited: bool) -> bool:
-        """Return whether the worker has made no progress for the patience, all of it watched here.
+        """Return whether the worker has made no progress for ``patience_s``, watched throughout.
 
         Called every LOOK_S. ``is_awaited``: a peer waits that the worker has not seen yet.
         """

@@ -22,7 +22,7 @@ class HelperProcess:
     """
 
     def __init__(self, module: str, *, is_asked: bool = False) -> None:
-        """``is_asked``: the owner writes to its standard input and reads its standard output."""
+        """``is_asked``: the owner writes to the process's standard input and reads its output."""
         self._module = module
         self._is_asked = is_asked
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,7 +41,7 @@ class HelperProcess:
 
     @property
     def pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        """Its standard input and output. Precondition: there is a process, and ``is_asked``."""
+        """The process's standard input and output. Precondition: it exists, and ``is_asked``."""
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -28,7 +28,7 @@ def import_everything(device: str) -> None:
 def _import_gpu() -> None:
     """Load CUDA's libraries without touching the device, which would not survive a fork.
 
-    If something is missing, the worker reports it to those who ask.
+    If a library is missing, the worker reports it to its clients.
     """
     import brisk.runtime.sessions.gpu_session  # noqa: F401
     from brisk.fork_server.build import CompilerError, workspace_library

@@ -3,8 +3,8 @@
 It imports everything once, so that a worker is there milliseconds after a fork. It never
 computes: a process that has run any OpenMP region hangs in its children's first one. It owns the
 listening sockets, so a connection made while no worker lives waits in the queue of that socket
-instead of being refused. A worker starts only when somebody asks for it: a runtime without
-best-effort requests has no background worker.
+instead of being refused. The background worker starts only when a stub connects to it: a runtime
+without best-effort requests has none.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class WorkerSlot:
 
     ``listeners``: the sockets that it serves. ``work``: what it does; the result is its exit
     status. ``on_death``: called when it has ended in any way, before another process gets its
-    number. ``stall``: reports whether it makes progress; None: nobody watches. ``handle``: a
+    number. ``stall``: reports whether it makes progress; None: it is not watched. ``handle``: a
     descriptor that is readable when it has ended; None if the kernel has none (before 5.3).
     """
 
@@ -160,7 +160,7 @@ class WorkerSlot:
         self._due_s = time.monotonic() + pause_s
 
     def end_if_stalled(self) -> None:
-        """End a worker that makes no progress although somebody needs it."""
+        """End a worker that makes no progress although a stub needs it."""
         if not self.process or self.stall is None:
             return
         if self._is_kept_stopped():
@@ -179,7 +179,10 @@ class WorkerSlot:
             os.kill(self.process, signal.SIGKILL)
 
     def _is_kept_stopped(self) -> bool:
-        """Return whether a signal had stopped it at two looks; False for the background worker."""
+        """Return whether the worker was stopped by a signal at this and the last look.
+
+        Always False for the background worker, which the foreground worker may stop.
+        """
         if self.role is Role.BACKGROUND:
             return False
         status = Path(f"/proc/{self.process}/stat").read_text()
@@ -202,7 +205,7 @@ class WorkerSlot:
 
 
 def supervise(slots: Sequence[WorkerSlot]) -> None:
-    """Run workers until all have ended idle and nobody waits, or until SIGTERM or SIGINT comes.
+    """Run workers until all have ended idle and no restart is due, or SIGTERM or SIGINT comes.
 
     The first of the ``slots`` has a worker from the start, the others when asked for.
     """

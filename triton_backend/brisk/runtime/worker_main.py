@@ -36,9 +36,9 @@ def run_worker(
     device: str,
     settings: Settings,
 ) -> None:
-    """Serve the connections of ``listeners`` until nobody needs the worker.
+    """Serve the connections of ``listeners`` until the worker is no longer needed.
 
-    If the device, or what computes on it, is not there, every connection gets that error instead.
+    If the device, or what computes on it, is missing, every connection gets that error instead.
     """
     gc.freeze()  # what came with the fork lives as long as the worker; no collection visits it
     hold_files()

@@ -51,9 +51,9 @@ def most_urgent_first(job: Job) -> tuple[int, int, int]:
 
 
 def in_turn(job: Job, served_ns: int) -> tuple[int, int, int, int]:
-    """Return the ordering key over all models, smaller runs first, whatever policy shares the
-    device between classes: class, then earliest deadline, then the service that the job's model
-    has had in its class, then arrival.
+    """Return the ordering key over all models, smaller runs first, under any policy for sharing
+    the device between classes: class, then earliest deadline, then the service that the job's
+    model has had in its class, then arrival.
 
     ``served_ns``: start-time fair queueing (Goyal, Vin, Cheng, 1996): the time that the device has
     computed for the model, weighted by how many of its jobs wait (``weight_of``). For a model of

@@ -1,4 +1,4 @@
-"""The priority class of requests; whatever names a class uses these names."""
+"""The priority class of requests; requests, settings and metrics use these names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class JobClass(str, Enum):
-    """How urgent a job is, most urgent first."""
+    """The urgency of a job, most urgent first."""
 
     REALTIME = "realtime"
     NORMAL = "normal"

@@ -1,4 +1,4 @@
-"""Measured times: how long runs take, and what share of the time some work has had.
+"""Measured times: durations of runs, and the share of the time that some work has had.
 
 The duration of a run depends on its shapes and not on its values (REEF, 2.1), so past runs predict
 it: by a running median for each model and set of input shapes. Times are wall-clock, measured by
@@ -134,13 +134,13 @@ class Demand(Enum):
 class MinimumShare:
     """Reports whether work that yields to other work has had less than ``share`` of the time.
 
-    It is notified of every change of what computes while there is such work. What the work is
-    behind grows by ``share`` of the time in which it is held, and falls by the rest when it runs.
-    The work is owed a turn from ``share`` of PATIENCE_NS on, until it is behind by less. Work held
+    It is notified of every change of what computes while there is such work. The work's debt grows
+    by ``share`` of the time in which it is held, and falls by 1 - ``share`` of the time in which
+    it runs. The work is owed a turn while the debt is at least ``share`` of PATIENCE_NS. Work held
     without end therefore gets exactly its share from then on. Work that has its share anyway, as
     when the other work does not fill the device, is never owed anything.
 
-    Not thread-safe. In times without such work, what it is behind halves every PATIENCE_NS.
+    Not thread-safe. In times without such work the debt halves every PATIENCE_NS.
     """
 
     def __init__(self, share: float) -> None:
@@ -160,7 +160,7 @@ class MinimumShare:
                 self._behind_ns *= 0.5 ** (passed_ns / PATIENCE_NS)
         else:
             left_ns = self._behind_ns - (1.0 - self.share) * passed_ns
-            if self._state is Demand.FREE:  # time that is taken from nobody is no debt
+            if self._state is Demand.FREE:  # time that no other work wants is no debt
                 left_ns = min(self._behind_ns, max(0.0, left_ns))
             self._behind_ns = left_ns
         if state is Demand.HELD and self._state is not Demand.HELD:

@@ -18,10 +18,10 @@ _OURS = (MemoryError, TypeError, AttributeError)
 
 
 class SegmentFrame:
-    """Runs a model one segment at a time; belongs to one thread at a time.
+    """One job's run of a model, one segment at a time; belongs to one thread at a time.
 
-    Raises InvalidRequestError where the inputs do not fit the model, from the constructor or,
-    for what only the values show, from ``step``. A frame whose step has raised is finished.
+    Raises InvalidRequestError if the inputs do not fit the model: from the constructor, or from
+    ``step`` for what only the values show. A frame whose ``step`` has raised cannot go on.
     """
 
     __slots__ = ("_held", "_position", "_program", "_requested", "_segments", "_values")
@@ -46,12 +46,12 @@ class SegmentFrame:
 
     @property
     def position(self) -> int:
-        """Segments done so far."""
+        """The number of segments done so far."""
         return self._position
 
     @property
     def upcoming(self) -> str:
-        """The next segment in words, for traces; empty where there is none."""
+        """The next segment in words, for traces; empty if the job is finished."""
         if self.is_finished:
             return ""
         spec = self._program.plan.segments[self._position]
@@ -62,7 +62,7 @@ class SegmentFrame:
         return self._position == len(self._segments)
 
     def step(self) -> bool:
-        """Run one segment, free what nothing reads any more; True where the job is finished."""
+        """Run one segment and free what no later one reads. Return whether the job is finished."""
         values, position = self._values, self._position
         if position == len(self._segments):
             return True
@@ -89,9 +89,9 @@ class SegmentFrame:
         return position == len(self._segments)
 
     def value_at(self, name: str) -> Value:
-        """What a live value is at this boundary; not to be changed.
+        """Return a value that is live at this boundary; the caller must not change it.
 
-        Raises KeyError for a name that crosses no border, InternalError where it is not there.
+        Raises KeyError for a name that crosses no boundary, InternalError if it is not live here.
         """
         value = self._values[self._program.slots[name]]
         if value is None:
@@ -99,16 +99,16 @@ class SegmentFrame:
         return to_array(value)
 
     def keep_rows(self, rows: np.ndarray) -> None:
-        """Go on with some rows of a batch: of all values that live at this boundary.
+        """Go on with some rows of the batch, in all values that are live at this boundary.
 
-        ``rows``: int64. Precondition: each of them has the batch as its first dimension.
+        ``rows``: int64. Precondition: the first dimension of each of these values is the batch.
         """
         for slot, value in enumerate(self._values):
             if value is not None:
                 self._values[slot] = to_array(value)[rows]
 
     def results(self) -> dict[str, Value]:
-        """The requested outputs by name. Precondition: the job is finished."""
+        """Return the requested outputs by name. Precondition: the job is finished."""
         if not self.is_finished:
             raise InternalError(
                 f"model '{self._program.plan.name}' has run {self._position} of "
@@ -124,10 +124,11 @@ class SegmentFrame:
         return value
 
     def _classify(self, segment: LoadedSegment, error: Exception) -> BriskError:
-        """Return the error, by whose fault it is.
+        """Return the failure as an InternalError or an InvalidRequestError.
 
-        A model whose inputs are all of fixed shape and that fails otherwise than by an argument's
-        fault (a value, an index) is ours; the rest is what the request brought.
+        A failure is ours if all inputs of the model have a fixed shape and ONNX Runtime does not
+        name an argument as the cause (a value, an index), or if it is one of ``_OURS``; the rest
+        comes from the request.
         """
         spec = segment.spec
         text = f"segment {spec.index} ({spec.words}) failed: {error}"
@@ -143,7 +144,7 @@ class SegmentFrame:
 def run_serially(
     program: SegmentProgram, inputs: Mapping[str, Value], requested: Sequence[str] | None = None
 ) -> dict[str, Value]:
-    """Run the whole model in the calling thread; the requested outputs by name."""
+    """Run the whole model in the calling thread; return the requested outputs by name."""
     frame = SegmentFrame(program, inputs, requested)
     while not frame.step():
         pass
@@ -155,14 +156,14 @@ RunAll = Callable[[Sequence[str], Mapping[str, np.ndarray], Any], Sequence[np.nd
 
 
 def run_in_one(program: SegmentProgram) -> RunAll | None:
-    """What runs a program of one loaded segment by a single call, where there is such a thing: all
-    types are numpy's own, and the segment makes every output itself. Outputs are copied, so it is
-    for small ones. The caller keeps ``program``, and with it the memory of its weights, for as
-    long as it calls this.
+    """Return a function that runs a program of one loaded segment by a single call; None: there is
+    none. It needs types that are all numpy's own, and a segment that makes every output itself.
+    Outputs are copied, so it is for small ones. The caller keeps ``program``, and with it the
+    memory of its weights, for as long as it calls the function.
 
-    It raises InvalidRequestError, or what ONNX Runtime raises, where inputs do not fit: ONNX
-    Runtime looks at names, types and shapes itself, but for scalars and inputs that may be left
-    out.
+    The function raises InvalidRequestError, or what ONNX Runtime raises, for inputs that do not
+    fit: ONNX Runtime checks names, types and shapes itself, except for scalars and inputs that may
+    be left out.
     """
     segments = program.segments.current()
     segment = segments[0] if len(segments) == 1 else None
@@ -193,19 +194,19 @@ _SHRINKS = "memory.enable_memory_arena_shrinkage"
 
 
 class RunControl:
-    """What ONNX Runtime is told of the runs of one thread, and how another thread ends them.
+    """The ``RunOptions`` of one thread's runs, by which another thread can end them.
 
-    ONNX Runtime looks at the ``RunOptions`` of a run between two nodes, of a Loop's body as well,
-    and ends it where they say so: a run of 1.6 s took 8 ms in the median to stop. A single node
-    that never ends is not stopped by this. ``end`` may be called by any thread, the rest by the
-    owner alone. Whoever calls ``end`` sees to it that the owner still computes what is to end.
+    ONNX Runtime checks the ``RunOptions`` of a run between two nodes, also in a Loop's body, and
+    ends the run if they say so: a run of 1.6 s takes 8 ms in the median to stop. A single node
+    that never ends is not stopped. Any thread may call ``end``, only the owner the other methods.
+    The caller of ``end`` makes sure that the owner still computes what is to end.
     """
 
     def __init__(self) -> None:
         self._options: dict[bool, Any] = {}
 
     def options(self, *, shrinks_arena: bool) -> Any:
-        """The ``RunOptions`` of the owner's next run, made once.
+        """Return the ``RunOptions`` of the owner's next run, made once.
 
         ``shrinks_arena``: whether the arena gives back what the run leaves free (the entry's
         ``memory.enable_memory_arena_shrinkage``).
@@ -218,12 +219,12 @@ class RunControl:
         return run_options
 
     def end(self) -> None:
-        """Let the owner's run end with an error at its next node; later ones would, too."""
+        """End the owner's run with an error at its next node, and later runs until ``renew``."""
         for options in list(self._options.values()):
             options.terminate = True
 
     def renew(self) -> None:
-        """Let later runs be computed again, after ``end``."""
+        """Allow runs again after ``end``."""
         self._options = {}
 
 
@@ -231,7 +232,7 @@ _threads = threading.local()
 
 
 def control() -> RunControl:
-    """The calling thread's."""
+    """Return the calling thread's ``RunControl``."""
     try:
         own: RunControl = _threads.control
     except AttributeError:

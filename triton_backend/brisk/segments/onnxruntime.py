@@ -1,7 +1,7 @@
-"""ONNX Runtime, which nothing else imports: its sessions, and how an entry wants them.
+"""Sessions of ONNX Runtime as an entry wants them; no other module imports the package.
 
-What makes sessions of ONNX models (``model.opening``) needs ``onnx``; a start from a prepared form
-needs this alone.
+``model.opening``, which makes sessions of ONNX models, needs ``onnx``; a start from a prepared
+form needs only this module.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _BOUNDED_SPINNING = (1, 27)
 
 @functools.cache
 def onnxruntime() -> ModuleType:
-    """The package. Raises InvalidConfigurationError where it is not installed.
+    """Return the package. Raises InvalidConfigurationError if it is not installed.
 
     Official builds from 1.29 on send telemetry unless the variable is set before the import.
     """
@@ -72,7 +72,7 @@ def onnxruntime() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """An initialiser."""
+    """An initializer of a model."""
 
     name: str
     data: np.ndarray
@@ -83,8 +83,9 @@ class Weight:
 
 
 class StructureRun:
-    """Runs a session whose weights are inputs with those of one model, as ``run_with_ort_values``
-    of that model's own session: by its names.
+    """Runs a structure's session, whose weights are inputs, with the weights of one model.
+
+    It is called like ``run_with_ort_values`` of that model's own session, with the model's names.
     """
 
     __slots__ = ("_bound", "_inputs", "_outputs", "_weights")
@@ -99,7 +100,7 @@ class StructureRun:
         """Keep what a run needs.
 
         ``inputs``, ``outputs``: the session's names by the model's; ``weights``: OrtValues by the
-        session's names, which are shown, not copied.
+        session's names, whose memory is not copied.
         """
         self._bound = session._sess.run_with_ort_values
         self._inputs = inputs
@@ -115,7 +116,7 @@ class StructureRun:
 
 @dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly
 class OrtSession:
-    """A session of ONNX Runtime's with what must live as long as it."""
+    """A session of ONNX Runtime with the objects that must live as long as it."""
 
     session: Any
     """An ``InferenceSession``."""
@@ -131,18 +132,20 @@ _running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDiction
 
 
 def running(key: tuple[object, ...]) -> OrtSession | None:
-    """The session of this process that was shared under ``key``, if somebody still runs it."""
+    """Return the session that this process shares under ``key``; None: nothing uses one any
+    more."""
     return _running.get(key)
 
 
 def shared(key: tuple[object, ...], make: Callable[[], OrtSession]) -> OrtSession:
-    """Return ``running``'s session, or make one. ``key``: all that it is made from, and how."""
+    """Return the session shared under ``key``, made if there is none. ``key``: all that it is made
+    from, and how."""
     session = _running.get(key)
     return _running.setdefault(key, make()) if session is None else session
 
 
 def value_in_place(weight: Weight) -> Any:
-    """The weight as ONNX Runtime's value, not copied; None for types of which it needs a copy."""
+    """Return the weight as an OrtValue, not copied; None for types that ONNX Runtime must copy."""
     if weight.kind in PACKED or weight.kind in COMPLEX:
         return None
     make = onnxruntime().OrtValue.ortvalue_from_numpy_with_onnx_type
@@ -160,13 +163,12 @@ def session_options(
     spins_long: bool = False,
     uses_memory_pattern: bool = True,
 ) -> Any:
-    """Return ``SessionOptions`` for at most ``threads`` threads that soon sleep with nothing to
-    do.
+    """Return ``SessionOptions`` for at most ``threads`` threads, which soon sleep when idle.
 
     ``is_warm`` False: for the session that starts at once, whose graph stays as it is and whose
-    weights are not packed, whatever the entry allows; all else is the same.
-    ``spins_long``: a warm segment of several. What the entry says wins over what Brisk prefers.
-    Raises InvalidConfigurationError and InvalidModelError where the tuning cannot be had.
+    weights are not packed, whatever the entry allows; all else is the same. ``spins_long``: for a
+    warm segment of several. The entry's settings win over Brisk's. Raises
+    InvalidConfigurationError and InvalidModelError if the tuning cannot be applied.
     """
     tuning.check()
     library = onnxruntime()
@@ -206,10 +208,12 @@ def session_options(
 
 
 def _waiting(settings: Mapping[str, str], *, spins_long: bool) -> dict[str, str]:
-    """How the threads of an operator wait for the next one, where the entry does not say.
+    """Return settings for how an operator's threads wait for the next one; none if the entry has
+    them.
 
-    They spin for at most SPIN_US, which bridges the gap between two operators and costs others
-    next to nothing: threads that sleep at once double the time of a network of 50 us.
+    The threads spin for at most SPIN_US, which bridges the time between two operators and costs
+    other threads next to nothing: threads that sleep at once double the time of a network of 50
+    us.
     """
     if any(key in settings for key in (_SPINS, _SPIN_DURATION)):
         return {}
@@ -222,10 +226,10 @@ def _waiting(settings: Mapping[str, str], *, spins_long: bool) -> dict[str, str]
 
 
 def _register(options: Any, path: str) -> None:
-    """Let sessions with these options know the operators of the library at ``path``.
+    """Register the custom operators of the library at ``path`` in ``options``.
 
-    Raises InvalidModelError naming the library: it cannot be loaded, is no such library, or could
-    have been written by others.
+    Raises InvalidModelError naming the library if it cannot be loaded, is no such library, or
+    could have been written by other users.
     """
     name = _loadable_name(path)
     try:
@@ -239,21 +243,21 @@ def _register(options: Any, path: str) -> None:
 
 @functools.cache
 def _share_arena() -> None:
-    """One arena for all sessions of the process: what one lets go of serves the others."""
+    """Make one arena for all sessions of the process: memory that one frees serves the others."""
     library = onnxruntime()
     memory = library.OrtMemoryInfo(
         "Cpu", library.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, library.OrtMemType.DEFAULT
     )
-    # as much as is asked for: a request that got no memory made the next region double in vain
+    # grow by the size requested: else a request that got no memory doubles the next region
     library.create_and_register_allocator(memory, library.OrtArenaCfg(0, 1, -1, -1))
 
 
-# Libraries of custom operators: whose they are, and the name by which each is loaded afresh.
+# Libraries of custom operators: who may write them, and the name by which each file is loaded.
 #
-# A library is executed, so it must lie where nobody but this user and root can write. The dynamic
-# loader goes by names: asked for a path that it knows, it gives what it has loaded from there,
-# also when the file is another one by now. A new file of an old name would compute by the old
-# operators, so it is asked for by another spelling of its path, from which a new file is loaded.
+# A library is executed, so it must lie where only this user and root can write. The dynamic loader
+# goes by names: for a path that it knows, it returns what it has loaded from there, even if the
+# file is another one by now. A new file of an old name would compute by the old operators, so it
+# is requested by another spelling of its path, from which the loader loads the new file.
 
 _known: dict[str, list[tuple[int, ...]]] = {}
 """Device, inode, size and time of each file that was loaded from a path, in order."""
@@ -261,10 +265,10 @@ _lock = threading.Lock()
 
 
 def _loadable_name(path: str) -> str:
-    """A spelling of ``path`` that the dynamic loader has for this very file, or for none.
+    """Return a spelling of ``path`` by which the dynamic loader knows this very file or none.
 
-    Any thread. Raises InvalidModelError where there is no such file, where others could have
-    written it, or where a file that is in use was written anew in its place.
+    Any thread. Raises InvalidModelError if there is no such file, if other users could have
+    written it, or if a file that is in use was written anew in its place.
     """
     real = os.path.realpath(path)
     try:
@@ -294,7 +298,7 @@ def _loadable_name(path: str) -> str:
 
 
 def _is_mapped(path: str) -> bool:
-    """Whether a library of that path is in this process's memory."""
+    """Whether a file of that path is mapped into this process."""
     end = f" {path}\n".encode()
     with open("/proc/self/maps", "rb") as maps:
         return any(line.endswith(end) for line in maps)

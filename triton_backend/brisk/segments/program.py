@@ -1,4 +1,4 @@
-"""A model's segments, ready to run: what all its frames share."""
+"""A model's segments, ready to run: the data that all its frames share."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class InputCheck:
     def accept(self, value: Value) -> Value:
         """Return the value, C-contiguous.
 
-        Triton has no tensors of rank 0: a scalar comes as ``[1]`` or ``[1, 1]``, as its entry has
-        it. Raises InvalidRequestError if it is not of the declared element type or shape.
+        Triton has no tensors of rank 0: a scalar arrives as ``[1]`` or ``[1, 1]``, as its entry
+        declares it. Raises InvalidRequestError if it is not of the declared element type or shape.
         """
         declared = self.variable.type
         if not isinstance(value, np.ndarray):
@@ -126,7 +126,7 @@ def missing_input(name: str) -> InvalidRequestError:
 
 
 def unknown_inputs(names: Collection[str], declared: Sequence[str]) -> InvalidRequestError:
-    """Return the error of a request that has inputs which the model has not."""
+    """Return the error of a request that has inputs which the model does not have."""
     unknown = sorted(set(names) - set(declared))
     return InvalidRequestError(f"there is no input {unknown}; the inputs are {declared}")
 
@@ -160,7 +160,7 @@ def make_segment(
     bound = opened._sess
     run: Callable[[Mapping[str, Any], list[str], Any], Sequence[Any]]
     run = session.run or bound.run_with_ort_values
-    if goes_by_arrays:  # its arguments stand in another order
+    if goes_by_arrays:  # its arguments are in another order
         run = lambda feeds, outputs, options: bound.run(outputs, feeds, options)  # noqa: E731
     return LoadedSegment(
         spec,

@@ -1,6 +1,6 @@
 """Sessions that models of one structure share, each with its own weights (PASK, III-C).
 
-Free of onnx: a start from a prepared form needs this alone.
+The module imports no onnx: a start from a prepared form does without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from brisk.tuning import SessionTuning
 
 
 def may_have_siblings(prefix: str = "") -> bool:
-    """Whether some model's form might start another model, whose skeleton begins so
+    """Whether the form of some model might start another one whose skeleton begins with ``prefix``
     (``siblings``)."""
     return may_be_noted(prefix)
 
@@ -51,9 +51,10 @@ class KeptStructure:
 def read_structure(
     record: Mapping[str, Any] | None, weight_of: Callable[..., Weight]
 ) -> KeptStructure | None:
-    """Return a manifest's structure. ``weight_of``: makes a weight of its record.
+    """Return the structure of a manifest's record; None: there is none. ``weight_of``: makes a
+    weight of its record.
 
-    Raises KeyError, TypeError or ValueError where nobody has written such a record.
+    Raises KeyError, TypeError or ValueError if the record is malformed.
     """
     if record is None:
         return None
@@ -77,7 +78,7 @@ def open_structure(
     spins_long: bool = False,
     uses_memory_pattern: bool = False,
 ) -> OrtSession:
-    """A session for any model of that structure; to be run ``with_weights``."""
+    """Open a session for any model of a structure, to be run through ``with_weights``."""
     options = session_options(
         tuning,
         threads,
@@ -98,9 +99,9 @@ def with_weights(
     *,
     shrinks_arena: bool = False,
 ) -> OrtSession:
-    """The structure's session with one model's weights, as that model's own.
+    """Return the structure's session with one model's weights, to be run like that model's own.
 
-    Raises ArtefactError where they are not what the structure computes with.
+    Raises ArtefactError if the weights are not those that the structure computes with.
     """
     declared = {each.name: each for each in structure.session.get_inputs()}
     values = {}

@@ -1,4 +1,4 @@
-"""A model as segments, and where their sessions come from."""
+"""The segments of a model, and the sources of their sessions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SegmentSpec:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """A model as segments."""
+    """A model's inputs, outputs and segments."""
 
     name: str
     inputs: tuple[Variable, ...]
@@ -76,21 +76,23 @@ class Source(ABC):
     """What is unusual about how it is served, for its log."""
 
     def reads(self, index: int) -> Sequence[FileBytes]:
-        """Return what ``open`` of a segment reads of its files, which may still be arriving."""
+        """Return the bytes of its files that ``open`` of a segment reads; they may still be
+        arriving."""
         return ()
 
     def defer_tables(self, index: int, wait: Callable[[], None]) -> Sequence[RowTable]:
-        """Return the tables whose bytes ``open`` of a segment does not read from now on.
+        """Defer a segment's tables: return those whose bytes its ``open`` does not read from now
+        on.
 
-        A run needs the rows that it asks for. ``wait`` returns when all are here, for an opening
+        A run then needs the rows that it reads. ``wait`` returns when all are here, for an opening
         that has to read them after all; it may raise UnavailableError. To be called before the
         segment is opened.
         """
         return ()
 
     def make_ahead(self, index: int) -> None:  # noqa: B027  # some have nothing to make
-        """Make of a segment what none of its weights is read for, so that ``open`` takes less when
-        they are here. Raises nothing: what cannot be made is made by ``open``."""
+        """Make the parts of a segment's session that need no weights, so that ``open`` takes less
+        when these are here. Raises nothing: ``open`` makes what cannot be made ahead."""
 
     @abstractmethod
     def open(self, index: int) -> OrtSession:
@@ -99,7 +101,7 @@ class Source(ABC):
 
     @abstractmethod
     def open_warm(self, index: int) -> OrtSession | None:
-        """Open the session that runs fastest; None: that is the first one. Raises BriskError."""
+        """Open the session that runs fastest; None: the first one does. Raises BriskError."""
 
-    def close(self) -> None:  # noqa: B027  # some have nothing to let go of
-        """Let go of what only opening needs: nothing is opened any more."""
+    def close(self) -> None:  # noqa: B027  # some have nothing to release
+        """Release what only opening needs: nothing is opened any more."""

@@ -1,4 +1,4 @@
-"""Starting a model: its segments load in lanes while whoever asks already runs it."""
+"""Starting a model: loader threads load its segments while requests already run it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def start_lanes(
     give_way: GiveWay | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[threading.Thread]:
-    """Load all of ``table`` in the background, on all cores but the executor's, at least one.
+    """Load all of ``table`` in the background, in one thread fewer than ``threads``, at least one.
 
-    Return the lanes, which end by themselves. ``give_way``: see the table's ``work``. ``around``:
-    entered by each for as long as it lives.
+    Return the loader threads, which end by themselves. ``give_way``: see the table's ``work``.
+    ``around``: makes a context in which each thread works.
     """
 
     def work(name: str) -> None:
@@ -59,7 +59,7 @@ def start_lanes(
 
 @dataclass(frozen=True, slots=True)
 class StartingSegments:
-    """A model that can run at once."""
+    """A model that can run at once, while its segments load."""
 
     program: SegmentProgram
     source: Source
@@ -72,8 +72,8 @@ class StartingSegments:
         """Make every warm session, then give them all to new frames at once (PASK VI, NNV12 3.5).
 
         ``may_go_on`` is called before each and may block until there is time for it; False ends
-        the work. Returns whether new frames have all of them. Raises BriskError where one cannot
-        be made: new frames then have what the model started with.
+        the work. Return whether new frames have all of them. Raises BriskError if one cannot be
+        made: new frames then have what the model started with.
         """
         is_done = self._exchange(self.source.open_warm, may_go_on)
         if is_done:
@@ -83,7 +83,7 @@ class StartingSegments:
     def moved_to(self, source: Source, may_go_on: Callable[[], bool]) -> StartingSegments | None:
         """Exchange all sessions like ``load_warm``, from another source of the same segments.
 
-        Return what the model is from then on; None: it stays what it is.
+        Return the model with that source; None: the sessions were not exchanged.
         """
         is_done = self._exchange(partial(_open_fastest, source), may_go_on)
         return replace(self, source=source) if is_done else None
@@ -106,7 +106,7 @@ class StartingSegments:
 
 
 def start_segments(source: Source, arriving: Arriving | None = None) -> StartingSegments:
-    """Return a model of which no segment is loaded yet; lanes are to take them in turn.
+    """Return a model of which no segment is loaded yet; loader threads are to load them in order.
 
     ``arriving``: given if what ``source`` reads may not be here yet.
     """
@@ -116,10 +116,10 @@ def start_segments(source: Source, arriving: Arriving | None = None) -> Starting
 def open_warm_program(
     source: Source, open_one: Callable[[int], OrtSession] | None = None
 ) -> SegmentProgram:
-    """Return a program of the sessions of ``source`` that run fastest, if nobody waits for a first
-    answer.
+    """Return a program of the fastest sessions of ``source``, for use if no request waits for a
+    first answer.
 
-    ``open_one``: makes other ones. Raises BriskError if one cannot be made.
+    ``open_one``: opens other sessions instead. Raises BriskError if one cannot be made.
     """
     program = _program(source.plan, open_one or partial(_open_fastest, source))
     _ = list(program.segments)  # loads them, or raises
@@ -132,19 +132,19 @@ def _open_fastest(source: Source, index: int) -> OrtSession:
 
 
 class Arriving(Protocol):
-    """What may have to be waited for before a segment is opened."""
+    """The bytes that may have to arrive before a segment is opened."""
 
     def is_here(self, index: int) -> bool:
-        """Whether all that opening it reads is here."""
+        """Whether all bytes that opening the segment reads are here."""
 
     def wait_for(self, index: int) -> None:
-        """Wait until it is here. Raises UnavailableError if nothing arrives any more."""
+        """Wait until these bytes are here. Raises UnavailableError if nothing arrives any more."""
 
     def opening(self) -> AbstractContextManager[None]:
         """Return a context to enter while a segment is opened."""
 
     def guarded(self, index: int, segment: LoadedSegment) -> LoadedSegment:
-        """The segment, whose runs wait for what opening it did not read."""
+        """Return the segment with runs that wait for the bytes that opening it did not read."""
 
 
 def _program(
@@ -172,7 +172,8 @@ def _program(
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
-    """Reading a model makes many thousand objects and hardly any that are let go again."""
+    """Suspend garbage collection: reading a model makes many thousand objects and frees hardly
+    any."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

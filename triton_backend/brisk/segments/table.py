@@ -1,10 +1,10 @@
-"""Segments that are loaded by lanes while the first frames already run them.
+"""Segments that loader threads (lanes) load while the first frames already run them.
 
-Every segment has one loader, the first to claim it: a lane, or the executor that needs it. The
-exception is a segment whose lane does not come back: the executor loads it, too, and the first
-result counts. Lanes take the first segment that nobody has begun. An executor that meets such a
-segment loads it itself; one that meets a segment in work waits a moment, then loads the next free
-ones meanwhile.
+Every segment has one loader, the first thread to claim it: a loader thread, or the executor that
+needs it. The exception is a segment whose loader thread hangs: the executor loads it, too, and the
+first result counts. Loader threads claim the first unclaimed segment. An executor that needs an
+unclaimed segment loads it itself; one that needs a segment in work waits a moment, then loads the
+next unclaimed ones meanwhile.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ GiveWay: TypeAlias = "Callable[[SegmentTable[Any]], None]"
 class SegmentTable(Generic[Segment]):
     """The segments of one program, and in ``recorder`` the timeline of its start. Thread-safe.
 
-    Indexing is the executor's: it returns the segment as soon as it is loaded, and loads it if it
-    must. Raises what loading raised.
+    Only the executor indexes the table: it gets the segment as soon as that is loaded, and loads
+    it if it must. Indexing raises what loading raised.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class SegmentTable(Generic[Segment]):
         load: Callable[[int], Segment],
         is_here: Callable[[int], bool] = lambda index: True,
     ) -> None:
-        """Make a table of ``count`` segments, of which none is loaded.
+        """Make a table of ``count`` segments, none of which is loaded.
 
-        ``load``: loads a segment by its number. ``is_here``: whether all that this reads is here;
-        else it waits, and raises UnavailableError if that takes too long: the segment is then as
-        if nobody had begun it.
+        ``load``: loads a segment by its number. ``is_here``: whether all bytes that ``load`` reads
+        are here; else ``load`` waits, and raises UnavailableError if that takes too long: the
+        segment is then unclaimed again.
         """
         self.recorder = Recorder()
         self._load = load
@@ -75,7 +75,7 @@ class SegmentTable(Generic[Segment]):
             elif not self._wait_for(index):
                 if (other := self._claim_here()) is not None:
                     self._perform(other, EXECUTOR)
-                elif not self._is_here(index):  # its lane waits for bytes, too
+                elif not self._is_here(index):  # its loader thread waits for bytes, too
                     give_up_ns = clock_ns() + int(RESCUE_S * 1e9)
                 elif clock_ns() > give_up_ns:
                     self._perform(index, EXECUTOR)
@@ -87,20 +87,21 @@ class SegmentTable(Generic[Segment]):
         return (self[index] for index in range(len(self)))
 
     def current(self) -> Sequence[Segment | None]:
-        """Return what a new frame runs: segments; None: it must ask the table, which loads it.
+        """Return the segments that a new frame runs; None: the frame indexes the table, which
+        loads it.
 
-        Loading fills the gaps; a switch leaves it as it is.
+        Loading replaces each None in place; ``switch`` does not change the result.
         """
         return self._segments
 
     @property
     def is_loading(self) -> bool:
-        """Whether a lane still has, or may take, work."""
+        """Whether segments are left to load, and the table is not closed."""
         return self._remaining > 0 and not self.is_closed
 
     @property
     def loaded(self) -> int:
-        """How many segments are loaded by now."""
+        """The number of segments that are loaded, or have failed, by now."""
         return len(self._segments) - self._remaining
 
     @property
@@ -110,7 +111,7 @@ class SegmentTable(Generic[Segment]):
             return not self._remaining and not self._errors
 
     def next_free(self) -> int | None:
-        """Return the first segment that nobody has begun; None: there is none."""
+        """Return the number of the first unclaimed segment; None: there is none."""
         index = self._claimed.find(0)
         return None if index < 0 else index
 
@@ -124,10 +125,11 @@ class SegmentTable(Generic[Segment]):
         self._segments = [
             segments.get(index, segment) for index, segment in enumerate(self._segments)
         ]
-        self._load = _load_nothing  # lets go of what the first ones came from
+        self._load = _load_nothing  # releases the source of the first ones
 
     def work(self, name: str, give_way: GiveWay | None = None) -> None:
-        """Load segments in the calling thread, the lane ``name``, until none is left to claim.
+        """Load segments in the calling thread, as ``name`` in the timeline, until none is left to
+        claim.
 
         ``give_way`` is called with this table before each, and may block for a while.
         """
@@ -136,7 +138,7 @@ class SegmentTable(Generic[Segment]):
         while True:
             if give_way is not None:
                 give_way(self)
-            # Claimed behind the wait: an executor that needs the segment meanwhile takes it.
+            # Claimed after the wait: an executor that needs the segment meanwhile claims it.
             if self.is_closed or (index := self._claim()) is None:
                 break
             with contextlib.suppress(UnavailableError):  # later, then
@@ -145,14 +147,14 @@ class SegmentTable(Generic[Segment]):
             self.lanes_at_work -= 1
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until every segment is loaded, or has failed; False after the time-out."""
+        """Wait until every segment is loaded, or has failed; return False after the time-out."""
         with self._changed:
             return self._changed.wait_for(lambda: self._remaining == 0, timeout_s)
 
     def when_loaded(self, tell: Callable[[], None]) -> None:
         """Call ``tell`` once every segment is loaded, or has failed.
 
-        It is called at once, or in the thread that loads the last one, before anybody can run
+        It is called at once, or in the thread that loads the last one, before any thread can run
         that. It must not block, or use the table.
         """
         with self._changed:
@@ -162,11 +164,12 @@ class SegmentTable(Generic[Segment]):
                 self._told.append(tell)
 
     def close(self) -> None:
-        """Let no lane begin another segment; an executor still may."""
+        """Let no loader thread begin another segment; an executor still may."""
         self.is_closed = True
 
     def _claim(self, number: int | None = None) -> int | None:
-        """Claim segment ``number``, or the first that nobody has begun; None: it is not free."""
+        """Claim segment ``number``, or the first unclaimed one; return its number. None: it is not
+        free."""
         with self._changed:
             index = self._claimed.find(0) if number is None else number
             if index < 0 or self._claimed[index]:
@@ -175,14 +178,15 @@ class SegmentTable(Generic[Segment]):
             return index
 
     def _claim_here(self) -> int | None:
-        """Claim the first segment that nobody has begun, if loading it waits for nothing."""
+        """Claim the first unclaimed segment if all bytes for it are here; return its number, else
+        None."""
         index = self.next_free()
         return None if index is None or not self._is_here(index) else self._claim(index)
 
     def _perform(self, index: int, lane: str) -> None:
-        """Load a claimed segment and publish it, or what it raised.
+        """Load a claimed segment; store it, or the error that loading raised.
 
-        Raises UnavailableError if it may be had later.
+        Raises UnavailableError if the segment may be loaded later.
         """
         segment: Segment | None = None
         error: BriskError | None = None
@@ -197,11 +201,11 @@ class SegmentTable(Generic[Segment]):
             raise
         except BriskError as raised:
             error = raised
-        except Exception as raised:  # noqa: BLE001  # whoever needs the segment must learn of it
+        except Exception as raised:  # noqa: BLE001  # threads that need the segment must see it
             error = InternalError(f"segment {index}: {type(raised).__name__}: {raised}")
         with self._changed:
             if self._segments[index] is not None or index in self._errors:
-                return  # it was rescued, or the other way round
+                return  # another thread has loaded it meanwhile
             self._remaining -= 1
             if self._remaining == 0:
                 for tell in self._told:

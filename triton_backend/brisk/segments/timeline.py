@@ -1,4 +1,4 @@
-"""What happened when, and in which lane: the record of a cold start."""
+"""The timeline of a cold start: its stages, each with the thread that it ran in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class EventKind(str, Enum):
 
 
 class TimelineEvent(NamedTuple):
-    """One stage of a start. Times are of ``clock_ns``."""
+    """One stage of a start; ``lane``: the thread. Times are of ``clock_ns``."""
 
     lane: str
     kind: EventKind
@@ -40,5 +40,5 @@ class Recorder:
         self._events.append(TimelineEvent(lane, kind, segment, start_ns, clock_ns()))
 
     def events(self) -> list[TimelineEvent]:
-        """Return the events, by their start."""
+        """Return the events, sorted by their start."""
         return sorted(self._events.copy(), key=lambda event: event.start_ns)

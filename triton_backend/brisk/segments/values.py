@@ -1,7 +1,7 @@
 """Run-time values on a CPU: numpy arrays where a model begins and ends, OrtValues in between.
 
-Both share memory: neither way is a copy, but for strings and for types that numpy has only
-through ``ml_dtypes``.
+Both share memory: no conversion copies, except of strings and of types that numpy has only through
+``ml_dtypes``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ arrays."""
 
 @functools.cache
 def _bindings() -> tuple[Any, Any]:
-    """ONNX Runtime's own OrtValue class, and the CPU: its Python wrappers cost 4 us a call."""
+    """Return ONNX Runtime's C++ class OrtValue, and the CPU: its Python wrappers cost 4 us a
+    call."""
     capi = onnxruntime().capi._pybind_state
     return capi.OrtValue, capi.OrtDevice(0, 0, 0)
 
 
 def to_ort_value(array: np.ndarray) -> Any:
-    """An OrtValue over the array's memory, which must outlive it; strings have none.
+    """Return an OrtValue over the array's memory, which must outlive it; strings have none.
 
     Only C-contiguous arrays share their memory, others are copied. Raises TypeError for a type of
     which a byte holds several elements: numpy has one in each.
@@ -49,9 +50,10 @@ def to_ort_value(array: np.ndarray) -> Any:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """The array of an OrtValue; it shares its memory where numpy has its type.
+    """Return the array of an OrtValue; it shares its memory if numpy has its type.
 
-    Raises TypeError for what is no tensor, and for a type of which a byte holds several elements.
+    Raises TypeError for a value that is no tensor, and for a type of which a byte holds several
+    elements.
     """
     if isinstance(value, np.ndarray):
         return value
@@ -65,7 +67,7 @@ def to_array(value: Any) -> np.ndarray:
         if array.size:
             ctypes.memmove(array.ctypes.data, value.data_ptr(), array.nbytes)
         return array
-    if array.dtype == np.uint8:  # so it calls the bits of float8_e4m3fn, too
+    if array.dtype == np.uint8:  # ONNX Runtime gives float8_e4m3fn as uint8, too
         return array.view(dtype_of_element(value.element_type()))
     return array.astype(object) if array.dtype.kind in "US" else array
 

@@ -1,4 +1,4 @@
-"""What the workloads' rows have to show, and what they are held against."""
+"""The checks of the workloads' rows, and their limits."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ ROOMY = ("E", REAL)
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """A workload's rows of what all rounds say, by side. ``sides``: all that took part.
-    ``lacking``: why there is no figure; empty where there is.
+    """A workload's rows over all rounds, by side.
+
+    ``sides``: all that took part.
+    ``lacking``: why there is no figure; empty if there is one.
     """
 
     name: str
@@ -49,14 +51,14 @@ class _Compared:
         return f"no {column} of {side}" if found is None else found
 
     def tails(self, side: str, base: str) -> float | str:
-        """Real-time p99 over that of another side, or what one of them lacks."""
+        """Return the real-time p99 over that of another side, or what one of them lacks."""
         own, other = self.value(side, "p99_ms"), self.value(base, "p99_ms")
         if isinstance(own, str) or isinstance(other, str):
             return own if isinstance(own, str) else str(other)
         return own / other
 
     def rounds(self, side: str, base: str, column: str) -> float | str:
-        """The median over rounds of a side's value over another's."""
+        """Return the median over rounds of a side's value over another's, or what is lacking."""
         if self.lacking:
             return self.lacking
         own, other = self.rows[side][column], self.rows[base][column]
@@ -64,20 +66,22 @@ class _Compared:
         return f"{base} has none" if found is None else found
 
     def best_of_triton(self) -> str:
-        """The setting with the least real-time p99 of those that took part; see ``best_row``."""
+        """Return Triton's side of the least real-time p99; empty without. See ``best_row``."""
         theirs = [side for side in self.sides if side.startswith(TRITON)]
         if self.lacking or not theirs:
             return next(iter(theirs), "")
         return str(best_row([self.rows[side] for side in theirs])["side"])
 
     def confined(self) -> str:
-        """Triton's side that confines best-effort work; empty where none took part."""
+        """Return Triton's side that confines best-effort work; empty if none took part."""
         return next((side for side in self.sides if side.endswith(CONFINED)), "")
 
 
 def best_row(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The row of least p99; one with too few requests for a p99, where its p90 is the least: it
-    may be the best one, and what is compared with it says so. Precondition: there are rows.
+    """Return the row of the least p99.
+
+    A row with too few requests for a p99 is returned if its p90 is the least: it may be the best
+    one, and what is compared with it says so. Precondition: there are rows.
     """
     quickest = min(rows, key=lambda row: row["p90_ms"])
     told = [row for row in rows if not isinstance(row["p99_ms"], str)]
@@ -87,14 +91,14 @@ def best_row(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def best_trial(trials: Mapping[str, Mapping[str, Any]]) -> str:
-    """The side with the least p90 of its short run; one without a request only where all are."""
+    """Return the side of least p90 in its short run; one without requests only if all are."""
     return min(trials, key=lambda side: trials[side].get("p90_ms", math.inf))
 
 
 def add_checks(report: Report) -> None:
-    """Checks of what the rows of ``report`` cover.
+    """Add the checks that the rows of ``report`` cover.
 
-    All of a workload whose machine was not quiet say so instead of a figure, and do not hold.
+    If the machine was not quiet for a workload, its checks say so instead of a figure, and fail.
     """
     for compared in _workloads(report.rows):
         if DEFAULT_POLICY in compared.sides:

@@ -69,13 +69,13 @@ def compare(report: Report, workloads: Mapping[str, Workload], plan: Plan) -> No
 def _measure(
     report: Report, running: Sequence[Side], workload: Workload, name: str, plan: Plan
 ) -> None:
-    """Rounds of all sides, in laps, after a rehearsal that does not count.
+    """Measure rounds of all sides, in laps, after an uncounted rehearsal.
 
     Arrivals are fitted before each round, the same for all its sides: a machine that others use
-    may be half as fast a minute later, and its capacity is what the paper's share is of. In the
-    rehearsal policies find out by how much best-effort work slows each network down, which REEF
-    measures ahead of all (5.2). Each run is told on standard error, so that a benchmark cut short
-    has said something.
+    may be half as fast a minute later, and the paper's share is of its capacity. In the rehearsal
+    policies find out by how much best-effort work slows each network down, which REEF measures
+    ahead of all (5.2). Each run is printed on standard error, so that a benchmark cut short has
+    shown something.
     """
     networks = sorted({task.model for task in realtime_only(workload).tasks})
     alone = next(each for each in running if each.name == RT_ONLY)
@@ -122,8 +122,10 @@ def _measure(
 def _laps(
     others: Sequence[Side], alone: Side, parts: Sequence[Workload]
 ) -> tuple[WorkloadSample, dict[str, WorkloadSample], WorkloadSample]:
-    """All sides with each part of a workload, forwards and backwards in turns, between two runs of
-    the real-time clients alone; the parts' runs of each side as one.
+    """Run all sides with each part of a workload, forwards and backwards alternately.
+
+    Before and after each part run the real-time clients alone. Returns these runs before, each
+    side's parts as one run by side name, and the runs after.
     """
     before, after = [], []
     runs: dict[str, list[WorkloadSample]] = {side.name: [] for side in others}
@@ -136,7 +138,7 @@ def _laps(
 
 
 def taking_part(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Of Triton's sides: the best one of the trials, and the best one that is confined."""
+    """Return the best of Triton's sides in the trials, and the best that is confined."""
     found = []
     for ending in ("", CONFINED):
         fitting = {side: row for side, row in trials.items() if side.endswith(ending)}
@@ -146,19 +148,18 @@ def taking_part(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def wants_another(rounds: Sequence[Round], plan: Plan) -> bool:
-    """Until as many as the plan wants were quiet, or there are as many as it allows."""
+    """Whether neither enough rounds were quiet nor the plan's most rounds are done."""
     return len(quiet_of(rounds)) < plan.rounds and len(rounds) < plan.most_rounds
 
 
 def quiet_of(rounds: Sequence[Round]) -> list[Round]:
-    """Those in which the machine is known to have been quiet."""
+    """Return the rounds in which the machine is known to have been quiet."""
     return [each for each in rounds if not each.disturbance]
 
 
 def workload_rows(name: str, rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """A row for each side, of all quiet rounds together, or one that says why there are none; then
-    one for each run of each round.
-    """
+    """Return a row for each side over all quiet rounds, or one that says why there are none; then
+    one for each run of each round."""
     quiet = quiet_of(rounds)
     rows: list[dict[str, Any]] = []
     if len(quiet) < LEAST_ROUNDS:
@@ -177,8 +178,10 @@ def workload_rows(name: str, rounds: Sequence[Round]) -> list[dict[str, Any]]:
 
 
 def _told(name: str, factors: Sequence[float], alone_s: Sequence[Mapping[str, float]]) -> str:
-    """``factors``: how many times as far apart as in the paper a round's arrivals were;
-    ``alone_s``: its calibration.
+    """Describe the arrivals and the calibration of the rounds in a note.
+
+    ``factors``: how many times as far apart as in the paper each round's arrivals were.
+    ``alone_s``: each round's calibration.
     """
     times = []
     for network in alone_s[0]:
@@ -194,7 +197,7 @@ def _told(name: str, factors: Sequence[float], alone_s: Sequence[Mapping[str, fl
 
 
 def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
-    """Until Brisk exchanges no kernels any more; the baseline has none to exchange."""
+    """Wait until Brisk exchanges no more kernels; a baseline has none to exchange."""
     if side.is_baseline:
         return
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
@@ -206,10 +209,10 @@ def _settle(side: Side, wanted: Sequence[tuple[str, str]]) -> None:
 
 
 def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
-    """Latency of each of ``networks`` without best-effort work, one request after the other.
+    """Measure the latency of each of ``networks`` without best-effort work, request by request.
 
-    They take turns, as they will in the workload: on a CPU each drives the others' weights out of
-    the caches. Medians: half of the runs of a workload are slower, as half of these are.
+    They take turns, as in the workload: on a CPU each drives the others' weights out of the
+    caches. Medians: half of the runs of a workload are slower, as half of these are.
     """
     with grpc.insecure_channel(side.server.grpc, options=UNLIMITED) as channel:
         send = {

@@ -30,14 +30,15 @@ BEFORE, AFTER = f"{RT_ONLY} before", f"{RT_ONLY} after"
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSample:
-    """One run. ``latency_ms``: of all real-time requests, from when they were due; of those
-    without an answer as ``TaskOutcome.missed_ns`` counts them.
+    """One run of a workload on one side.
 
-    ``per_s``, ``best_effort_per_s``: answers of all classes, and of that one. ``lag_ms``,
-    ``generator_share``: how late the load generator of the real-time clients was, and the share
-    of one core that all generators used. ``busy``, ``stolen``: shares of all processors' time
-    with any process on them, and taken by the hypervisor: where others worked, a run is not slow
-    by itself.
+    ``latency_ms``: of all real-time requests, from when they were due; of those without an answer
+      as ``TaskOutcome.missed_ns`` counts them.
+    ``per_s``, ``best_effort_per_s``: answers a second of all classes, and of best effort.
+    ``lag_ms``: how late the load generator of the real-time clients was.
+    ``generator_share``: the share of one core that all generators used.
+    ``busy``, ``stolen``: shares of all processors' time with any process on them, and taken by the
+      hypervisor. They show whether other work slowed a run down.
     """
 
     latency_ms: Sequence[float]
@@ -78,7 +79,7 @@ def sample(side: Side, workload: Workload, warm_ups: int) -> WorkloadSample:
 
 
 def joined(laps: Sequence[WorkloadSample]) -> WorkloadSample:
-    """Equally long parts of one run as that run. Precondition: there are some."""
+    """Join equally long parts of one run into that run. Precondition: there are some."""
 
     def mean(of: Callable[[WorkloadSample], float]) -> float:
         return statistics.fmean(map(of, laps))
@@ -101,9 +102,10 @@ class Round:
     """Runs of all sides with the same arrivals, in laps, each of which begins and ends with the
     real-time clients alone.
 
-    ``arrivals``: how many times as far apart as in the paper they were. ``seconds``: of each run,
-    all laps together. ``before``, ``after``: the laps' beginnings, and their ends. ``sides``: by
-    name.
+    ``arrivals``: how many times as far apart as in the paper they were.
+    ``seconds``: of each run, all laps together.
+    ``before``, ``after``: the laps' beginnings, and their ends.
+    ``sides``: by name.
     """
 
     number: int
@@ -115,19 +117,19 @@ class Round:
 
     @property
     def runs(self) -> dict[str, WorkloadSample]:
-        """In the order of the rows."""
+        """All runs by name, in the order of the rows."""
         return {BEFORE: self.before, **self.sides, AFTER: self.after}
 
     def of(self, side: str) -> list[WorkloadSample]:
-        """The side's runs: two of the real-time clients alone, one of any other."""
+        """Return the side's runs: two of the real-time clients alone, one of any other side."""
         return [self.before, self.after] if side == RT_ONLY else [self.sides[side]]
 
     @property
     def disturbance(self) -> str:
-        """By how much the two runs alone differ, where that is too much or cannot be told.
+        """The difference of the two runs alone, if it is too great or cannot be determined.
 
-        Empty where the machine was quiet: only then does a difference of other sides say
-        something about these.
+        Empty if the machine was quiet: only then does a difference of other sides say something
+        about them.
         """
         both = [self.before.latency_ms, self.after.latency_ms]
         if not all(both):
@@ -143,12 +145,12 @@ class Round:
 
 
 def _difference(one: float, other: float) -> float:
-    """Of the greater to the lesser, as a share of the lesser."""
+    """Return by how much the greater exceeds the lesser, as a share of the lesser."""
     return max(one, other) / min(one, other) - 1
 
 
 def describe(found: WorkloadSample) -> str:
-    """One line for the terminal."""
+    """Describe a run in one line for the terminal."""
     return ", ".join(
         f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in run_columns(found).items()
@@ -156,7 +158,7 @@ def describe(found: WorkloadSample) -> str:
 
 
 def run_columns(found: WorkloadSample) -> dict[str, Any]:
-    """Columns of one run by itself."""
+    """Return the columns of one run by itself."""
     return {
         **_latency([found]),
         "per_s": found.per_s,
@@ -168,12 +170,12 @@ def run_columns(found: WorkloadSample) -> dict[str, Any]:
 
 
 def summarise_side(rounds: Sequence[Round], side: str) -> dict[str, Any]:
-    """Columns of a side: its times over all of ``rounds``, and ratios to the real-time clients
-    alone. Precondition: at least one round, all of them quiet.
+    """Return the columns of a side: its times over all of ``rounds``, and ratios to the real-time
+    clients alone. Precondition: at least one round, all of them quiet.
 
     Percentiles are of the requests of all rounds together, and so are their ratios. The ratio of
-    means and that of paces are medians over rounds of the side's value over that alone, before
-    and after, in the same round; ``mean_ratio_range`` is the least and the greatest of them.
+    means and that of paces are medians over rounds of the side's value over that alone, before and
+    after, in the same round; ``mean_ratio_range`` is the least and the greatest of them.
     ``quantiles_ms``: the distribution of the real-time latency, at the shares of ``tails.CURVE``.
     """
     own = [run for each in rounds for run in each.of(side)]
@@ -209,7 +211,7 @@ def summarise_side(rounds: Sequence[Round], side: str) -> dict[str, Any]:
 
 
 def round_ratio(own: Sequence[float], base: Sequence[float]) -> float | None:
-    """The median over rounds of a side's value over another's; None where the other has none."""
+    """Return the median over rounds of a side's value over another's; None if that has none."""
     rounds = [pair for pair in zip(own, base, strict=True) if pair[1]]
     return median_ratio(rounds) if rounds else None
 
@@ -228,7 +230,7 @@ def _latency(runs: Sequence[WorkloadSample]) -> dict[str, Any]:
 
 
 def _missed(runs: Sequence[WorkloadSample]) -> dict[str, Any]:
-    """Of the real-time requests: how many had no answer of their own, and their share."""
+    """Count the real-time requests without an answer of their own, and return their share."""
     dropped, failed = (sum(getattr(run, name) for run in runs) for name in ("dropped", "failed"))
     requests = sum(len(run.latency_ms) for run in runs)
     return {

@@ -61,7 +61,7 @@ class Adapter:
         reference: ReferenceData,
         settings: AdaptationSettings,
     ) -> None:
-        """Runs the base model on the reference and on outliers made of it, some seconds."""
+        """Run the base model on the reference and on outliers made of it; takes some seconds."""
         self.cascade = self._trained = cascade
         self.window = SampleWindow(settings.window_rows, settings.window_bytes)
         self._reserve(reference)
@@ -102,10 +102,10 @@ class Adapter:
             self.window.offer(inputs, now_s)
 
     def adapt(self, now_s: float) -> AdaptationOutcome:
-        """Train all caches again; the next version, if it is better, is this one's from now on.
+        """Retrain all caches; a better version becomes ``cascade``, which later calls start from.
 
         If traffic turns back, the caches as they were trained first may be the next version: their
-        promise is proved on data of their own, and recent traffic must not speak against it.
+        promise is proved on data of their own, and recent traffic must not contradict it.
         """
         settings = self._settings
         parts = self._recent(now_s)
@@ -148,7 +148,7 @@ class Adapter:
         return AdaptationOutcome(self.cascade, served.doubt, samples, tuple(retraining_s), saved)
 
     def _with(self, networks: Sequence[ExitHead]) -> tuple[Exit, ...]:
-        """Return the cascade's exits with other networks."""
+        """Return the cascade's exits with ``networks`` in place of their own."""
         return tuple(
             exit_
             if exit_.reads_input
@@ -213,7 +213,7 @@ class Adapter:
         )
 
     def _reserve(self, reference: ReferenceData) -> None:
-        """Reserve traffic that repeats the data of training for what that was for."""
+        """Reserve traffic that repeats training data for the use that this data had."""
         parts = (reference.held_out, reference.select, reference.fit)
         for part, use in zip(parts, (Use.HELD_OUT, Use.SELECT, Use.FIT), strict=True):
             self.window.reserve(marks(part.inputs), use)

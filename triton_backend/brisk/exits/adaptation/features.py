@@ -104,7 +104,7 @@ def predicted(network: ExitHead, index: int, material: Material) -> Predicted:
 
 
 def look_at(networks: Sequence[ExitHead], material: Material) -> Scored:
-    """Return the rows through all exits in order."""
+    """Return the decisions of all exits, in order, about the rows of ``material``."""
     return in_order(
         [
             decided(network, predicted(network, index, material))

@@ -85,7 +85,7 @@ class SampleWindow:
             self._original_uses.setdefault(source, use)
 
     def offer(self, inputs: Mapping[str, np.ndarray], arrived_s: float) -> None:
-        """Take the rows of a request; the arrays are copied. Rows larger than all are left."""
+        """Take the rows of a request; the arrays are copied. Too large a row is not kept."""
         names, sources = digests(inputs), self._recent.of(inputs).tolist()
         originals = self._original.known(inputs).tolist()
         for row, digest in enumerate(names):
@@ -113,6 +113,8 @@ class SampleWindow:
 
     def _add(self, sample: BufferedSample) -> None:
         self.offered += 1
+        if sample.size_bytes > self._most_bytes:
+            return
         before = self._samples.pop(sample.digest, None)
         if before is not None:
             sample.seen = before.seen
@@ -125,7 +127,7 @@ class SampleWindow:
 
 
 def newest_of_sources(samples: Sequence[BufferedSample]) -> list[BufferedSample]:
-    """Return the last sample of each source, in their order: copies are no more evidence."""
+    """Return the last sample of each source, in order; copies are no further evidence."""
     newest = {sample.source: sample for sample in samples}
     return [sample for sample in samples if newest[sample.source] is sample]
 

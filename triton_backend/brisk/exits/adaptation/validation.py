@@ -27,7 +27,7 @@ LEAST_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a version does on recent traffic."""
+    """The performance of a version on recent traffic."""
 
     saved_s: float
     """What an input saves on average."""
@@ -36,12 +36,12 @@ class Standing:
 
     @property
     def sound_s(self) -> float:
-        """What is saved by answers that are as good as promised."""
+        """The seconds saved by answers that are as good as promised; 0 if that is in doubt."""
         return 0.0 if self.doubt else self.saved_s
 
 
 def standing_of(cascade: Cascade, recent: Material) -> Standing:
-    """Return how ``cascade`` does on ``recent`` rows, which are held out."""
+    """Return the performance of ``cascade`` on ``recent`` rows, which are held out."""
     scored = look_at([network_of(exit_) for exit_ in cascade.exits], recent)
     counts = [count_cascade(scored, level.thresholds) for level in cascade.levels]
     doubts = (
@@ -58,7 +58,7 @@ def saving_s(cascade: Cascade, count: CascadeCount) -> float:
 
 
 def is_better(new_s: float, served: Standing) -> bool:
-    """Whether saving ``new_s`` is enough to take the place of what is served."""
+    """Whether saving ``new_s`` is enough to replace the version that is served."""
     return new_s > max(served.sound_s * (1 + LEAST_GAIN), 0.0)
 
 
@@ -84,12 +84,12 @@ def judge(
 ) -> Judgement:
     """Judge ``networks`` in place of the cascade's; the promise is proved on recent rows alone.
 
-    ``tune`` proposes thresholds: rows as selectors judge them that never saw them. ``recent`` and
-    ``original`` rows are held out; ``served`` is how the cascade does on the former. Original ones
-    would make it easy to prove and say nothing of the traffic. They must not refute it, so that
-    nothing is learned at the cost of what the caches were made for. Recent traffic has to become
-    faster by it; if that speaks against the version that is served, what keeps the promise takes
-    its place even if it saves less.
+    ``tune`` proposes thresholds: rows as judged by selectors that never saw them. ``recent`` and
+    ``original`` rows are held out; ``served`` is the cascade's performance on recent ones.
+    Original rows would make a proof easy and say nothing about the traffic. They must not refute
+    the promise, so that the caches stay good at what they were made for. Recent traffic has to
+    become faster. If it contradicts the version that is served, a version that keeps the promise
+    replaces it even if it saves less.
     """
     saved = functools.partial(saving_s, cascade)
     proving, refuting = look_at(networks, recent), look_at(networks, original)

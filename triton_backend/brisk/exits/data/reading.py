@@ -38,7 +38,7 @@ def read_samples(path: Path, graph: ModelGraph, form: ImageForm | None = None) -
     """Read a ``.npz`` with an array for each input, a folder of such, or a folder of images.
 
     Images may lie in a folder for each class; its place in sorted order is the label. Raises
-    InvalidRequestError naming what is missing, of another shape, or of a name that is none.
+    InvalidRequestError that names what is missing, of another shape, or of an unknown name.
     """
     parts = read_parts(path, graph, form)
     names = parts[0].inputs

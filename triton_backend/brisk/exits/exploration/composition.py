@@ -74,11 +74,11 @@ class CompositionProblem:
     """None: no limit (eq. 8)."""
 
     def overhead_s(self, chosen: Sequence[int]) -> float:
-        """Return what an input that all of ``chosen`` miss takes longer than without them."""
+        """Return the extra time that an input takes if all of ``chosen`` miss it."""
         return sum(self.candidates[index].overhead_s for index in chosen)
 
     def saved_s(self, index: int) -> float:
-        """Return what an answer of the candidate saves of the model's time."""
+        """Return the time of the model that an answer of the candidate saves."""
         one = self.candidates[index]
         return self.total_s - self.reach_s[one.point] - one.evaluation_s
 
@@ -88,7 +88,7 @@ class CompositionProblem:
         return self.fits([index]) and one.hit_rate * self.saved_s(index) > one.overhead_s
 
     def alone_s(self, index: int) -> float:
-        """Return the mean latency to expect of tuning rows with the candidate alone."""
+        """Return the expected mean latency of tuning rows with the candidate alone."""
         one = self.candidates[index]
         return self.total_s - one.hit_rate * self.saved_s(index) + one.overhead_s
 
@@ -202,7 +202,7 @@ def ways_tried(
 
 
 def composed_threshold(one: Tried, settings: ExplorationSettings) -> float:
-    """Return the threshold at which composition counts what ``one`` answers.
+    """Return the threshold at which composition counts the answers of ``one``.
 
     It is taken from tuning rows; nothing proves it.
     """

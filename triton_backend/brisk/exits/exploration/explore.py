@@ -86,7 +86,8 @@ def explore(
     more_to_fit: Samples | None = None,
     progress: Progress | None = None,
 ) -> Exploration:
-    """Train, compose and calibrate. Files of an interrupted call in ``folder`` are used again.
+    """Explore caches for a model: train, compose and calibrate. Reuse an interrupted call's files
+    in ``folder``.
 
     ``samples`` are like what will be served; ``more_to_fit`` may be anything similar, it only fits
     predictors. Raises InvalidModelError if the model cannot have caches, InvalidRequestError if
@@ -163,8 +164,8 @@ def _open_model(
 def _with_room(
     base: BaseModel, points: Sequence[ExitPoint], samples: Samples, most_bytes: int
 ) -> tuple[ExitPoint, ...]:
-    """Return those of ``points``, in order, whose hidden values of all rows find room together,
-    the smallest first. Raises TooLargeError if there is none."""
+    """Return those of ``points``, in order, whose hidden values of all rows together fit into
+    ``most_bytes``, preferring small ones. Raises TooLargeError if none fits."""
     values = values_at(base, points, bind_rows(samples.take(slice(0, 1))))
     rows = len(samples) + len(MAKERS) * ROWS_OF_A_KIND
     left, kept = most_bytes // rows, []
@@ -216,8 +217,8 @@ def _verified(
 def _write_rows(
     folder: Path, samples: Samples, more: Samples | None, division: Division, seed: int
 ) -> tuple[Samples, int]:
-    """Write for the trials which rows are for what. Return all rows to run (the samples, more to
-    fit on, outliers), and how many of them fit."""
+    """Write the use of each row for the trials. Return all rows to run (the samples, more to fit
+    on, outliers), and how many of them fit predictors."""
     if more is None or not len(division.more):
         outliers = make_outliers(samples.take(division.select), seed)
     else:
@@ -245,8 +246,8 @@ def _worthwhile(
     settings: ExplorationSettings,
     fit_rows: int,
 ) -> tuple[list[Trial], str]:
-    """Return the trials of variants whose evaluation ends before the model does, and which fit in
-    memory; and why there are no others.
+    """Return the trials of variants whose evaluation ends before the model does and which fit in
+    memory, and the reason why there are no others.
 
     An untrained network is as fast as a trained one, so the rest need not be trained
     (hardware-aware profiling, GATI A.2.1).

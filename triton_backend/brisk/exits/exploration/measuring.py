@@ -80,7 +80,7 @@ def profile_base(
 
 
 def _steps(cut: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[tuple[int, float]]:
-    """Return the segments done at each stop of a run, and the seconds from the stop before."""
+    """Return the segments done at each stop of a run, and the seconds since the previous stop."""
     steps, finished = [], False
     frame = cut.start(inputs)
     before_s = time.perf_counter()
@@ -95,7 +95,7 @@ def _steps(cut: BaseModel, inputs: Mapping[str, np.ndarray]) -> list[tuple[int, 
 def repeat(
     once: Callable[[int], Turn], warm_up: int, count: int, most_s: float = MOST_SECONDS
 ) -> list[Turn]:
-    """Return the results of ``count`` turns after a warm-up; fewer if ``most_s`` are over."""
+    """Return the results of ``count`` turns after a warm-up; of fewer once ``most_s`` pass."""
     results: list[Turn] = []
     begun_s = time.perf_counter()
     for turn in range(warm_up + count):
@@ -108,7 +108,7 @@ def repeat(
 
 
 def seconds_of(run: Callable[[], object]) -> float:
-    """Return how long ``run`` takes."""
+    """Return the seconds that ``run`` takes."""
     started_s = time.perf_counter()
     run()
     return time.perf_counter() - started_s

@@ -81,7 +81,7 @@ class ExplorationSettings:
 
 
 class TooLargeError(InvalidModelError):
-    """There is no point whose hidden values find room."""
+    """The hidden values of every point take more room than allowed."""
 
 
 class Progress:

@@ -1,8 +1,8 @@
-"""Candidate cascades that are worth a benchmark, by what calibration will prove of them.
+"""Chooses candidate cascades that are worth a benchmark, by what calibration will likely prove.
 
-Hits at one strictness say little of what can be *proved*: of three exits calibration may prove
+Hits at one strictness say little about what can be *proved*: of three exits calibration may prove
 one, and not the best one. So single caches and pairs are considered, each by what calibration
-proves of bootstrap samples of the tuning rows.
+proves on bootstrap samples of the tuning rows.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def candidate_cascades(
 
 @dataclass(frozen=True, slots=True)
 class _Proof:
-    """What held-out rows prove of a cascade."""
+    """The proof of a cascade by held-out rows."""
 
     is_on_time: bool
     saved_s: float
@@ -125,7 +125,7 @@ class Composer:
         return _fastest(one for one in expected if one.latency_s < self.problem.total_s)
 
     def _of_predictors(self, ranked: Iterable[int]) -> list[int]:
-        """Return the first ``COMBINED``, each of another predictor."""
+        """Return the first ``COMBINED`` of ``ranked``, each with a different predictor."""
         first: dict[tuple[int, str], int] = {}
         for index in ranked:
             one = self.problem.candidates[index]
@@ -238,8 +238,8 @@ def _answering(
 
 
 def disjoint(cascades: Sequence[CandidateCascade]) -> list[CandidateCascade]:
-    """Return the first, and the best ones of which no two share a cache: if one fails early, there
-    is another."""
+    """Return the first cascade and the best others of which no two share a cache, so that one is
+    left if another fails early."""
     chosen: list[CandidateCascade] = []
     for cascade in cascades:
         if all(set(cascade.chosen).isdisjoint(one.chosen) for one in chosen):
@@ -254,7 +254,7 @@ def _fastest(cascades: Iterable[CandidateCascade]) -> list[CandidateCascade]:
 def saving_of(
     problem: CompositionProblem, chosen: Sequence[int]
 ) -> Callable[[CascadeCount], float]:
-    """Return what says how many seconds counts of the cascade save, of an input on average."""
+    """Return a function from counts of the cascade to the mean seconds that an input saves."""
     gains_s = [problem.saved_s(index) for index in chosen]
     overheads_s = [problem.candidates[index].overhead_s for index in chosen]
     return lambda count: count.saving_s(gains_s, overheads_s)

@@ -62,7 +62,7 @@ class ExploredModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExploredData:
-    """The samples, what they are for, and what the base model makes of them."""
+    """The samples, their uses, and the base model's outputs for them."""
 
     samples: Samples
     every: Samples
@@ -105,7 +105,7 @@ class Studied:
     settings: ExplorationSettings
 
     def of(self, chosen: Chosen) -> Cascade:
-        """Return the cascade that is served."""
+        """Return the chosen cascade as it is served."""
         return self._cascade(chosen.synchronous, chosen.tried, chosen.levels, chosen.latency_s)
 
     def unproved(self, candidate: CandidateCascade) -> Cascade:
@@ -119,7 +119,7 @@ class Studied:
     def benchmarked(
         self, whole: BaseModel, cascades: Sequence[Cascade], inputs: Sequence[Inputs]
     ) -> list[Verification]:
-        """Return how each of ``cascades`` does against the model."""
+        """Benchmark each of ``cascades`` against the model; return the results."""
         threads, taps = self.settings.threads, dict.fromkeys(one.taps for one in cascades)
         models = {each: load_graph(self.graph, threads, each) for each in taps}
         return benchmark(whole, [(models[one.taps], one) for one in cascades], inputs)

@@ -1,4 +1,4 @@
-"""One cell of the exploration: a variant at a point, trained into a file of its own."""
+"""One trial of the exploration: a variant at a point, trained into a separate file."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def evaluate(network: ExitHead, hidden: torch.Tensor, answers: np.ndarray) -> Sc
 
 
 def run_trials(trials: Sequence[Trial], jobs: int, advance: Callable[[], None]) -> None:
-    """Run all trials; raises the error of the first that fails.
+    """Run all trials. Raises the error of the first that fails.
 
     The order of completion does not matter: each trial has its seed and its file.
     """

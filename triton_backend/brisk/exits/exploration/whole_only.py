@@ -101,7 +101,7 @@ class _Pair:
         return self.int8.exit_model(floor, self.typical)
 
     def ready(self, model: bytes) -> ExitModel:
-        """Open such a model."""
+        """Open an ONNX model that ``exit_model`` has returned."""
         return self.int8.opened(model, self.threads)
 
     def scored(self, exit_model: ExitModel, rows: SampleGroups) -> Scored:
@@ -121,7 +121,7 @@ class _Pair:
 
 
 def _above(scored: Scored, floor: float) -> Scored:
-    """Return the rows as an exit scores them that answers nothing below ``floor``."""
+    """Return ``scored`` with scores below ``floor`` set to 0, as an exit with that floor does."""
     scores = np.where(scored.scores < floor, np.float32(0), scored.scores)
     return dataclasses.replace(scored, scores=scores)
 
@@ -135,8 +135,8 @@ def explore_whole(
 ) -> ExploredWhole:
     """Quantise, find a floor and thresholds, prove, and benchmark against the exact model.
 
-    ``tolerance`` None: the answers are classes. Raises InvalidModelError if the model cannot be
-    had so, InvalidRequestError if the samples are too few.
+    ``tolerance`` None: the answers are classes. Raises InvalidModelError if the model does not
+    allow it, InvalidRequestError if the samples are too few.
     """
     progress = progress or Progress()
     graph = read_graph(model_file)
@@ -208,7 +208,7 @@ def _proved(
     settings: ExplorationSettings,
     digest: str,
 ) -> Cascade | str:
-    """Return what the held-out rows prove of the model in int8, or why that is nothing."""
+    """Return the cascade that held-out rows prove for the model in int8, or why there is none."""
     scores = pair.scores
     without_floor = pair.ready(pair.exit_model(0.0))
     tuned_on = samples.take(division.tune)

@@ -56,7 +56,7 @@ MOST_WAYS = 6
 
 @dataclass(frozen=True, slots=True)
 class LearningRecord:
-    """How far a model is; ``accuracy`` and ``tolerance`` are its ``Aim``."""
+    """A model's progress in learning; ``accuracy`` and ``tolerance`` are its ``Aim``."""
 
     stage: Stage
     accuracy: float

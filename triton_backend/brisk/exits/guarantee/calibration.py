@@ -38,7 +38,7 @@ from scipy.special import betaincinv
 
 
 def lower_bound(successes: int, trials: int, confidence: float) -> float:
-    """Return what the probability of success is at least, with ``confidence``.
+    """Return a lower bound of the probability of success, with ``confidence``.
 
     Exact and one-sided (Clopper and Pearson, 1934).
     """
@@ -48,7 +48,7 @@ def lower_bound(successes: int, trials: int, confidence: float) -> float:
 
 
 def upper_bound(successes: int, trials: int, confidence: float) -> float:
-    """Return what the probability of success is at most, like ``lower_bound``."""
+    """Return an upper bound of the probability of success, like ``lower_bound``."""
     return 1 - lower_bound(trials - successes, trials, confidence)
 
 
@@ -98,7 +98,7 @@ def in_order(exits: Sequence[Scored]) -> Scored:
 
 @dataclass(frozen=True, slots=True)
 class ExitCount:
-    """How many inputs an exit answered, and how many of these answers were right."""
+    """The number of inputs that an exit answered, and how many of the answers were right."""
 
     answered: int
     right: int
@@ -106,7 +106,7 @@ class ExitCount:
 
 @dataclass(frozen=True, slots=True)
 class CascadeCount:
-    """What the exits of a cascade answered of some inputs."""
+    """The counted answers of a cascade's exits to some inputs."""
 
     inputs: int
     exits: tuple[ExitCount, ...]
@@ -114,7 +114,7 @@ class CascadeCount:
     """Inputs that some exit would answer wrongly, evaluated or not."""
 
     def saving_s(self, saved_s: Sequence[float], overhead_s: Sequence[float]) -> float:
-        """Return what an input saves on average, in seconds.
+        """Return the mean time that an input saves, in seconds.
 
         By exit, an answer saves ``saved_s`` and an evaluation costs ``overhead_s``; an exit that
         answers nothing counts as not evaluated.
@@ -166,11 +166,11 @@ class Promise:
     confidence: float
 
     def keeps(self, count: CascadeCount) -> bool:
-        """Whether ``count`` proves it; an exit that answers nothing has nothing to prove."""
+        """Whether ``count`` proves the promise; an exit without answers has nothing to prove."""
         return self.margin(count) >= 0
 
     def margin(self, count: CascadeCount) -> float:
-        """Return how far the tightest of the bounds is on the right side; negative: not proved."""
+        """Return the margin of the tightest of the bounds; negative: the promise is not proved."""
         wrong = upper_bound(count.wrong_anywhere, count.inputs, self.confidence)
         margins = [1 - self.accuracy - wrong]
         for exit_count in count.exits:
@@ -181,7 +181,7 @@ class Promise:
 
     @property
     def fewest_inputs(self) -> int:
-        """How many held-out inputs prove it if all of them are answered, and rightly."""
+        """The number of held-out inputs that prove the promise if all are answered rightly."""
         return fewest_to_prove(self.accuracy, self.confidence)
 
 
@@ -194,8 +194,8 @@ class Calibration:
 
 
 def shared(promise: Promise, sequences: int) -> Promise:
-    """Return what each of so many sequences has to prove, so that all hold with the promise's
-    confidence."""
+    """Return the promise that each of ``sequences`` has to prove, so that all together hold with
+    the confidence of ``promise``."""
     error = (1 - promise.confidence) / max(sequences, 1)
     return dataclasses.replace(promise, confidence=1 - error)
 
@@ -216,5 +216,5 @@ def proved(
 def last_proved(
     sequence: Sequence[Thresholds], held_out: Scored, promise: Promise
 ) -> Calibration | None:
-    """Return the last one that ``proved`` gives, if any."""
+    """Return the last proposal that ``proved`` returns, if any."""
     return next(reversed(proved(sequence, held_out, promise)), None)

@@ -88,7 +88,7 @@ class ExitHead(nn.Module):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it judges the logits of a whole model, which is not trained here."""
+        """Whether the head judges the logits of a whole model, which is not trained here."""
         return isinstance(self.predictor, nn.Identity)
 
     def distance(self, hidden: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
@@ -225,7 +225,7 @@ def predict(head: ExitHead, hidden: torch.Tensor, classes: torch.Tensor) -> Pred
 
 @torch.no_grad()
 def decided(head: ExitHead, rows: Predicted) -> Scored:
-    """Return what judge and gate decide about rows that the predictor has seen."""
+    """Return the decisions of judge and gate about rows that the predictor has seen."""
     score, near = head.decide(rows.logits, rows.distances)
     return Scored(score.numpy(), (rows.logits.argmax(1) == rows.classes).numpy(), near.numpy())
 

@@ -3,8 +3,8 @@
 The model reads ``hidden`` float32 [rows, *shape], or a whole model's inputs, and returns
 ``logits`` float32 [rows, classes], ``score`` float32 [rows] in 0..1, and ``near`` bool [rows]:
 whether the row is in the distribution of the training data. A whole model that returns values may
-have logits of more dimensions and further outputs, ``brisk.other.0`` and so on. Anybody may have
-written the file that it comes from, so it consists of plain operators only.
+have logits of more dimensions and further outputs, ``brisk.other.0`` and so on. The file that it
+comes from is not trusted, so it consists of plain operators only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Given = np.ndarray | Mapping[str, np.ndarray]
 
 
 class Judge(str, Enum):
-    """What decides whether a prediction can be used.
+    """The judge that decides whether a prediction can be used.
 
     ``SELECTOR`` is learned (GATI, section 3.1) and stands behind a distance gate. ``SOFTMAX`` is
     the greatest probability of a class, the margins are the greatest less the second greatest;

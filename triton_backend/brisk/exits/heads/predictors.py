@@ -29,7 +29,7 @@ class Variant:
     least_side: int = 0
 
     def applies(self, shape: Shape) -> bool:
-        """Whether it can read hidden outputs of ``shape``."""
+        """Whether the variant can read hidden outputs of ``shape``."""
         return not self.least_side or (len(shape) == 3 and min(shape[1:]) >= self.least_side)
 
 

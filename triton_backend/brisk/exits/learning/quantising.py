@@ -85,7 +85,7 @@ class Quantised:
     form: AnswerForm
 
     def opened(self, exit_model: bytes, threads: int = 1) -> ExitModel:
-        """Open what ``exit_model`` has returned. Raises DamagedFileError."""
+        """Open an ONNX model that ``exit_model`` has returned. Raises DamagedFileError."""
         return ExitModel(exit_model, self.shape, self.form, threads, is_whole=True)
 
     def exit_model(self, floor: float, typical: Typical | None = None) -> bytes:
@@ -251,7 +251,7 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
 
 
 def _is_of_images(graph: ModelGraph) -> bool:
-    """Whether it reads one float32 tensor, of any sizes, by convolutions."""
+    """Whether the model reads one float32 tensor, of any sizes, and has convolutions."""
     kinds = [each.type.dtype for each in graph.needed]
     return kinds == ["float32"] and any(node.op_type == "Conv" for node in graph.graph.node)
 

@@ -75,7 +75,7 @@ def selector_gradients(
     weights: torch.Tensor,
     settings: SelectorSettings,
 ) -> tuple[torch.Tensor, ...]:
-    """Return the gradients of the cross-entropy of hits by both layers' weights and biases.
+    """Return the gradients of the hits' cross-entropy by both layers' weights and biases.
 
     Rows of wrong predictions are weighted by ``false_hit_cost``, too.
     """

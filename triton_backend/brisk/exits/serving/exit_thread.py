@@ -13,7 +13,7 @@ from brisk.exits.heads.exit_model import ExitEvaluator, Given
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExitOutcome:
-    """What an evaluation decides about the rows of its ticket."""
+    """The decision of an evaluation about the rows of its ticket."""
 
     hits: tuple[int, ...]
     """The places, among the ticket's rows, of those that are answered."""
@@ -43,7 +43,7 @@ class Ticket:
 
 
 def evaluate_exit(evaluate: ExitEvaluator, hidden: Given, threshold: float) -> ExitOutcome | None:
-    """Evaluate an exit in this thread; None: it answers no row and rejects none."""
+    """Evaluate an exit in this thread; return None if it answers no row and rejects none."""
     try:
         found = evaluate(hidden)
     except Exception as error:  # noqa: BLE001  # a cache must never take its model down
@@ -72,7 +72,7 @@ class ExitThread:
         self._thread: threading.Thread | None = None
 
     def offer(self, ticket: Ticket) -> bool:
-        """Accept an evaluation; False if another one waits already: it would come too late."""
+        """Accept an evaluation; return False if another one waits: it would come too late."""
         if not self._tickets.empty():
             return False
         if self._thread is None:

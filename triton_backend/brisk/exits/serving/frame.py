@@ -27,7 +27,7 @@ from brisk.segments.source import SegmentPlan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """Where a cascade's exits stand in the segments of a model."""
+    """The places of a cascade's exits in the segments of a model."""
 
     exits: Mapping[int, tuple[tuple[int, str], ...]]
     """By the number of segments done: the exits there by index, and the values they read."""
@@ -83,7 +83,7 @@ def find_places(plan: SegmentPlan, graph: ModelGraph, cascade: Cascade) -> Place
 
 
 def has_taps(plan: SegmentPlan, cascade: Cascade) -> bool:
-    """Whether ``plan`` is cut behind all that ``cascade`` needs."""
+    """Whether ``plan`` is cut behind all values that ``cascade`` needs."""
     live = {name for names in live_at(plan)[1:-1] for name in names}
     return live.issuperset(cascade.taps)
 
@@ -174,7 +174,7 @@ class ExitingFrame:
         return not self._rows
 
     def step(self) -> bool:
-        """Take in evaluations that are done, and run a segment; True: all rows are answered."""
+        """Use finished evaluations, and run a segment; return True if all rows are answered."""
         if self._tickets and self._take_evaluations():
             return True
         frame = self._frame
@@ -188,7 +188,7 @@ class ExitingFrame:
         return not self._rows
 
     def _evaluate_here(self) -> bool:
-        """Evaluate the exits of this boundary; True: all rows are answered."""
+        """Evaluate the exits of this boundary; return True if all rows are answered."""
         for index, value in self._places.exits.get(self._frame.position, ()):
             self._offer(index, value)
             if self._exit_thread is None and self._tickets and self._take_evaluations():
@@ -202,11 +202,11 @@ class ExitingFrame:
         return fresh
 
     def exit_name(self, exit_index: int | None) -> str:
-        """Return the name that ``brisk caches show`` has for it; None is the base ``model``."""
+        """Return an exit's name in ``brisk caches show``; ``model`` for None, the base model."""
         return "model" if exit_index is None else self.cascade.exits[exit_index].name
 
     def answerers(self, rows: Sequence[int]) -> list[str]:
-        """Return the name of what answered each of ``rows``; [] if the model answered all.
+        """Return what answered each of ``rows``, an exit or ``model``; [] if the model did all.
 
         Precondition: they are answered.
         """
@@ -277,7 +277,8 @@ class ExitingFrame:
         return given(exit_.shape, inputs)
 
     def _take_evaluations(self) -> bool:
-        """Answer the rows of the evaluations that are done, let them leave; True: none is left."""
+        """Answer the rows of finished evaluations and let them leave; return True if none is left.
+        """
         while self._tickets and (outcome := self._tickets[0].outcome) is not None:
             ticket = self._tickets.pop(0)
             self.error = self.error or outcome.error
@@ -295,7 +296,7 @@ class ExitingFrame:
         return False
 
     def _answer_hits(self, ticket: Ticket, outcome: ExitOutcome) -> None:
-        """Answer an evaluation's rows but those that are answered or rejected already."""
+        """Answer an evaluation's rows except those that are answered or rejected already."""
         waiting = set(self._rows) - self._leaving - self._rejected
         fresh = [place for place, hit in enumerate(outcome.hits) if ticket.rows[hit] in waiting]
         if not fresh or outcome.logits is None:

@@ -40,7 +40,8 @@ def dtype_of_element(element: int) -> np.dtype:
 
 
 def name_of_element(element: int) -> str | None:
-    """Return ``name_of_dtype`` of its dtype; None: there is none."""
+    """Return the dtype's name of a TensorProto.DataType (``name_of_dtype``); None: there is
+    none."""
     try:
         return name_of_dtype(dtype_of_element(element))
     except KeyError:
@@ -56,7 +57,8 @@ def element_of_dtype(name: str) -> int:
 
 
 def dtype_of_name(name: str) -> np.dtype:
-    """Return the inverse of ``name_of_dtype``; KeyError for a name that ONNX has not."""
+    """Return the dtype of a name of ``name_of_dtype``; KeyError for a name that ONNX does not
+    have."""
     return dtype_of_element(element_of_dtype(name))
 
 

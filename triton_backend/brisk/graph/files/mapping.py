@@ -1,10 +1,10 @@
-"""Model files mapped instead of read: a start pays only for the weights it has come to.
+"""Model files mapped instead of read: a start pays only for the weights that it uses.
 
-A private mapping shows what others write into the file until its pages are its own. So a holder of
-weights for longer than a load calls ``make_private`` when it is done: each page is then copied in
-place, and views stay valid. Until then a process that has called ``hold_files`` holds the files
-under leases: who would write to one waits until all of it is copied. Without a lease a file that
-is cut short ends the process, and one that is written to changes its answers.
+A private mapping shows what other processes write into the file until its pages are copied. So a
+process that keeps weights for longer than a load calls ``make_private`` after it: each page is
+then copied in place, and views stay valid. Until then a process that has called ``hold_files``
+holds the files under leases: a writer of one waits until all of it is copied. Without a lease a
+file that is shortened ends the process, and one that is written to changes its answers.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _holds = False
 
 
 def hold_files() -> None:
-    """Let this process hold what it maps from now on.
+    """Let this process hold the files that it maps from now on under leases.
 
-    Not for one that may get no processor for long: who wants to write to a file would wait for it.
+    Not for a process that may get no processor for long: writers of its files would wait for it.
     """
     global _holds
     _holds = True
@@ -52,9 +52,9 @@ class MappedFile(NamedTuple):
 def map_file(path: Path) -> MappedFile:
     """Map the file's bytes, read-only to the caller.
 
-    Those of a copy (``brisk.copies``) may arrive later: the mapping shows them then, as long as
-    nobody writes to it. Raises OSError, and InvalidModelError if the path leads out of its model's
-    folder.
+    The bytes of a copy (``brisk.copies``) may arrive later: the mapping shows them then, as long
+    as nothing writes to it. Raises OSError, and InvalidModelError if the path leads out of its
+    model's folder.
     """
     with open_file(path) as file:
         status = os.fstat(file.fileno())
@@ -65,7 +65,7 @@ def map_file(path: Path) -> MappedFile:
             mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
         except (OSError, ValueError):  # a file system that cannot be mapped
             return MappedFile(memoryview(file.read()), stamp)
-        if is_kept(status):  # nobody but the courier writes, what is to be there: nothing to hold
+        if is_kept(status):  # only the courier writes it, the bytes expected: nothing to hold
             return MappedFile(memoryview(mapping).toreadonly(), stamp)
         leased = None
         if _holds:
@@ -78,7 +78,7 @@ def map_file(path: Path) -> MappedFile:
 
 
 def make_private(pause: Callable[[], object] = lambda: None) -> int:
-    """Copy every page of the files still mapped, in place. Return the bytes copied.
+    """Copy every page of the files still mapped, in place. Return the number of bytes copied.
 
     ``pause`` is called before each 2 MiB, and may block until there is time for them.
     """

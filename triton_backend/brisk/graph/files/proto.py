@@ -19,7 +19,7 @@ def _dimension(dim: TensorShapeProto.Dimension, inferred: bool) -> Dimension:
 
 
 def is_unnamed(dim: TensorShapeProto.Dimension) -> bool:
-    """Whether the size is unknown, and whether another one is the same."""
+    """Whether the size is unknown and no name says which other sizes equal it."""
     return _dimension(dim, inferred=False) is None
 
 
@@ -37,8 +37,8 @@ _CONTAINERS = {
 
 
 def from_type_proto(proto: TypeProto, *, inferred: bool = False) -> ValueType:
-    """Return the static type. ``inferred``: by this process, whose names ``unk__0`` and so on mean
-    one size each."""
+    """Return the static type. ``inferred``: whether this process inferred it, so that names
+    ``unk__0`` and so on mean one size each."""
     kind = proto.WhichOneof("value")
     if kind is None or kind not in _CONTAINERS:
         return UNKNOWN_TYPE

@@ -1,9 +1,9 @@
-"""What a session's segments still wait for of a copy, and when its requests may begin.
+"""Tracks which bytes of a copy a session's segments wait for, and when its requests may begin.
 
-Lanes make a segment's session as soon as its bytes are here, in order, so that a start is done
-soon after the last byte. A run is begun as late as it can be without being later for that: from
-then on its segments are there by the time it has come to them. So it holds no processor that
-others could have while bytes are on their way.
+Loader threads open each segment, in order, as soon as its bytes are here, so a start ends soon
+after the last byte. A run begins as late as it can without ending later: from then on each segment
+is ready by the time the run reaches it. So a run occupies no processor while it would only wait
+for bytes.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _File = TypeVar("_File")
 
 
 def is_ripe(missing_bytes: Sequence[int], run_s: Sequence[float], bytes_per_s: float) -> bool:
-    """Whether a run that begins now comes to no segment before its bytes are here.
+    """Whether a run that begins now reaches no segment before its bytes are here.
 
-    ``missing_bytes``: of each segment, in the order in which they come. ``run_s``: what the run
-    computes in each; the bytes of the last segment hide behind what those before it take.
+    ``missing_bytes``: for each segment, in the order of arrival. ``run_s``: the run's seconds in
+    each segment; a segment's bytes may arrive while the segments before it compute.
     """
     arrives_s = reached_s = 0.0
     for missing, run in zip(missing_bytes, run_s, strict=True):
@@ -62,13 +62,13 @@ def is_ripe(missing_bytes: Sequence[int], run_s: Sequence[float], bytes_per_s: f
 
 
 class ModelArrival:
-    """Of one session's files: ``expect``, then ``follow``.
+    """The arrival of one session's files. Call ``expect``, then ``follow``.
 
-    Lanes wait in ``give_way`` before they take a segment; a thread of its own asks the courier.
+    Loader threads wait by ``give_way`` before each segment; a separate thread asks the courier.
     """
 
     def __init__(self, copy: LocalCopy) -> None:
-        """Raises BriskError where the copy cannot be fetched any more."""
+        """Connect to the courier. Raises BriskError if the copy cannot be fetched any more."""
         self.copy = copy
         self._began_s = time.monotonic()
         self._asker = CopyAsker(copy)
@@ -99,21 +99,21 @@ class ModelArrival:
         self._is_closed: Callable[[], bool] = lambda: False
 
     def close(self) -> None:
-        """Nothing is followed."""
+        """Close the connection to the courier. Precondition: ``follow`` has not been called."""
         self._asker.close()
 
     @property
     def holds_requests(self) -> bool:
-        """Whether some may have to wait: see ``may_begin``."""
+        """Whether some requests may have to wait: see ``may_begin``."""
         return not self.is_ripe or not (self._rows is None or self._rows.is_whole)
 
     def may_begin(self, inputs: Mapping[str, Any]) -> bool:
-        """Whether a request with these inputs would wait for nothing; rows of tables that it
-        reads are asked for from now on, before all else."""
+        """Whether a request with these inputs would wait for nothing. The missing table rows that
+        it reads are requested now, before all else."""
         return (self._rows is None or self._rows.are_here(inputs)) and self.is_ripe
 
     def words(self) -> str:
-        """How far what is fetched has come; empty where all is here."""
+        """Return the progress of the fetch as text; empty if everything is here."""
         if self._is_whole:
             return ""
         every = self.copy.all_of_it
@@ -128,15 +128,15 @@ class ModelArrival:
         return f"{text}, {self._bytes_per_s / 1e6:.0f} MB/s"
 
     def take_form(self, name: str, *, is_begun: bool = False) -> Path | None:
-        """The prepared form of this name, which arrives instead of raw weights; None where they
-        come sooner, or none was published. ``is_begun``: None, too, where it is not on its way
-        already. Raises BriskError."""
+        """Return the prepared form of this name, which arrives instead of raw weights. None if the
+        weights come sooner, or no form was published; with ``is_begun`` also if the form is not on
+        its way already. Raises BriskError."""
         if self.copy.manifest.form_named(name) is None:
             return None
         return self._asker.take(name, is_begun=is_begun)
 
     def expect(self, source: Source) -> None:
-        """What ``source`` reads for each segment is what is waited for."""
+        """Note the bytes that ``source`` reads for each segment as those to wait for."""
         count = len(source.plan.segments)
         tables = [table for index in range(count) for table in self._deferred(source, index)]
         later = {table.place for table in tables}
@@ -152,18 +152,18 @@ class ModelArrival:
         listed = self.copy.manifest.segments
         if len(listed) == count:
             self._run_s = [FIRST_RUN * segment.run_s for segment in listed]
-        else:  # cut otherwise than where it was published: nobody knows
+        else:  # cut differently from the published model: the times are unknown
             self._run_s = [0.0] * count
 
     def follow(self, table: SegmentTable[Any]) -> None:
-        """Fetch it, and then what is left of the model, for as long as ``table`` is open."""
+        """Fetch the expected bytes, then the rest of the model, as long as ``table`` is open."""
         self._is_closed = lambda: table.is_closed
         self._look()
         threading.Thread(target=self._work, name="brisk-arrival", daemon=True).start()
 
     def give_way(self, others: GiveWay | None) -> GiveWay:
-        """For lanes: until the bytes of the next segment are here, or the table is closed; then
-        what ``others`` say."""
+        """Return a wait for loader threads: it blocks until the bytes of the next segment are here
+        or the table is closed, and then calls ``others``."""
 
         def wait(table: SegmentTable[Any]) -> None:
             made: int | None = None
@@ -183,23 +183,23 @@ class ModelArrival:
         return wait
 
     def is_here(self, index: int) -> bool:
-        """Whether all that opening a segment reads is here."""
+        """Whether all bytes that opening the segment ``index`` reads are here."""
         return self.copy.is_here(self._spans[index])
 
     def wait_for(self, index: int) -> None:
-        """Until it is: for a run that has come to the segment sooner than was to be expected.
+        """Block until the segment ``index`` is here, for a run that reaches it unexpectedly early.
 
-        Raises UnavailableError where nothing arrives any more, or nobody needs it.
+        Raises UnavailableError if nothing arrives any more, or the model is unloaded.
         """
         self._wait(self._spans[index])
 
     def guarded(self, index: int, segment: LoadedSegment) -> LoadedSegment:
-        """A segment whose runs wait for the rows of tables that they read."""
+        """Return ``segment`` with runs that wait for the table rows that they read."""
         return segment if self._rows is None else self._rows.guarded(index, segment)
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
-        """While a segment is opened: see ``while_opening``."""
+        """Open a context for opening one segment: see ``while_opening``."""
         self._count_opening(1)
         try:
             yield
@@ -207,7 +207,7 @@ class ModelArrival:
             self._count_opening(-1)
 
     def while_opening(self, tell: Callable[[bool], None]) -> None:
-        """Call ``tell`` whenever the first segment begins to be opened, and the last one is."""
+        """Call ``tell`` now and at each change with whether any segment is being opened."""
         with self._lock:
             self._tell_opening = tell
             tell(self._opening > 0)
@@ -227,16 +227,16 @@ class ModelArrival:
             self._rest()
 
     def when_ripe(self, tell: _Tell) -> None:
-        """Call ``tell``, in any thread, when requests may begin to run: at once where they may."""
+        """Call ``tell`` once, in any thread, when requests may begin to run, perhaps at once."""
         self._register(self._on_ripe, lambda: self.is_ripe, tell)
 
     def when_whole(self, tell: _Tell) -> None:
-        """The same when all of the model's files are here."""
+        """Call ``tell`` once, in any thread, when all of the model's files are here."""
         self._register(self._on_whole, lambda: self._is_whole, tell)
 
     def when_changed(self, tell: _Tell) -> None:
-        """Call ``tell`` each time when rows that a request waits for are here, and when nothing
-        has arrived for long: see ``problem``."""
+        """Call ``tell`` each time when rows that a request waits for have arrived, and when
+        nothing has arrived for long: see ``problem``."""
         self._on_change.append(tell)
 
     def _register(self, told: list[_Tell], is_so: Callable[[], bool], tell: _Tell) -> None:
@@ -253,7 +253,7 @@ class ModelArrival:
         return Range(number, part.offset, part.size)
 
     def _deferred(self, source: Source, index: int) -> list[ArrivingTable]:
-        """Tables of a segment that opening it does not read."""
+        """Return the tables of a segment that opening it does not read."""
         found: list[ArrivingTable] = []
         places: list[Range] = []
 
@@ -266,15 +266,15 @@ class ModelArrival:
         return found
 
     def _rest(self) -> None:
-        """Until another look is worth it."""
+        """Sleep for ``_pause_s``, or until all that is needed is here."""
         if self._all_here.is_set():
             time.sleep(self._pause_s())
         else:
             self._all_here.wait(self._pause_s())
 
     def _pause_s(self) -> float:
-        """Until another look is worth it: a small part of what all that is needed is likely to
-        take."""
+        """Return the seconds until another look: a small part of the time that all needed bytes
+        are likely to take."""
         if self._bytes_per_s <= 0:
             is_new = time.monotonic() - self._began_s < NEW_S
             return SHORTEST_LOOK_S if is_new else LONGEST_LOOK_S
@@ -282,7 +282,7 @@ class ModelArrival:
         return min(max(likely_s / 16, SHORTEST_LOOK_S), LONGEST_LOOK_S)
 
     def _look(self) -> None:
-        """Let requests run if they may. Any thread."""
+        """Let requests run if ``is_ripe`` allows it. Any thread."""
         if self.is_ripe:
             return
         missing = [self.copy.missing_bytes(spans) for spans in self._spans]
@@ -296,7 +296,7 @@ class ModelArrival:
     # The thread that asks the courier.
 
     def _work(self) -> None:
-        """Ends when all is here, or the table is closed."""
+        """Fetch needed bytes, tables, then the rest, until all is here or the table is closed."""
         parts = [part for need in self._needs for part in need]
         later = [table.place for table in self._rows.tables] if self._rows is not None else []
         try:
@@ -306,8 +306,8 @@ class ModelArrival:
                 self.problem = None
                 self._all_here.set()
                 self._look()
-                time.sleep(SHORTEST_LOOK_S)  # whoever waited for them goes on first
-        except Exception as error:  # noqa: BLE001  # requests wait, and nobody else would tell
+                time.sleep(SHORTEST_LOOK_S)  # threads that waited for the bytes go on first
+        except Exception as error:  # noqa: BLE001  # requests wait; only this can report it
             LOGGER.error(f"{self.copy.folder}: {type(error).__name__}: {error}")
             self._stall(f"{type(error).__name__}: {error}")
             return
@@ -342,9 +342,9 @@ class ModelArrival:
 def open_form(
     copy: LocalCopy, form: str, of_form: Callable[[Path], Source]
 ) -> tuple[Source | None, ModelArrival | None]:
-    """The prepared form of a model whose own files are here, where it is on its way: of a small
-    model it is what takes longer to come, and less than a start without it. Else nothing: what is
-    here needs nobody."""
+    """Return the source and arrival of a model's prepared form that is still on its way when the
+    model's own files are here. A small model's form arrives last, but waiting for it takes less
+    time than a start without it. Return (None, None) if no form is on its way."""
     if copy.manifest.form_named(form) is None or not is_there():
         return None, None
     try:
@@ -370,17 +370,17 @@ def open_arriving(
     of_form: Callable[[Path], Source],
     of_weights: Callable[[_File], Source],
 ) -> tuple[Source, ModelArrival]:
-    """What starts soonest of a model whose bytes are on their way, and what is to be waited for
-    before each of its segments is opened.
+    """Return the source that starts a model soonest while its bytes are on their way, and the
+    arrival that its segments wait for.
 
-    The form of another model of its structure, with this one's weights: those are all that it
-    needs. Its own prepared form, where one was published for this machine and comes sooner than
-    what it saves. Else its weights as they are in its file.
+    First choice: the form of another model of the same structure, for which only this model's
+    weights are fetched. Second: the model's own prepared form, if one was published for this
+    machine and comes sooner than what it saves. Else the weights in the model's file.
 
-    ``form``: name of the form for this machine; None: forms are not wanted. ``of_sibling``: the
-    model's file, read, and a sibling's form with its weights, if there is one. No session is made
-    before a segment's bytes are here: what ONNX Runtime does not take is told by requests, not by
-    the load. Raises UnavailableError where nothing can be fetched, and what reading the file does.
+    ``form``: name of the form for this machine; None: forms are not wanted. ``of_sibling``:
+    returns the model's file, read, and a sibling's form with its weights, if there is one. A
+    segment's session is made only when its bytes are here, so requests, not the load, report what
+    ONNX Runtime rejects. Raises UnavailableError if nothing can be fetched, and what reading does.
     """
     arrival = ModelArrival(copy)
     try:

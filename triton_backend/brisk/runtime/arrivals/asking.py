@@ -1,4 +1,4 @@
-"""Asking the courier for what is waited for, whatever becomes of couriers meanwhile."""
+"""Requests bytes from the courier, and restarts the courier if it ends meanwhile."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _RETRY_S = 0.5
 
 
 class CopyAsker:
-    """A connection to the courier that has opened ``copy``, made when it is needed; one thread
-    uses it."""
+    """A connection to the courier that has opened ``copy``, made on demand. One thread uses it."""
 
     def __init__(self, copy: LocalCopy) -> None:
         self._copy = copy
@@ -33,7 +32,8 @@ class CopyAsker:
             self._courier = None
 
     def connect(self) -> Courier:
-        """Raises BriskError where the copy cannot be fetched any more, and OSError."""
+        """Return the connection; make it if there is none. Raises OSError, and BriskError if the
+        copy cannot be fetched any more."""
         if self._courier is None:
             courier = Courier()
             try:
@@ -45,7 +45,7 @@ class CopyAsker:
         return self._courier
 
     def take(self, form: str, *, is_begun: bool) -> Path | None:
-        """As ``Courier``. Raises BriskError and OSError."""
+        """Return the prepared form, as ``Courier.take`` does. Raises BriskError and OSError."""
         return self.connect().take(self._sha256, form, is_begun=is_begun)
 
     def wait(
@@ -55,9 +55,10 @@ class CopyAsker:
         tell: Callable[[FetchProgress, bool], None],
         stalled: Callable[[str], None],
     ) -> bool:
-        """Until all of it is here; False where ``is_over`` before. A courier that ends is started
-        again. ``tell``: how far it is, and whether further than before; ``stalled``: why nothing
-        has come for ``STALLED_S``.
+        """Block until all of ``wanted`` is here; return False if ``is_over`` is true before.
+
+        A courier that ends is started again. ``tell``: gets the progress, and whether it is
+        further than before. ``stalled``: gets the reason if nothing has come for ``STALLED_S``.
         """
         since_s, least = time.monotonic(), sum(part.size for part in wanted) + 1
         while not is_over():

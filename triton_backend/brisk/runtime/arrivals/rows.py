@@ -1,7 +1,7 @@
-"""Rows of tables that have not arrived as a whole: a request needs those that it asks for.
+"""Rows of tables that are still arriving: a request waits only for the rows that it reads.
 
-Half of a text encoder is a table of which a request reads one row for each of its tokens. They are
-asked for when the request comes, before all else that is still on its way.
+Half of a text encoder is a table of which a request reads one row for each of its tokens. These
+rows are requested when the request comes, before all else that is still on its way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ _LOOK_S = 0.002
 
 
 class ArrivingTable(NamedTuple):
-    """``place``: of the table in the copy's files. ``segment``: which reads it."""
+    """A table whose rows are requested one by one while it arrives.
+
+    ``segment``: the index of the segment that reads it.
+    ``ids``: the name of the tensor of row numbers.
+    ``place``: the table's bytes in the copy's files.
+    ``rows``: the number of its rows.
+    """
 
     segment: int
     ids: str
@@ -34,8 +40,8 @@ class ArrivingTable(NamedTuple):
     rows: int
 
     def chunks(self, ids: np.ndarray, chunk_bytes: int) -> np.ndarray:
-        """Those of the file, in order, that the rows of these numbers lie in. A number that is
-        none of a row has none: whoever computes with it is told so by the kernel."""
+        """Return the numbers of the file's chunks, ascending, that hold the rows ``ids``. A number
+        outside the table has no chunk: the kernel that reads it reports the error."""
         numbers = np.unique(ids)
         numbers = np.where(numbers < 0, numbers + self.rows, numbers)
         numbers = numbers[(numbers >= 0) & (numbers < self.rows)]
@@ -58,8 +64,8 @@ class ArrivingRows:
         tell: Callable[[], None],
         stalled: Callable[[str], None],
     ) -> None:
-        """``is_over``: whether nobody needs the model any more. ``tell``: called when rows have
-        come; ``stalled``: with the reason why none do."""
+        """``is_over``: returns whether the model is no longer needed. ``tell``: called when rows
+        have come. ``stalled``: called with the reason why none come."""
         self.tables = tuple(tables)
         self._copy = copy
         self._is_over = is_over
@@ -74,15 +80,15 @@ class ArrivingRows:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every row is here."""
+        """Whether every row of every table is here."""
         if not self._is_whole:
             places = (table.place for table in self.tables)
             self._is_whole = self._copy.is_here(self._copy.spans(places))
         return self._is_whole
 
     def are_here(self, values: Mapping[str, Any]) -> bool:
-        """Whether all rows are that a run with these inputs reads; those that are not are asked
-        for."""
+        """Whether all rows that a run with these inputs reads are here; request the missing
+        ones."""
         if self.is_whole:
             return True
         missing = list(self._missing(values))
@@ -91,9 +97,9 @@ class ArrivingRows:
         return not missing
 
     def guarded(self, index: int, segment: LoadedSegment) -> LoadedSegment:
-        """A segment whose run waits for its rows: whoever started it sooner than it should have
-        been gets a right answer all the same. The run raises UnavailableError where nobody needs
-        it any more."""
+        """Return ``segment`` with a run that waits for its rows, so that a run started too early
+        is right all the same. The run raises UnavailableError if the model is unloaded
+        meanwhile."""
         names = {table.ids for table in self.tables if table.segment == index}
         if not names:
             return segment
@@ -116,7 +122,7 @@ class ArrivingRows:
             time.sleep(_LOOK_S)
 
     def _missing(self, values: Mapping[str, Any]) -> Iterator[Range]:
-        """Chunks that are not here, as bytes."""
+        """Yield the byte ranges of the needed chunks that are not here."""
         manifest = self._copy.manifest
         for table in self.tables:
             ids = values.get(table.ids)
@@ -128,7 +134,7 @@ class ArrivingRows:
                     yield part
 
     def _ask(self, parts: Sequence[Range]) -> None:
-        """Each once, by a thread of its own, which the first one starts."""
+        """Request each part once, in a separate thread, which is started if none is at work."""
         with self._lock:
             fresh = [part for part in parts if (part.file, part.offset) not in self._asked]
             self._asked.update((part.file, part.offset) for part in fresh)
@@ -141,7 +147,7 @@ class ArrivingRows:
         threading.Thread(target=self._work, name="brisk-rows", daemon=True).start()
 
     def _work(self) -> None:
-        """Ends when every row is here, or nobody needs the model any more."""
+        """Fetch requested rows until every row is here or the model is no longer needed."""
         asker = CopyAsker(self._copy)
         try:
             while (wanted := self._next()) is not None:
@@ -151,10 +157,11 @@ class ArrivingRows:
             with self._lock:
                 self._is_at_work = False
             asker.close()
-            self._tell()  # who asked last, when all came, is not told otherwise
+            self._tell()  # else the last request, made as the last rows came, would miss them
 
     def _next(self) -> list[Range] | None:
-        """All that was asked for meanwhile; None where nobody needs it."""
+        """Return the parts requested meanwhile, blocking until there are some; None if every row
+        is here or the model is no longer needed."""
         while not self._is_over() and not self.is_whole:
             try:
                 wanted = self._wanted.get(timeout=0.2)
@@ -166,4 +173,4 @@ class ArrivingRows:
         return None
 
     def _note(self, progress: FetchProgress, is_further: bool) -> None:
-        """The whole model's rate is told by who follows that."""
+        """Ignore progress: ``ModelArrival`` reports the rate for the whole model."""

@@ -37,7 +37,7 @@ PRIVATE = 0o600
 
 
 def main() -> int:
-    """Return the exit status 0 if there is nothing to learn from; else run until killed."""
+    """Learn until killed; return exit status 0 if no model's caches can learn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--interval", type=float, required=True, help="seconds")
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def open_learner(model: Path) -> Learner | None:
-    """Return the learner; None if the model has no caches, or no data of their training."""
+    """Return a learner for ``model``; None if it has no caches, or no training data of them."""
     try:
         adapter = Adapter.open(model, AdaptationSettings())
     except (BriskError, DamagedFileError, OSError) as error:
@@ -76,7 +76,7 @@ class Learner:
     """Adapts the caches of one model."""
 
     def __init__(self, model: Path, adapter: Adapter) -> None:
-        """Removes the unfinished files of a process that was killed while it published."""
+        """Remove unfinished files of a process that was killed while it published."""
         self.model = model
         self._adapter = adapter
         self._newest = ""
@@ -88,7 +88,7 @@ class Learner:
     def learn(self, now_s: float) -> bool:
         """Take in new samples and retrain; return whether a candidate was published.
 
-        Nothing is published while the candidate before is on trial. ``now_s``: time since 1970.
+        Nothing is published while the previous candidate is on trial. ``now_s``: Unix time.
         """
         if not self._take_samples() or candidate_file(self.model).exists():
             return False
@@ -132,7 +132,7 @@ class Learner:
         return has_come
 
     def _follow(self) -> None:
-        """Continue from the version that is served, which is not a candidate that was rejected."""
+        """Continue from the served version, so that a rejected candidate is left behind."""
         try:
             served = read_cascade(latest(self.model), digest_of(self.model))
         except (DamagedFileError, OSError) as error:

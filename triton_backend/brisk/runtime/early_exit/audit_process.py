@@ -36,7 +36,7 @@ MOST_PROGRAMS = 4
 
 
 def main() -> int:
-    """Return the exit status, 0, if the process is no longer needed."""
+    """Answer questions until the process is no longer needed; return the exit status 0."""
     models = Models()
     questions, verdicts = sys.stdin.buffer, sys.stdout.buffer
     with contextlib.suppress(EOFError):
@@ -70,7 +70,7 @@ class Models:
         return agrees
 
     def _find(self, model: Path, digest: str, scores: Scores) -> BaseModel:
-        """Return the loaded model. Raises InvalidModelError if its file has changed."""
+        """Load the model unless it is loaded. Raises InvalidModelError if its file has changed."""
         key = (model, digest, scores.value)
         if key not in self._loaded:
             if digest_of(model) != digest:

@@ -2,8 +2,8 @@
 
 The worker's main thread copies the inputs of sampled runs and reads the verdicts. The whole model
 runs in a process of the lowest priority (``brisk.runtime.early_exit.audit_process``), to which a
-separate thread puts one question at a time. The process is started for the first question, ends
-when there are none for some minutes, and is started again for the next.
+separate thread puts one question at a time. The process starts with the first question, ends after
+some minutes without one, and starts again with the next.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Context = TypeVar("Context")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """The question whether ``answers`` to the rows of ``inputs`` count as the whole model's own.
+    """Asks whether early ``answers`` to the rows of ``inputs`` count as the whole model's own.
 
-    ``digest`` is the model's.
+    ``digest``: the digest of the model's file.
     """
 
     model: Path
@@ -71,7 +71,7 @@ class Auditor(Generic[Context]):
 
     @property
     def waiting(self) -> int:
-        """The questions without a verdict so far."""
+        """The number of questions without a verdict so far."""
         return self._asked - self._answered
 
     @property
@@ -80,11 +80,11 @@ class Auditor(Generic[Context]):
 
     @property
     def process_id(self) -> int | None:
-        """The id of the audit process; None: there was no question yet, or it has ended."""
+        """The id of the audit process; None if it has not started yet or has ended."""
         return self._process.process_id
 
     def ask(self, question: Question, context: Context) -> None:
-        """Put a question; ``verdicts`` gets ``context`` with the verdict."""
+        """Queue ``question``; ``verdicts`` later gets ``context`` with its verdict."""
         self._asked += 1
         self._questions.put((question, context))
         if self._thread is None:
@@ -94,7 +94,7 @@ class Auditor(Generic[Context]):
     def _run(self) -> None:
         """Answer questions for as long as the worker lives.
 
-        The kernel ends the process with this thread.
+        The kernel ends the audit process when this thread ends.
         """
         while True:
             question, context = self._questions.get()
@@ -108,9 +108,9 @@ class Auditor(Generic[Context]):
             self._answered += 1
 
     def _verdict(self, question: Question) -> list[bool]:
-        """Return the process's verdict; start the process if there is none.
+        """Return the audit process's verdict; start the process first if it is not running.
 
-        Raises OSError and ValueError if it does not answer.
+        Empty if the process reports an error. Raises OSError and ValueError if it does not answer.
         """
         import pickle  # deferred: a worker starts without it
 
@@ -132,7 +132,7 @@ class Auditor(Generic[Context]):
         return verdict
 
     def end(self) -> None:
-        """End the process, if there is one.
+        """End the audit process, if it is running.
 
         Called by the auditor's own thread, or when no session is served any more.
         """
@@ -148,7 +148,7 @@ TRIED_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Audit:
-    """An audit of one run; ``exits``: the exit that answered each row of the question."""
+    """An audit of one run; ``exits``: the index of the exit that answered each row."""
 
     session: Session
     served: ServedCaches
@@ -158,7 +158,7 @@ class Audit:
 
 
 class Audits:
-    """Counts what exits answer, and passes samples of it to the auditor."""
+    """Counts the answers of exits, and passes a sample of them to the auditor."""
 
     def __init__(
         self, auditor: Auditor[Audit], share: float = AUDITED_SHARE, seed: int | None = None
@@ -169,7 +169,7 @@ class Audits:
         self.verdicts = auditor.verdicts
 
     def keep(self, runs: Iterable[CachedRun]) -> list[Audit]:
-        """Return audits of some ``runs``, with copies of their inputs.
+        """Choose some ``runs`` to audit; return their audits, with copies of the inputs.
 
         Called before the last answer of a run is sent, while its inputs exist.
         """
@@ -186,7 +186,7 @@ class Audits:
         return found
 
     def note(self, runs: Iterable[CachedRun], kept: Iterable[Audit]) -> None:
-        """Count the early answers of finished ``runs``, and have the ``kept`` ones audited."""
+        """Count the early answers of finished ``runs``, and queue the ``kept`` audits."""
         for run in runs:
             if run.frame is not None:
                 _count(run, run.frame)
@@ -239,7 +239,7 @@ def _judge(audit: Audit, verdicts: Sequence[bool]) -> None:
 
 
 def _count_changes(session: Session, labels: tuple[str, str]) -> None:
-    """Count the versions promoted, rejected or taken back since the last call."""
+    """Count the cache versions promoted, rejected or taken back since the last call."""
     for change in session.caches.news:
         telemetry.count(metrics.CACHE_VERSIONS, (*labels, change.value))
     session.caches.news.clear()
@@ -250,7 +250,7 @@ def _early(answers: Sequence[Answer]) -> list[Answer]:
 
 
 def _make_audit(run: CachedRun, frame: ExitingFrame, served: ServedCaches) -> Audit | None:
-    """Return an audit of the rows that were answered early; None: numpy has no such inputs."""
+    """Return an audit of the rows answered early; None if numpy has no type for an input."""
     early = _early(frame.answers)
     rows = np.array([row for answer in early for row in answer.rows])
     inputs = run.copies(rows)

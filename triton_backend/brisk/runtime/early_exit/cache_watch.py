@@ -1,7 +1,7 @@
-"""The versions of learned caches as files: new ones are learned, noticed, tried, kept or deleted.
+"""Watches the files of learned caches: new versions are learned, noticed, tried, kept or deleted.
 
-A thread checks the files once a second. That of the foreground worker starts the adaptation
-process and tries the candidates that it publishes; that of the background worker only serves
+A thread checks the files once a second. In the foreground worker it starts the adaptation process
+and tries the candidates that the process publishes. In the background worker it only serves
 versions that have proved themselves.
 """
 
@@ -44,10 +44,10 @@ _PROCESS = "brisk.runtime.early_exit.adaptation_process"
 
 
 class Adaptation:
-    """The adaptation process, one for all models. ``interval_s`` 0: there is none.
+    """Runs the adaptation process, one for all models; none if ``interval_s`` is 0.
 
     The interval is the time between two retrainings, and the least time from the start of a
-    process that failed to that of the next one.
+    process that failed to the start of the next process.
     """
 
     def __init__(self, interval_s: float) -> None:
@@ -59,11 +59,11 @@ class Adaptation:
 
     @property
     def process_id(self) -> int | None:
-        """The id of the process; None: nothing learns."""
+        """The id of the adaptation process; None if it is not running."""
         return self._process.process_id
 
     def look(self, models: Iterable[Path]) -> None:
-        """Run a process for those of ``models`` that can learn, and for no others."""
+        """Keep a process running for exactly those of ``models`` whose caches can learn."""
         task = (
             tuple(sorted(filter(None, map(_learnable, set(models))))) if self._interval_s else ()
         )
@@ -87,14 +87,15 @@ class Adaptation:
             self._process.start("--interval", str(self._interval_s), *(model for model, _ in task))
 
     def end(self) -> None:
-        """End the process; the files that it publishes are whole wherever it ends."""
+        """End the process. The files that it publishes are complete wherever it is ended."""
         if self._process.process_id is not None:
             self._process.end()
             self._process = HelperProcess(_PROCESS)  # a new one may start at once
 
 
 def _learnable(model: Path) -> tuple[str, int] | None:
-    """Return the model, if it has caches, data of their training, and samples."""
+    """Return the model and when its caches were trained (mtime, ns). Return None unless it has
+    caches, their training data, and samples."""
     try:
         trained_ns = trained_file(model).stat().st_mtime_ns
     except FileNotFoundError:
@@ -128,8 +129,9 @@ class _Watched:
 class CacheWatch:
     """Watches the files of learned caches, in a thread of its own.
 
-    ``adaptation``: of this worker, which then tries candidates; None: another worker does.
-    ``first``: learns caches of models without any; None: nothing does.
+    ``adaptation``: the process of this worker, which then tries candidates; None: another worker
+    has it and tries them.
+    ``first``: learns caches of models without any; None: no first caches are learned.
     """
 
     def __init__(
@@ -148,7 +150,8 @@ class CacheWatch:
     def open(self, session: Session, aim: Aim | None = None) -> ServedCaches | None:
         """Read the session's caches. Any thread.
 
-        Return None if none fit, or if learned ones keep to another tolerance than ``aim``.
+        Return None if no caches fit, or if they were learned for another tolerance than that of
+        ``aim``.
         """
         path = latest(session.path)
         if not path.exists():
@@ -163,8 +166,8 @@ class CacheWatch:
     def serve(self, session: Session, caches: ServedCaches, aim: Aim | None = None) -> None:
         """Serve ``caches`` from now on, and watch their files. Any thread.
 
-        ``aim``: what is learned from the traffic if no caches were trained by hand. Precondition:
-        ``open`` has read them.
+        ``aim``: the aim of learning from the traffic; ignored if caches were trained by hand.
+        Precondition: ``open`` has read ``caches``.
         """
         assert isinstance(session, SegmentSession)
         session.caches.bring(caches)
@@ -174,8 +177,10 @@ class CacheWatch:
         self._follow(_Watched(session, stamp, caches, aim=aim))
 
     def collect(self, session: Session, aim: Aim) -> None:
-        """Learn caches that keep ``aim`` from the traffic of a session without any that fit, and
-        serve them. Any thread."""
+        """Learn caches for ``aim`` from the session's traffic, and serve them. Any thread.
+
+        Precondition: no caches fit the session. Without ``first`` this does nothing.
+        """
         if self._first is None:
             return
         if not isinstance(session, SegmentSession):
@@ -261,7 +266,7 @@ class CacheWatch:
 
 
 def cache_watch(settings: Settings, *, is_foreground: bool) -> CacheWatch:
-    """Return the watch of a worker; that of the foreground worker learns and tries versions."""
+    """Return a worker's watch; only the foreground worker's learns and tries versions."""
     is_on = settings.sampled_share > 0
     return CacheWatch(
         Adaptation(settings.adaptation_s) if is_foreground else None,
@@ -277,14 +282,14 @@ def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> Ser
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:
-    """Return ``version``; None if it is learned for another tolerance than that of ``aim``."""
+    """Return ``version``; None if it was learned for another tolerance than that of ``aim``."""
     if version is None or aim is None or is_trained_by_hand(model):
         return version
     return version if str(version.cascade.scores.tolerance or "") == aim.tolerance else None
 
 
 def _keep(model: Path, change: Change) -> None:
-    """Carry out a decision on the files; files that are missing are ignored."""
+    """Apply ``change`` to the files of the model's caches; missing files are ignored."""
     with contextlib.suppress(FileNotFoundError):
         if change is Change.PROMOTED:
             promote(model)

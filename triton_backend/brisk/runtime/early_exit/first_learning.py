@@ -1,8 +1,8 @@
 """Early answers learned from the traffic alone, for models without caches trained by hand.
 
 The thread that watches the caches' files calls ``look`` once a second. One process at a time
-learns (``brisk.runtime.early_exit.learning_process``); it writes its result to a file, which the
-other worker reads, too.
+learns (``brisk.runtime.early_exit.learning_process``) and writes its result to a file, which both
+workers read.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ COUNT_S = 5.0
 class FirstLearning:
     """Starts the learning process when a model has enough samples, and reports its progress.
 
-    ``most_bytes``: the most bytes of a model's samples. ``is_on``: whether samples are taken at
-    all. ``learns``: whether this worker starts the process.
+    ``most_bytes``: the most bytes of a model's samples.
+    ``is_on``: whether samples are taken at all.
+    ``learns``: whether this worker starts the process.
     """
 
     def __init__(self, most_bytes: int, *, is_on: bool, learns: bool) -> None:
@@ -61,11 +62,14 @@ class FirstLearning:
 
     @property
     def process_id(self) -> int | None:
-        """The id of the process; None: nothing is learned at present."""
+        """The id of the learning process; None if it is not running."""
         return self._process.process_id
 
     def look(self, model: Path, aim: Aim, threads: int) -> tuple[bool, str]:
-        """Return whether samples of ``model``'s runs are wanted, and its progress as text."""
+        """Return whether samples of ``model``'s runs are wanted, and its progress as text.
+
+        Start the learning process if it is due in this worker.
+        """
         if not self._is_on:
             return False, "off: BRISK_SAMPLED_SHARE is 0"
         record = read_record(model)
@@ -87,13 +91,13 @@ class FirstLearning:
         return record.collects, record.words(rows) + self._shortage(record, rows, size)
 
     def begin_anew(self, model: Path) -> None:
-        """Delete all that was learned, which is of another model, or of none."""
+        """Delete all files learned for ``model``, since they do not fit it."""
         files = learned_file(model), adapted_file(model), candidate_file(model)
         for file in (*files, previous_file(model), record_file(model)):
             file.unlink(missing_ok=True)
 
     def forget(self, models: set[Path]) -> None:
-        """End the process if it learns for none of ``models``, the ones still served."""
+        """End the process unless it learns for one of ``models``, those still served."""
         if self._learner is not None and self._learner not in models:
             self._process.end()
             self._learner = None
@@ -107,7 +111,10 @@ class FirstLearning:
         rows: int,
         size: int,
     ) -> None:
-        """Start the process if there is something to learn, and none runs for another model."""
+        """Start the process if ``model`` has something to learn and no process runs.
+
+        Wait ``RESTART_S`` after a failure, and start none after ``MOST_FAILURES`` failures.
+        """
         is_due = (
             record is None or record.stage is Stage.LEARNING
         )  # the process was killed, perhaps
@@ -135,7 +142,7 @@ class FirstLearning:
             LOGGER.warning(f"learning early answers of {model} ended with status {status}")
 
     def _count(self, model: Path) -> tuple[int, int]:
-        """Return the rows and bytes of its samples, counted at most ``COUNT_S`` ago."""
+        """Return the rows and bytes of the model's samples, counted at most ``COUNT_S`` ago."""
         now_s = time.monotonic()
         at_s, rows, size = self._counted.get(model, (-COUNT_S, 0, 0))
         if now_s - at_s >= COUNT_S:
@@ -144,7 +151,7 @@ class FirstLearning:
         return rows, size
 
     def _is_full(self, record: LearningRecord, rows: int, size: int) -> bool:
-        """Whether no more samples would be kept, and these are enough to prove something."""
+        """Whether the limit leaves no room for more samples, and these suffice for a proof."""
         room = self._room(rows, size)
         proves = record.wanted * HELD_OUT
         return record.tries == 0 and room < record.wanted and room > proves and rows > 0.9 * room
@@ -157,10 +164,10 @@ class FirstLearning:
         return f"; BRISK_SAMPLES_MIB keeps {room:,.0f} at most, {needed:.0f} keeps them all"
 
     def _room(self, rows: int, size: int) -> float:
-        """Return the number of samples of this size that there is room for."""
+        """Return how many samples of the present mean size fit into ``most_bytes``."""
         return self._most_bytes / (size / rows) if rows else float("inf")
 
 
 def is_trained_by_hand(model: Path) -> bool:
-    """Whether caches lie next to the model: only their author repairs or replaces them."""
+    """Whether caches trained by hand lie next to the model; only their author replaces them."""
     return caches_file(model).exists()

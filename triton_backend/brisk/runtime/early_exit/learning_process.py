@@ -80,7 +80,7 @@ PRIVATE = 0o600
 
 
 def main() -> int:
-    """Return the exit status: 0 if the record has the result."""
+    """Do the next step for the model, write its record, and return the exit status 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--accuracy", type=float, required=True)
@@ -119,7 +119,7 @@ def look_at(model: Path, aim: Aim) -> LearningRecord:
 
 
 def _has_points(graph: ModelGraph, tolerated: str) -> bool:
-    """Whether the model has points for caches. Raises InvalidModelError."""
+    """Whether the model has points for caches; none with a tolerance. Raises InvalidModelError."""
     return not tolerated and can_have_caches(graph, find_scores(graph).position)
 
 
@@ -198,8 +198,8 @@ def _explored(
 def _search(
     graph: ModelGraph, samples: SampleGroups, folder: Path, threads: int, aim: Aim
 ) -> Exploration | ExploredWhole:
-    """Explore caches and the model in int8; or the latter alone, if the model has no points for
-    caches, or samples have many shapes, or hidden values find no room."""
+    """Explore caches and the model in int8. Explore int8 alone if the model has no points for
+    caches, samples have many shapes, or hidden values need too much room."""
     from brisk.exits.exploration import (
         ExplorationSettings,
         TooLargeError,
@@ -228,7 +228,7 @@ def _search(
 
 
 def read_samples(graph: ModelGraph) -> SampleGroups | None:
-    """Return all stored samples that fit the model, the oldest first; None if none does."""
+    """Return all stored samples that fit the model, the oldest first; None if there are none."""
     parts: list[Samples] = []
     for file in sorted(samples_folder(graph.path).glob("*.npz")):
         try:
@@ -241,7 +241,7 @@ def read_samples(graph: ModelGraph) -> SampleGroups | None:
 
 
 def _is_fit(inputs: Mapping[str, np.ndarray], graph: ModelGraph) -> bool:
-    """Whether ``inputs`` are the model's, of types and sizes that it reads."""
+    """Whether ``inputs`` have the names, types and sizes that the model reads."""
     expected = {each.name: each.type for each in graph.needed}
     if inputs.keys() != expected.keys():
         return False

@@ -50,11 +50,11 @@ class _Buffer:
 
 
 class Sampler:
-    """Keeps a random ``share`` of the runs of models with learned caches, and one run every
-    ``COLLECTED_EVERY_S`` of models that are to have some.
+    """Samples inputs of runs: of models with learned caches a random ``share``, of models that
+    collect samples for their first caches one run every ``COLLECTED_EVERY_S``.
 
-    ``most_bytes``: the most bytes of one model's files, of which the oldest are deleted. ``share``
-    0: nothing is kept.
+    ``most_bytes``: the most bytes of one model's files; beyond it the oldest files are deleted.
+    ``share`` 0: no inputs are kept.
     """
 
     def __init__(self, share: float, most_bytes: int, seed: int | None = None) -> None:
@@ -67,7 +67,7 @@ class Sampler:
         """When the next run is kept, for models without learned caches."""
 
     def sample(self, runs: Iterable[CachedRun]) -> None:
-        """Copy the inputs of some ``runs``, whose last answers have yet to be sent."""
+        """Copy the inputs of some ``runs``. Precondition: their last answers are not sent yet."""
         for run in runs:
             if not self._share or not self._is_chosen(run):
                 continue
@@ -83,7 +83,8 @@ class Sampler:
                 self._writer.start()
 
     def _is_chosen(self, run: CachedRun) -> bool:
-        """Whether to keep a run; without learned caches enough are kept within minutes."""
+        """Whether to keep the run's inputs; a model without learned caches gets enough samples
+        within minutes."""
         if run.frame is not None:
             return self._random.random() < self._share
         now_s = time.monotonic()
@@ -119,9 +120,9 @@ class Sampler:
 
 
 def _forget_the_oldest(folder: Path, most_bytes: int) -> None:
-    """Delete files, the oldest first, until the rest takes at most ``most_bytes``.
+    """Delete the oldest sample files in ``folder`` until the rest takes at most ``most_bytes``.
 
-    Unfinished files of a worker that was killed are deleted, too.
+    Also delete unfinished files older than ``ABANDONED_S``: their worker was killed.
     """
     for left in folder.glob("*.unfinished"):
         with contextlib.suppress(OSError):

@@ -1,10 +1,10 @@
 """Prepared forms made in the background: one process at a time, on processors that are idle.
 
-It is a process of its own because it must slow no request: not by the interpreter's lock, not by
-memory that it leaves behind; and whatever it dies of, the worker lives. Free of torch.
+A separate process slows no request, neither by the interpreter's lock nor by memory that it leaves
+behind, and the worker survives its crashes. Free of torch.
 
 ``python -m brisk.runtime.models.background_prepare MODEL --threads N`` is that process.
-Every failure is told in one line and is nobody's trouble: the model is served from its own file.
+Every failure is logged in one line and is harmless: the model is served from its own file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REFUSED, BUSY = 3, 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparationTask:
-    """The order to make the prepared form of ``model``, cut after each of ``taps``."""
+    """A task: make the prepared form of ``model``, cut after each of ``taps``."""
 
     model: Path
     taps: Collection[str]
@@ -53,7 +53,7 @@ class PreparationTask:
 
 
 class SegmentPreparer:
-    """Prepares the models asked for, one after the other, and each once while its files stay."""
+    """Prepares requested models one after the other, each once as long as its files stay."""
 
     def __init__(self, threads: int, delay_s: float = DELAY_S) -> None:
         self._threads = threads
@@ -66,7 +66,7 @@ class SegmentPreparer:
         self._process = HelperProcess("brisk.runtime.models.background_prepare")
 
     def build_later(self, task: PreparationTask) -> None:
-        """Have the prepared form made later, unless it is there."""
+        """Queue ``task``, which makes the prepared form later, unless it exists."""
         self._tasks.put((time.monotonic() + self._delay_s, task))
         with self._starting:
             if self._thread is None:
@@ -86,7 +86,7 @@ class SegmentPreparer:
                 task.tell(status == 0)
 
     def _build(self, task: PreparationTask) -> int:
-        """Return the exit status of the process that was to make the prepared form."""
+        """Run the process that makes the prepared form; return its exit status."""
         model, taps = task.model, tuple(sorted(task.taps))
         if not task.is_wanted():
             return 1
@@ -126,7 +126,10 @@ def arguments(model: Path, threads: int, taps: Collection[str]) -> list[str]:
 
 
 def main() -> int:
-    """Return the exit status. 0: made, or there already; 1: not now; ``REFUSED``; ``BUSY``."""
+    """Make the prepared form; return the exit status.
+
+    0: it was made or exists; 1: it cannot be made now; ``REFUSED``; ``BUSY``.
+    """
     import argparse  # the worker, which imports this module, has no use for it
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -73,7 +73,7 @@ class Binding:
 
 @dataclass(slots=True, eq=False)
 class SessionEntry:
-    """A file's session with its load and all that use it.
+    """A file's session with its load and its users.
 
     It belongs to the worker's main thread, except for ``state``, which is changed by one thread
     after the other: the loader thread, then the thread that loads the last segment, then the one
@@ -109,10 +109,10 @@ class SessionEntry:
 
     @property
     def aim(self) -> Aim | None:
-        """The aim of the early answers that its traffic is to teach; None: there are none.
+        """The aim of the early answers to learn from the model's traffic; None: learn none.
 
-        A pipeline's network has none, since nobody samples its runs; nor has a model with states,
-        which caches know nothing of.
+        None for a pipeline's network, whose runs are not sampled, and for a model with states,
+        which caches do not compute.
         """
         asker, is_asked = self.asker, self.bindings or not self.pipelines
         if not asker.accuracy_ppm or asker.states or not is_asked:
@@ -134,11 +134,11 @@ class SessionEntry:
         return self.asker.name, str(self.asker.version)
 
     def ask(self, memory: memoryview) -> None:
-        """Let another requester's mark, in ``memory``, show from now on whether this loads."""
+        """Let another requester's mark, in ``memory``, show from now on whether the load runs."""
         if self.state >= LoadState.LOADED:
             return
         # A loader thread may begin or end the load between any two of these lines. The mark is put
-        # in the list before the state is read twice, so that whoever changes the state finds it.
+        # in the list before the state is read twice, so a thread that changes the state finds it.
         self.marks.append(memory)
         if self.state >= LoadState.PARSING and not self.awaits_bytes:
             set_mark(memory)
@@ -146,7 +146,7 @@ class SessionEntry:
             reset_mark(memory)
 
     def begin(self) -> None:
-        """Called by the loader thread: note in every requester's memory that the load began."""
+        """Note in every requester's memory that the load began. Called by the loader thread."""
         self.state = LoadState.PARSING
         for memory in list(self.marks):
             set_mark(memory)
@@ -154,7 +154,7 @@ class SessionEntry:
             pipeline.begin()
 
     def opens(self, is_opening: bool) -> None:
-        """Called by any loader thread: note whether a segment whose bytes have come is opened."""
+        """Note whether a segment whose bytes have come is opened. Called by any loader thread."""
         self.awaits_bytes = not is_opening
         for memory in list(self.marks):
             if is_opening and self.state < LoadState.LOADED:
@@ -163,14 +163,14 @@ class SessionEntry:
                 reset_mark(memory)
 
     def loaded(self) -> None:
-        """Called by any loader thread: note that every segment is loaded, or has failed."""
+        """Note that every segment is loaded, or has failed. Called by any loader thread."""
         self.reach(LoadState.LOADED)
 
     def reach(self, state: LoadState) -> None:
         """Note that the load has reached ``state``.
 
-        LOADED is noted before any request can need the last segment. From LOADED or FAILED on the
-        load is blamed for nothing.
+        LOADED is noted before any request can need the last segment. From LOADED or FAILED on no
+        crash is attributed to the load.
         """
         self.state = state
         if state in (LoadState.LOADED, LoadState.FAILED):

@@ -1,4 +1,4 @@
-"""The queue of load tasks, the most urgent first, and its threads, which do one task at a time
+"""A queue of load tasks, the most urgent first, and its threads, which do one task at a time
 unless a task takes long.
 """
 
@@ -50,7 +50,7 @@ class LoadQueue(Generic[Task]):
             self._add_thread()
 
     def _have_a_free_thread(self) -> None:
-        """Start a thread, if all are busy, that waits until the tasks under way are slow."""
+        """If all threads are busy, start one that waits until the tasks under way are slow."""
         if self._work and len(self._begun_s) == self._threads < MOST_THREADS:
             self._add_thread()
 

@@ -1,8 +1,8 @@
-"""Watches how long threads of loads have been at work, so that no load goes on for ever.
+"""Watches how long the threads of loads have been at work, so that no load goes on for ever.
 
 ONNX Runtime cannot be asked to stop while it optimises a model: it checks no flag while it folds
-constants. Those who wait for a load that takes too long are therefore answered, and a thread that
-goes on although nobody wants its result ends with its worker.
+constants. Requesters of a load that takes too long therefore get an error, and a thread that goes
+on although its result is no longer wanted ends with its worker.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Work:
 
 
 class LoadWatch:
-    """Threads report their work to it (``over``); the worker checks it once a second."""
+    """Watches work that threads report (``over``); the worker calls ``look`` once a second."""
 
     def __init__(self, longest_s: float, clock_s: Callable[[], float] = time.monotonic) -> None:
-        """Watch nothing yet. ``longest_s``: the time from which on work has taken too long."""
+        """Begin without work. ``longest_s``: the time from which on work has taken too long."""
         self._longest_s = longest_s
         self._clock_s = clock_s
         self._works: list[Work] = []
@@ -66,7 +66,8 @@ class LoadWatch:
             self._works.append(Work(what, self._clock_s(), is_wanted, is_over))
 
     def look(self) -> Work | None:
-        """Give up work that takes too long. Return work that goes on although nobody needs it."""
+        """Give up work that takes too long. Return work that goes on ABANDONED_S after it was
+        given up or no longer needed, if any."""
         now_s = self._clock_s()
         for work in list(self._works):
             if work.is_over is not None and work.is_over():

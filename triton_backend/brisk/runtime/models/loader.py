@@ -1,4 +1,4 @@
-"""The stages of a load, from the request for it to the last work that is done for its session.
+"""The stages of a load, from its request to the last work that is done for its session.
 
 Each stage, its thread, and the state of the entry after it:
 
@@ -101,11 +101,11 @@ Later: TypeAlias = "Finish | MakeNarrow | Adopt"
 
 
 class Loader:
-    """Loads the most urgent first, then in the order asked. Does what follows loads in the order
-    in which sessions came. Each of the two is done one at a time, unless one takes long.
+    """Loads the most urgent model first, then in the order asked. Follow-up work is done in the
+    order in which sessions came. Each of the two goes one at a time, unless one takes long.
 
-    ``wake`` is called when there is one of ``outcomes``, which the worker takes; a completion
-    comes after its session. ``lone``: whether the worker may begin a run.
+    ``wake`` is called when ``outcomes`` has one, which the worker takes; a completion comes after
+    its session. ``lone``: whether the worker may begin a run.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Loader:
         self._loads.hurry(entry, job_class)
 
     def make_narrow(self, entry: SessionEntry) -> None:
-        """Have sessions of one thread made for an entry that is settled."""
+        """Queue the making of one-thread sessions for an entry that is settled."""
         self._later.put(MakeNarrow(entry), None)
 
     def give_memory_back(self) -> None:
@@ -163,8 +163,8 @@ class Loader:
         self._wake()
 
     def _give_up(self, entry: SessionEntry) -> None:
-        """Report to the requesters that the load takes too long. If it still ends, it finds that
-        nobody needs its result."""
+        """Report to the requesters that the load takes too long. If it still ends, its result is
+        dropped."""
         if entry.state < LoadState.RUNNABLE:
             text = (
                 f"loading {entry.path} takes longer than {self._longest_s:g} s (BRISK_MAX_LOAD_S)"
@@ -230,14 +230,14 @@ class Loader:
             )
         except BriskError as error:
             return error
-        except Exception as error:  # noqa: BLE001  # whatever a load raises must reach its askers
+        except Exception as error:  # noqa: BLE001  # any error of a load must reach its requesters
             text = f"loading {entry.path} failed: {type(error).__name__}: {error}"
             failed = InternalError(text)
             failed.__cause__ = error  # it may be a lack of memory
             return failed
 
     def _is_here(self, entry: SessionEntry, session: Session) -> None:
-        """Have the session finished, since all that it reads is here. Any thread may call this."""
+        """Queue the follow-up of ``session``, all of whose files are here. Any thread."""
         table = session.table
         self.watch.follow(
             f"loading segments of {entry.path}",
@@ -262,7 +262,7 @@ class Loader:
             LOGGER.warning(f"{entry.path}: {type(error).__name__}: {error}")
 
     def _perform(self, task: Later) -> float:
-        """Do the task; return the processor time of the calling thread for it, in seconds."""
+        """Do the task; return its processor time in the calling thread, in seconds."""
         begun_s = time.thread_time()
         match task:
             case Finish(entry, session, until_s):
@@ -304,7 +304,7 @@ class Loader:
             preparer.build_later(self._preparation(entry, session))
 
     def _preparation(self, entry: SessionEntry, session: Session) -> PreparationTask:
-        """Return the task to make the session's prepared form; it keeps no session alive."""
+        """Return the task that makes the session's prepared form; it keeps no session alive."""
         reference = weakref.ref(session)
 
         def is_wanted() -> bool:
@@ -316,10 +316,10 @@ class Loader:
         return PreparationTask(session.path, session.taps, is_wanted, tell)
 
     def _adopt(self, entry: SessionEntry, *, is_there: bool) -> None:
-        """Let the prepared form take over between requests, and give back what it replaces."""
+        """Let the prepared form take over between requests, and free what it replaces."""
         session = entry.session
         if not isinstance(session, Session) or session.table.is_closed:
-            return  # nobody needs the session any more
+            return  # the session is no longer needed
         try:
             if not is_there:
                 return
@@ -374,7 +374,7 @@ def _succeeds(session: Session, work: Callable[[], bool]) -> bool:
 
 
 def report_start(session: Session, labels: tuple[str, str]) -> None:
-    """Count the start of a session, once for each, under the model and version of ``labels``."""
+    """Count a session's start under the model and version of ``labels``. Called once a session."""
     origin = session.origin
     count(metrics.STARTS, (*labels, origin))
     events = session.table.recorder.events()

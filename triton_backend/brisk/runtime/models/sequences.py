@@ -1,4 +1,4 @@
-"""State that the requests of a sequence hand on, kept by correlation id: Triton's implicit state.
+"""State passed from request to request of a sequence, by correlation id: Triton's implicit state.
 
 The state lives as long as the binding that it belongs to. It is lost with the worker or the
 connection; then requests that need it are refused until one starts the sequence anew.
@@ -55,7 +55,7 @@ class Sequences:
     """
 
     def __init__(self, model: LoadModel) -> None:
-        """Raises InvalidModelError if a first state cannot be made."""
+        """Make the first states. Raises InvalidModelError if one cannot be made."""
         self._model = model
         self._first = {state.input: _first_value(state) for state in model.states}
         self._outputs = {state.input: state.output for state in model.states}

@@ -35,14 +35,14 @@ class CompositeLoads(Protocol):
         """Let ``entry`` wait for its networks."""
 
     def drop(self, entry: SessionEntry) -> None:
-        """Forget ``entry``, which nobody waits for any more."""
+        """Forget ``entry``, which no binding waits for any more."""
 
     def assemble(self) -> None:
         """Check which entries are complete, since networks have been loaded or have failed."""
 
 
 class SessionTable:
-    """Sessions by the file they were loaded from, counted by their bindings."""
+    """Sessions by the file they were loaded from; a session lives as long as its bindings."""
 
     def __init__(self, loader: Loader, pipelines: CompositeLoads, precedence: Precedence) -> None:
         """Begin without models. ``precedence`` is notified whether a real-time model is ready."""
@@ -216,7 +216,7 @@ class SessionTable:
         self._drop_unless_needed(entry)
 
     def _drop_unless_needed(self, entry: SessionEntry) -> None:
-        """Free a session that nobody uses, and those of its networks that no other one uses."""
+        """Free an entry without users, and those of its networks that no other entry uses."""
         if entry.is_needed:
             return
         if self._entries.get(entry.key) is entry:

@@ -40,7 +40,7 @@ _LOOK_S = 0.002
 
 
 class ActiveRun(Protocol):
-    """What threads of loads read of a run."""
+    """The part of a run that threads of loads read."""
 
     @property
     def job_class(self) -> JobClass: ...
@@ -49,7 +49,7 @@ class ActiveRun(Protocol):
 
 
 class Activity(Protocol):
-    """What a worker computes, as threads of loads read it, without a lock: see
+    """The runs that a worker computes, as threads of loads read them, without a lock: see
     ``RunsInProgress``.
     """
 
@@ -66,8 +66,8 @@ def _is_serving(activity: Activity) -> bool:
 
 
 class Yielding:
-    """Loads wait while a real-time request of another model computes. Work that nobody waits for
-    waits until it disturbs no request.
+    """Lets loads wait while a real-time request of another model computes. Work that no request
+    waits for waits until it disturbs no request.
 
     A load that runs concurrently with a request takes processor time, memory bandwidth and, in its
     Python parts, the interpreter's lock. Its threads therefore stop between two segments, for a
@@ -81,7 +81,7 @@ class Yielding:
         clock_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Keep the clock. ``activity``: the worker's, with times of ``clock_s``."""
+        """``activity``: the worker's, with times of ``clock_s``."""
         self._activity = activity
         self._loaded_s = -CALM_S
         """When a model was last loaded."""
@@ -123,7 +123,7 @@ class Yielding:
             self._sleep(_LOOK_S)
 
     def pause(self, longest_s: float) -> None:
-        """Call ``await_gap`` for at most ``longest_s``."""
+        """Block until no request is computed, for at most ``longest_s``."""
         self.await_gap(self._clock_s() + longest_s)
 
     def await_calm(self, until_s: float) -> None:
@@ -132,8 +132,8 @@ class Yielding:
             self._sleep(CALM_S)  # long: each check takes the interpreter's lock from a request
 
     def rest(self, worked_s: float, longest_s: float) -> None:
-        """Block after ``worked_s`` of work that nobody waits for, before more of it: until the
-        worker is idle, but at most for REST times as long and for ``longest_s``.
+        """Block after ``worked_s`` of work that no request waits for, before more of it: until
+        the worker is idle, but at most for REST times as long and for ``longest_s``.
         """
         self.await_calm(self._clock_s() + min(REST * worked_s, longest_s))
 
@@ -147,7 +147,7 @@ class Yielding:
 class LoneLoad:
     """A load that has crashed a worker: it is retried while no request is computed.
 
-    Whatever runs when a worker dies is blamed for it, and a request that was there twice is
+    A worker's death is attributed to all that runs then, and a request that was there twice is
     answered with an error. A model that crashes ONNX Runtime is to cost its own load and nothing
     else. Its second load and those after it therefore begin when no run is on the stack, and none
     begins concurrently with them.
@@ -197,11 +197,11 @@ class LoneLoad:
         self._granted.set()
 
     def enter(self) -> None:
-        """Block until nothing runs, for LONGEST_ALONE_S at most; ``go_on_in`` or ``leave`` must
+        """Block until no run computes, for LONGEST_ALONE_S at most; ``go_on_in`` or ``leave`` must
         follow.
 
-        Loader threads of the load before may still be at work. This waits for them as long: both
-        loads would be blamed for a worker that one of them crashes.
+        Loader threads of the load before may still be at work. This waits for them as long: else a
+        crash by one of the loads would be attributed to both.
         """
         while self.is_wanted:
             time.sleep(_LOOK_S)

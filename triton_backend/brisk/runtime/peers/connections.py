@@ -135,7 +135,7 @@ class Connections:
         self._anticipation = Anticipation()
 
     def watch(self, descriptor: int) -> None:
-        """Let every write to an eventfd, too, end a ``poll`` that waits; nobody reads it."""
+        """Let every write to an eventfd, too, end a ``poll`` that waits; it is never read."""
         self._poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
 
     def wake(self) -> None:
@@ -305,8 +305,8 @@ def retire_orphans(connections: Connections, now_ns: int) -> None:
 
 
 def _receive(peer: Peer) -> tuple[Record, int | None]:
-    """Raises as ``Receiver.receive``. A peer that closed with unread records causes one error,
-    before the records that it has sent can be read."""
+    """Receive one record; raises as ``Receiver.receive``. A peer that closed with unread records
+    causes one error before the records that it has sent can be read, which is skipped."""
     try:
         return peer.receiver.receive()
     except ConnectionResetError:

@@ -33,7 +33,7 @@ MAX_VIEWS = 64
 
 @dataclass(frozen=True, slots=True)
 class _Input:
-    """The description of an input in a form. ``dtype`` None: BYTES."""
+    """An input as its form describes it; ``size`` in bytes. ``dtype`` None: BYTES."""
 
     form: TensorForm
     dtype: np.dtype | None

@@ -1,1 +1,1 @@
-"""Requests of pipelines: frames that step through the frames of several networks."""
+"""Runs pipelines: a request's frame steps through the frames of several networks."""

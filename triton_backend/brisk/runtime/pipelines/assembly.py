@@ -1,6 +1,6 @@
-"""A pipeline put together from its networks' sessions, and its trial run.
+"""Assembles a pipeline from its networks' sessions, and tries it.
 
-The trial run tells what each network takes, before any request.
+The trial run measures the duration of each network before any request.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def assemble(
     labels: tuple[str, str],
     started_ns: int,
 ) -> PipelineSession:
-    """The pipeline of loaded networks, not tried yet; ``labels``: name and version for counters.
+    """Return the pipeline of loaded networks, not tried yet.
 
-    Raises InvalidModelError where the networks do not fit together.
+    ``labels``: name and version for counters. Raises InvalidModelError if the networks do not fit
+    together.
     """
     signatures = {path: signature_of(session) for path, session in sessions.items()}
     signature = check_networks(description, signatures)
@@ -75,8 +76,8 @@ def try_pipeline(session: PipelineSession) -> Iterator[None]:
     """Run every network of every node; yields after each segment.
 
     Inputs are zeros of the entry's ``trial_shapes``, else of the networks' own shapes with 1 for
-    each dynamic size. A node reads what the most accurate variant of an earlier one made. Raises
-    the errors of the networks, with the shapes that were tried.
+    each dynamic size. A node reads the outputs of the most accurate variants of earlier nodes.
+    Raises the errors of the networks, with the shapes that were tried.
     """
     shapes = session.description.trial_shapes
     inputs = {

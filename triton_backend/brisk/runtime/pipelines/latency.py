@@ -1,4 +1,4 @@
-"""What a network has taken so far: running quantiles, learned while it serves."""
+"""Durations of a network's runs: running quantiles, learned while it serves."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class _Runs:
-    """The latest durations. ``passed_by``: requests since the last of them for which another
-    variant ran.
+    """The latest durations for one kind of input.
+
+    ``passed_by``: the requests since the last of them for which another variant ran.
     """
 
     def __init__(self) -> None:
@@ -74,19 +75,19 @@ class LatencyProfile:
         self._runs[shapes].add(duration_ns)
 
     def pass_by(self, shapes: Shapes) -> None:
-        """Another variant of the same node has run on such an input."""
+        """Note that another variant of the same node has run on inputs of these shapes."""
         if shapes in self._runs:
             self._runs[shapes].passed_by += 1
 
     def forget(self) -> None:
-        """Forget all runs: they were of a network that had to get warm first."""
+        """Forget all runs, because the network was not warm yet."""
         self._runs.clear()
 
     def expect_ns(self, shapes: Shapes) -> int | None:
-        """What a run of this kind takes, most probably; None where nothing at all has run.
+        """Return the expected duration of a run with these shapes; None if none has run yet.
 
-        A kind never seen takes what the one of the nearest size takes, in proportion where it
-        is larger.
+        For shapes never seen it is that of the shapes nearest in size, scaled up in proportion if
+        these are smaller.
         """
         if shapes in self._runs:
             return self._runs[shapes].expect_ns()

@@ -1,9 +1,9 @@
-"""A pipeline in memory: its nodes' networks, each a session shared with ordinary entries; put
-together when the last one is there, and tried.
+"""Loads pipelines: each is assembled and tried when the last of its nodes' networks is loaded.
 
-The trial runs on the worker's main thread, because frames of a session that serves already must
-not overlap, a quantum at a time between two looks at the sockets, and never beside a real-time
-run. What pipelines need is imported by the first one: no other start pays for it.
+A network is a session shared with ordinary entries. The trial runs on the worker's main thread,
+because frames of a session that serves already must not overlap: a quantum at a time between two
+looks at the sockets, and never concurrently with a real-time run. What pipelines need is imported
+by the first one, so no other start pays for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ QUANTUM_NS = 1_000_000
 
 
 class PipelineLoads:
-    """Loads of pipelines, in the worker's main thread; ``tell`` takes their outcomes."""
+    """The loads of pipelines; ``tell`` takes their outcomes. Used by the worker's main thread."""
 
     def __init__(self, tell: Callable[[LoadOutcome], None]) -> None:
         self._tell = tell
@@ -38,12 +38,12 @@ class PipelineLoads:
         self.assemble()
 
     def drop(self, entry: SessionEntry) -> None:
-        """Nobody waits for it any more; an outcome that is on its way finds nobody."""
+        """Forget ``entry``, which no binding waits for any more."""
         self._waiting = [each for each in self._waiting if each is not entry]
         self.tried = deque(each for each in self.tried if each[0] is not entry)
 
     def assemble(self) -> None:
-        """Have the pipelines tried whose networks are all there; fail those that miss one."""
+        """Queue trials of pipelines whose networks are all loaded; fail those that miss one."""
         if not self._waiting:
             return
         from brisk.runtime.pipelines.assembly import assemble, try_pipeline
@@ -70,7 +70,7 @@ class PipelineLoads:
                 self.tried.append((entry, session, try_pipeline(session)))
 
     def advance(self) -> None:
-        """Run segments of a trial for a quantum; tell the outcome of one that has ended."""
+        """Run segments of trials for a quantum; report the outcome of each that has ended."""
         until_ns = time.monotonic_ns() + QUANTUM_NS
         while self.tried and time.monotonic_ns() < until_ns:
             entry, session, segments = self.tried[0]
@@ -81,7 +81,7 @@ class PipelineLoads:
                 outcome = LoadOutcome(entry, session, None)
             except BriskError as error:
                 outcome = LoadOutcome(entry, None, error)
-            except Exception as error:  # noqa: BLE001  # the askers must hear of it, whatever it is
+            except Exception as error:  # noqa: BLE001  # any error must reach the requesters
                 text = f"the trial run failed: {type(error).__name__}: {error}"
                 outcome = LoadOutcome(entry, None, InternalError(text))
             self.tried.popleft()

@@ -1,6 +1,6 @@
 """The networks of a pipeline's nodes, and one run of one of them.
 
-They are sessions shared with others; what they take is remembered by the shapes of requests.
+They are sessions shared with others; their durations are kept by the shapes of requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from brisk.segments.values import Value
 
 
 def shapes_of(inputs: Mapping[str, Value]) -> Shapes:
-    """The kind of a request, by which latencies are remembered."""
+    """Return the shapes of a request's inputs, by which latencies are kept."""
     return tuple(value.shape for value in inputs.values())
 
 
@@ -36,7 +36,7 @@ class PipelineNetwork:
     included; used if early answers may come."""
 
     def expect_ns(self, shapes: Shapes) -> int:
-        """Precondition: it has been tried."""
+        """Return the expected duration of a run. Precondition: the network has been tried."""
         expected_ns = self.profile.expect_ns(shapes)
         assert expected_ns is not None, f"{self.words}: it was never tried"
         return expected_ns
@@ -54,7 +54,7 @@ class NodeNetworks:
 
 
 class NetworkRun:
-    """One run of one network, timed: its steps only, not the time it is parked."""
+    """One run of one network. Its steps are timed, without the time that it is parked."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class NetworkRun:
         return early is not None and all(one.exit_index is not None for one in early.answers)
 
     def step(self) -> bool:
-        """Run a segment; True after the last one, when its time has been learned.
+        """Run a segment; return True after the last one, when the run's time has been learned.
 
-        A run that a learned cache has shortened says nothing of a whole one.
+        The time of a run that a learned cache has shortened is not learned.
         """
         begun_ns = time.monotonic_ns()
         try:

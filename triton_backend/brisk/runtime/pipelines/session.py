@@ -1,7 +1,7 @@
 """A pipeline that answers requests, and one request of it, which steps through its nodes' frames.
 
-To the worker it is a session, and its runs are frames, like any other: parked, resumed, cancelled
-and late at every segment boundary. Between two nodes the query is planned anew.
+To the worker a pipeline is a session and its runs are frames like any other: parked, resumed,
+cancelled and timed out at every segment boundary. Between two nodes the query is planned anew.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from brisk.telemetry import metrics
 
 @dataclass(slots=True, eq=False)
 class PipelineSession(Servable):
-    """What a binding of a pipeline has where another one has a Session.
+    """The counterpart of a Session for a pipeline's bindings.
 
-    ``signature`` is what it takes and gives. Used by the worker's main thread alone.
+    ``signature``: the pipeline's inputs and outputs. Used by the worker's main thread alone.
     """
 
     description: PipelineDescription
@@ -60,8 +60,10 @@ class PipelineSession(Servable):
         agreement: float | None = None,
         dues: Sequence[Due] = (),
     ) -> PipelineFrame:
-        """See ``Servable``. The plan is for the request that is due first, by its own time-out or
-        else by the entry's objective. Raises InvalidRequestError if names do not fit the pipeline.
+        """Return a new frame (see ``Servable``).
+
+        The plan is for the request that is due first, by its own time-out or else by the entry's
+        objective. Raises InvalidRequestError if names do not fit the pipeline.
         """
         for kind, names, declared in (
             ("input", list(inputs), list(self.signature.inputs)),
@@ -93,11 +95,12 @@ class PipelineSession(Servable):
     def cached_runs(
         self, frame: Frame, inputs: Mapping[str, Value], labels: tuple[str, str]
     ) -> Sequence[CachedRun]:
-        """See ``Servable``. A frame adds to them as its nodes end."""
+        """Return the frame's runs with learned caches (see ``Servable``). The frame adds to them
+        as its nodes end."""
         return frame.cached if isinstance(frame, PipelineFrame) else ()
 
     def needed(self, requested: Sequence[str] | None) -> list[NodeDescription]:
-        """The nodes that the requested outputs need, in order; None: all outputs."""
+        """Return the nodes that the requested outputs need, in order; None: all outputs."""
         requested = list(self.description.outputs) if requested is None else requested
         needed = {self.description.outputs[name].node for name in requested}
         order: list[NodeDescription] = []
@@ -110,8 +113,8 @@ class PipelineSession(Servable):
     def query_nodes(
         self, shapes: Shapes, requested: Sequence[str] | None = None
     ) -> tuple[QueryNode, ...]:
-        """What the requested outputs need, with what each variant is expected to take now: whole
-        runs with the attempt at an early answer.
+        """Return the nodes that the requested outputs need, with the duration expected now of each
+        variant's whole run, including the attempt at an early answer.
         """
         nodes = []
         for node in self.needed(requested):
@@ -128,10 +131,10 @@ class PipelineSession(Servable):
 
 
 class PipelineFrame:
-    """Runs the nodes one after the other; belongs to one thread.
+    """One request's run of the nodes, one after the other. Belongs to one thread.
 
-    Raises as a Frame does, from the constructor and from ``step``. Values pass from node to node
-    as they are, and are freed when the last node that reads them has begun.
+    The constructor and ``step`` raise what a Frame raises. Values pass from node to node as they
+    are, and are freed when the last node that reads them has begun.
     """
 
     early = None
@@ -145,8 +148,8 @@ class PipelineFrame:
         query: Query,
         agreement: float | None = None,
     ) -> None:
-        """Begin a request. ``inputs`` are checked; ``query`` plans the nodes that ``requested``
-        needs.
+        """Begin a request. Precondition: ``inputs`` are checked. ``query`` plans the nodes that
+        ``requested`` needs.
 
         ``agreement``: how often early answers of its networks must be the whole networks' own;
         None: as they promise.
@@ -188,7 +191,7 @@ class PipelineFrame:
         return not self._left
 
     def step(self) -> bool:
-        """Run one segment of the node that is due; True where the last node is finished."""
+        """Run one segment of the current node; return True if the last node is finished."""
         if self.is_finished:
             return True
         run = self._run or self._begin(self._left[0])
@@ -197,7 +200,7 @@ class PipelineFrame:
         return self.is_finished
 
     def results(self) -> dict[str, Value]:
-        """The requested outputs by name. Precondition: the job is finished."""
+        """Return the requested outputs by name. Precondition: the frame is finished."""
         if not self.is_finished:
             raise InternalError(f"results were asked for {len(self._left)} nodes too early")
         return {name: self._values[source] for name, source in self._outputs.items()}
@@ -209,7 +212,7 @@ class PipelineFrame:
         return self._start(node, node.early or node.variants[self._variant], inputs)
 
     def _take(self, source: NodeSource) -> Value:
-        """The value, forgotten if nothing behind reads it."""
+        """Return the value of ``source``; forget it if no later node or output reads it."""
         self._reads[source] -= 1
         return self._values[source] if self._reads[source] else self._values.pop(source)
 
@@ -224,7 +227,8 @@ class PipelineFrame:
         return self._run
 
     def _finish(self, node: NodeNetworks, run: NetworkRun) -> None:
-        """A network has ended, and the node with it unless an early answer is not good enough."""
+        """Handle the end of a network's run: the node ends with it, unless the run was an early
+        answer that is not confident enough."""
         results = run.frame.results()
         self._done += run.frame.position
         self._spent_ns += run.spent_ns
@@ -265,7 +269,7 @@ class PipelineFrame:
 def is_confident(probabilities: Value, at_least: float) -> bool:
     """Whether every row, along the last axis, has a probability of ``at_least``.
 
-    A NaN is not confident, and an answer without rows is: there is nothing to doubt.
+    A NaN is not confident; an answer without rows is.
     """
     if probabilities.dtype.kind == "O" or probabilities.ndim == 0:
         return False

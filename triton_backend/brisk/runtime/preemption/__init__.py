@@ -1,1 +1,1 @@
-"""Enforces priorities between processes. ``brisk.scheduling`` decides who goes first."""
+"""Enforces priorities between processes. ``brisk.scheduling`` decides the order of requests."""

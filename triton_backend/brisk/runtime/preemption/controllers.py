@@ -1,4 +1,4 @@
-"""Each worker's half of a policy: when a segment may begin, and what the other worker reads of it.
+"""Each worker's half of a policy: when a segment may begin, and what the other worker is shown.
 
 The foreground worker closes the gate during real-time work and describes that work there; the
 background worker yields to everything else on the machine.
@@ -27,7 +27,7 @@ LONGEST_SUSPENSION_NS = 100_000_000
 
 
 class PreemptionController:
-    """Is notified of jobs and runs as they come and go; used by the worker's main thread."""
+    """Receives jobs and runs as they come and go. Used by the worker's main thread."""
 
     quanta_ns: ClassVar[Mapping[JobClass, int]]
     """The time between two looks at the sockets while a run of a class computes, in whole
@@ -69,9 +69,10 @@ class PreemptionController:
 
 
 class Foreground(PreemptionController):
-    """Never holds a run. Its policy decides who interrupts whom, what the gate reports, and
-    whether a current best-effort segment goes on. Between two runs, normal work that has had less
-    than its minimum share goes before real-time work.
+    """The foreground worker's controller, which never holds a run. Its policy decides which run
+    interrupts which, what the gate reports, and whether a current best-effort segment goes on.
+    Between two runs, normal work that has had less than its minimum share goes before real-time
+    work.
 
     Refuses a real-time request that is sure to be late.
     """
@@ -198,10 +199,10 @@ class Foreground(PreemptionController):
 
 
 class Background(PreemptionController):
-    """Holds a run's next segment while the policy requires it.
+    """The background worker's controller: holds a run's next segment while the policy requires it.
 
-    It looks at its sockets rarely, since the gate reports what is urgent: with looks every 0.2 ms,
-    five networks in closed loops got 33 to 57 runs a second, not 53 to 66.
+    The worker looks at its sockets rarely, since the gate reports what is urgent: with looks every
+    0.2 ms, five networks in closed loops got 33 to 57 runs a second, not 53 to 66.
     """
 
     quanta_ns: ClassVar = dict.fromkeys(JobClass, 2_000_000)

@@ -3,8 +3,8 @@
 The foreground worker writes what real-time work it has. The background worker reads that before
 each of its segments; while there is none, that is one load from memory. A segment that is held
 sleeps until the alarm rings. It checks again every ``RECHECK_S`` in any case, so that it does not
-hang if the foreground worker has died; the supervisor then opens the gate. Nobody ever waits for
-the background worker.
+hang if the foreground worker has died; the supervisor then opens the gate. No process ever waits
+for the background worker.
 
 Every field is one aligned 8-byte word with one writer, so a reader sees the old or the new value
 and nothing in between. Fields may be of different moments: one segment may be judged wrongly.
@@ -30,8 +30,8 @@ RECHECK_S = 0.01
 class GatePage(ctypes.Structure):
     """The words of the page; 0 means unknown.
 
-    The background worker writes those from ``segment_runs`` on. ``process`` is its number, 0 if
-    there is none.
+    The background worker writes those from ``segment_runs`` on.
+    ``process``: the background worker's process number, 0 if there is none.
     """
 
     count: int
@@ -113,6 +113,9 @@ class Gate:
         self.page.is_held = 0
 
     def leave(self) -> None:
-        """Called by the supervisor when the worker has died, before its number is given again."""
+        """Clear the background worker's words after its death, before its number is reused.
+
+        Called by the supervisor.
+        """
         self.page.process = 0
         self.pause_segments()

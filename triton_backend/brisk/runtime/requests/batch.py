@@ -1,5 +1,5 @@
-"""A run of one session, which computes one request or several joined along the batch dimension;
-and the choice of which waiting requests begin next.
+"""A run of one session, which computes one request or several joined along the batch dimension,
+and the choice of the waiting requests that begin next.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class Run:
 
     @property
     def live(self) -> list[Request]:
-        """Jobs that somebody still waits for."""
+        """Jobs whose clients still wait for an answer."""
         return [job for job in self.jobs if job.state is JobState.RUNNING]
 
     def park(self) -> None:
-        """Leave the run at its segment boundary: it is not blamed if the worker now dies."""
+        """Leave the run at its segment boundary: a later crash is not attributed to it."""
         self.is_disturbed = True
         for job in self.live:
             reset_mark(job.mark)
@@ -100,7 +100,7 @@ class Run:
         telemetry.observe(metrics.RUN_REQUESTS, self.labels[:2], requests)
 
     def share_of(self, computed_ns: int) -> int:
-        """Return how much of ``computed_ns``, its computing time, others have lost by it."""
+        """Return the time that other runs lose by this run's computing time, ``computed_ns``."""
         return computed_ns // self.session.threads if self.is_narrow else computed_ns
 
     @property
@@ -125,7 +125,7 @@ class Run:
         return leaving
 
     def answerers(self, rows: range) -> list[str]:
-        """Return who answered each of ``rows``; nothing if the model alone did."""
+        """Return which exit or model answered each of ``rows``; empty if the model alone did."""
         return [] if self.early is None else self.early.answerers(rows)
 
     def answer(
@@ -166,8 +166,8 @@ class Run:
 
 @dataclass(slots=True, eq=False)
 class RunsInProgress:
-    """What a worker computes. The thread that has its baton changes it; threads of loads read it,
-    too."""
+    """The runs that a worker computes. The thread that has its baton changes this; threads of
+    loads read it, too."""
 
     leading: list[Run] = field(default_factory=list)
     """The runs of the thread that leads; the last one computes, those before it are parked at

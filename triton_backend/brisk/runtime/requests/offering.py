@@ -1,7 +1,7 @@
-"""Chooses models that stubs compute themselves: small ones that are warm, harmless and hot.
+"""Chooses models that stubs compute themselves: small ones that are warm, safe and hot.
 
-For a network of 0.1 ms the way from the stub to the worker and back costs several times what the
-network does. A stub that has mapped the prepared form runs it at the cost of a call. A model that
+For a network of 0.1 ms the way from the stub to the worker and back takes several times as long as
+the network. A stub that has mapped the prepared form runs it at the cost of a call. A model that
 crashes its stub does so once: from then on the worker computes it.
 
 Used by the worker's main thread.
@@ -45,7 +45,7 @@ SMALL_NS = 2_000_000
 
 
 class Offering:
-    """Offers models to their stubs. ``look`` is called about once a second, the other methods on
+    """Offers models to their stubs. ``look`` is called about once a second, other methods on
     events."""
 
     def __init__(self, connections: Connections, sessions: SessionTable, gate: int | None) -> None:
@@ -129,7 +129,7 @@ class Offering:
             self._missing += [(peer, binding.model) for binding in offered]
 
     def _judge_missing(self) -> None:
-        """Note that a model is offered no more if its stub has died and the stub's server has not.
+        """Note never to offer a model again if its stub has died and the stub's server has not.
 
         This check comes later than the end of a connection: a process closes its sockets before it
         is gone, and a server's stubs end before the server has.

@@ -79,7 +79,7 @@ class Request(Job):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What its run has to compute: the requested outputs, and the next state."""
+        """The outputs that its run has to compute: the requested ones, and the next state."""
         requested = self.record.form.outputs
         if self.sequence is None:
             return requested
@@ -102,10 +102,10 @@ class Request(Job):
 
 
 class JobListener(Protocol):
-    """Is notified of requests as they come and go, and may refuse one."""
+    """Receives requests as they come and go, and may refuse one."""
 
     def check(self, job: Request) -> None:
-        """Raises UnavailableError if it is known that the request cannot be in time."""
+        """Raise UnavailableError if it is known that the request cannot be in time."""
 
     def admitted(self, job: Request) -> None:
         """Note that a request has been taken in."""
@@ -243,7 +243,7 @@ class RequestTable:
         self.fail(job, UnavailableError(f"the request's time-out ran out after {spent_ms:.1f} ms"))
 
     def fail_all_late(self, jobs: Sequence[Request], started_ns: int, now_ns: int) -> None:
-        """Answer those of a run started at ``started_ns`` whose time is over, by their own
+        """Answer the jobs of a run started at ``started_ns`` whose time is over, by their own
         time-outs or by the entry's brisk_max_run.
         """
         for job in jobs:
@@ -262,7 +262,7 @@ class RequestTable:
         finished_ns: int,
         answerers: Sequence[str] = (),
     ) -> None:
-        """Answer a running job. ``answerers``: who answered each row, if exits did.
+        """Answer a running job. ``answerers``: which exit or model answered each row, if any exit.
 
         Raises as ``write_tensors`` does, and InternalError if the answer has more outputs than a
         record holds; the job is then not answered.
@@ -296,8 +296,8 @@ class RequestTable:
         self.refuse(job.peer, job.record.request, error)
 
     def fail_run(self, job: Request, error: Exception) -> None:
-        """Fail a job whose run, of it alone, has raised ``error``. Drop a peer that named memory
-        which it does not have.
+        """Fail a job that ran alone and whose run has raised ``error``. Drop a peer that named
+        memory which it does not have.
         """
         reported = shortage(error, f"a request of model '{job.binding.model.name}'") or error
         if not isinstance(reported, BriskError):

@@ -1,6 +1,6 @@
-"""Spans of runs and their segments, recorded while somebody asks for them.
+"""Spans of runs and their segments, recorded while a trace is requested.
 
-A run that begins while spans are recorded has its frame wrapped; all others pay nothing.
+A run that begins while spans are recorded has its frame wrapped; other runs have no overhead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEGMENTS = "layers"
 
 
 class TracedFrame:
-    """A frame whose every step is a span."""
+    """A frame that records a span for each of its steps."""
 
     def __init__(self, frame: Frame, request: str, details: str) -> None:
         self._frame = frame

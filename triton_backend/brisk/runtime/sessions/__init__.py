@@ -1,3 +1,3 @@
-"""What computes a model: sessions, their frames and learned caches. Entry point
+"""Sessions, which compute models, with their frames and learned caches. Entry point
 ``open_session.load_session``; knows nothing of requesters.
 """

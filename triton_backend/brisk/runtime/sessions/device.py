@@ -91,7 +91,7 @@ class LaunchQueue:
         return self._capacity is None or self._drop_done() < self._capacity
 
     def issue(self, frame: Frame) -> bool:
-        """Issue the frame's next launch; True if it was the last. Precondition: there is room."""
+        """Issue the frame's next launch; return True if it was the last. Precondition: room."""
         is_last = frame.step()
         if self._stream is not None and (is_last or self._capacity is not None):
             self._outstanding.append(self._recorded(self._stream))

@@ -73,7 +73,7 @@ class GpuSession(Session):
         return CapturedRun(network, _given(program, values), requested)
 
     def _open_taking_optional(self) -> OpenedNetwork:
-        """Open, for the first request that gives one, the network that takes optional inputs.
+        """Open the network that takes optional inputs, for the first request that gives one.
         Raises BriskError."""
         opened = _open(self.path, takes_optional=True)
         if opened.made_of != self._opened.made_of:

@@ -1,9 +1,9 @@
 """Identifies the model that a path names now: a file that has changed is another model.
 
-A load begins before anybody has read which files the model names. They all lie in its version's
-folder (``brisk.paths``), so the state of every file there, and in folders of it, is part of the
-model's identity: a look at each takes some microseconds, and nothing is read. A model that was
-read knows its files: ``Source.made_of``. A failure is noted under the model's identity then.
+A load begins before the model has been read to see which files it names. They all lie in its
+version's folder (``brisk.paths``), so the state of every file there, and in folders of it, is part
+of the model's identity: a look at each takes some microseconds, and nothing is read. A model that
+was read knows its files: ``Source.made_of``. A failure is noted under its identity at that time.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
 
 
 def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # noqa: B008
-    """Return the path and state of all files that the model at ``path`` may be made of, the way in
-    which the entry wants it computed, and the state of the operators' libraries.
+    """Return a text that identifies the model at ``path``: the path and state of all files that it
+    may be made of, the entry's tuning, and the state of the operators' libraries.
 
     Learned caches are left out: they change under a session and are checked against the model.
     Raises InvalidModelError if there is no such file.
@@ -106,7 +106,7 @@ def note_of(model: Path, kind: str) -> Path:
 # Exchanges for warm sessions that have ended their worker are not tried without end.
 #
 # Making a session optimises the model's graph, and a model may crash ONNX Runtime there, after it
-# has been served for a while and when no load under way could be blamed. Each exchange therefore
+# has been served for a while and when the crash is attributed to no load. Each exchange therefore
 # leaves a note on disk until it is over; notes that are left over count workers that died of it.
 
 MOST_DEATHS = 2

@@ -1,4 +1,4 @@
-"""Chooses the kind of session that a model gets: the one place that knows them all."""
+"""Chooses the kind of session that a model gets; the only module that knows all kinds."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def load_session(
 ) -> Session:
     """Make the model at ``path`` runnable, and let loader threads load its segments.
 
-    ``threads``: how many run it. ``reject`` is called with the reason why an artefact cannot be
-    used, maybe later and in another thread; None: artefacts are not looked for. Loader threads
-    call ``give_way`` before each segment. ``tuning``: that of ONNX Runtime's sessions, the only
-    ones that know libraries of custom operators. Raises InvalidModelError and similar errors if
-    the model cannot be served."""
+    ``threads``: the number that run it. ``reject`` is called with the reason why an artefact
+    cannot be used, maybe later and in another thread; None: artefacts are not looked for. Loader
+    threads call ``give_way`` before each segment. ``tuning``: of ONNX Runtime's sessions on a CPU,
+    the only ones that know libraries of custom operators. Raises InvalidModelError and similar
+    errors if the model cannot be served."""
     started_ns = time.monotonic_ns()
     session: Session
     if device != "cpu":
@@ -66,7 +66,7 @@ def _check_tensor(variable: Variable) -> None:
 def import_what_files_need() -> None:
     """Import what reading a model's own file also needs, mainly ``onnx``: 60 ms.
 
-    A start from a prepared form does without; a worker imports it when it is idle.
+    A start from a prepared form does not need it; a worker imports it when it is idle.
     """
     import onnx
 

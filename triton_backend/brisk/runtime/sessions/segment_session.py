@@ -78,7 +78,7 @@ class _ModelFile:
         takes_optional: bool = False,
         longest_ns: float | None = None,
     ) -> BareModel:
-        """Return its ``BareModel``. Raises UnavailableError if the file is still arriving."""
+        """Return the file's ``BareModel``. Raises UnavailableError if it is still arriving."""
         from brisk.segments.model.sources import BareModel
 
         if self.is_arriving:
@@ -174,7 +174,7 @@ class SegmentSession(Session):
         return self._file.tuning.keeps_answers and self.starting.source.wants_artefact
 
     def adopt_prepared(self, may_go_on: Callable[[], bool]) -> bool:
-        """See ``Session``. The weights are then the mapped file, not memory of this process."""
+        """Let the prepared form take over (``Session``): the weights are then the mapped file."""
         prepared_form = find_prepared(self.path, self.taps)
         if prepared_form is None:
             return False
@@ -208,8 +208,8 @@ class SegmentSession(Session):
         return SegmentFrame(self.starting.program, inputs, requested)
 
     def open_narrow(self) -> SegmentProgram | None:
-        """See ``Session``. The program is of the same prepared form, with its weights in the same
-        forms."""
+        """Return a one-thread program (see ``Session``) of the same prepared form, with its
+        weights in the same forms."""
         source, tuning = self.starting.source, self._file.tuning
         if not isinstance(source, PreparedModel) or not source.is_own or tuning.is_parallel:
             return None
@@ -237,7 +237,7 @@ class SegmentSession(Session):
         return self._taking_optional
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
-        """See ``Session``. A model whose exchanges have crashed workers stays as it is."""
+        """Load warm solutions (``Session``), unless the model's exchanges have crashed workers."""
         with exchange_attempt(self.path) as may_be_tried:
             if may_be_tried:
                 return self.starting.load_warm(may_go_on)
@@ -255,7 +255,7 @@ def load_segment_session(
     give_way: GiveWay | None,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> SegmentSession:
-    """See ``load_session``. Raises InvalidModelError if ONNX Runtime does not take the model."""
+    """Load a CPU session (``load_session``). Raises InvalidModelError if ONNX Runtime refuses."""
     started_ns = clock_ns()
     with without_collections():
         plain = _ModelFile(path, threads, tapped_values(latest(path)), tuning, copy_at(path))
@@ -290,7 +290,7 @@ def _arriving(
     copy: LocalCopy,
     reject: Callable[[ArtefactError], None] | None,
 ) -> tuple[Source, ModelArrival]:
-    """See ``open_arriving``. ``plain``: the file without the published cuts. Raises
+    """Call ``open_arriving`` for ``file``. ``plain``: the file without the published cuts. Raises
     InvalidModelError like ``BareModel``."""
     from brisk.runtime.arrivals.arrival import open_arriving
     from brisk.segments.model.sources import BareModel
@@ -310,7 +310,7 @@ def _arriving(
 def _form_of_whole(
     file: _ModelFile, copy: LocalCopy, reject: Callable[[ArtefactError], None]
 ) -> tuple[Source | None, ModelArrival | None]:
-    """See ``open_form``, for a model whose own files are here."""
+    """Call ``open_form`` for a model whose own files are here."""
     from brisk.runtime.arrivals.arrival import open_form
 
     if not file.tuning.keeps_answers:
@@ -381,7 +381,7 @@ class MendedModel(PreparedModel):
             self._bare.close()
 
     def _mend(self, error: ArtefactError) -> BareModel:
-        """Return the model of its own file. Raises InvalidModelError if that has changed."""
+        """Return the model from its own file. Raises InvalidModelError if the file has changed."""
         with self._lock:
             if not self.wants_artefact:
                 self.wants_artefact = True

@@ -1,4 +1,4 @@
-"""One version of a session's learned caches: where its exits are, and what they have achieved."""
+"""One version of a session's learned caches: its exits' places, and counts of their answers."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ServedCaches:
 
     @classmethod
     def of(cls, cascade: Cascade, base: BaseModel) -> ServedCaches:
-        """Return the caches of ``base``, which is cut after those of the cascade's taps that it
-        has.
+        """Return caches for ``cascade`` that run with ``base``, which is cut after those of the
+        cascade's taps that it has.
 
         Raises DamagedFileError if ``cascade`` is of another model.
         """

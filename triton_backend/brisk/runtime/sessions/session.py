@@ -1,5 +1,5 @@
-"""What answers requests: a session, which is one model version shared by all its instances, or a
-pipeline of several models.
+"""The interface of what answers requests: a session, which is one model version shared by all its
+instances, or a pipeline of several models.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Frame(Protocol):
 
 
 class Due(NamedTuple):
-    """When a request came, and when it is due by its own time-out (monotonic ns)."""
+    """A request's time of arrival, and when it is due by its own time-out (monotonic ns)."""
 
     arrival_ns: int
     deadline_ns: int | None
 
 
 class Servable(ABC):
-    """What a worker serves: one network, or a pipeline of several networks."""
+    """A model as a worker serves it: one network, or a pipeline of several networks."""
 
     load_ns: int
     """The time until it could run, in ns."""
@@ -85,12 +85,12 @@ class Servable(ABC):
 
     @property
     def awaits_bytes(self) -> bool:
-        """Whether requests may not run yet, since they would wait for bytes."""
+        """Whether some requests may have to wait for bytes before they run."""
         return self.arrival is not None and self.arrival.holds_requests
 
     @property
     def is_loading(self) -> bool:
-        """Whether loader threads still load segments of it."""
+        """Whether loader threads still load segments of the model."""
         return self.table is not None and self.table.is_loading
 
     @abstractmethod
@@ -104,8 +104,8 @@ class Servable(ABC):
         """Return a new frame. Raises InvalidRequestError if the inputs do not fit the model.
 
         ``agreement``: the fraction of early answers that must be the model's own; None: what its
-        caches promise; 1: none are early. ``dues``: those of the requests of the frame; a session
-        is no quicker for them, a pipeline may choose other networks.
+        caches promise; 1: none are early. ``dues``: of the frame's requests; a session ignores
+        them, a pipeline chooses its networks by them.
         """
 
     @abstractmethod
@@ -118,7 +118,7 @@ class Servable(ABC):
         """
 
     def lost_device(self) -> None:
-        """Note that the device was lost during its run; the worker ends after this call."""
+        """Note that the device was lost during a run; the worker ends after this call."""
         return
 
     def start_narrow(self, inputs: Mapping[str, Value], requested: Sequence[str]) -> Frame:
@@ -126,7 +126,7 @@ class Servable(ABC):
         return self.start(inputs, requested)
 
     def close(self) -> None:
-        """Let what loads it end soon. Called when nobody needs it any more."""
+        """Let its loader threads end soon. Called when it is no longer needed."""
         if self.table is not None:
             self.table.close()
 
@@ -148,7 +148,7 @@ class Session(Servable):
     @property
     @abstractmethod
     def origin(self) -> str:
-        """What the session was started from: ``model`` or ``artefact``."""
+        """The file that the session was started from: ``model`` or ``artefact``."""
 
     @property
     @abstractmethod

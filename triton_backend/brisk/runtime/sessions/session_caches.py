@@ -1,4 +1,4 @@
-"""A session's learned caches: read last, replaced live; one exit thread evaluates all sessions'.
+"""A session's learned caches, replaced while they serve; one exit thread serves all sessions.
 
 The two ``bring`` methods run in any thread that has a new version. The worker's main thread does
 everything else. A frame keeps the version that it started with, so a swap falls between requests.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Change(str, Enum):
-    """What has become of a version, for the owner of the files.
+    """A decision on a version, for the thread that owns the files.
 
     ``WITHDRAWN``: rolled back when the version before it is not in memory.
     """
@@ -36,7 +36,7 @@ class Change(str, Enum):
 
 
 class SessionCaches:
-    """The versions for one session: one is served, another may be on trial; at first none is."""
+    """One session's versions: one is served, another may be on trial. At first there is none."""
 
     def __init__(self) -> None:
         self.were_brought = False
@@ -111,12 +111,12 @@ class SessionCaches:
         )
 
     def version_of(self, cascade: Cascade) -> ServedCaches | None:
-        """Return the version with this cascade, or None if it is served no more."""
+        """Return the version with this cascade; None if it is no longer served or on trial."""
         versions = (self.served, self._candidate)
         return next((one for one in versions if one and one.cascade is cascade), None)
 
     def note(self, frame: ExitingFrame) -> ServedCaches | None:
-        """Note a finished run. Return the version that answered; None if it is served no more."""
+        """Note a finished run. Return the version that answered; None if it is no longer used."""
         version = self.version_of(frame.cascade)
         if version is None:
             return None
@@ -132,7 +132,7 @@ class SessionCaches:
         return version
 
     def refuted(self, version: ServedCaches) -> None:
-        """Go back to the version before ``version``, if any: the audit switched off an exit."""
+        """Roll back to the version before ``version``, if any: the audit switched off an exit."""
         if version is self._candidate:
             self._reject("its promise is refuted")
         elif version is self._served and self._predecessor is not None:
@@ -142,7 +142,7 @@ class SessionCaches:
             self._announce(Change.WITHDRAWN, version, "its promise is refuted")
 
     def settle(self) -> None:
-        """End the trial of a candidate when there is enough to judge it by."""
+        """End the trial of a candidate when there are enough results to judge it."""
         candidate, trial = self._candidate, self.trial
         if candidate is None:
             return
@@ -174,7 +174,7 @@ class SessionCaches:
 
 @cache
 def exit_thread() -> ExitThread:
-    """Return the worker's only exit thread, begun with the first evaluation."""
+    """Return the worker's only exit thread; the first call starts it."""
     from brisk.exits.serving.exit_thread import ExitThread
 
     return ExitThread()

@@ -46,8 +46,10 @@ _CLASSES = frozenset(job_class.value for job_class in JobClass)
 
 @dataclass(slots=True, eq=False)
 class Dispatcher:
-    """``compares_settings``: whether this worker reports that a server's settings are not the
-    runtime's; one of several workers, which does not know who uses the others, cannot.
+    """Handles the records and departures of peers.
+
+    ``compares_settings``: whether this worker checks a server's settings against the runtime's.
+    Only one of several workers does, since a worker knows only its own peers.
     """
 
     transport: Connections
@@ -73,7 +75,7 @@ class Dispatcher:
             self.transport.drop(peer, str(error))
 
     def _handle(self, peer: Peer, record: records.Record, descriptor: int | None) -> None:
-        """The most frequent records are matched first."""
+        """Handle a record of a greeted peer; the most frequent kinds are matched first."""
         match record:
             case records.Infer():
                 self._infer(peer, record)
@@ -109,7 +111,7 @@ class Dispatcher:
                 raise ProtocolError(f"a stub may not send {type(unexpected).__name__}")
 
     def settle(self, outcome: Outcome) -> None:
-        """Report to all who wait for a load how it ended; admit its requests, or refuse them."""
+        """Report a load's outcome to its requesters; admit or refuse the waiting requests."""
         if isinstance(outcome, LoadCompletion):
             self.sessions.complete(outcome)
             return
@@ -118,7 +120,7 @@ class Dispatcher:
                 self._let_in(binding)
             return
         session, bindings = outcome.session, self.sessions.settle(outcome)
-        if bindings:  # counted once for all waiting instances, under the name that asked first
+        if bindings:  # counted once for all waiting instances, under the first requester's name
             first = bindings[0].model
             labels = (first.name, str(first.version))
             if session is not None:
@@ -143,7 +145,7 @@ class Dispatcher:
                 self.requests.refuse(peer, record.request, error)
 
     def look(self, now_ns: int) -> None:
-        """Called once a second: refuse requests that have waited too long for their models."""
+        """Refuse requests that have waited too long for their models. Called once a second."""
         self.sessions.forget_idle_sequences(now_ns)
         for binding, record in self.sessions.take_late(now_ns):
             late = UnavailableError("the request's time-out ran out before its model was loaded")
@@ -197,8 +199,8 @@ class Dispatcher:
         self.transport.send(peer, records.Welcome(PROTOCOL_VERSION, __version__, os.getpid()))
 
     def _greet_another(self, peer: Peer, there: tuple[str, ...], own: tuple[str, ...]) -> None:
-        """Greet a stub of a server whose settings are not this runtime's. It is refused while
-        others use the runtime; else this runtime ends, and the server gets one of its own.
+        """Greet a stub of a server whose settings are not this runtime's. Refuse it while other
+        servers use the runtime; else end the runtime, and the server gets one of its own.
         """
 
         def in_words(settings: tuple[str, ...]) -> str:
@@ -256,7 +258,7 @@ class Dispatcher:
             self.sessions.wait_for(binding, record)
 
     def _forget(self, peer: Peer, reason: str | None) -> None:
-        """Give back all that a peer held; its jobs end without an answer."""
+        """Release everything that a peer held; its jobs end without an answer."""
         if reason is not None:
             LOGGER.warning(f"connection of process {peer.pid} closed: {reason}")
         self.requests.forget(peer)

@@ -1,4 +1,4 @@
-"""What the worker reports of itself: statistics for Triton's endpoint, and its state on request.
+"""The worker's reports about itself: statistics for Triton's endpoint, and its state on request.
 
 Used by the worker's main thread.
 """
@@ -60,7 +60,7 @@ class Observation:
     _measured: set[tuple[str, str, str]] = field(default_factory=set)
 
     def tell_statistics(self, peer: Peer, question: records.AskStatistics) -> None:
-        """Send what was counted; news goes to only one stub of each server."""
+        """Send the statistics to ``peer``; news goes to only one stub of each server."""
         is_chosen = not question.takes_news or self._reader(peer) is peer
         samples: Sequence[records.Sample] = []
         if is_chosen:
@@ -154,7 +154,7 @@ class Observation:
         )
 
     def _measure(self) -> None:
-        """Measure the gauges, which happens only when somebody asks."""
+        """Measure the gauges; called only when a peer asks for statistics."""
         worker, peers = self.role.value, self.transport.peers.values()
         held = {
             "resident": int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES,

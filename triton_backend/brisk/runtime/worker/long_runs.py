@@ -1,6 +1,6 @@
 """Ends runs that take too long, and lets other runs go on concurrently with long ones.
 
-Whoever has the worker's baton (``Relay``) calls all of this.
+The thread that has the worker's baton (``Relay``) calls all of this.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOLD_AGAIN_NS = 60_000_000_000
 
 
 class LongRuns:
-    """``aside``: steps that take long and that others do not wait for."""
+    """The worker's long runs. ``aside``: long steps that other runs do not wait for."""
 
     def __init__(
         self,
@@ -86,12 +86,12 @@ class LongRuns:
         return True
 
     def take_back(self, step: Step) -> None:
-        """Take back a step that stood aside and is over."""
+        """Restore the priority of a step that yielded to others and is over."""
         self.aside.remove(step)
         self._precedence.rejoin(step.helpers)
 
     def _keeps_others_waiting(self, step: Step, now_ns: int, *, is_load_waiting: bool) -> bool:
-        """Return whether something waits that should not wait for the step's end."""
+        """Return whether a job, run or load waits that should not wait for the step's end."""
         following = self._requests.queue.peek()
         if following is None and len(self._runs) == 1 and not is_load_waiting:
             return False
@@ -100,7 +100,10 @@ class LongRuns:
         return _is_stalled(step, now_ns)
 
     def _end_if_unwanted(self, step: Step, now_ns: int) -> None:
-        """Ask a run to end if nobody waits for it any more, or if it exceeds its time limit."""
+        """Ask a run to end if no client waits for it any more, or if it exceeds its time limit.
+
+        If it does not end in time, kill the worker.
+        """
         run = step.run
         self._requests.fail_all_late(run.live, run.started_ns, now_ns)
         if run.live:
@@ -116,7 +119,7 @@ class LongRuns:
         LOGGER.error(f"{why}: this worker ends, and the next one gets what else it was to compute")
         for run in (*self._runs, *self._beside):
             if run is not blamed:
-                run.park()  # a parked run is not blamed for the worker's end
+                run.park()  # the worker's end is not attributed to a parked run
         os.kill(os.getpid(), signal.SIGKILL)
 
     def lose_device(self, error: Exception) -> None:
@@ -126,8 +129,8 @@ class LongRuns:
         self.end_worker(f"the GPU fails ({error})", *self._runs[-1:])
 
     def look_after(self, beside: Sequence[Step]) -> None:
-        """Watch the steps that others do not wait for, and those of companions (``beside``), like
-        the run on top. Stalled steps get a still lower priority while there is more urgent work.
+        """Watch the steps in ``aside`` and those of companions (``beside``) like the run on top.
+        Lower the priority of stalled steps further while there is more urgent work.
         """
         now_ns = time.monotonic_ns()
         for step in list(beside):
@@ -139,13 +142,13 @@ class LongRuns:
                 self._precedence.stand_further(step.thread, step.helpers)
 
     def _is_behind(self, run: Run) -> bool:
-        """Return whether something more urgent is computed or waits."""
+        """Return whether a more urgent job is computed or waits."""
         following = self._requests.queue.peek()
         others = [*(each.jobs[0] for each in self._runs[-1:]), *([following] if following else ())]
         return any(more_urgent(other, run.jobs[0]) for other in others)
 
     def put_behind(self, run: Run) -> None:
-        """Let a run whose step is over go on behind all others."""
+        """Queue a run whose step is over behind all other runs."""
         run.park()
         self._runs.insert(0, run)
         if len(self._runs) == 1:

@@ -2,10 +2,10 @@
 
 ONNX Runtime computes a step and cannot be asked to pause. While it computes, the step's thread has
 released the *baton*, and a *follower* checks from time to time whether the step has taken long. If
-so, the follower takes the baton, handles what has come, ends a run that nobody waits for any more,
-and leads from now on if somebody should not wait for the step. The thread of that step notices
-when the step is over, leaves the step's result to the leader, and ends: its priority may have been
-lowered meanwhile, and not every user may raise it again.
+so, the follower takes the baton, handles what has come, ends a run that no client waits for any
+more, and leads from now on if a request should not wait for the step. The thread of that step
+notices when the step is over, leaves its result to the leader, and ends: its priority may have
+been lowered meanwhile, and not every user may raise it again.
 
 All that a worker holds belongs to the thread that holds the baton. There is one thread for each
 step that was left behind, one that leads, and one that follows.
@@ -38,13 +38,16 @@ _QUIET_LOOKS = 50
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A step of ``run`` that is being computed. ``is_aside``: another thread leads meanwhile.
+    """A step of ``run`` that is being computed.
 
-    When it is over: ``is_last`` of the run's steps, or the ``error`` that it ended with.
-    ``ended_ns``: when it was asked to end, else None; ``computed_ns``: the processor time of its
-    thread at that moment. ``thread``: the system's number of the thread that computes it;
-    ``helpers``: those of threads that stand aside with it. ``is_stalled``: it stands aside, and
-    does not end when it should.
+    ``thread``: the system's number of the thread that computes it.
+    ``helpers``: the numbers of the threads whose priority is lowered with it.
+    ``is_aside``: another thread leads meanwhile.
+    ``is_stalled``: it is aside, and does not end when it should.
+    ``ended_ns``: when it was asked to end, else None.
+    ``computed_ns``: the processor time of its thread at that moment.
+    ``is_last``: when it is over, whether it was the last step of the run.
+    ``error``: the error that it ended with.
     """
 
     run: Run
@@ -68,13 +71,16 @@ class Step:
 
 
 class Superseded(BaseException):
-    """Another thread has taken the lead during the step that has just ended."""
+    """Raised if another thread has taken the lead during the step that has just ended."""
 
 
 class Relay:
-    """Threads of which one leads at a time. ``returned``: steps that were left behind and are
-    over; the leader takes them out. ``threads``: the system's numbers of the threads that lead
-    and follow, and of companions (``SideBySide``)."""
+    """Threads of which one leads at a time.
+
+    ``returned``: steps that were left behind and are over; the leader takes them out.
+    ``threads``: the system's numbers of the leading and following threads, and of companions
+    (``SideBySide``).
+    """
 
     def __init__(
         self,
@@ -111,7 +117,7 @@ class Relay:
         self._has_ended.wait()
 
     def begin(self, step: Step) -> None:
-        """Called by the leader before it computes: release the baton until ``finish``."""
+        """Release the baton until ``finish``. Called by the leader before it computes."""
         step.thread = self._leader
         self._current = step
         if not self._is_busy.is_set():
@@ -130,7 +136,7 @@ class Relay:
         self._current = None
 
     def rest(self, wait: Callable[[], None]) -> None:
-        """Called by a leader that computes nothing: others may have the baton while it waits."""
+        """Call ``wait`` without the baton. Called by a leader that computes nothing."""
         self.baton.release()
         try:
             wait()
@@ -165,7 +171,7 @@ class Relay:
             self._is_busy.set()
 
     def _follow(self) -> bool:
-        """Return True, with the baton, when this thread leads; False when all has ended."""
+        """Return True, with the baton, when this thread leads; False when the worker has ended."""
         quiet = 0
         while not self._has_ended.is_set():
             self._is_busy.wait()

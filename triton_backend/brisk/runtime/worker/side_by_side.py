@@ -47,8 +47,10 @@ IDLE_NS = 60_000_000_000
 
 
 class SideBySide:
-    """Whoever has the baton does everything but a companion's computing. ``runs``: the companions'
-    runs; ``steps``: the steps of these that are being computed.
+    """Gives runs to companions. Only the thread with the baton uses this; computing needs none.
+
+    ``runs``: the companions' runs.
+    ``steps``: the steps of these runs that are being computed.
     """
 
     def __init__(
@@ -137,8 +139,8 @@ class SideBySide:
 
     def takes(self, job: Request) -> bool:
         """Return whether a run of ``job`` may be narrow; not if requests are joined instead. A job
-        that was there when a worker died runs alone: of two at once nobody would know which ended
-        the worker."""
+        that was there when a worker died runs alone: a crash during two runs could be attributed
+        to neither."""
         session = job.binding.session
         may_wait = job.job_class is JobClass.REALTIME and job.deadline_ns is None
         return (
@@ -152,13 +154,13 @@ class SideBySide:
         )
 
     def holds(self, job: Request) -> bool:
-        """Return whether a run of ``job`` has to wait for companions: because it has to be alone
-        (``takes``), or because their runs are more urgent."""
+        """Return whether a run of ``job`` has to wait for companions, because it has to run alone
+        (``takes``) or their runs are more urgent."""
         is_behind = any(more_urgent(run.jobs[0], job) for run in self.runs)
         return is_behind or (bool(self.runs) and job.record.is_replay)
 
     def look(self, now_ns: int) -> None:
-        """Remove narrow sessions that nobody has needed of late."""
+        """Remove narrow sessions whose requests have not crowded for ``IDLE_NS``."""
         for session, crowded_ns in list(self._crowded_ns.items()):
             if now_ns - crowded_ns > IDLE_NS:
                 session.narrow, session.crowds = None, 0
@@ -196,7 +198,7 @@ class SideBySide:
         try:
             while not run.frame.is_finished and step.ended_ns is None:
                 run.frame.step()
-        except Exception as error:  # noqa: BLE001  # it is told to whoever asked
+        except Exception as error:  # noqa: BLE001  # it is reported to the clients
             step.error = error
         step.is_last = True
         with self._relay.baton:

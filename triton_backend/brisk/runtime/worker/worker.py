@@ -46,7 +46,7 @@ ASIDE_PATIENCE_S = 0.01
 
 
 class Worker:
-    """Serves every peer of ``connections`` until none has been there for the idle time."""
+    """Serves every peer of ``connections`` until none has been connected for the idle time."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Worker:
         return now_ns - self._last_peer_ns >= self._idle_exit_ns
 
     def serve(self) -> None:
-        """Serve until no peer has been there for the idle time."""
+        """Serve until no peer has been connected for the idle time."""
         self._relay.lead()
 
     def _take_turn(self) -> bool:
@@ -157,7 +157,7 @@ class Worker:
         self._look_around()
 
     def _hear(self) -> None:
-        """Take in what peers, audits and the loader thread have sent."""
+        """Handle what peers, audits and the loader thread have sent."""
         self._listen(self._patience_s())
         self._is_held = False
         if self._audits.verdicts:
@@ -321,7 +321,7 @@ class Worker:
         return self._long_runs.attend(step, is_load_waiting=is_load_waiting)
 
     def _attend_aside(self) -> None:
-        """Watch the steps that others do not wait for; take back those that are over."""
+        """Watch the steps that other runs do not wait for; take back those that are over."""
         while self._relay.returned:
             step = self._relay.returned.popleft()
             self._long_runs.take_back(step)
@@ -380,7 +380,7 @@ class Worker:
         self._requests.fail_run(job, error)
 
     def _look_around(self) -> None:
-        """Do what is due once a second, between runs if there is such a moment."""
+        """Do what is due once a second, between two runs if possible."""
         now_ns = time.monotonic_ns()
         peers = len(self._connections.peers)
         if now_ns - self._beaten_ns >= LOOK_INTERVAL_NS or peers != self._beaten_peers:

@@ -2,8 +2,8 @@
 long.
 
 A segment is loaded, run and interrupted as a whole. Times are predicted from the multiplications
-of convolutions and products; what a cut costs is a call of ONNX Runtime and moving the live
-tensors, images once in and out of the kernels' own layout.
+of convolutions and products. A cut costs a call of ONNX Runtime and moving the live tensors;
+images move once out of the kernels' own layout and back.
 """
 
 from __future__ import annotations
@@ -116,14 +116,14 @@ def cut_points(
     taps: Collection[str] = (),
     names: NodeNames | None = None,
 ) -> tuple[list[NodeSpan], ModelProto]:
-    """The spans of the model's nodes, in order; and the model with what is known of its types.
+    """Return the spans of the model's nodes, in order, and the model with the types that are
+    known.
 
     ``size_bytes``: of the model's file. ``longest_ns``: None for LONGEST_SEGMENT_NS; 0 cuts at
-    every boundary, whatever it costs. ``taps``: names of values that are read at a boundary,
-    so one stands behind each, whatever it costs; unknown ones are passed over. ``names``: of the
-    model's graph, where they are known. One span where
-    there are none and the graph is small, where ``is_in_order`` forbids more, or where no
-    boundary is cheap enough.
+    every boundary, whatever it costs. ``taps``: names of values that are read at a boundary, so
+    the model is cut after each, whatever it costs; unknown ones are ignored. ``names``: of the
+    model's graph, if they are known. There is one span if the graph is small and has no taps, if
+    ``is_in_order`` forbids more, or if no boundary is cheap enough.
     """
     longest_ns = LONGEST_SEGMENT_NS if longest_ns is None else longest_ns
     count = len(model.graph.node)
@@ -160,7 +160,7 @@ def cut_points(
 
 
 def is_fused_with_next(graph: GraphProto, position: int) -> bool:
-    """Whether ONNX Runtime fuses the nodes before and behind this boundary."""
+    """Whether ONNX Runtime fuses the nodes before and after this boundary."""
     if not 0 < position < len(graph.node):
         return False
     before, behind = graph.node[position - 1].op_type, graph.node[position].op_type
@@ -170,9 +170,8 @@ def is_fused_with_next(graph: GraphProto, position: int) -> bool:
 def _tapped(
     graph: GraphProto, types: Mapping[str, TypeProto], taps: Collection[str]
 ) -> frozenset[int]:
-    """Boundaries at which ``taps`` are live: alone, where there is such a one, else right behind
-    the node that makes them.
-    """
+    """Return the boundaries at which ``taps`` are live: where a tap is live alone, if there is
+    one, else right after the node that makes it."""
     if not taps:
         return frozenset()
     single, live = single_values(graph), live_values(graph)
@@ -192,7 +191,8 @@ def _tapped(
 def _with_forced(
     spans: Sequence[NodeSpan], times_ns: Sequence[float], forced: frozenset[int], longest_ns: float
 ) -> list[NodeSpan]:
-    """Cut at ``forced``, too; ordinary cuts that this makes needless are left out."""
+    """Return the spans with cuts at ``forced``, too, without ordinary cuts that this makes
+    needless."""
     elapsed = list(accumulate(times_ns, initial=0.0))
     ends = sorted({*(span.stop for span in spans), *forced})
     cuts: list[int] = [0]
@@ -208,8 +208,8 @@ def _with_forced(
 def _spans(
     times_ns: Sequence[float], boundaries: Sequence[Boundary], longest_ns: float, budget_ns: float
 ) -> list[NodeSpan]:
-    """Return the spans between as many cuts as their costs allow, evenly: segments get longer if
-    they do not."""
+    """Return the spans between evenly placed cuts; segments get longer until all cuts together
+    cost at most ``budget_ns``."""
     elapsed = list(accumulate(times_ns, initial=0.0))
     target_ns = longest_ns
     while target_ns < elapsed[-1]:
@@ -228,8 +228,7 @@ def _cheapest(
     elapsed: Sequence[float], boundaries: Sequence[Boundary], target_ns: float
 ) -> list[Boundary]:
     """Return boundaries, chosen from the front: each segment ends at the cheapest one of its
-    second half, or at the next one behind it.
-    """
+    second half, or at the next one after that."""
     cuts: list[Boundary] = []
     start = 0
     while elapsed[-1] - elapsed[start] > target_ns:
@@ -249,10 +248,10 @@ def _cheapest(
 def boundaries_of(
     graph: GraphProto, names: NodeNames, types: Mapping[str, TypeProto]
 ) -> Iterator[Boundary]:
-    """Boundaries that only tensors of known types cross, in order.
+    """Yield, in order, the boundaries that only tensors of known types cross.
 
-    What follows from weights alone crosses none: ONNX Runtime computes it once, when it loads
-    whoever reads it.
+    A value that follows from weights alone crosses none: ONNX Runtime computes it once, when it
+    loads the segment that reads it.
     """
     live = {
         info.name: None
@@ -309,7 +308,7 @@ def boundaries_of(
 
 
 def _last_plain_uses(names: NodeNames) -> dict[str, int]:
-    """The last node that reads each value in the plain layout."""
+    """Return the last node that reads each value in the plain layout, by the value's name."""
     return {
         name: position
         for position, operator in enumerate(names.operators)

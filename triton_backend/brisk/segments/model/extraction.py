@@ -1,8 +1,8 @@
-"""Segments as models of their own: nodes, the weights they read, what crosses their borders.
+"""Segments as models of their own: nodes, the weights that they read, and boundary tensors.
 
 ONNX Runtime refuses a value whose sizes are not those that an input of a model declares, where
-within one model it only warns. So a border declares what is sure and no more; but it does declare
-that, since fusions and blocked layouts are chosen by it.
+within one model it only warns. So a boundary tensor declares only what is certain; but it does
+declare that, since fusions and blocked layouts are chosen by it.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def extract(
     typed: ModelProto | None = None,
     names: NodeNames | None = None,
 ) -> list[Segment]:
-    """The segments of ``model``; ``typed``: the same with inferred types, where there are several.
-    ``names``: of its graph, where they are known.
+    """Return the segments of ``model``. ``typed``: the model with inferred types, if there are
+    several segments. ``names``: of its graph, if they are known.
 
-    Within a segment stands what the file itself says of types: ONNX Runtime infers the rest, and
-    fuses otherwise where it is told.
+    A segment keeps the types that the file itself declares inside it: ONNX Runtime infers the
+    rest, and fuses differently if more is declared.
     """
     graph = model.graph
     if len(spans) == 1:
@@ -110,7 +110,7 @@ def extract(
 def _pieces(
     graph: GraphProto, names: NodeNames, spans: Iterable[NodeSpan]
 ) -> Iterator[tuple[SegmentSpec, NodeSpan, Collection[str]]]:
-    """Yield what crosses the borders of each span, and the names that its nodes read."""
+    """Yield each span with its boundary tensors, as a spec, and the names that its nodes read."""
     last_use = names.last_use
     produced = [info.name for info in graph.input]
     for index, span in enumerate(spans):
@@ -127,9 +127,9 @@ def _pieces(
 
 
 def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeSpan]:
-    """Spans of which something is read behind them: others are joined with the next one.
+    """Yield spans of which a later node reads a value: others are joined with the next one.
 
-    ONNX Runtime runs nothing without an output.
+    ONNX Runtime runs no model without an output.
     """
     start, predicted_ns = 0, 0.0
     for span in spans:
@@ -141,11 +141,11 @@ def _with_outputs(names: NodeNames, spans: Sequence[NodeSpan]) -> Iterator[NodeS
 
 
 def normalise(model: ModelProto) -> None:
-    """What never changes becomes an initialiser, so that every segment that reads it has it.
+    """Make every constant an initializer, so that each segment that reads it has it.
 
-    Constant nodes are hoisted. Before version 4 of the format initialisers are listed as inputs,
-    which they are not; ONNX Runtime takes one that nothing reads, either, for an input of that
-    name.
+    Constant nodes are hoisted. Before version 4 of the format, initializers are listed as inputs,
+    too; these inputs are removed. So are initializers that no node reads, which ONNX Runtime would
+    take for inputs.
     """
     graph = model.graph
     constant = []
@@ -177,8 +177,7 @@ def _drop_unread(graph: GraphProto) -> None:
 
 
 def _drop_earlier(graph: GraphProto) -> None:
-    """Remove all initialisers of one name but the last, and but a hoisted constant, which counts
-    before all."""
+    """Keep only the last initializer of each name; hoisted constants come after all others."""
     last = {tensor.name: position for position, tensor in enumerate(graph.initializer)}
     for position in reversed(range(len(graph.initializer))):
         if last[graph.initializer[position].name] != position:
@@ -186,7 +185,8 @@ def _drop_earlier(graph: GraphProto) -> None:
 
 
 def _constant_tensor(node: NodeProto) -> TensorProto | None:
-    """The value of a Constant node; None for other nodes and for sparse or several values."""
+    """Return the value of a Constant node; None for other nodes and for sparse or several
+    values."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
         return None
     if len(node.attribute) != 1 or len(node.output) != 1 or not node.output[0]:
@@ -224,14 +224,14 @@ def _words(graph: GraphProto, span: NodeSpan) -> str:
 def _border_types(
     model: ModelProto, names: NodeNames, typed: ModelProto, crossing: Collection[str]
 ) -> Mapping[str, TypeProto]:
-    """Return the types of the values of ``crossing``, which cross a border: element type, and of
-    the shape what is sure.
+    """Return the types that the boundary tensors ``crossing`` declare: element type, and what is
+    certain of the shape.
 
-    ``typed``: the model with inferred types; if the file itself says something of a value that is
-    read, they may follow from that.
+    ``typed``: the model with inferred types; shapes in it may follow from what the file itself
+    declares of values, so they are inferred anew if it does.
 
-    Sizes are numbers, or names that the model's inputs have. A first dimension has no number:
-    jobs go on with some rows of a batch.
+    Sizes are numbers, or names that the model's inputs have. A first dimension has no number: jobs
+    go on with some rows of a batch.
     """
     types = value_types(typed.graph, crossing)
     read = set(chain.from_iterable(names.reads))
@@ -254,9 +254,8 @@ def _border_types(
 
 
 def _inferred_alone(model: ModelProto, wanted: Collection[str]) -> Mapping[str, TypeProto]:
-    """Types of ``wanted`` that follow from inputs and weights; what the file says of other values
-    is not taken for true.
-    """
+    """Return the types of ``wanted`` that follow from inputs and weights; the file's declarations
+    of other values are not trusted."""
     bare = ModelProto()
     bare.CopyFrom(model)
     del bare.graph.value_info[:]
@@ -270,7 +269,8 @@ def _inferred_alone(model: ModelProto, wanted: Collection[str]) -> Mapping[str, 
 
 
 def _sureness(graph: GraphProto, names: NodeNames) -> Mapping[str, int]:
-    """Return what may be said of each value's shape, by its name."""
+    """Return how much is certain of each value's shape (``_NO_SHAPE`` to ``_SIZES``), by its
+    name."""
     sure: dict[str, int] = {}
     for node, operator, reads, makes in zip(
         graph.node, names.operators, names.reads, names.makes, strict=True

@@ -1,4 +1,4 @@
-"""Names in a graph: what its nodes read and make, what is live between them, of which types."""
+"""Names in a graph: those that its nodes read and make, and the live values between nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TypeProto, h
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """What a graph's nodes say, by their position: a start walks the messages once."""
+    """The operators and names of a graph's nodes, by position: a start walks the messages once."""
 
     operators: Sequence[str]
     reads: Sequence[tuple[str, ...]]
@@ -75,9 +75,9 @@ def names_of(graph: GraphProto) -> NodeNames:
 
 
 def reads_of(node: NodeProto, own: Collection[str] = ()) -> Iterator[str]:
-    """Names that a node reads, those that its bodies take from outside included.
+    """Yield the names that a node reads, including those that its bodies take from outside.
 
-    ``own``: names of the body that the node stands in, which are nothing from outside.
+    ``own``: names of the body that contains the node, which do not come from outside.
     """
     for name in node.input:
         if name and name not in own:
@@ -92,14 +92,14 @@ def reads_of(node: NodeProto, own: Collection[str] = ()) -> Iterator[str]:
 
 
 def bodies_of(attribute: AttributeProto) -> Iterator[GraphProto]:
-    """The graphs that a node's attribute holds."""
+    """Yield the graphs that a node's attribute holds."""
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
 
 
 def constants_of(graph: GraphProto) -> set[str]:
-    """Names of initialisers."""
+    """Return the names of initializers, sparse ones included."""
     names = {tensor.name for tensor in graph.initializer}
     return names | {sparse.values.name for sparse in graph.sparse_initializer}
 
@@ -113,7 +113,7 @@ def types_of(graph: GraphProto) -> dict[str, TypeProto]:
 
 
 def value_types(graph: GraphProto, wanted: Collection[str] | None = None) -> dict[str, TypeProto]:
-    """Return ``types_of`` without initialisers. ``wanted``: only of these names."""
+    """Return ``types_of`` without initializers. ``wanted``: only the types of these names."""
     infos = chain(graph.input, graph.output, graph.value_info)
     if wanted is None:
         return {info.name: info.type for info in infos}
@@ -138,9 +138,8 @@ def live_values(graph: GraphProto) -> list[tuple[str, ...]]:
 
 
 def single_values(graph: GraphProto) -> dict[str, int]:
-    """Computed values that are all that is live at a boundary, but for what follows from shapes
-    alone, and the first such boundary: so many nodes are done there.
-    """
+    """Return the computed values that are the only live one at a boundary, apart from values that
+    follow from shapes alone. By name: the number of nodes done at the first such boundary."""
     inputs, shapes = {info.name for info in graph.input}, shape_values(graph)
     positions: dict[str, int] = {}
     for position, live in enumerate(live_values(graph)[:-1]):
@@ -154,8 +153,8 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 
 def shape_values(graph: GraphProto) -> set[str]:
-    """Computed values that follow from shapes of values and from constants alone: a few numbers,
-    as exporters hand them on to Reshape and Expand."""
+    """Return the computed values that follow from shapes of values and from constants alone: a few
+    numbers, as exporters pass them to Reshape and Expand."""
     constant = constants_of(graph) - {info.name for info in graph.input}
     values: set[str] = set()
     for node in graph.node:
@@ -166,11 +165,11 @@ def shape_values(graph: GraphProto) -> set[str]:
 
 
 def is_in_order(graph: GraphProto, names: NodeNames | None = None) -> bool:
-    """Whether segments mean what the whole graph does.
+    """Whether the segments of the graph would compute what the whole graph does.
 
-    Every name is given once, every node reads what stands before it, every output is made by a
-    node. ONNX Runtime judges graphs that are otherwise: it sorts nodes, and gives initialisers and
-    inputs as outputs, but refuses names that are given twice, which no segment alone would show.
+    Every name is defined once, every node reads earlier values only, every output is made by a
+    node. Other graphs are left to ONNX Runtime whole: it sorts nodes, and gives initializers and
+    inputs as outputs, but refuses names that are defined twice, which no segment alone would show.
     """
     names = names or names_of(graph)
     inputs = {info.name for info in graph.input} | names.constants

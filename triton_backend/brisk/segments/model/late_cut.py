@@ -1,8 +1,8 @@
-"""One more cut for a model whose bytes arrive: little is left to compute behind the last of them.
+"""One more cut for a model whose bytes arrive, so that little is left to compute after the last.
 
-A segment is run when all of its bytes are here. While those of the last segment are on their way,
-the one before it can be run; so a first answer is later than the last byte by what the last
-segment takes, and what of the one before it has not been done by then.
+A segment is run when all of its bytes are here. While those of the last segment arrive, the one
+before it can be run. So a first answer is later than the last byte by the time of the last
+segment, and by what is left then of the one before it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ BYTES_PER_NS = 0.125
 
 
 def late_cut(file: ModelFile) -> str:
-    """The value behind which the model is to be cut; empty where that gains too little.
+    """Return the value after which the model is to be cut; empty: that gains too little.
 
-    The value alone is live there, but for shapes. Times are predicted, as in ``cut_points``, and
-    ``file`` is as it was read.
+    The value is the only live one there, apart from shapes. Times are predicted, as in
+    ``cut_points``. ``file``: normalized, with all its weights.
     """
     model, graph = file.proto, file.proto.graph
     names = names_of(graph)
@@ -63,7 +63,7 @@ def late_cut(file: ModelFile) -> str:
 
 
 def _late_ns(elapsed: Sequence[float], come: Sequence[float], before: int, cut: int) -> float:
-    """What a first answer is later than the last byte, where the last two segments begin at nodes
+    """Return the time from the last byte to a first answer if the last two segments begin at nodes
     ``before`` and ``cut``. ``elapsed``, ``come``: time and bytes of all nodes before each."""
     arriving_ns = (come[-1] - come[cut]) / BYTES_PER_NS
     left_ns = max(elapsed[cut] - elapsed[before] - arriving_ns, 0.0) if cut else 0.0

@@ -53,14 +53,15 @@ class ModelFile:
     ``unread_file``; ``proto`` has only inputs and outputs then."""
 
     def give_to(self, options: Any) -> None:
-        """Let a session with these ``SessionOptions`` read the files, none of which it opens."""
+        """Give the mapped files to a session with these ``SessionOptions``, which opens none of
+        them."""
         contents = list(self.files.values())
         options.add_external_initializers_from_files_in_memory(
             list(self.files), contents, [len(content) for content in contents]
         )
 
     def bytes_of(self, names: Iterable[str]) -> list[FileBytes]:
-        """Return the places of the weights that lie in the files as they are; others are left
+        """Return the places in the files of the named weights that are large; others are left
         out."""
         spans = [
             (_address(data), len(data), self.path.parent / name)
@@ -76,7 +77,8 @@ class ModelFile:
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Raises InvalidModelError naming the file and what is wrong with it."""
+    """Read a model, its large weights in place. Raises InvalidModelError naming the file and what
+    is wrong with it."""
     try:
         data, stamp = map_file(path)
     except OSError as error:
@@ -103,9 +105,9 @@ def read_model_file(path: Path) -> ModelFile:
 
 
 def unread_file(path: Path) -> ModelFile:
-    """The same, for ONNX Runtime to read: all that requests may leave out has its default.
+    """Return a model whose file ONNX Runtime reads itself; its inputs are those without a default.
 
-    Raises InvalidModelError as ``read_model_file``, and where that would open other files.
+    Raises InvalidModelError like ``read_model_file``, and if ONNX Runtime would open other files.
     """
     file = read_model_file(path)
     if file.unread is not None or set(file.files) != {path.name}:
@@ -167,7 +169,7 @@ def _with_weights(
 
 
 def nested_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor but the initialisers of the main graph."""
+    """Yield every tensor except the dense initializers of the main graph."""
     yield from _tensors_of_graph(proto.graph)
     for function in proto.functions:
         for node in function.node:
@@ -197,14 +199,14 @@ def _tensors_of_node(node: NodeProto) -> Iterator[TensorProto]:
 
 
 def _write_into(tensor: TensorProto, raw: memoryview) -> None:
-    """Let ``tensor`` hold its data itself."""
+    """Store the data in ``tensor`` itself."""
     del tensor.external_data[:]
     tensor.data_location = TensorProto.DEFAULT
     tensor.raw_data = bytes(raw)
 
 
 def _signature(path: Path, data: memoryview) -> ModelProto:
-    """A model without nodes: its inputs and outputs are those of ``data``."""
+    """Return a model without nodes that has the inputs and outputs of ``data``, in ORT format."""
     try:
         signature = read_ort_signature(data)
     except InvalidModelError as error:
@@ -222,7 +224,7 @@ def _address(memory: memoryview) -> int:
 
 
 def _refer(tensor: TensorProto, name: str, offset: int, size: int) -> None:
-    """Let ``tensor`` have its data at ``offset`` of the file ``name``."""
+    """Make ``tensor`` refer to ``size`` bytes at ``offset`` of the file ``name``."""
     del tensor.external_data[:]
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", name), ("offset", str(offset)), ("length", str(size))):
@@ -230,7 +232,8 @@ def _refer(tensor: TensorProto, name: str, offset: int, size: int) -> None:
 
 
 def _external(path: Path, tensor: TensorProto, files: dict[str, MappedFile]) -> memoryview:
-    """What the model keeps in another file of its folder, which is mapped into ``files``."""
+    """Return a tensor's data in another file of the model's folder, which is mapped into
+    ``files``."""
     label = f"{path}: tensor '{shown(tensor.name)}'"
     try:
         location, offset, length = external_range(tensor)

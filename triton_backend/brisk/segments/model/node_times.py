@@ -1,4 +1,4 @@
-"""How long each node of a graph is predicted to run, from the sizes of what it reads and makes."""
+"""The predicted run time of each node of a graph, from the sizes of what it reads and makes."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ def predicted_times_ns(typed: ModelProto) -> list[float]:
 
 
 def with_image_sizes(model: ModelProto) -> ModelProto | None:
-    """The model with inferred types for images of UNKNOWN_SIZE, so that what strides leave of
-    them is known; None where it says its images' sizes itself.
-    """
+    """Return the model with types inferred for images of UNKNOWN_SIZE, so that sizes after strides
+    are known; None: it declares its images' sizes itself, or such images do not fit it."""
     if not _unknown_sizes(model):
         return None
     sized = ModelProto()
@@ -53,7 +52,7 @@ def with_image_sizes(model: ModelProto) -> ModelProto | None:
 
 
 def _unknown_sizes(model: ModelProto) -> list[TensorShapeProto.Dimension]:
-    """Return the unknown sizes of images that are inputs, but those of their first dimension."""
+    """Return the unknown dimensions of images that are inputs, except each first dimension."""
     dims = [info.type.tensor_type.shape.dim for info in model.graph.input]
     images = [each for each in dims if len(each) == IMAGE_RANK]
     return [dim for each in images for dim in each[1:] if dim.dim_value <= 0]

@@ -1,5 +1,5 @@
-"""The fields of a serialised ONNX model, without protobuf; and why a file is no whole model, in
-the same words whoever has failed to read it.
+"""The fields of a serialized ONNX model, without protobuf; and why a file is no whole model, in
+the same words for every reader that fails.
 
 Standard library alone: stubs read a model's inputs and outputs without ``onnx``.
 """
@@ -20,7 +20,7 @@ _POINTER = b"version https://git-lfs"
 
 
 def damage_of(data: memoryview) -> str:
-    """What is wrong with the bytes, as far as the outermost message tells."""
+    """Return what is wrong with the bytes, as far as the outermost message shows it."""
     if bytes(data[: len(_POINTER)]) == _POINTER:
         return "it is a pointer of Git LFS; `git lfs pull` brings the file"
     try:
@@ -33,7 +33,8 @@ def damage_of(data: memoryview) -> str:
 
 
 def fields_of(data: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    """Numbers and values of a message's fields. Raises ValueError that says what is wrong."""
+    """Yield numbers and values of a message's fields. Raises ValueError that says what is
+    wrong."""
     position, end = 0, len(data)
     while position < end:
         key, position = _varint(data, position)

@@ -1,6 +1,5 @@
-"""Sessions of ONNX models: one that starts at once, one that is fast for long; and why ONNX
-Runtime refuses a segment: the shortest beginning that it refuses ends with the node to blame.
-"""
+"""Sessions of ONNX models: one that starts at once, one that runs fast; and the node for which
+ONNX Runtime refuses a segment, the last one of the shortest beginning that it refuses."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ _VERSIONS = re.compile(r"Unsupported model IR version|only \*guarantees\* suppor
 
 
 class Form(Enum):
-    """How a session is made (NNV12's candidates for ONNX Runtime)."""
+    """The way in which a session is made (NNV12's candidates for ONNX Runtime)."""
 
     IN_PLACE = "in place"
     """The graph as it is, computing on the weights of the mapped file."""
@@ -62,12 +61,13 @@ def open_segment(
     is_one_of_several: bool = False,
     provider: Provider = CPU,
 ) -> tuple[OrtSession, Form]:
-    """A session on at most ``threads`` threads, as the entry wants it (see ``session_options``),
-    in the first of ``forms`` that ONNX Runtime takes.
+    """Open a session on at most ``threads`` threads, as the entry wants it (see
+    ``session_options``); return it with its form, the first of ``forms`` that ONNX Runtime
+    accepts.
 
-    Raises UnavailableError where the provider does not start, so that the processor would compute
+    Raises UnavailableError if the provider does not start, so that the processor would compute
     instead, InvalidModelError naming model, segment, node, operator and operator set, with ONNX
-    Runtime's reason, and InvalidConfigurationError for a tuning that cannot be had.
+    Runtime's reason, and InvalidConfigurationError for a tuning that cannot be applied.
     """
 
     make = partial(
@@ -106,7 +106,7 @@ def _make_session(
 ) -> OrtSession:
     """Return a session of the segment in ``proto``, or of a piece of it.
 
-    Raises what ONNX Runtime raises, and UnavailableError as ``open_segment``.
+    Raises what ONNX Runtime raises, and UnavailableError like ``open_segment``.
     """
     is_warm = form is Form.OPTIMISED
     options = session_options(
@@ -136,14 +136,15 @@ def _make_session(
 
 
 def _reason_of(error: Exception) -> str:
-    """ONNX Runtime's words, without its own code's places."""
+    """Return ONNX Runtime's message without error code and source locations, cut if it is long."""
     text = _PLACE.sub("", _CODE.sub("", str(error))).strip()
     text = "".join(each if each.isprintable() else " " for each in text)
     return text if len(text) <= _REASON_CHARACTERS else text[:_REASON_CHARACTERS] + "…"
 
 
 def _blame(proto: ModelProto, error: Exception, make: Callable[[ModelProto], object]) -> str:
-    """What to blame of ``proto``, in words: a node with its operator, or all operator sets."""
+    """Return in words what ONNX Runtime refuses: a node with its operator, or all operator
+    sets."""
     versions = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
     try:
         node = None if _VERSIONS.search(str(error)) else _found(proto, make)
@@ -165,7 +166,8 @@ def _blame(proto: ModelProto, error: Exception, make: Callable[[ModelProto], obj
 
 
 def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto | None:
-    """The last node of the shortest beginning that is refused, by halving."""
+    """Return the last node of the shortest beginning that is refused, by bisection; None: other
+    parts cause the refusal, too, or the time is up."""
     nodes = proto.graph.node
 
     def is_taken(count: int) -> bool:
@@ -176,7 +178,7 @@ def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto
         return True
 
     if not nodes or is_taken(len(nodes)):
-        return None  # the nodes are not to blame, or not they alone
+        return None  # the nodes are not the cause, or not they alone
     accepted, refused = 0, len(nodes)
     until_s = time.monotonic() + PATIENCE_S
     while refused - accepted > 1:
@@ -191,7 +193,8 @@ def _found(proto: ModelProto, make: Callable[[ModelProto], object]) -> NodeProto
 
 
 def _beginning(proto: ModelProto, count: int) -> ModelProto:
-    """The first ``count`` nodes; all that they make is given out, so that none is left away."""
+    """Return a model of the first ``count`` nodes; all their values are outputs, so that none is
+    left out."""
     graph = proto.graph
     beginning = GraphProto(name=graph.name)
     beginning.node.extend(graph.node[:count])

@@ -1,9 +1,9 @@
-"""What ``onnx``'s shape inference says of a model's outputs, as a process of its own.
+"""The types of a model's outputs by ``onnx``'s shape inference, as a process of its own.
 
 ``python -m brisk.segments.model.output_types FILE`` prints a JSON object: by output, its element
-type and its sizes, null where nothing is known. A size is a number, ``batch``: the first one of
-the inputs, ``input``: another one that the inputs decide, or null. Whoever asks
-(``brisk.stub.config``) has no ``onnx``, and outlives a model that inference fails on.
+type and its sizes, null if nothing is known. A size is a number, ``batch``: the first one of the
+inputs, ``input``: another one that the inputs decide, or null. The caller (``brisk.stub.config``)
+has no ``onnx``, and survives a model that crashes inference.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Size: TypeAlias = "int | str | None"
 
 
 def output_types(model: ModelProto) -> dict[str, tuple[str | None, list[Size] | None]]:
-    """Element type and sizes by output. ``model`` is changed.
+    """Return element type and sizes by output. ``model`` is changed.
 
-    What the file states of shapes between inputs and outputs is left out, since inference would
-    keep it: exporters give one size many names.
+    Shapes that the file states between inputs and outputs are left out, since inference would keep
+    them: exporters give one size many names.
     """
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
@@ -81,7 +81,7 @@ def _name_sizes(inputs: list[ValueInfoProto]) -> None:
 
 
 def _name_counts(graph: GraphProto) -> None:
-    """Give sizes that depend on values a name, which is not the batch's."""
+    """Name the sizes that depend on values, with names other than the batch's."""
     shapes: dict[str, list[Size]] = {}
     for number, node in enumerate(graph.node):
         count = f"{_INPUT} count {number}"
@@ -116,10 +116,10 @@ def infer(model: ModelProto) -> ModelProto:
 
 
 def _propagated(graph: GraphProto) -> int:
-    """An upper bound of how many elements onnx would keep track of in all of ``graph``.
+    """Return an upper bound of how many elements onnx would keep track of in all of ``graph``.
 
     It joins the elements of all inputs of a Concat, without a limit of its own: forty that each
-    join a tensor with itself take all memory there is.
+    join a tensor with itself exhaust the memory.
     """
     elements = {tensor.name: prod(tensor.dims) for tensor in graph.initializer}
     for info in (*graph.input, *graph.value_info):

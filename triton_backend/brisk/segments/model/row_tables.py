@@ -1,4 +1,4 @@
-"""Weights of which a run reads a few rows: the tables of embeddings."""
+"""Weights of which a run reads only a few rows: the tables of embeddings."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class NamedTable(NamedTuple):
 
 
 def row_tables(graph: GraphProto, inputs: Collection[str]) -> Iterator[NamedTable]:
-    """Large initialisers that are nothing but the data of a ``Gather`` of rows, which one of
-    ``inputs`` numbers, as it is or widened to int64: a negative number counts from the end.
+    """Yield the large initializers that are read only as the data of a ``Gather`` of rows.
+
+    The row numbers are one of ``inputs``, as it is or widened to int64: a negative number counts
+    from the end.
     """
     ids = _ids_of(graph, inputs)
     sizes = {each.name: each for each in graph.initializer if _is_large(each)}
@@ -66,7 +68,7 @@ def _gathers_rows(node: NodeProto) -> bool:
 
 
 def _ids_of(graph: GraphProto, inputs: Collection[str]) -> dict[str, str]:
-    """The input that a value holds the numbers of, by the value's name."""
+    """Return the input whose row numbers a value holds, by the value's name."""
     ids_by_value = {info.name: info.name for info in graph.input if _may_number(info, inputs)}
     for node in graph.node:
         if _keeps_numbers(node) and (ids := ids_by_value.get(node.input[0])) is not None:

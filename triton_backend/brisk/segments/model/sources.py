@@ -60,7 +60,7 @@ Key: TypeAlias = "tuple[object, ...]"
 
 
 class BareModel(Source):
-    """The model at ``path``: large weights in place first, optimised when there is time."""
+    """The segments of the model at ``path``: large weights in place first, optimized later."""
 
     origin = "model"
 
@@ -80,22 +80,22 @@ class BareModel(Source):
     ) -> None:
         """Read and cut the model at ``path``.
 
-        ``taps``: values behind which the model is cut, so that a frame can show them.
-        ``tuning``: of all its sessions. ``takes_optional``: whether requests may give inputs that
-        have a default; else those are constants, which are folded and fused as others are.
-        ``longest_ns`` as in ``cut_points``. ``provider``: ONNX Runtime's; what it does not know is
-        computed on the processor. ``is_awaited``: a request waits, so that segments start with
-        warm sessions where that is the sooner. ``keeps_graph``: no segment does, whatever that
-        changes: a worker has died of it. ``file``: the model's, where it has been read already.
+        ``taps``: values after which the model is cut, so that a frame can show them. ``tuning``:
+        of all its sessions. ``takes_optional``: whether requests may give inputs that have a
+        default; else those are constants, which are folded and fused as others are. ``longest_ns``
+        as in ``cut_points``. ``provider``: ONNX Runtime's; the processor computes what it does not
+        support. ``is_awaited``: a request waits, so segments start with warm sessions if that is
+        sooner. ``keeps_graph``: no segment does, whatever that changes: a worker has crashed in
+        one. ``file``: the model's, if it has been read already.
 
-        Raises InvalidModelError where the file is no model that can be read.
+        Raises InvalidModelError if the file is no model that can be read.
         """
         file = read_model_file(path) if file is None else file
         normalise(file.proto)
         self.operators: Set[str] = operators_of(file.proto)
         if file.unread is not None:
             self.operators = _operators_of_unread(file.unread)
-        # ONNX Runtime fuses nothing with what a request may give, and answers by that
+        # ONNX Runtime fuses nothing with inputs of a request, which changes its answers
         takes_optional |= not self.operators.isdisjoint(CHANGED_BY_OPTIMISING)
         optional = () if takes_optional else _fix_optional(file.proto.graph)
         self.file = file
@@ -119,10 +119,10 @@ class BareModel(Source):
         self.segments, self.plan = _cut(file, size, longest_ns, taps, optional)
 
     def check(self) -> None:
-        """Make every session, since only that tells whether ONNX Runtime takes the model.
+        """Make every session, since only that shows whether ONNX Runtime accepts the model.
 
-        Raises InvalidModelError naming the segment that it does not take, or a file that was
-        written to since it was mapped.
+        Raises InvalidModelError naming the segment that it refuses, or a file that was written to
+        since it was mapped.
         """
         indices = range(len(self.segments))
         if min(len(indices), self._threads) == 1:
@@ -153,8 +153,8 @@ class BareModel(Source):
         return tables
 
     def make_ahead(self, index: int) -> None:
-        """A session of the segment's graph as it is, with its weights as inputs: it cannot have
-        read any."""
+        """Open a session of the segment's graph as it is, with the weights as inputs: it reads
+        none."""
         segment, weights = self.segments[index], self.file.weights
         if self.file.unread is not None or self._provider != CPU or index in self._deferred:
             return
@@ -172,7 +172,7 @@ class BareModel(Source):
         return self._opened.pop(index, None) or self._made(index) or self._open_first(index)
 
     def _made(self, index: int) -> OrtSession | None:
-        """What was made ahead, with the weights, if there is such a session."""
+        """Return the session that was made ahead, with its weights; None: there is none."""
         structure, session = self._ahead.pop(index, (None, None))
         if structure is None or session is None:
             return None
@@ -201,15 +201,13 @@ class BareModel(Source):
         return warm if key is None else shared(key, lambda: warm)
 
     def _key_of_both(self, before: Key | None, index: int) -> Key | None:
-        """The key of a session that was made since ``before`` was; None where the file was written
-        to meanwhile: nobody knows what the session holds.
-        """
+        """Return ``before``, the key of a session that was made since; None: it has none, or the
+        file was written to meanwhile, so the session's content is unknown."""
         return before if before is not None and before == self._key(index) else None
 
     def _key(self, index: int) -> Key | None:
-        """All that the segment's warm session is made from; None where that is not digested:
-        weights that are too large, a model in another format, operators of a library.
-        """
+        """Return all that the segment's warm session is made from; None: that is not digested if
+        weights are too large, the model is in another format, or operators are of a library."""
         if self.file.unread is not None or self._tuning.operator_libraries:
             return None
         proto, weights = ModelProto(), self.file.weights
@@ -227,14 +225,14 @@ class BareModel(Source):
         return digest.digest(), self._threads, self._tuning, repr(self._provider), is_alone
 
     def close(self) -> None:
-        """Warm sessions have copies of the weights; the file need not be mapped for them."""
+        """Release the mapped file, of whose weights warm sessions have copies."""
         self._ahead.clear()
         self.segments, self.file = (), ModelFile(self.file.path, ModelProto(), {}, {}, {})
 
     def _open_first(self, index: int) -> OrtSession:
         first = self._first_form(self.segments[index])
         before = self._key(index) if first is Form.OPTIMISED else None
-        # some operators are computed by what optimising makes of them alone
+        # some operators can be computed only as optimizing rewrites them
         forms = list(dict.fromkeys((first, Form.OPTIMISED)))
         if (wait := self._deferred.pop(index, None)) is not None:
             try:
@@ -247,7 +245,7 @@ class BareModel(Source):
         return session
 
     def _first_form(self, segment: Segment) -> Form:
-        """What answers soonest (NNV12, 3.1)."""
+        """Return the form that answers soonest (NNV12, 3.1)."""
         graph, weights = segment.proto.graph, self.file.weights
         if self._keeps_graph:
             return Form.IN_PLACE
@@ -264,7 +262,7 @@ class BareModel(Source):
         operators = {node.op_type for node in graph.node}
         most = OPTIMISED_AT_ONCE_BYTES if len(graph.node) <= OPTIMISED_AT_ONCE_NODES else -1
         if not operators.isdisjoint(WITH_BODIES):
-            most = -1  # of more nodes, and more weights, than are seen here
+            most = -1  # its bodies have nodes and weights that are not counted here
         return Form.OPTIMISED if bytes_held <= most else Form.IN_PLACE
 
     def _open(self, index: int, forms: Sequence[Form]) -> tuple[OrtSession, Form]:
@@ -289,11 +287,11 @@ def checked_model(
     is_awaited: bool = False,
     keeps_graph: bool = False,
 ) -> BareModel:
-    """The model at ``path`` with its sessions made: see ``BareModel``.
+    """Return the model at ``path`` with its sessions made: see ``BareModel``.
 
-    Where it cannot be cut, or ONNX Runtime refuses what it was cut into, one session of the
-    unchanged file, if ONNX Runtime takes that; its ``remark`` says so. Raises as ``BareModel`` and
-    its ``check``.
+    If it cannot be cut, or ONNX Runtime refuses its segments, return one session of the unchanged
+    file, if ONNX Runtime accepts that; its ``remark`` says so. Raises like ``BareModel`` and its
+    ``check``.
     """
     first: Exception
     try:
@@ -335,7 +333,7 @@ def _cut(
     taps: Collection[str],
     fixed: tuple[Variable, ...],
 ) -> tuple[Sequence[Segment], SegmentPlan]:
-    """The model in segments, and the plan of these; ``fixed``: as of ``SegmentPlan``.
+    """Return the model's segments and their plan; ``fixed``: as of ``SegmentPlan``.
 
     Defaults of optional inputs are taken out of ``file.proto``.
     """
@@ -355,8 +353,8 @@ def _cut(
 
 
 def _operators_of_unread(file: memoryview) -> Set[str]:
-    """Return what optimising changes of the operators of an ONNX file that nobody else has
-    read."""
+    """Return the operators of a file that Brisk does not parse: of an ONNX file all that
+    optimizing changes."""
     return read_ort_operators(file) if is_ort_format(file) else CHANGED_BY_OPTIMISING
 
 
@@ -365,7 +363,7 @@ def _variable(info: ValueInfoProto, is_optional: bool = False) -> Variable:
 
 
 def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:
-    """Inputs that have a default, which are constants from now on."""
+    """Remove the inputs that have a default, and return them: they are constants from now on."""
     constants = constants_of(graph)
     infos = [info for info in graph.input if info.name in constants]
     if not infos:
@@ -378,7 +376,8 @@ def _fix_optional(graph: GraphProto) -> tuple[Variable, ...]:
 
 
 def _take_defaults(model: ModelProto, file: ModelFile) -> dict[str, np.ndarray]:
-    """Defaults of optional inputs, taken out of the model: frames give them where nobody does."""
+    """Remove the defaults of optional inputs from the model, and return them by name, for
+    frames."""
     graph = model.graph
     optional = {info.name for info in graph.input} & constants_of(graph)
     if not optional:

@@ -1,9 +1,9 @@
-"""What models of one structure have in common: a segment's graph without its weights' values.
+"""The structure that models have in common: a segment's graph without its weights' values.
 
-The optimised graph of a segment with its weights as inputs is one session for every model of that
+The optimized graph of a segment with its weights as inputs is one session for every model of that
 structure: the next version of a model, a fine-tune, a backbone under several heads (the pattern
-that a solution is found by: PASK, III-B). Names differ between exports, so they are put in order;
-values that decide shapes, axes or branches stay in the graph and tell structures apart.
+that a solution is found by: PASK, III-B). Names differ between exports, so canonical ones replace
+them; values that decide shapes, axes or branches stay in the graph and distinguish structures.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Structure(NamedTuple):
 def structure_of(
     optimised: bytes, weights: Sequence[Weight], spec: SegmentSpec
 ) -> Structure | None:
-    """Return the structure of a segment as ``save_optimised`` made it; None: no other model could
+    """Return the structure of a segment that ``save_optimised`` made; None: no other model could
     run in it."""
     model = ModelProto.FromString(optimised)
     graph = model.graph
@@ -70,7 +70,7 @@ def structure_of(
     constants = {tensor.name: tensor for tensor in graph.initializer}
     ends = [*spec.inputs, *spec.outputs]
     if len(set(ends)) < len(ends) or not constants.keys().isdisjoint(ends):
-        return None  # it hands something on that it does not compute
+        return None  # it passes on a value that it does not compute
     lifted = _lifted(model, weights, constants)
     if lifted is None:
         return None
@@ -87,7 +87,7 @@ def structure_of(
                 names.new("c", name)
                 used_constants.append(constants[name])
             else:
-                return None  # of an input that is none of the segment's
+                return None  # it comes from an input that is none of the segment's
         for name in node.output:
             if name and name not in names.known:
                 names.new("v", name)
@@ -101,9 +101,9 @@ def structure_of(
 def _lifted(
     model: ModelProto, weights: Sequence[Weight], constants: Mapping[str, TensorProto]
 ) -> dict[str, Weight] | None:
-    """What becomes an input, by its name: all that lies outside of the graph, and floats in it.
+    """Return the weights that become inputs, by name: all outside of the graph, and floats in it.
 
-    None where one of the former must be known when the session is made.
+    None: one of the former must be known when the session is made, or is packed or complex.
     """
     fixed = {name for node in model.graph.node if is_fixed(node) for name in node.input}
     by_name = {weight.name: weight for weight in weights}
@@ -123,10 +123,11 @@ def _in_order(
     lifted: Mapping[str, Weight],
     constants: Mapping[str, TensorProto],
 ) -> list[NodeProto]:
-    """The nodes in an order that their connections alone decide, not names or who saved them.
+    """Return the nodes in an order that depends on their connections alone, not on names or
+    exporter.
 
-    Each is known by all that leads to it and all that it leads to; nodes that are alike in both
-    may stand for each other.
+    A node is identified by all that leads to it and all that it leads to; nodes that are alike in
+    both are interchangeable.
     """
     maker = {name: number for number, node in enumerate(nodes) for name in node.output if name}
     origins: dict[str, object] = {name: ("i", number) for number, name in enumerate(spec.inputs)}
@@ -166,8 +167,8 @@ def _in_order(
 def _sorted(
     nodes: Sequence[NodeProto], maker: Mapping[str, int], ranks: Sequence[tuple[str, str]]
 ) -> list[NodeProto]:
-    """Return the nodes, each behind those whose values it reads; of several that may come, the one
-    of the least rank first."""
+    """Return the nodes, each after those whose values it reads; of several candidates, the one of
+    the least rank first."""
     waits = [len({maker[name] for name in node.input if name in maker}) for node in nodes]
     readers: dict[int, set[int]] = {number: set() for number in range(len(nodes))}
     for number, node in enumerate(nodes):
@@ -196,7 +197,7 @@ def _attributes(node: NodeProto) -> list[AttributeProto]:
 
 
 class _Names:
-    """Canonical names by those that the graph has."""
+    """Canonical names of a graph's values, by the graph's own names."""
 
     def __init__(self, spec: SegmentSpec) -> None:
         self.known = {name: f"i{number}" for number, name in enumerate(spec.inputs)}
@@ -212,12 +213,12 @@ class _Names:
 
 
 def is_fixed(node: NodeProto) -> bool:
-    """Whether what it reads may have to be known when a session is made."""
+    """Whether the node's inputs may have to be known when a session is made."""
     return node.op_type in _READ_AT_ONCE or any(part in node.op_type for part in _QUANTISED)
 
 
 def _embedded(tensor: TensorProto) -> Weight:
-    """A small weight that lies in the graph itself."""
+    """Return a small weight that lies in the graph itself."""
     array = np.ascontiguousarray(numpy_helper.to_array(tensor))
     shape = tuple(tensor.dims)
     return Weight(tensor.name, array.reshape(-1).view(np.uint8), tensor.data_type, shape)

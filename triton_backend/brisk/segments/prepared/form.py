@@ -1,8 +1,8 @@
-"""The prepared form of a model: its segments as ONNX Runtime optimised them, in one mapped file.
+"""The prepared form of a model: its segments as ONNX Runtime optimized them, in one mapped file.
 
 A start parses no model and infers no shapes: the plan is in the manifest, weights lie in the
-layout of their kernels and are computed with where they are. The lane that opens a segment
-compares its bytes with their checksums first, which takes 4 ms for 100 MB beside the page faults
+layout of their kernels and are computed with in place. The thread that opens a segment compares
+its bytes with their checksums first, which takes 4 ms for 100 MB in addition to the page faults
 that computing would have; so no answer is ever made of damaged weights.
 
 Segments of equal content, in whatever models of a process, run in one session: a network served
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 
 class _Manner(NamedTuple):
-    """How a session is opened: see ``open_saved``.
+    """The options that a session is opened with: see ``open_saved``.
 
-    Equal segments share one; whether it has a memory pattern, of which two measurements may say
-    different things, is up to the first.
+    Equal segments share a session. The first one decides whether it has a memory pattern, since
+    two measurements of that may differ.
     """
 
     packs: bool
@@ -66,10 +66,10 @@ def prepared_name(digests: Mapping[str, str], taps: Collection[str] = ()) -> str
 def find_prepared(
     model: Path, taps: Collection[str] = (), environment: Mapping[str, str] = os.environ
 ) -> Path | None:
-    """The file that may be the model's prepared form on this machine; None where there is none.
+    """Return the file that may be the model's prepared form on this machine; None: there is none.
 
-    It is found by what the model's files hold, wherever they lie. ``environment``: of whoever made
-    the file.
+    It is found by the content of the model's files, wherever they lie. ``environment``: of the
+    process that made the file.
     """
     try:
         folder = content.find_folder(model, environment)
@@ -77,7 +77,7 @@ def find_prepared(
             return None
         digests = content.digests_in(folder, model, environment)
     except (OSError, InvalidModelError):
-        return None  # who opens the model says what is wrong
+        return None  # opening the model reports what is wrong
     file = folder / prepared_name(digests, taps)
     return file if file.is_file() else None
 
@@ -99,12 +99,12 @@ class PreparedModel(Source):
         shares: bool = True,
         sibling: Sibling | None = None,
     ) -> None:
-        """Reads the manifest; no weight is touched. ``environment``: of whoever made the file.
-        ``shares``: whether segments run in sessions of their structure (``sharing``).
-        ``sibling``: the model, where the form is that of another one of its structure.
+        """Read the manifest; no weight is touched. ``environment``: of the process that made the
+        file. ``shares``: whether segments run in sessions of their structure (``sharing``).
+        ``sibling``: the model, if the form is that of another one of its structure.
 
-        Raises ArtefactError where the file cannot be used: damaged, of another model, of other
-        cuts, of another version of ONNX Runtime or processor.
+        Raises ArtefactError if the file cannot be used: damaged, of another model, of other cuts,
+        of another version of ONNX Runtime or processor.
         """
         try:
             self.container = Container(path, environment)
@@ -148,7 +148,7 @@ class PreparedModel(Source):
         return [FileBytes(self.path, place.offset, place.size) for place in places]
 
     def defer_tables(self, index: int, wait: Callable[[], None]) -> Sequence[RowTable]:
-        """See ``Source``. The form must be one that is vouched for: tables are not verified."""
+        """See ``Source``. Tables are not verified, so the form must be vouched for."""
         segment = self.kept[index]
         if not self.is_own:
             return ()
@@ -165,9 +165,9 @@ class PreparedModel(Source):
         return tables
 
     def open(self, index: int) -> OrtSession:
-        """Raises ArtefactError where the segment's bytes are damaged."""
+        """Open the session that starts cheapest. Raises ArtefactError if its bytes are damaged."""
         warm = self._warm_manner(index) if self.is_own else None
-        if index in self._deferred:  # shared with nobody: others would not wait for its rows
+        if index in self._deferred:  # not shared: others would not wait for its rows
             return self._open(index, warm if warm and self.kept[index].needs_packing else _COLD)
         if warm is not None and self.kept[index].needs_packing:
             return self._shared(index, warm)
@@ -184,17 +184,19 @@ class PreparedModel(Source):
         if manner is None or self.kept[index].needs_packing or not self.is_own:
             return None
         if manner.packs and index not in self._structures:
-            self._structure(index, _COLD)  # for the next model of it
+            self._structure(index, _COLD)  # for the next model of the structure
         return self._shared(index, manner)
 
     def open_for_a_row(self, index: int) -> OrtSession:
-        """What runs fastest for a row alone. Raises ArtefactError as ``open`` does."""
+        """Open the session that runs fastest for a single row. Raises ArtefactError like
+        ``open``."""
         if self.kept[index].packs_for_a_row:
             return self.open_warm(index) or self.open(index)
         return self._shared(index, _COLD)
 
     def _warm_manner(self, index: int) -> _Manner | None:
-        """None where the first session runs as fast: no threads that could spin longer."""
+        """Return the options of the warm session; None: the first one runs as fast, as packing
+        gains nothing and no threads could spin longer."""
         segment = self.kept[index]
         is_alone = len(self.plan.segments) == 1
         if not segment.packs and (self._threads == 1 or is_alone):
@@ -205,14 +207,14 @@ class PreparedModel(Source):
         return self.kept[index].digest, self._threads, self._tuning, manner
 
     def _structure_key(self, index: int, manner: _Manner) -> tuple[object, ...] | None:
-        """None where the segment shares no session of its structure."""
+        """Return the key of the structure's session; None: the segment shares none."""
         structure = self.kept[index].structure
         if structure is None or not self._shares:
             return None
         return structure.digest, "structure", self._threads, self._tuning, manner
 
     def _structure(self, index: int, manner: _Manner) -> OrtSession | None:
-        """The session of the segment's structure, found or made; None where it has none."""
+        """Return the session of the segment's structure, shared or new; None: it has none."""
         segment, key = self.kept[index], self._structure_key(index, manner)
         structure = segment.structure
         if structure is None or key is None:
@@ -338,9 +340,9 @@ def open_saved(
     spins_long: bool = False,
     uses_memory_pattern: bool = False,
 ) -> OrtSession:
-    """A session of what ``save_optimised`` made, computing on the weights where they are.
+    """Open a session of what ``save_optimised`` made, which computes on the weights in place.
 
-    ``packs``: the weights are copied into the forms that products of matrices like best.
+    ``packs``: whether weights are copied into the layouts that are fastest for matrix products.
     """
     library = onnxruntime()
     options = session_options(

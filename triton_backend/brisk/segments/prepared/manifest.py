@@ -1,6 +1,5 @@
-"""What the manifest of a prepared form's file says: what it depends on; its segments; its plan,
-written and read.
-"""
+"""The manifest of a prepared form's file: what the form depends on; its segments; its plan,
+written and read."""
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ SCHEMA = 11
 
 
 def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
-    """What the prepared form of a model depends on besides the model.
+    """Return what the prepared form of a model depends on in addition to the model.
 
-    Not the threads: ONNX Runtime optimises for one as for many.
+    Threads are not part of it: ONNX Runtime optimizes for one as for many.
     """
     library = onnxruntime()
     return {
@@ -81,12 +80,12 @@ class KeptSegment:
 
     @property
     def packs_for_a_row(self) -> bool:
-        """Whether a row alone is computed with packed weights."""
+        """Whether a single row is computed with packed weights."""
         return self.needs_packing or self.gain is None or self.gain >= LEAST_GAIN
 
     @property
     def packs(self) -> bool:
-        """Whether its warm session has its weights packed."""
+        """Whether the segment's warm session has its weights packed."""
         if self.packs_for_a_row:
             return True
         return self.batch_gain is not None and self.batch_gain >= LEAST_BATCH_GAIN
@@ -97,7 +96,7 @@ class KeptSegment:
 
 
 def write_plan(plan: SegmentPlan, draft: ContainerDraft) -> dict[str, Any]:
-    """Values of JSON; elements of arrays become blobs of ``draft``."""
+    """Return the plan as values of JSON; elements of arrays become blobs of ``draft``."""
     return {
         "name": plan.name,
         "inputs": [_write_variable(each) for each in plan.inputs],
@@ -112,9 +111,8 @@ def write_plan(plan: SegmentPlan, draft: ContainerDraft) -> dict[str, Any]:
 
 
 def read_plan(record: Mapping[str, Any], container: Container) -> SegmentPlan:
-    """Raises KeyError, TypeError, ValueError or ArtefactError where ``write_plan`` made no such
-    record.
-    """
+    """Return the plan that ``write_plan`` recorded. Raises KeyError, TypeError, ValueError or
+    ArtefactError for any other record."""
     plan = SegmentPlan(
         name=str(record["name"]),
         inputs=tuple(map(_read_variable, record["inputs"])),
@@ -133,7 +131,7 @@ def read_plan(record: Mapping[str, Any], container: Container) -> SegmentPlan:
 
 
 def _check_values(plan: SegmentPlan, container: Container) -> None:
-    """Check that every value is made before it is read, and not gone."""
+    """Check that every value is made before it is read, and still live. Raises ArtefactError."""
     live = {variable.name for variable in plan.inputs}
     for segment in plan.segments:
         if missing := set(segment.inputs) - live:
@@ -168,7 +166,8 @@ def _write_array(array: np.ndarray, draft: ContainerDraft) -> list[Any]:
 
 
 def _read_array(record: Any, container: Container) -> np.ndarray:
-    """The array, a view of the container, whose elements are compared with their checksum."""
+    """Return the array, a view of the container, whose elements are compared with their
+    checksum."""
     name, shape, content = record
     if not all(type(size) is int and size >= 0 for size in shape):
         raise ArtefactError(f"{container.path}: an array of shape {shape}")

@@ -1,7 +1,8 @@
-"""What a model answers elsewhere: ONNX Runtime's own session of the whole file, all defaults.
+"""The answers to compare with: those of ONNX Runtime's own session of the whole file, all
+defaults.
 
-Brisk cuts models, optimises each segment by itself and computes on weights where they lie. None of
-it may be seen in answers but for their last digits: what does differ is not kept.
+Brisk cuts models, optimizes each segment by itself and computes on weights in place. None of it
+may change answers but for their last digits: a form that does is not kept.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class WholeModel:
     """One session of the unchanged file, which nothing but ONNX Runtime has touched."""
 
     def __init__(self, path: Path, threads: int) -> None:
-        """Raises InvalidModelError where it cannot be read, or ONNX Runtime refuses it whole."""
+        """Open the session. Raises InvalidModelError if the file cannot be read, or ONNX Runtime
+        refuses it whole."""
         file = read_model_file(path)
         library = onnxruntime()
         options = library.SessionOptions()
@@ -64,9 +66,10 @@ class WholeModel:
 
 
 def differing_output(whole: WholeModel, inputs: Arrays, found: Arrays) -> str | None:
-    """The name of an output in ``found`` that is not what ``whole`` answers; None for none.
+    """Return the name of an output in ``found`` that is not what ``whole`` answers; None: there is
+    none.
 
-    A model that answers otherwise each time has none.
+    Outputs that ``whole`` answers differently each time do not count.
     """
     expected = whole.answer(inputs)
     unlike = [
@@ -86,7 +89,7 @@ def differing_output(whole: WholeModel, inputs: Arrays, found: Arrays) -> str | 
 
 
 def are_alike(expected: np.ndarray, found: np.ndarray) -> bool:
-    """Whether ``found`` may stand for ``expected``."""
+    """Whether ``found`` equals ``expected`` within RELATIVE and ABSOLUTE."""
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return False
     if not _is_numeric(expected):
@@ -97,7 +100,7 @@ def are_alike(expected: np.ndarray, found: np.ndarray) -> bool:
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference; infinity for what cannot be subtracted."""
+    """Return the largest difference; infinity for unequal values that cannot be subtracted."""
     if one.shape != other.shape or not _is_numeric(one):
         return 0.0 if np.array_equal(one, other) else np.inf
     first, second = one.astype(np.float64), other.astype(np.float64)

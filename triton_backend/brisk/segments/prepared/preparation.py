@@ -78,7 +78,7 @@ class Preparation:
 
 
 def is_prepared(model: Path, threads: int, taps: Collection[str] = ()) -> bool:
-    """Whether the model has a prepared form for this machine that is sound in every byte."""
+    """Whether the model has a prepared form for this machine that is intact in every byte."""
     path = find_prepared(model, taps)
     if path is None:
         return False
@@ -95,12 +95,12 @@ def prepare(
     taps: Collection[str] = (),
     disk_factor: float = DISK_FACTOR,
 ) -> Preparation:
-    """Make the prepared form of a model, for this machine; in memory at a time: one segment.
+    """Make the prepared form of a model for this machine, with one segment at a time in memory.
 
-    ``threads``: to measure with. ``taps``: values behind which the model is cut. ``disk_factor``:
-    what it may take, as a multiple of the model's files. Raises OSError where nothing can be
-    written, UnavailableError where another process is at it, InvalidModelError where the model
-    cannot be prepared or changes meanwhile.
+    ``threads``: to measure with. ``taps``: values after which the model is cut. ``disk_factor``:
+    the most that the form may take, as a multiple of the model's files. Raises OSError if nothing
+    can be written, UnavailableError if another process prepares the model, InvalidModelError if
+    the model cannot be prepared or changes meanwhile.
     """
     started_s = time.monotonic()
     directory = content.writable_folder(model)
@@ -129,7 +129,8 @@ def prepare(
 
 
 def _publish(making: _Making, target: Path) -> _Making:
-    """What it was made by at last: in fewer segments, where more answer otherwise."""
+    """Publish the form; return what wrote it: one segment if several do not answer as the
+    model."""
     content.note_names(target.parent, making.identity)
     room.check_room(sum(stamp[0] for stamp in making.source.made_of.values()))
     try:
@@ -157,7 +158,7 @@ def _made_bytes(structure: Structure, recipes: Sequence[Recipe | None]) -> int:
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what builders left that were killed; the caller holds the right to build."""
+    """Remove what killed builders left; the caller holds the right to build."""
     for remnant in directory.iterdir():
         if remnant.name.startswith(_DRAFT):
             shutil.rmtree(remnant, ignore_errors=True)
@@ -171,7 +172,7 @@ class _OtherAnswersError(InvalidModelError):
 
 
 class _Tried(NamedTuple):
-    """What a trial of a segment has shown. Gains are None if they are not known."""
+    """The results of a segment's trial. Gains are None if they are not known."""
 
     needs_packing: bool
     gains: list[float] | None
@@ -182,7 +183,7 @@ class _Tried(NamedTuple):
 
 
 class _Making:
-    """One model being prepared: what is known of it, and how its file is written."""
+    """A model that is being prepared: what is known of it, and the writing of its file."""
 
     def __init__(
         self,
@@ -215,7 +216,7 @@ class _Making:
         """The skeleton of models that may be started by this form; empty: none may."""
 
     def in_one_segment(self) -> _Making:
-        """The same model, to be cut as little as can be."""
+        """Return the preparation of the same model, cut as little as can be."""
         arguments = self.model, self._threads, self._taps, self._directory, self._disk_factor
         return _Making(*arguments, longest_ns=math.inf)
 
@@ -224,7 +225,7 @@ class _Making:
         record: dict[str, Any] = {
             "fingerprint": fingerprint(self._taps),
             "identity": self.identity,
-            "model": str(self.model),  # to be told; it is found by its content
+            "model": str(self.model),  # for messages; it is found by its content
             "plan": write_plan(self.source.plan, draft),
         }
         record["sessions"] = [
@@ -242,7 +243,7 @@ class _Making:
         room.make_room(file.seek(0, os.SEEK_END))
 
     def _compare(self) -> None:
-        """Raises _OtherAnswersError where the segments do not answer as the whole model."""
+        """Raise _OtherAnswersError if the segments do not answer as the whole model."""
         if self._trial.values is None:
             return
         whole = WholeModel(self.model, self._threads)
@@ -322,7 +323,7 @@ class _Making:
         return [weight.name, weight.kind, list(weight.shape), blob]
 
     def _try(self, index: int, saved: OptimisedSegment, session: Any) -> _Tried:
-        """Raises InvalidModelError where it does not answer as ``session``."""
+        """Try a saved segment. Raises InvalidModelError if it does not answer as ``session``."""
         spec, trial = self.source.plan.segments[index], self._trial
         label = f"{self.model}: segment {index} ({spec.words})"
         try:
@@ -356,7 +357,8 @@ class _Making:
     def _structure(
         self, spec: SegmentSpec, saved: OptimisedSegment, plain: Any, outputs: list[Any]
     ) -> Structure | None:
-        """None where other models cannot share it, it answers otherwise, or takes longer."""
+        """Return the structure; None: models cannot share it, or it answers otherwise or
+        slower."""
         structure = structure_of(saved.proto, saved.weights, spec)
         if structure is None:
             return None

@@ -1,14 +1,13 @@
-"""How the weights of an optimised graph follow from those in its model's file.
+"""Recipes: how the weights of an optimized graph follow from those in its model's file.
 
-Optimising a graph is most of what a first start takes, and much of that is what happens to the
-weights: batch normalisations are folded into convolutions, filters are laid out in blocks. What
-ONNX Runtime did to the weights of one model is a recipe for each model of that structure (PASK,
-III-B: a solution is found by its pattern), which numpy follows to the same bits.
+Optimizing a graph is most of what a first start takes, and much of that is work on the weights:
+batch normalizations are folded into convolutions, filters are laid out in blocks. What ONNX
+Runtime did to the weights of one model is a recipe for each model of that structure (PASK, III-B:
+a solution is found by its pattern), which numpy follows to the same bits.
 
-A recipe is found on weights of which no two are equal and which none of the model's own special
-values, zeros and ones, can hide: on the model's, slightly changed. It holds where the changed
-model has the same structure, and where it makes of the model's own weights what ONNX Runtime made
-of them.
+A recipe is found on the model's weights, slightly changed, so that no two are equal and no special
+values, zeros and ones, hide anything. It holds if the changed model has the same structure, and if
+it makes of the model's own weights what ONNX Runtime made of them.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ Floats = Mapping[str, np.ndarray]
 
 
 class Fold(NamedTuple):
-    """A node behind a convolution that becomes part of its weights. ``names``: of what it reads
-    besides."""
+    """A node after a convolution that becomes part of its weights. ``names``: of the node's other
+    inputs."""
 
     operator: str
     names: tuple[str, ...]
@@ -55,7 +54,7 @@ class Fold(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """How a weight of a structure follows from a model's weights."""
+    """The steps by which a weight of a structure follows from a model's weights."""
 
     weight: str
     """The name of an initialiser; with ``folds`` that of a convolution's filters."""
@@ -70,7 +69,7 @@ class Recipe(NamedTuple):
 
     @property
     def is_view(self) -> bool:
-        """Whether the weight is the initialiser, where it lies."""
+        """Whether the weight is the initializer itself, in place."""
         return not self.folds and not self.layout
 
     @property
@@ -81,7 +80,7 @@ class Recipe(NamedTuple):
 def read_recipe(record: Sequence[Any] | None) -> Recipe | None:
     """Return a manifest's recipe; None: the value does not depend on the model's weights.
 
-    Raises TypeError or ValueError where nobody has written such a record.
+    Raises TypeError or ValueError if the record is malformed.
     """
     if record is None:
         return None
@@ -96,9 +95,8 @@ def read_recipe(record: Sequence[Any] | None) -> Recipe | None:
 
 
 def follow(recipe: Recipe, floats: Floats) -> np.ndarray:
-    """The bytes of the weight, of the model with these initialisers; a view of theirs where
-    nothing is done to them. Raises KeyError or ValueError where it is not one of that structure.
-    """
+    """Return the weight's bytes for the model with these initializers; a view of theirs if nothing
+    is done to them. Raises KeyError or ValueError if the model is not of that structure."""
     value = _folded(recipe, floats) if recipe.folds else floats[recipe.weight]
     laid = np.ascontiguousarray(_laid_out(value, recipe.layout))
     return laid.reshape(-1).view(np.uint8)
@@ -167,7 +165,7 @@ def find_recipes(
     """Return a recipe for each of the structure's weights; see ``read_recipe``. None: there is not
     one for each, so that no other model's weights can take their place.
 
-    ``folder``: for a folder in it as in ``save_optimised``; raises OSError as that.
+    ``folder``: where a folder for ``save_optimised`` is made. Raises OSError like that.
     """
     floats = floats_of(segment.proto.graph, file)
     if sum(each.nbytes for each in floats.values()) > MOST_BYTES:
@@ -202,10 +200,10 @@ def find_recipes(
 
 
 def _are_computed_with(graph: GraphProto, floats: Collection[str]) -> bool:
-    """Whether something follows from ``floats`` alone, but the same values in another shape.
+    """Whether a value follows from ``floats`` alone, other than the same values in another shape.
 
     It would be computed once, when a session is made: a mask of the weights that are zero, or a
-    size, which a slight change leaves as it is and another model's weights do not.
+    size, which a slight change does not alter, but another model's weights do.
     """
     derived = set(floats)
     constant = derived | {tensor.name for tensor in graph.initializer}
@@ -222,9 +220,8 @@ def _are_computed_with(graph: GraphProto, floats: Collection[str]) -> bool:
 
 
 def floats_of(graph: GraphProto, file: ModelFile) -> dict[str, np.ndarray]:
-    """What models of one structure may differ in: floats of two elements and more, but for those
-    that decide more than a value.
-    """
+    """Return what models of one structure may differ in: floats of two elements and more, except
+    those that decide more than a value."""
     fixed = {name for node in graph.node if is_fixed(node) for name in node.input}
     floats = {}
     for tensor in graph.initializer:
@@ -240,7 +237,8 @@ def floats_of(graph: GraphProto, file: ModelFile) -> dict[str, np.ndarray]:
 
 
 def _changed(array: np.ndarray, name: str) -> np.ndarray:
-    """A little, so that no two elements are equal, with the sign that it has or plus."""
+    """Return the array changed a little, so that no two elements are equal; each keeps its sign or
+    becomes positive."""
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
     random = np.random.default_rng(seed).random((2, *array.shape), np.float32)
     changed = array.astype(np.float32) * (1 + random[0] / 64) + (1 + random[1]) / 4096
@@ -248,7 +246,7 @@ def _changed(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _with_values(proto: ModelProto, file: ModelFile, values: Floats) -> ModelProto:
-    """The same model with all its weights in it, and these."""
+    """Return the model with all its weights in its message, those of ``values`` replaced."""
     model = ModelProto()
     model.CopyFrom(proto)
     for tensor in model.graph.initializer:
@@ -267,7 +265,7 @@ def _with_values(proto: ModelProto, file: ModelFile, values: Floats) -> ModelPro
 
 
 class _Book:
-    """Recipes by what comes of them, but for how it is laid out."""
+    """Recipes by the values that they give before these are laid out."""
 
     def __init__(self, graph: GraphProto, floats: Floats) -> None:
         self._recipes = {_digest(array): Recipe(name) for name, array in floats.items()}
@@ -324,7 +322,7 @@ class _Book:
 
 
 def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
-    """Yield a recipe for each convolution and each node behind it that could become part of its
+    """Yield a recipe for each convolution and each node after it that could become part of its
     weights."""
     readers: dict[str, list[NodeProto]] = {}
     origins = {name: name for name in floats}
@@ -351,8 +349,8 @@ def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
 
 
 def _fold(node: NodeProto, others: tuple[str, ...], floats: Floats, channels: int) -> Fold | None:
-    """Return how the node folds into a convolution. ``others``: the names that it reads
-    besides."""
+    """Return how the node folds into a convolution; None: it does not. ``others``: the other names
+    that it reads."""
     if any(name not in floats for name in others):
         return None
     if node.op_type == _NORMALISES and len(others) == 4:

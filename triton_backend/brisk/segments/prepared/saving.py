@@ -1,7 +1,7 @@
-"""A segment as ONNX Runtime optimises it, saved by ONNX Runtime itself and read back.
+"""A segment as ONNX Runtime optimizes it, saved by ONNX Runtime itself and read back.
 
-What it saves is the graph after fusions, with weights in the layout of its kernels. Weights of
-some size come out as bytes to be mapped; the rest stays in the model.
+It saves the graph after fusions, with weights in the layout of its kernels. Large weights come out
+as bytes to be mapped; the rest stays in the model.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class OptimisedSegment:
 def save_optimised(
     segment: Segment, file: ModelFile, threads: int, folder: Path
 ) -> tuple[OptimisedSegment, Any]:
-    """The segment optimised, its weights mapped from a file in ``folder``, and the session that
-    was optimised, which has not packed its weights.
+    """Return the optimized segment, its weights mapped from a file in ``folder``, and the session
+    that was optimized, which has not packed its weights.
 
-    Raises InvalidModelError naming model and segment, with ONNX Runtime's reason; OSError where
-    the folder's disk is full.
+    Raises InvalidModelError naming model and segment, with ONNX Runtime's reason; OSError if the
+    folder's disk is full.
     """
     library = onnxruntime()
     label = f"{file.path}: segment {segment.spec.index} ({segment.spec.words})"
@@ -102,7 +102,7 @@ def save_optimised(
 
 
 def _check_room(folder: Path, needed_bytes: int) -> None:
-    """ONNX Runtime does not say why it could not write. Raises OSError where the disk is full."""
+    """Raise OSError if the disk is full: ONNX Runtime does not say why it could not write."""
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         raise OSError(
@@ -113,10 +113,10 @@ def _check_room(folder: Path, needed_bytes: int) -> None:
 def _take_weights(
     proto: ModelProto, content: np.ndarray, label: str, tables: Collection[str]
 ) -> tuple[Weight, ...]:
-    """The weights that lie in ``content``; in ``proto`` they are then said to lie nowhere.
+    """Return the weights that lie in ``content``; ``proto`` then says that they lie nowhere.
 
-    What no session can be given, tensors of bodies among them, goes into ``proto``. Raises
-    InvalidModelError where ``content`` is not what ``proto`` says.
+    Tensors that cannot be given to a session, those of bodies among them, go into ``proto``.
+    Raises InvalidModelError if ``content`` is not what ``proto`` says.
     """
     used_weights: list[Weight] = []
     for tensor in proto.graph.initializer:

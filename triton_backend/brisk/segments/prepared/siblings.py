@@ -1,8 +1,8 @@
-"""A model that nobody has prepared, started by the prepared form of another one of its structure.
+"""Starting a model without a prepared form by the form of another model of its structure.
 
-Two versions of a model, a network and its fine-tune, differ in the values of their weights and
-nothing else. What is left without these values is their *skeleton*; forms are noted under those of
-their models, so that the next one is found without being optimised.
+Two versions of a model, or a network and its fine-tune, differ only in the values of their
+weights. What is left without these values is their *skeleton*; forms are noted under those of
+their models, so that the next model of a skeleton starts without being optimized.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOLD = ("doc_string", "producer_name", "producer_version", "metadata_props", "d
 
 
 class Sibling:
-    """The model in ``file`` as one that another model's form may be used for."""
+    """The model in ``file``, which another model's form may start."""
 
     def __init__(self, file: ModelFile, digest: str, floats: Mapping[str, np.ndarray]) -> None:
         self.file = file
@@ -48,14 +48,14 @@ class Sibling:
         """Return the stamps of the model's files. ``record``: the manifest of the form at
         ``path``.
 
-        Raises ArtefactError where it is the form of models of another skeleton.
+        Raises ArtefactError if it is the form of models of another skeleton.
         """
         if record.get("skeleton") != self.digest:
             raise ArtefactError(f"{path}: made of a model of another structure")
         return self.file.stamps
 
     def reads(self, kept: KeptStructure) -> Sequence[FileBytes]:
-        """What of the model's files ``weights`` reads."""
+        """Return the bytes of the model's files that ``weights`` reads."""
         recipes = [read_recipe(each) for each in kept.recipes or ()]
         names = {name for recipe in recipes if recipe is not None for name in recipe.sources}
         return self.file.bytes_of(names)
@@ -63,7 +63,7 @@ class Sibling:
     def weights(self, kept: KeptStructure, container: Container) -> tuple[Weight, ...]:
         """Return the weights of the segment's structure, with this model's values.
 
-        Raises ArtefactError where a file has changed meanwhile, or the form is damaged.
+        Raises ArtefactError if a file has changed meanwhile, or the form is damaged.
         """
         if kept.recipes is None or len(kept.recipes) != len(kept.weights):
             raise ArtefactError(f"{container.path}: no recipes of a segment's weights")
@@ -93,9 +93,8 @@ class Sibling:
 def sibling_of(
     file: ModelFile, is_looked_for: Callable[[str], bool] = lambda prefix: True
 ) -> Sibling | None:
-    """None for a model that can have none, and where ``is_looked_for`` says so of how its skeleton
-    begins.
-    """
+    """Return the model as a sibling; None: it can have no siblings, or ``is_looked_for`` returns
+    False for the beginning of its skeleton."""
     if file.unread is not None:
         return None
     normalise(file.proto)
@@ -110,18 +109,20 @@ def sibling_of(
             return None
         return Sibling(file, prefix + _skeleton(file, floats), floats)
     except (KeyError, TypeError, ValueError):
-        return None  # whoever opens the model says what is wrong
+        return None  # opening the model reports what is wrong
 
 
 def find_form(sibling: Sibling, open_form: Callable[[Path], _Form]) -> _Form | None:
-    """What ``open_form`` makes of a form that the sibling can be started by; None where there is
-    none. It raises ArtefactError for one that cannot be used.
+    """Return what ``open_form`` makes of the first form that can start the sibling; None: there is
+    none.
+
+    ``open_form`` raises ArtefactError for a form that cannot be used.
     """
     for path in skeletons.noted_forms(sibling.digest):
         try:
             return open_form(path)
         except ArtefactError:
-            continue  # it has gone, or is damaged: whoever it is of will say so
+            continue  # it is gone, or damaged: its own model will report that
     return None
 
 
@@ -136,11 +137,11 @@ def note_form(skeleton: str, path: Path, structures: Sequence[Mapping[str, Any]]
     """Note the form at ``path`` of a model of that skeleton. ``structures``: those of its
     segments, as in its manifest.
 
-    Return False if another form of the skeleton has other recipes: optimising looks at values
+    Return False if another form of the skeleton has other recipes: optimizing depends on values
     then, and no form starts another model any more. Raises OSError.
     """
     if skeletons.is_refused(skeleton):
-        return True  # which was told then
+        return True  # that was reported then
     text = repr([(each["digest"], each["recipes"]) for each in structures])
     digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     noted = skeletons.noted_forms(skeleton)
@@ -151,7 +152,7 @@ def note_form(skeleton: str, path: Path, structures: Sequence[Mapping[str, Any]]
 
 
 def _skeleton(file: ModelFile, floats: Collection[str]) -> str:
-    """A digest of all that is not the value of one of ``floats``."""
+    """Return a digest of all of the model but the values of ``floats``."""
     bare = ModelProto()
     bare.CopyFrom(file.proto)
     for field in _TOLD:

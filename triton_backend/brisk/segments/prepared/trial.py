@@ -1,4 +1,4 @@
-"""Segments tried with made-up inputs: whether what was saved answers alike, what it gains.
+"""Trials of segments with made-up inputs: whether what was saved answers alike, and what it gains.
 
 Values go from segment to segment, so all but the model's inputs have the shapes of a real run.
 """
@@ -29,17 +29,18 @@ LONGEST_S = 0.6
 
 
 class SegmentTrial:
-    """The values of one run, as far as it has come; ``values`` None where it cannot go on."""
+    """The values of one run, as far as it has come; ``values`` is None if it cannot go on."""
 
     def __init__(self, plan: SegmentPlan, rows: int = 1) -> None:
-        """Make inputs. ``rows``: the batch's, if the model leaves them open."""
+        """Begin a run. ``rows``: the size of the batch, if the model leaves it open."""
         self._plan = plan
         self._rows = rows
         self.inputs: dict[str, np.ndarray] = {}  # whose memory ``values`` show
         self.values: dict[str, Any] | None = None
 
     def run_first(self, segment: SegmentSpec, session: Any) -> list[Any] | None:
-        """The first segment's outputs, of the first sizes that it takes."""
+        """Return the first segment's outputs, for inputs of the first of SIZES that it accepts, or
+        None."""
         for size in SIZES:
             try:
                 self.inputs = made_up(self._plan, size, self._rows)
@@ -52,7 +53,7 @@ class SegmentTrial:
         return None
 
     def run(self, segment: SegmentSpec, session: Any) -> list[Any] | None:
-        """The segment's outputs; None where these inputs do not suit the model."""
+        """Return the segment's outputs; None: these inputs do not suit the model."""
         if self.values is None:
             return None
         feeds = {name: self.values[name] for name in segment.inputs}
@@ -70,14 +71,14 @@ class SegmentTrial:
             self.values.pop(name, None)
 
     def results(self) -> dict[str, np.ndarray]:
-        """The model's outputs that are tensors, when all segments have gone on."""
+        """Return the model's outputs that are tensors. Precondition: all segments have gone on."""
         assert self.values is not None
         values = {variable.name: self.values[variable.name] for variable in self._plan.outputs}
         return {name: to_array(value) for name, value in values.items() if value.is_tensor()}
 
 
 def all_alike(expected: list[Any], found: list[Any] | None) -> bool:
-    """Whether these outputs of a segment may stand for each other: see ``are_alike``."""
+    """Whether two lists of a segment's outputs are alike: see ``are_alike``."""
     return found is not None and all(
         are_alike(to_array(one), to_array(other))
         for one, other in zip(expected, found, strict=True)
@@ -86,12 +87,12 @@ def all_alike(expected: list[Any], found: list[Any] | None) -> bool:
 
 
 def are_equal(one: list[Any], other: list[Any]) -> bool:
-    """Whether they are equal bit for bit."""
+    """Whether two lists of outputs are equal bit for bit."""
     return list(map(_bits, one)) == list(map(_bits, other))
 
 
 def check_alike(label: str, expected: list[Any], again: list[Any] | None, found: Any) -> None:
-    """Raises InvalidModelError where ``found`` is not what the optimised session answers.
+    """Raise InvalidModelError if ``found`` is not what the optimized session answers.
 
     ``again``: its answer to the same inputs; if that differs, there is nothing to compare.
     """
@@ -107,7 +108,8 @@ def check_alike(label: str, expected: list[Any], again: list[Any] | None, found:
 def gains(
     trial: SegmentTrial, segment: SegmentSpec, plain: Any, others: Sequence[Any]
 ) -> list[float] | None:
-    """The time of a run of ``plain`` over those of ``others``, the fastest of each in turns."""
+    """Return the run time of ``plain`` over that of each of ``others``: the fastest of interleaved
+    runs; None: a run failed."""
     sessions = (plain, *others)
     times: list[list[float]] = [[] for _ in sessions]
     begun_s = time.perf_counter()
@@ -124,7 +126,7 @@ def gains(
 
 
 def _bits(value: Any) -> Any:
-    """What tells whether two values are equal; None for what is no tensor."""
+    """Return a key by which values are equal bit for bit; None for a value that is no tensor."""
     if not value.is_tensor():
         return None
     if value.data_type() == "tensor(string)":
@@ -140,7 +142,7 @@ def has_open_rows(plan: SegmentPlan) -> bool:
 
 
 def made_up(plan: SegmentPlan, size: int, rows: int = 1) -> dict[str, np.ndarray]:
-    """Inputs by name, open dimensions of ``size`` but for the first, which is ``rows``.
+    """Return inputs by name, open dimensions of ``size`` but for the first, which is ``rows``.
 
     Raises ValueError, KeyError and TypeError for inputs that cannot be made up.
     """
@@ -164,7 +166,8 @@ def made_up(plan: SegmentPlan, size: int, rows: int = 1) -> dict[str, np.ndarray
 
 
 def _array(name: str, shape: list[int], rng: np.random.Generator) -> np.ndarray:
-    """Numbers of a normal distribution; ones where they may be indices, lengths or masks."""
+    """Return normally distributed floats; ones of integers, which may be indices, lengths or
+    masks."""
     dtype = dtype_of_name(name)
     if dtype.kind == "O":
         return np.full(shape, "a", object)
