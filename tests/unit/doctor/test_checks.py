@@ -19,6 +19,7 @@ from brisk.doctor.machine import (
     threads,
 )
 from brisk.fork_server.build import LAUNCHER
+from brisk.protocol.runtime_paths import Role, new_socket, runtime_place
 from support.deployments import deployment
 
 CORES = len(os.sched_getaffinity(0))
@@ -152,7 +153,7 @@ def test_a_server_and_a_runtime_in_different_scheduling_groups_are_told(
 ) -> None:
     (finding,) = scheduling_groups(deployment(tmp_path))
     assert finding == Finding(Severity.UNKNOWN, "no server runs here")
-    monkeypatch.setattr(machine, "_runtime", lambda device: 7)
+    monkeypatch.setattr(machine, "_runtime", lambda deployment: 7)
     monkeypatch.setattr(machine, "scheduling_group", lambda process: f"group {process}")
     (finding,) = scheduling_groups(deployment(tmp_path, server=6))
     assert (finding.verdict, finding.found) == (
@@ -161,6 +162,25 @@ def test_a_server_and_a_runtime_in_different_scheduling_groups_are_told(
     )
     (finding,) = scheduling_groups(deployment(tmp_path, server=7))
     assert finding.verdict is Severity.GOOD
+
+
+def test_the_runtime_is_looked_for_where_the_server_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "of this shell"))
+    server = {
+        "server": os.getpid(),
+        "environment": {"BRISK_RUNTIME_DIR": str(tmp_path / "of the server")},
+    }
+    (finding,) = scheduling_groups(deployment(tmp_path, **server))
+    assert finding == Finding(Severity.UNKNOWN, "no runtime runs here")
+    place = runtime_place("cpu", server["environment"])
+    place.prepare()
+    with new_socket() as listener:
+        listener.bind(str(place.socket_path(Role.FOREGROUND)))
+        listener.listen()
+        (finding,) = scheduling_groups(deployment(tmp_path, **server))
+    assert finding.verdict is Severity.GOOD, "this process is both"
 
 
 def test_a_cache_that_others_can_write_is_told(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def scheduling_groups(deployment: Deployment) -> Findings:
     own group, and competes as an equal with those of others. Each control group with its own
     weight is a scheduling group, and outside of these each session if autogroups are on.
     """
-    runtime = _runtime(deployment.device)
+    runtime = _runtime(deployment)
     if deployment.server is None or runtime is None:
         missing = "server" if deployment.server is None else "runtime"
         return unknown(f"no {missing} runs here")
@@ -206,11 +206,12 @@ def scheduling_groups(deployment: Deployment) -> Findings:
     )
 
 
-def _runtime(device: str) -> int | None:
+def _runtime(deployment: Deployment) -> int | None:
     """Return the process number of the runtime's supervisor, which made the socket; None if none
     listens."""
+    place = runtime_place(deployment.device, deployment.environment)
     try:
-        with runtime_place(device).connect(CONNECT_TIMEOUT_S) as connection:
+        with place.connect(CONNECT_TIMEOUT_S) as connection:
             return check_peer(connection)
     except OSError:
         return None
