@@ -277,7 +277,7 @@ class ExitingFrame:
         return given(exit_.shape, inputs)
 
     def _take_evaluations(self) -> bool:
-        """Answer the rows of finished evaluations and let them leave; return True if none is left."""
+        """Answer the rows of finished evaluations and let them leave; True: none is left."""
         while self._tickets and (outcome := self._tickets[0].outcome) is not None:
             ticket = self._tickets.pop(0)
             self.error = self.error or outcome.error
