@@ -1,4 +1,4 @@
-"""Preemption latency: the time a real-time request waits, and its cost (REEF 7.3)."""
+"""Preemption latency: the time until a real-time request runs, and its cost (REEF 7.3)."""
 
 from __future__ import annotations
 
