@@ -39,15 +39,15 @@ QUICK_STRIDE = 10
 """A quick run takes every tenth case."""
 
 FIRST, WARM, PREPARED = FORMS = ("first", "warm", "prepared")
-"""As a model's file is opened, with exchanged sessions, and from its prepared form."""
+"""Forms of a model: as its file is opened, with exchanged sessions, and from its prepared form."""
 
 RANDOM = ("test_bernoulli",)
-"""How names begin of cases whose numbers nobody can foretell: of no defined generator."""
+"""Prefixes of cases whose numbers cannot be predicted: they come from no defined generator."""
 
 NEWER = "the model is of a newer ONNX than it reads"
 UNIMPLEMENTED = "it refuses the operator or its types"
 PACKED = "a byte holds several elements"
-"""Why ONNX Runtime by itself has no answer; the last is what neither side can be given."""
+"""Reasons why ONNX Runtime by itself has no answer; the last one's inputs fit neither side."""
 
 _NEWER = re.compile(r"Unsupported model IR version|only \*guarantees\* support")
 _PACKED = re.compile("a byte holds several elements")
@@ -55,11 +55,12 @@ _PACKED = re.compile("a byte holds several elements")
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Spacing of numbers near 1, by dtype.
 
-The cases expect what numpy gives that rounds after every step; who rounds once differs by this.
+The cases expect the results of numpy, which rounds after every step; a single rounding differs by
+this.
 """
 
 Outputs = list[Any]
-"""Of all data sets of a case, one after the other."""
+"""Outputs of all data sets of a case, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def _run(case: Any, path: Path, forms: Sequence[str]) -> CaseOutcome:
 
 
 _PLACE = re.compile(r"(?<!\w)/\S+")
-"""A path, which says nothing about another machine."""
+"""A path, which is removed from errors: it says nothing about another machine."""
 
 
 def _is_of_triton(info: Any) -> bool:

@@ -123,7 +123,7 @@ PLOTTED = {
     "15": ("restore_ms", "best_effort", "policy"),
     "16": ("slowdown", "policy", "pair"),
 }
-"""By figure of the paper: columns of the bars, of the files, of what tells bars apart."""
+"""By figure of the paper: the columns of the bars' heights, the files and the bars' names."""
 
 
 def plot_figures(report: Report, folder: Path) -> list[Path]:

@@ -25,10 +25,10 @@ from onnx import numpy_helper
 from brisk_bench.engines.process import EngineUnavailableError, run_apart
 
 _SHARE = 0.1
-"""Of one: how far random biases lie from nought, and random scales from one."""
+"""The standard deviation of random biases from zero, and of random scales from one."""
 
 Models: TypeAlias = Mapping[str, tuple[str, Mapping[str, np.ndarray]]]
-"""By the name each gets: a file in a wheel, and a request for it, {} where none is needed."""
+"""Models by their new names: a file in a wheel, and a request for it, {} if none is needed."""
 
 
 def _drawn(*shape: int, scale: float = 1.0) -> np.ndarray:

@@ -66,13 +66,13 @@ LABELS = ("resnet50/1", "encoder/1", "mlp/1", "digits_cnn/1")
 
 SMALL_MS = 1.0
 LIMIT, SMALL_LIMIT = 1.15, 1.5
-"""Brisk's median latency over that of a peer, and where the peer takes less than SMALL_MS."""
+"""The most of Brisk's median latency over a peer's, and if the peer takes less than SMALL_MS."""
 
 MEAN_LIMIT = 1.05
-"""The same over the Python backend, the geometric mean of several models."""
+"""The most of the median latency over the Python backend's, geometric mean of several models."""
 
 CLOSE = "rtol 1e-3, atol 1e-4"
-"""What is expected of answers: that they are ONNX Runtime's, up to this."""
+"""The tolerance, as reported, within which answers are to be ONNX Runtime's."""
 
 NOTES = (
     "through Triton: client's latency of one request at a time; onnxruntime and torch eager are "

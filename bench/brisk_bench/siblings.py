@@ -49,18 +49,18 @@ SIDES = (SHARED, OWN, ALONE, BARE, BARE_OWN)
 UNPREPARED = (BARE, BARE_OWN)
 
 CHANGE = 1e-3
-"""Standard deviation of the factors that weights are multiplied with."""
+"""Standard deviation from 1 of the factors that weights are multiplied with."""
 
 WARM_RUNS = 20
 
 _LET_GO_S = 60.0
-"""In which an unloaded model's form is no longer mapped."""
+"""The time within which an unloaded model's form is no longer mapped."""
 
 AIM, WORST = 1.1, 1.2
-"""Of the first answer over the model's own warm pace: median over models, and each."""
+"""The most of the first answer over the model's own warm pace: median over models, and each."""
 
 BARE_AIM = 1.5
-"""The same of a model that nobody has prepared."""
+"""The most of the first answer over the warm pace of a model that was not prepared."""
 
 NOTES = (
     "load: the load call; first: the first request after it; second, third: those that follow at "

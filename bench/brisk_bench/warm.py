@@ -45,14 +45,14 @@ from brisk_bench.harness.sampling import Burst, burst_rounds, burst_row, in_roun
 from brisk_bench.harness.served_entries import SAMPLES
 
 LIMIT, MEAN_LIMIT = 1.05, 1.0
-"""Brisk's time over ONNX Runtime's on each model, and in the mean of several."""
+"""The most of Brisk's time over ONNX Runtime's on each model, and in the mean of several."""
 
 SMALL_MS, SPARE_US = 1.0, 10.0
-"""Of a model that takes ONNX Runtime less than that, Brisk's time less ONNX Runtime's is judged
-instead of the ratio: a frame costs some microseconds, whatever it is around."""
+"""If a model takes ONNX Runtime less than SMALL_MS, Brisk's time less ONNX Runtime's is judged, at
+most SPARE_US, instead of the ratio: a frame costs some microseconds, whatever it is around."""
 
 IN_PROCESS = "in process"
-"""The key ``path`` of a row says what lies between the caller and the engine."""
+"""The value of the key ``path``, which says what lies between the caller and the engine."""
 
 NOTES = (
     "one process for each engine; only one computes at a time",

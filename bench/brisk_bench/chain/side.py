@@ -29,7 +29,7 @@ PORT = 7700
 _TIME_OUT_S = 300.0
 _END_S = 10.0
 _LEAD_S = 0.2
-"""Between the last word to a receiver and the common start."""
+"""The time that the messages to the receivers have before the common start."""
 
 NOTHING, KILLED, CUT = "nothing", "killed", "cut"
 

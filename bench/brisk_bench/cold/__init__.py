@@ -47,7 +47,7 @@ from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import REASON, Report, plot_bars
 
 PARTS = ("process", "disk", "served")
-"""In process with a hot page cache; from the disk; through Triton."""
+"""Parts: in process with a hot page cache; from the disk; through Triton."""
 
 QUICK = (BRISK, UNPREPARED, *BARE_PEERS, *PREPARED_PEERS, "openvino cached", TORCH)
 """Engines of a quick run: Brisk as its runtime starts models, and what it is compared with."""
@@ -55,7 +55,7 @@ QUICK = (BRISK, UNPREPARED, *BARE_PEERS, *PREPARED_PEERS, "openvino cached", TOR
 FROM_DISK = (BRISK, UNPREPARED, BASE, *PREPARED_PEERS, "openvino cached")
 
 QUICK_MODELS = SERVED_MODELS = ("resnet50", "encoder")
-"""Of a quick run's other parts; served are those with a torch form."""
+"""Models of a quick run's further parts, and those that are served: they have a torch form."""
 
 VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy")
 

@@ -19,12 +19,12 @@ Measured = Mapping[str, EngineSamples]
 """Samples of one model by engine."""
 
 OVER_BARE, OVER_PREPARED = "over_bare_peer", "over_prepared_peer"
-"""Keys: how many times as long the sooner of ONNX Runtime's starts from the bare file takes, and
-the sooner of its prepared ones."""
+"""Keys of a row: the time of ONNX Runtime's faster start from the bare file over the row's, and
+that of its faster prepared start."""
 
 UNMEASURED, NO_ENGINE = "unmeasured", "none"
-"""The part of rows that hold a reason instead of times, and their engine where the model is to
-blame."""
+"""The part of rows that hold a reason instead of times, and their engine where the model is the
+reason."""
 
 INFERENCES = ("first", "second", "third")
 
@@ -32,30 +32,30 @@ WARMTH = {
     BRISK: {"first": 1.25, "second": 1.05, "third": 1.05},
     UNPREPARED: {"second": 1.3, "third": 1.05},
 }
-"""An inference after the load over warm ones, at most."""
+"""The most that an inference after the load may take over warm ones, by engine."""
 
 NEARNESS, SPEEDUP = 0.8, 3.0
-"""ONNX Runtime's time at its defaults over ours, the geometric mean of models, is at least: of
-prepared starts so much of what a start as fast as a warm inference would have; of others so many
-times. No model may start later than with it."""
+"""The least of ONNX Runtime's time at its defaults over ours, geometric mean of models. Prepared
+starts: that share of the speed-up of a start as fast as a warm inference. Others: that many times.
+No model may start later than with ONNX Runtime."""
 
 PEERS = {BRISK: (OVER_PREPARED, "prepared"), UNPREPARED: (OVER_BARE, "from the bare file")}
-"""ONNX Runtime by its own means, the sooner of two: its time over ours, each model's and the
-geometric mean, at least PEER."""
+"""The column, and its name in checks, of ONNX Runtime's time over ours. Each model's and the
+geometric mean are at least PEER; the faster of two ways of ONNX Runtime's own counts."""
 
 PEER = 1.0
 
 PREPARED_MODEL, PREPARE_S = "resnet50", 10.0
 
 SERVED = {"torch": 8.0, "onnxruntime": 3.0}
-"""A Python-backend model's time through Triton over Brisk's, at least."""
+"""The least time of a Python-backend model through Triton over Brisk's, by engine."""
 
 LATER_OVER_PEER = {
     BRISK: {1: 0.18, 2: 0.25, 5: 0.38, 10: 0.52, 20: 0.68},
     UNPREPARED: {1: 0.40, 2: 0.40, 5: 0.52, 10: 0.60, 20: 0.70},
 }
-"""From the load call to that answer of a closed loop through Triton, over the Python backend's
-with ONNX Runtime, at most, in the median over models."""
+"""The most of the time from the load call to that answer of a closed loop through Triton, over the
+Python backend's with ONNX Runtime, in the median over models."""
 
 
 def speedup(measured: Measured, engine: str, base: str) -> float:

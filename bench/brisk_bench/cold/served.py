@@ -64,13 +64,14 @@ from brisk_client.inference import InferenceClient, Transport
 _OURS = (BRISK, UNPREPARED)
 _RESIDENT = "resident"
 _SETTLING_S = 4.0
-"""Behind a server's start, in which its fork server and workers get ready."""
+"""The pause after a server's start, in which its fork server and workers get ready."""
 
 LATER = (2, 5, 10, 20)
-"""Answers of a closed loop, counted from the load, whose times are told beside the first's."""
+"""Answers of a closed loop, counted from the load, whose times are reported in addition to the
+first's."""
 
 _STAMPS = "stamps.json"
-"""Of a Python model, in its entry's folder."""
+"""The file of a Python model's time stamps, in its entry's folder."""
 
 
 @dataclass(frozen=True, slots=True)

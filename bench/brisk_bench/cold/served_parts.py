@@ -33,11 +33,12 @@ from brisk.telemetry.metrics import STARTS
 from brisk.telemetry.observer import Observer
 
 LOADS, REQUESTS = "load lane", "requests"
-"""Lanes of the worker's spans, as ``brisk.runtime`` names them in ``models.loader`` and
+"""Threads of the worker's spans, as ``brisk.runtime`` names them in ``models.loader`` and
 ``requests.table``."""
 
 REPORT_S = 10.0
-"""A worker reports a start when its requests leave it time, a second later at most."""
+"""The longest wait for a worker's report of a start. It comes when requests leave the worker time,
+a second later at most."""
 
 _LOOK_S = 0.05
 

@@ -38,7 +38,7 @@ FOLLOWING = 3
 """Inferences timed one by one after the first."""
 
 MEMORY_BYTES = 60 << 20
-"""Of the heap, given by the kernel ahead; the allocator keeps them under its settings."""
+"""Heap that the kernel provides ahead; the allocator keeps it under its settings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ COPIES, DIFFERENT, IDLE, MODEL = "copies", "different networks", "idle runtime",
 """Parts of the report."""
 
 MEMORY_SHARE, READY, SECOND_ROUND = 0.6, 1.0, 1.25
-"""Brisk's over a peer's, at most: memory; time from ``exec`` until all entries are ready; latency
-of an entry that is asked again, the Python backend's only."""
+"""The most of Brisk's over a peer's: memory; time from ``exec`` until all entries are ready;
+latency of an entry that is asked again (over the Python backend only)."""
 
 STUB_MB, IDLE_MB, MODEL_SHARE = 8.0, 90.0, 0.2
 

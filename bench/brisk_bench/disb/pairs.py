@@ -26,7 +26,7 @@ NOTE = (
 
 
 LIMIT = 1.02
-"""Mean real-time latency of a pair over that alone (REEF, figure 16: 2 %)."""
+"""The most of a pair's mean real-time latency over that alone (REEF, figure 16: 2 %)."""
 
 
 def measure_pairs(report: Report, plan: Plan) -> None:

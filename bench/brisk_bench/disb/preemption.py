@@ -1,5 +1,4 @@
-"""Preemption latency: how long a real-time request waits until it runs, and its cost (REEF, 7.3).
-"""
+"""Preemption latency: the wait of a real-time request until it runs, and its cost (REEF, 7.3)."""
 
 from __future__ import annotations
 
@@ -36,24 +35,24 @@ URGENT = "densenet"
 LAYERS_MS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 LIMIT_US = 200.0
-"""p99 of the default policy's latency from a stub's ``execute`` to the first segment."""
+"""The most of the default policy's p99 latency from a stub's ``execute`` to the first segment."""
 
 DEPENDENCE_LIMIT = 2.0
-"""p50 at the longest segments over p50 at the shortest, at most: it does not depend on them."""
+"""The most of p50 at the longest segments over p50 at the shortest: it does not depend on them."""
 
 CLIENT, EXECUTE, IN_WORKER = "from client", "from execute", "in worker"
-"""Where a way to the first segment begins: values of the column ``part``."""
+"""The points where a way to the first segment begins: values of the column ``part``."""
 
 EXCESS = "excess"
-"""The fourth: from sending to answer, beyond what that takes alone."""
+"""The fourth value of the column ``part``: from sending to answer, beyond the time alone."""
 
 SETTLING_RUNS = 10
 
 WARM_UPS = 20
-"""Of the real-time entry: a worker tries thread counts in its first eight runs."""
+"""Warm-up runs of the real-time entry: a worker tries thread counts in its first eight runs."""
 
 RESTORED = 20
-"""Runs that are interrupted once each, for the restore overhead."""
+"""Runs that are interrupted once each, to measure the restore overhead."""
 
 NOTES = (
     "preemption latency: a client sends a real-time request over gRPC through a real Triton, 5 to "

@@ -35,7 +35,7 @@ REALTIME = "realtime"
 LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.025
 
 TRACED_AT_ONCE = 20
-"""Requests of one recording: a worker keeps 50,000 spans, one for each segment."""
+"""The most requests of one recording: a worker keeps 50,000 spans, one for each segment."""
 
 _END_TIMEOUT_S = 60.0
 

@@ -27,8 +27,8 @@ from brisk_bench.harness.timed_reply import TimedReply
 IDLE_EXIT_S = "0.2"
 
 COUNTED = (metrics.PREEMPTIONS.name, metrics.FREEZES.name, metrics.HELD_SECONDS.name)
-"""A normal run parked; a best-effort segment stopped half-way; a best-effort run held before a
-segment."""
+"""Metrics of interruptions: a normal run parked; a best-effort segment stopped half-way; a
+best-effort run held before a segment."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,8 +53,9 @@ WORKLOADS: Mapping[str, Workload] = {
         "E": _realtime(Poisson(20.0), *_ALL) + _best_effort(*_ALL),
     }.items()
 }
-"""A: low load; B: high real-time load; C: high best-effort load; D: several real-time clients;
-E: random arrivals. (B is 220 requests a second in table 2; DISB's own file has a closed loop.)"""
+"""Workloads by name. A: low load; B: high real-time load; C: high best-effort load; D: several
+real-time clients; E: random arrivals. (B is 220 requests a second in table 2; DISB's own file has
+a closed loop.)"""
 
 
 def read_real(file: Path) -> Workload:

@@ -11,7 +11,7 @@ import numpy as np
 RTOL, ATOL = 1e-3, 1e-4
 
 HALF = 1e-2
-"""Both tolerances of answers in half precision, which has three decimal digits."""
+"""The relative and the absolute tolerance in half precision, which has three decimal digits."""
 
 
 def load_arrays(file: Path | str) -> dict[str, np.ndarray]:

@@ -33,12 +33,12 @@ from brisk_bench.harness.report import Check, Report, check_limit
 
 POINTS = {False: 3, True: 2}
 EPOCHS = {False: 8, True: 2}
-"""By whether it has to be quick. The product's 4 to 40 epochs take an FC(1024) in front of 32,768
-numbers half an hour."""
+"""Epochs by whether the run is quick. The product's 4 to 40 epochs of an FC(1024) that reads
+32,768 numbers take half an hour."""
 
 SAME = 0.05
-"""Share by which means of the same chain differ from run to run; the paper's gain of composing by
-an integer program is as much."""
+"""Share by which means of the same chain differ from run to run; the paper's gain by an integer
+program is as much."""
 
 ALL = "all variants"
 EXACT = "least expected latency"

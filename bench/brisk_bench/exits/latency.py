@@ -42,7 +42,8 @@ from brisk_bench.exits.runs import (
 from brisk_bench.harness.report import Check, Report, check_limit, check_tail_ratio
 
 SPEED_UPS = {0.97: 1.95, 0.99: 1.41}
-"""GATI's for ResNet-50 on CIFAR-10 (7.1.1, 7.1.2); expected of nets of that depth."""
+"""GATI's speed-ups by accuracy for ResNet-50 on CIFAR-10 (7.1.1, 7.1.2), expected of networks of
+that depth."""
 
 TAIL = 1.02
 BATCHES = (1, 2, 8)

@@ -49,10 +49,10 @@ URGENT_EVERY_S = 0.02
 
 LOOK_S = 1.0
 SETTLED_S = 20.0
-"""From the first early answer to the comparison."""
+"""The time from the first early answer to the comparison."""
 
 COMPARED = {False: 2000, True: 300}
-"""By whether it has to be quick. These inputs come last, and were not sent before."""
+"""Inputs of the comparison, by whether the run is quick. They are the last, not sent before."""
 
 AIM_S, AIM_TAIL, AIM_SPEED_UP = 600.0, 1.05, 1.3
 
@@ -84,7 +84,7 @@ class Story:
 
 
 Inputs = Mapping[str, np.ndarray]
-"""Of one request, [1, ...] by name."""
+"""The inputs of one request by name, each [1, ...]."""
 
 
 def run(model: Path, requests: Sequence[Inputs], chosen: argparse.Namespace) -> Report:

@@ -41,7 +41,7 @@ from brisk_bench.exits.data import ExitCase
 from brisk_bench.harness.report import Check, Report, check_limit
 
 SPLITS = {False: 100, True: 20}
-"""By whether it has to be quick."""
+"""Splits by whether the run is quick."""
 
 INTERVAL = 0.95
 """Confidence of the intervals that are printed."""

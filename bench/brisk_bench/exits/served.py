@@ -36,7 +36,7 @@ from brisk_client.inference import InferenceClient, Parameters, Transport
 BATCHES = (1, 2, 8)
 WARM_UP = 20
 PASSES = 3
-"""Over the inputs: so many are left of the digits that a p99 takes three."""
+"""Passes over the inputs. So few digits are left for them that a p99 takes three."""
 
 TAIL = 1.02
 
@@ -46,7 +46,7 @@ SIDES: dict[str, tuple[str, Parameters | None]] = {
     "with caches": ("cached", None),
     "opted out": ("cached", WHOLE),
 }
-"""The entry that is asked, and the parameters of the requests."""
+"""The sides by name: the entry that is asked, and the parameters of the requests."""
 
 
 @dataclass(slots=True)

@@ -27,12 +27,12 @@ from brisk_bench.harness.report import Report, check_limit
 from brisk_bench.samples.digits import digits_split
 
 MOST_WRONG = 0.03
-"""Of all inputs of a data set that is not the model's."""
+"""The most wrong early answers, as a share of all inputs of a data set that is not the model's."""
 
 ROWS, BATCH = 400, 8
 
 SERVED = "what is served"
-"""All that a training tries unless it is asked for more."""
+"""The family of all ways that a training tries by default."""
 
 FAMILIES: Mapping[str, Callable[[Tried], bool]] = {
     SERVED: lambda one: one.judge.is_gated or one.variant == INT8,

@@ -38,19 +38,19 @@ ALPHAS = (1.5, 3.0)
 """Skews of Zipf streams (GATI, 7.2.2)."""
 
 SEEDS = {False: 5, True: 2}
-"""Of each Zipf stream, by whether it has to be quick."""
+"""Seeds of each Zipf stream, by whether the run is quick."""
 
 PERIODS = 3
 STATIC, ADAPTIVE = "static caches", "adaptive caches"
 LEARNED_FROM, MEASURED = 20_000, 400
-"""Requests of a period: in the minute before caches are trained again, and measured after that.
-The paper's periods last a quarter of an hour."""
+"""Requests of a period: those in the minute before caches are trained again, and those measured
+after that. The paper's periods last a quarter of an hour."""
 
 SHARE_MEASURED = 0.25
-"""Of a stream's images; nothing is learned from these."""
+"""The share of a stream's images that are measured; nothing is learned from these."""
 
 ARRIVALS = 12
-"""Of an interval's samples, in turn: a worker's thread writes some at a time."""
+"""Parts in which an interval's samples arrive: a worker's thread writes some at a time."""
 
 LEAST_BRIGHT = 0.55
 
@@ -277,17 +277,17 @@ def _varied(image: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 ROWS, COLUMNS, SIDE = 6, 8, 32
 HEIGHT, WIDTH = ROWS * SIDE, COLUMNS * SIDE
-"""Pixels that a frame is scaled to."""
+"""The size in pixels that a frame is scaled to."""
 
 FRAMES_A_SECOND = 10
 FRAMES = round(ADAPTATION_S * FRAMES_A_SECOND)
-"""Of an interval: what comes between two retrainings of the product."""
+"""Frames of an interval, the time between two retrainings of the product."""
 
 GAP_S = 2.0
 GAP_FRAMES = round(GAP_S * FRAMES_A_SECOND)
 
 MOST_MEASURED = 800
-"""Requests of the interval that follows, evenly spread over it, at most."""
+"""The most requests that are measured in the interval that follows, evenly spread over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +323,8 @@ READINGS = (
     Reading("video, 3 squares of a frame's height", squares_of, SAMPLED_SHARE),
     Reading("video, 3 squares, BRISK_SAMPLED_SHARE=1", squares_of, 1.0),
 )
-"""Squares are what the paper's network sees of a frame. A minute holds so few that the default
-share of them may prove nothing."""
+"""Ways to make requests from frames. The paper's network sees squares; a minute holds so few that
+the default share of them may prove nothing."""
 
 
 def video_intervals(

@@ -20,13 +20,14 @@ from brisk_bench.fleet.namespaces import INTERFACE, NamespaceHost, Rack, port_of
 from brisk_bench.fleet.programs import HostProgram
 
 BULK_BURST_BYTES = 128 * 1024
-"""For long transfers. A message up to this size passes an idle link unshaped."""
+"""The burst for long transfers. A message up to this size passes an idle link unshaped."""
 SMALL_BURST_BYTES = 16 * 1024
-"""Where messages are timed. It takes the more processor time the higher the rate."""
+"""The burst where messages are timed. It takes the more processor time the higher the rate."""
 
 PROMISED = (0.93, 0.97)
 TOLERATED = (0.90, 0.99)
-"""Of a link's rate, what TCP should carry, and what ``check`` may be told to accept at most."""
+"""Shares of a link's rate, least and most: PROMISED, which TCP should carry by default, and
+TOLERATED, the widest bounds that ``check`` takes."""
 
 _QUEUE_S = 0.01
 _LEAST_QUEUE_BYTES = 256 * 1024
@@ -36,7 +37,7 @@ _CONNECT_S = 0.05
 _PATIENCE_S = 20.0
 
 _DISABLED, _FORWARDING = 0, 3
-"""States of a bridge's port."""
+"""The kernel's numbers of two states of a bridge's port."""
 
 
 class UnfitLinksError(UnavailableError):

@@ -30,11 +30,11 @@ from brisk_bench.fleet import warden
 from brisk_bench.fleet.warden import end_processes, namespace_of, processes_in
 
 Stream: TypeAlias = int | IO[Any] | None
-"""What ``subprocess.Popen`` takes for a standard stream."""
+"""A standard stream as ``subprocess.Popen`` takes it."""
 
 MOST_HOSTS = 200
 INTERFACE = "eth0"
-"""A host's end of its link."""
+"""The name of a host's end of its link."""
 
 _TOOLS = ("ip", "tc", "bridge", "unshare", "nsenter", "cat")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,10}")
@@ -44,7 +44,7 @@ _TRIED = (
     "ip link add name probe type bridge && ip link add name probe-a type veth peer probe-b"
     " && tc qdisc add dev probe-a root tbf rate 1mbit burst 16k limit 64k"
 )
-"""Kernels come without bridges or tbf, too."""
+"""The commands that show whether the kernel has bridges and tbf; some have none."""
 
 
 class NoNamespacesError(UnavailableError):
@@ -55,9 +55,9 @@ class Rights(enum.Enum):
     """The rights by which namespaces are made."""
 
     ROOT = "root"
-    """Those of this process."""
+    """The rights of this process."""
     ROOTLESS = "rootless"
-    """Those that any user has in a user namespace of its own."""
+    """The rights that any user has in a user namespace of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,25 +48,25 @@ from brisk_bench.harness.surroundings import environment, wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 ENTRY, OTHER = "model", "other"
-"""What is started; what the server serves already."""
+"""The entry that is started, and the one that the server serves already."""
 
 FORM, WEIGHTS = "form", "weights"
-"""What a start has read of a copy."""
+"""The parts of a copy that a start has read: the prepared form, or the weights."""
 
 WARM_RUNS = 20
 REST_S = float(os.environ.get("_BRISK_BENCH_REST_S", "2"))
-"""Until what the server does behind its first load is done; tests, which judge no figure, wait
-less."""
+"""The time in which the server finishes its work after its first load. Tests, which judge no
+figure, wait less."""
 
 _LET_GO_S = 0.5
-"""Behind an unload, until sessions are let go of."""
+"""The wait after an unload until sessions are released."""
 
 _LOOK_S = 0.005
 _LAST_BYTE_S = 120.0
-"""Behind a first answer."""
+"""The longest wait for the last byte after a first answer."""
 
 COURIER = ("-c", "from brisk.copies.courier import Courier; Courier().close()")
-"""A Python's arguments with which a host's courier is started, as ``brisk serve`` does."""
+"""Arguments with which Python starts a host's courier, as ``brisk serve`` does."""
 
 
 @dataclass(frozen=True, slots=True)

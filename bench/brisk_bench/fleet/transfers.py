@@ -37,10 +37,10 @@ class Transfer:
     """The time it took to bring a file to all receivers, and its cost."""
 
     seconds: float
-    """From the start to the last receiver's last byte, in its file."""
+    """The time from the start until the last receiver has its last byte in its file."""
     processor_s: float
-    """User's and system's, of all of the side's processes on all hosts, from the start on. What
-    the kernel does for the network outside of them is in none."""
+    """User and system time of all the side's processes on all hosts, from the start on. The
+    kernel's network work outside of them is in none."""
 
 
 class TransferSide(Protocol):
@@ -72,7 +72,7 @@ class Unicast:
     """A side whose first host sends to each other at once, by ``sendfile`` over plain TCP."""
 
     scratch: Path | None = None
-    """Where the receivers' folders are made; None: among the system's temporary files."""
+    """The folder of the receivers' folders; None: the system's for temporary files."""
 
     @property
     def name(self) -> str:
@@ -109,9 +109,9 @@ class Swarm:
     """
 
     python: Path = Path(sys.executable)
-    """An interpreter that has libtorrent, which may be another environment's than ours."""
+    """An interpreter that has libtorrent, perhaps of another environment than this process's."""
     scratch: Path | None = None
-    """As Unicast's."""
+    """The folder of the receivers' folders; None: the system's for temporary files."""
 
     def __post_init__(self) -> None:
         """Check ``python``. Raises NoLibtorrentError if it cannot import libtorrent."""

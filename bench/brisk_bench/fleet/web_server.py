@@ -30,8 +30,7 @@ class Bucket:
         self._folder = folder
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer with a bucket's head or list, or an object's head or bytes, also a range of them.
-        """
+        """Answer with a bucket's head or list, or an object's head or bytes, also a range."""
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405)
         bucket, _, key = request.path.lstrip("/").partition("/")

@@ -18,7 +18,7 @@ MEASURED = ("triton_backend", "client", "bench", "model_repository")
 """Folders of a checkout whose state decides what a benchmark measures."""
 
 OUTPUTS = ("--json", "--plot")
-"""Options that say where a report goes, which is no part of what was measured."""
+"""Options that say where a report goes, which does not affect what is measured."""
 
 OF_DELIVERY = ("json", "plot", "provenance")
 

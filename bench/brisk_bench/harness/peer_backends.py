@@ -8,10 +8,10 @@ from pathlib import Path
 from brisk_bench.harness.command_line import UnusableArgumentError
 
 ONNXRUNTIME = "onnxruntime"
-"""Triton's own C++ backend."""
+"""The name of Triton's own C++ backend."""
 
 CPP = f"{ONNXRUNTIME} backend"
-"""What it is called in reports."""
+"""The name of Triton's own C++ backend in reports."""
 
 PEER_LIBRARY = Path(ONNXRUNTIME) / f"libtriton_{ONNXRUNTIME}.so"
 

@@ -20,7 +20,8 @@ _MARKS = (
 )
 
 KINDS = ("tritonserver", "stub", "runtime")
-"""A stub's are the launcher that Triton takes for it, and the process that forks them."""
+"""Kinds of processes. ``stub`` includes the launchers that Triton takes for stubs, and the process
+that forks these."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _PIPE_COLUMNS = 180
 _LONGEST_LIST = 20
 
 REASON = "reason"
-"""The key of a row that stands for no measurement: why there is none."""
+"""The key of a row without a measurement: the reason why there is none."""
 
 
 @dataclass

@@ -29,13 +29,13 @@ from brisk_bench.harness.processes import (
 from brisk_bench.harness.served_entries import place_model
 
 FAILURES = (BriskError, InferenceServerException, HTTPParseError, OSError)
-"""What is raised where a server does not start, does not answer, or answers with an error."""
+"""Exceptions raised if a server does not start, does not answer, or answers with an error."""
 
 START_TIMEOUT_S = 300.0
 _EXEC_POLL_S = 0.0005
 
 WITHOUT_COMPLETION = "--disable-auto-complete-config"
-"""The server's option for entries that say all."""
+"""The server's option for entries whose configuration is complete."""
 
 
 class BenchmarkServer:

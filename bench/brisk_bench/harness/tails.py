@@ -13,7 +13,7 @@ FIRST_TAIL = 0.99
 """Shares from here on are tails."""
 
 LEAST_BEYOND = 10
-"""Answers that a tail has at least."""
+"""The fewest answers that a tail has."""
 
 TOO_FEW = "too few answers"
 

@@ -28,11 +28,11 @@ from brisk_bench.pipeline.planners import PLANNERS, WARM_UP, PlannerBench, Serve
 from brisk_bench.pipeline.scenes import ScenePart, make_scenes
 
 CROPS = 4
-"""Pictures in a request besides the plate: a frame's detected objects."""
+"""Pictures in a request in addition to the plate: a frame's detected objects."""
 
 TIGHTNESS = (0.6, 0.75, 0.9, 1.05)
-"""Objectives, as shares of what the slowest networks take together. Below 1 a proportional split
-gives no node its slowest network."""
+"""Objectives, as shares of the time of the slowest networks together. Below 1, a proportional
+split gives no node its slowest network."""
 
 POLICIES = ("equal", "proportional", "exact")
 

@@ -40,17 +40,18 @@ CLASSIFIERS: Mapping[str, Layers] = {
     "medium": ((24, 2), (48, 2), (64, 1)),
     "large": ((32, 2), (64, 2), (96, 1), (96, 1)),
 }
-"""Channels and stride of each convolution."""
+"""Channels and stride of each convolution, by size of the network."""
 
 EPOCHS: Mapping[str, Mapping[str, int]] = {
     "kind": {"medium": 2},
     "digit": {"small": 16, "medium": 4, "large": 4},
     "shape": {"small": 4, "medium": 2, "large": 2},
 }
-"""Of each size that is trained. Few: large networks learn the noise of pictures they see again."""
+"""Epochs of each size that is trained, by task. Few: large networks learn the noise of pictures
+that they see again."""
 
 TASKS: Mapping[str, int] = {"kind": 2, "digit": DIGITS, "shape": len(SHAPES)}
-"""Classes of each task."""
+"""The number of classes of each task."""
 
 PLATE = "plate"
 TRAINED_ON = 12000

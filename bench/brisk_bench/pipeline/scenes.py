@@ -18,7 +18,7 @@ SIDE = 32
 DIGITS = 10
 SHAPES = ("ring", "square", "triangle", "cross", "corner", "bars")
 NOISE = 0.3
-"""Standard deviation; strokes are 0.5 to 1 bright."""
+"""Standard deviation of the noise; strokes are 0.5 to 1 bright."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,26 +32,28 @@ from brisk_bench.soak.fairness import report_fairness
 CLIENTS = 8
 WARM_UP_S = 30.0
 CALM_S = 180.0
-"""Without blows, which the answers between blows are compared with."""
+"""The time without blows, whose answers those between blows are compared with."""
 
 GROWTH_LIMIT = 0.05
-"""Of the last quarter's mean over the first quarter's: workers that replaced others have heaps
-of their own age, so it is coarser than in `brisk bench pressure`."""
+"""The most growth of the last quarter's mean over the first quarter's. Coarser than in
+`brisk bench pressure`: workers that replaced others have heaps of their own age."""
 
 LEAST_SAMPLES = 60
-"""Seconds of it, without which growth is judged from the first blow on."""
+"""The fewest samples, one a second, after the blows have settled; with fewer, growth is judged
+from the first blow on."""
 
 FILES_LIMIT = 20
-"""How many more files all processes together may have open in the end than in the beginning.
-Medians are compared: how many stubs have sessions just then changes by some ten files a round."""
+"""The most files that all processes together may have open in the end beyond those in the
+beginning. Medians are compared: how many stubs have sessions just then changes by some ten files
+a round."""
 
 LONGEST_ANSWER_S = 2.0
 TAIL_LIMIT = 2.0
-"""Of an innocent model's p99 between blows over that without any."""
+"""The most of an innocent model's p99 between blows over that without any."""
 
 
 ASKED = 1100
-"""Requests of each row that tells what one client costs another."""
+"""Requests of each row that says what one client costs another."""
 
 
 def run(quick: bool = False, seconds: float = 3600.0) -> Report:

@@ -36,30 +36,30 @@ from brisk_client.inference import InferenceClient, Transport
 from brisk_client.workload.child_process import child_process
 
 PAUSE_S = 6.0
-"""Between two blows. A request may be running when one worker dies, not when two do."""
+"""The pause between two blows. A request may be running when one worker dies, not when two do."""
 
 SETTLING_S = 2.0
-"""Behind a blow, what it costs counts as its own."""
+"""The time after a blow in which costs are attributed to it."""
 
 SETTLED_ROUNDS = 2
-"""From then on every stub is connected to both workers, and flooded models have the sessions of
-their own that models get which are asked that often."""
+"""Rounds of all blows after which every stub is connected to both workers, and the flooded models
+have sessions of their own, which models that are asked so often get."""
 
 ENDLESS_S = 3.0
 STOPPED_S = 5.0
 PATIENCE_S = 60.0
 AT_ONCE_S = 15.0
-"""A flood that is over by then has kept nobody waiting: sending it alone takes some seconds."""
+"""The most time of a flood that kept no other request waiting: sending it takes some seconds."""
 
 FORM_PATIENCE_S = 180.0
-"""Forms are made one after the other, on processors that nobody else wants."""
+"""The longest wait for a form: they are made one after the other, on processors that are idle."""
 
 _TELLING_S = 20.0
-"""How long the log has to tell of a blow."""
+"""The longest wait for a blow's line in the log."""
 
 
 _ROLES = ("brisk-fore", "brisk-back")
-"""What workers are called; see ``brisk.runtime.supervisor``."""
+"""The names of workers' processes; see ``brisk.runtime.supervisor``."""
 
 
 class Blows:

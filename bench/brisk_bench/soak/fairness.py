@@ -24,10 +24,10 @@ URGENT = "resnet50"
 CROWD = 64
 
 BESIDE_ENDLESS_MS = 50.0
-"""What an endless run may add to a real-time client's p99."""
+"""The most that an endless run may add to a real-time client's p99."""
 
 BESIDE_CROWD = 3.0
-"""How many times its time alone one client may wait beside CROWD of another model."""
+"""The most of one client's median latency with CROWD clients of another model over that alone."""
 
 _WARM_UP = 50
 _PATIENCE_S = 300.0

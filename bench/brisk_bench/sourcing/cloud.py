@@ -21,7 +21,7 @@ BUCKET, REMOTE = "triton's bucket", "model.remote"
 SIDES = (BUCKET, REMOTE)
 
 LEAST_GAIN = 2.0
-"""Of the bucket's time over that of an entry with `model.remote`."""
+"""The least of the bucket's time over that of an entry with `model.remote`."""
 
 _FOLDER, _REPOSITORY = "bucket", "models"
 

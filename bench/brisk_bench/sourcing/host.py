@@ -44,7 +44,7 @@ _CREDENTIALS = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""A client of S3 signs with some; the bucket does not look."""
+"""Credentials, which a client of S3 needs to sign with; the bucket does not check them."""
 
 FORCED_COURIER = ("-m", "brisk_bench.sourcing.forced_courier")
 

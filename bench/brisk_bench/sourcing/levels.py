@@ -27,10 +27,10 @@ LEVELS = (PLAIN, MEMORY, DISK, PEER_MEMORY, PEER_DISK, FROM_REGISTRY)
 RATES_MBIT_S = {REGISTRY: 200.0, HOST: 500.0, PEER: 500.0}
 
 MOST_OVER = 1.10
-"""Times its bound: what each level may take."""
+"""The most of each level's first answer over its bound."""
 
 LEAST_SOONER = 30.0
-"""The registry's time over local memory's (Flashpoint: 45.8)."""
+"""The least of the registry's time over local memory's (Flashpoint: 45.8)."""
 
 NOTES = (
     "levels: first: from the load call to the first answer, median over rounds. local memory, "

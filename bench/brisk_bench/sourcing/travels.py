@@ -18,7 +18,7 @@ CHOSEN, FORM, WEIGHTS = "chosen", "form", "weights"
 SIDES = (CHOSEN, FORM, WEIGHTS)
 
 MOST_OF_FORM = 0.75
-"""Of the time with the prepared form: what the courier's choice takes."""
+"""The most of the time by the courier's choice over that with the prepared form."""
 
 NOTES = (
     "travels: chosen: weights and form are published, the courier chooses; form: its policy is "

@@ -16,7 +16,7 @@ PART = "tuned"
 BESIDE = "beside its sibling"
 
 MOST_LATE = 0.1
-"""Of a warm answer: what the first answer is later than the last byte."""
+"""The most of the first answer's delay after the last byte, over a warm answer."""
 
 NOTES = (
     "tuned: other weights of the same structure, published without a form. last: the last byte "

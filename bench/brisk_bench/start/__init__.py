@@ -54,16 +54,18 @@ _CALL_TIMEOUT_S = 120.0
 Rows = Sequence[Mapping[str, Any]]
 
 STAND_IN = 0.9
-"""Of the Python backend's time with ONNX Runtime: Triton's own, where it is not there."""
+"""The share of the Python backend's time with ONNX Runtime that stands in for Triton's own backend
+where this is not there."""
 
 FIRST_LIMIT, PREPARED_LIMIT = 1.3, 1.0
-"""Brisk's time from ``exec`` over that of Triton's own backend, without and with an artefact."""
+"""The most of Brisk's time from ``exec`` over Triton's own backend, without and with artefact."""
 
 PYTHON_LIMIT = 0.7
-"""With one over that of the Python backend with ONNX Runtime."""
+"""The most of Brisk's time with an artefact over the Python backend's with ONNX Runtime."""
 
 PEER_LIMIT = 1.0
-"""With one over that of whichever peer answers soonest from what it has prepared itself."""
+"""The most of Brisk's time with an artefact over that of the soonest peer with a model prepared by
+itself."""
 
 NOTES = (
     "first: from the exec of tritonserver to the first answer at a client that tries to connect "

@@ -49,7 +49,7 @@ COMPLETION = """
         config.set_max_batch_size(0)
         return config
 """
-"""What a Python model says of itself, written down: it opens no file for it."""
+"""The method by which a Python model completes its configuration, opening no file."""
 
 
 class Configuration(str, Enum):

@@ -47,13 +47,14 @@ ALL_SIDES = (STREAMED, WEIGHTS, DOWNLOADED)
 RATE_MBIT_S = 500.0
 
 SLOW_MBIT_S, LEAST_SOONER = 200.0, 30.0
-"""At this rate, how many times as soon a start is from what is here (Flashpoint: 45.8)."""
+"""A rate, and the least time of a start at it over that of one from what is on the host
+(Flashpoint: 45.8)."""
 
 MOST_LATE = 0.25
-"""Of a warm answer: what the first answer may be later than the last byte."""
+"""The most of the first answer's delay after the last byte, over a warm answer."""
 
 LEAST_GAIN = {"resnet50": 1.15}
-"""Over downloading first; 1 for others."""
+"""The least time of downloading first over that of streaming, by model; 1 for others."""
 
 _START_S = 300.0
 

@@ -36,12 +36,12 @@ LABELS = ("mlp/1", "digits_cnn/1", "digits_cnn/2", "resnet50/1", "encoder/1")
 MIXED = ("mlp/1", "digits_cnn/1", "digits_cnn/2")
 MIX = "mix"
 ENTRIES, EXPONENT = 40, 1.1
-"""Of the mix, and how the chance of being asked falls with an entry's place (Zipf)."""
+"""Entries of the mix, and the exponent by which requests fall with an entry's place (Zipf)."""
 
 COUNTS = (1, 4, 16, 64)
 BEFORE_S, MIXED_BEFORE_S = 5.0, 30.0
-"""How long each side is asked before its rounds; the mix longer, whose last entries are asked five
-times a second."""
+"""How long each side is asked before its rounds. The mix takes longer: its last entries are asked
+five times a second."""
 
 NOTES = (
     "per_s: answers to requests that began within a run's seconds; latency: closed loop, from "

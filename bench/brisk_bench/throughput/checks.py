@@ -12,22 +12,22 @@ from brisk_bench.throughput.sides import BRISK, CPP, JOINED, PYTHON
 CLOSED, MIX = "closed", "mix"
 
 SMALL_MS = 5.0
-"""Models of which the Python peer answers one client sooner are small."""
+"""The latency of the better Python peer with one client below which a model is small."""
 
 COMPARED = (1, 4, 16)
 LEAST, LEAST_MEAN = 1.0, 1.1
-"""Throughput of a small model over the better Python peer's, each and in geometric mean."""
+"""The least throughput of a small model over the better Python peer's, each and geometric mean."""
 
 LEAST_CPP, CPP_CLIENTS = 0.8, 16
 LEAST_MIX = 1.2
 MOST_PROCESSOR = 1.2
-"""Processor time a request over the joined Python peer's, with 16 clients."""
+"""The most processor time a request over the joined Python peer's, with 16 clients."""
 
 MOST_P50, MOST_P99 = 1.0, 1.05
-"""Of one client's latency of a small model, over the better Python peer's."""
+"""The most of one client's latency of a small model over the better Python peer's."""
 
 MOST_MEAN_LARGE, MOST_P99_LARGE = 1.01, 1.05
-"""Of larger ones, with 1 and 4 clients."""
+"""The most of larger models' latency over the better Python peer's, with 1 and 4 clients."""
 
 Row = Mapping[str, Any]
 

@@ -24,7 +24,7 @@ METHOD = "/inference.GRPCInferenceService/ModelInfer"
 TIMEOUT_S = 60.0
 
 _READY_S = 0.3
-"""From telling the clients to the beginning: all of them have heard by then."""
+"""The time from the message to the clients until the beginning: all have received it by then."""
 
 Asking = Callable[[bytes], None]
 

@@ -42,7 +42,8 @@ TRIAL_S, TRIAL_CLIENTS = 1.5, 4
 
 OPEN_LOOP = (0.5, 0.8, 0.95)
 OPEN_CLIENTS = 16
-"""Clients of an open loop, at these parts of the rate that the same side reached with as many."""
+"""Clients of an open loop, at the shares OPEN_LOOP of the rate that the same side reached with as
+many."""
 
 CLOSED = "closed"
 

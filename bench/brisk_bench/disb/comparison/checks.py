@@ -13,20 +13,20 @@ from brisk_bench.disb.workloads import REAL
 from brisk_bench.harness.report import REASON, Report, check_limit
 
 ROUND, TRIAL = "round", "trial"
-"""Values of the column ``stage``: of one run of a round, and of a short run of Triton's that only
-decides which of its settings takes part. The rows of what all rounds say have no stage."""
+"""Values of the column ``stage``: a run of a round, and a short run of Triton's that only decides
+which of its settings take part. Rows over all rounds have no stage."""
 
 MEAN_LIMIT, P99_LIMIT = 1.02, 1.10
-"""Of the default policy's real-time latency over that alone."""
+"""The most of the default policy's real-time latency over that alone, mean and p99."""
 
 SHARES = {"A": 0.9, "B": 0.9, "C": 0.9, "D": 0.75, "E": 0.75, REAL: 0.9}
-"""Least overall throughput of the default policy over that of ``shared`` (REEF, figure 11)."""
+"""The least overall throughput of the default policy over that of ``shared`` (REEF, figure 11)."""
 
 BASELINE_GAIN = {"C": 3.0, "D": 3.0}
-"""The p99 of Triton's best setting over the default policy's, at least; 1 elsewhere."""
+"""The least p99 of Triton's best setting over the default policy's, by workload; 1 for others."""
 
 SEVERAL = 2.0
-"""Overall throughput over that alone, at least, on ROOMY (REEF: 3 to 7.7)."""
+"""The least overall throughput over that of RT-only, on ROOMY (REEF: 3 to 7.7)."""
 
 ROOMY = ("E", REAL)
 

@@ -31,23 +31,24 @@ from brisk_client.workload.description import Workload
 from brisk_client.workload.requests import UNLIMITED, request_sender
 
 WARM_UPS = 12
-"""Before the first run of a side: a worker tries thread counts in its first eight runs."""
+"""Requests before a side's first run: a worker tries thread counts in its first eight runs."""
 
 REHEARSAL_S = 10.0
-"""Of each side before the first round, at most."""
+"""The longest rehearsal of each side before the first round."""
 
 LAP_S = 5.0
-"""Of a run at a time: what slows a shared machine for half a minute shall meet all sides."""
+"""The length of a lap, a part of a run: what slows a shared machine for half a minute shall meet
+all sides."""
 
 LEAST_REQUESTS = 1100
-"""Of the real-time clients in each run: without a p99 nobody knows whether the machine was quiet.
-Some more than a p99 takes, since arrivals are random or a trace's."""
+"""The least requests of the real-time clients in each run: only a p99 shows whether the machine
+was quiet. Some more than a p99 takes, since arrivals are random or a trace's."""
 
 _CALIBRATION = 40
 """Runs of each network by which a round's arrivals are fitted, after WARM_UPS."""
 
 LEAST_ROUNDS = 2
-"""Of a quiet machine, without which no figure comes of a workload."""
+"""The fewest rounds on a quiet machine from which a workload's figures are reported."""
 
 
 def compare(report: Report, workloads: Mapping[str, Workload], plan: Plan) -> None:
