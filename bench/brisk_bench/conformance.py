@@ -212,8 +212,8 @@ def _by_itself(path: Path) -> Runner:
         if not is_plain:
             return dict(zip(names, session.run(names, dict(inputs)), strict=True))
         feeds = {name: to_ort_value(array) for name, array in inputs.items()}
-        made = list(session._sess.run_with_ort_values(feeds, names, None))
-        return {name: to_array(value) for name, value in zip(names, made, strict=True)}
+        values = list(session._sess.run_with_ort_values(feeds, names, None))
+        return {name: to_array(value) for name, value in zip(names, values, strict=True)}
 
     return compute
 
@@ -226,16 +226,16 @@ def _attempt(case: Any, make: Callable[[], Runner]) -> tuple[Outputs, str | None
     """Return the outputs of all data sets and None, or no outputs and the error."""
     graph = case.model.graph
     names = [value.name for value in graph.input]
-    made: Outputs = []
+    all_outputs: Outputs = []
     try:
         compute = make()
-        for given, _ in case.data_sets:
-            inputs = {name: as_array(each) for name, each in zip(names, given, strict=False)}
+        for values, _ in case.data_sets:
+            inputs = {name: as_array(each) for name, each in zip(names, values, strict=False)}
             outputs = compute(inputs)
-            made += [_plain(outputs[value.name]) for value in graph.output]
+            all_outputs += [_plain(outputs[value.name]) for value in graph.output]
     except Exception as error:  # noqa: BLE001  # ONNX Runtime's have no common class
         return [], _PLACE.sub("model", f"{type(error).__name__}: {error}")
-    return made, None
+    return all_outputs, None
 
 
 def _plain(value: Any) -> Any:
@@ -246,8 +246,8 @@ def _judge(case: Any, made: Outputs) -> str | None:
     """Return why the outputs are not the expected ones; None if they are, within the tolerance."""
     names = [value.name for value in case.model.graph.output]
     expected = [as_array(each) for _, outputs in case.data_sets for each in outputs]
-    for place, (actual, wanted) in enumerate(zip(made, expected, strict=True)):
-        difference = compare(actual, wanted, case.rtol, case.atol)
+    for place, (actual, reference) in enumerate(zip(made, expected, strict=True)):
+        difference = compare(actual, reference, case.rtol, case.atol)
         if difference is not None:
             return f"output '{names[place % len(names)]}': {difference}"
     return None
@@ -357,8 +357,8 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float) -> str | None:
     if isinstance(expected, list):
         if not isinstance(actual, list) or len(actual) != len(expected):
             return f"{actual!r} is no sequence of {len(expected)}"
-        for place, (mine, wanted) in enumerate(zip(actual, expected, strict=True)):
-            if (difference := compare(mine, wanted, rtol, atol)) is not None:
+        for place, (mine, theirs) in enumerate(zip(actual, expected, strict=True)):
+            if (difference := compare(mine, theirs, rtol, atol)) is not None:
                 return f"element {place}: {difference}"
         return None
     if not isinstance(actual, (np.ndarray, np.generic)):

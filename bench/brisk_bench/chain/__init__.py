@@ -128,11 +128,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def chosen_counts(receivers: Sequence[str], quick: bool) -> list[int]:
     """Return the numbers of receivers, sorted. Raises UnusableArgumentError for unknown ones."""
-    known = {str(count): count for count in RECEIVERS}
-    if unknown := [each for each in receivers if each not in known]:
-        raise UnusableArgumentError(f"'{unknown[0]}' receivers; expected {', '.join(known)}")
+    choices = {str(count): count for count in RECEIVERS}
+    if unknown := [each for each in receivers if each not in choices]:
+        raise UnusableArgumentError(f"'{unknown[0]}' receivers; expected {', '.join(choices)}")
     if receivers:
-        return sorted({known[each] for each in receivers})
+        return sorted({choices[each] for each in receivers})
     return [MOST_RECEIVERS] if quick else [*RECEIVERS]
 
 

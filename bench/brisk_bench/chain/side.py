@@ -78,8 +78,8 @@ class Chain:
             victim = None if self.fault == NOTHING else len(receivers) // 2
             at_s = (begin_ns - time.monotonic_ns()) / 1e9 + self._half_s(file)
             with self._happening(programs, victim, at_s):
-                left = [each for number, each in enumerate(programs) if number != victim]
-                heard = [program.hear(_TIME_OUT_S) for program in left]
+                survivors = [each for number, each in enumerate(programs) if number != victim]
+                heard = [program.hear(_TIME_OUT_S) for program in survivors]
             for each in heard:
                 if not filecmp.cmp(each["path"], file, shallow=False):
                     raise InternalError(f"{each['path']} holds other bytes")

@@ -105,13 +105,13 @@ def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[st
         entries = _write_entries(repository, files, threads)
         write_brisk_entry(repository, build(SMOKE, files.folder.parent).model, _RESIDENT)
         inputs = load_arrays(files.inputs)
-        taken, _ = in_rounds(
+        starts, _ = in_rounds(
             entries,
             rounds,
             lambda engine: _load(repository, threads, entries[engine], engine, inputs),
             uncounted=1,  # fills the page cache with libraries and models
         )
-    return [_row(files, taken, engine) for engine in entries]
+    return [_row(files, starts, engine) for engine in entries]
 
 
 def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
@@ -158,15 +158,15 @@ def _load(
             Observer(server.place, Role.FOREGROUND) as observer,
         ):
             begin_recording(observer)
-            taken = _time(server, name, inputs)
+            start = _time(server, name, inputs)
             spans, origin = end_recording(observer, name)
-        return taken, parts_of_brisk(spans, name, origin, taken.begin_ns, taken.first_ns)
+        return start, parts_of_brisk(spans, name, origin, start.begin_ns, start.first_ns)
     stamps = repository / name / _STAMPS
     stamps.unlink(missing_ok=True)
     with _resident_server(repository, threads) as server:
-        taken = _time(server, name, inputs)
+        start = _time(server, name, inputs)
     # After the server's end: the model writes them when it is unloaded.
-    return taken, parts_of_python(read_stamps(stamps), taken.begin_ns, taken.first_ns)
+    return start, parts_of_python(read_stamps(stamps), start.begin_ns, start.first_ns)
 
 
 @contextlib.contextmanager
