@@ -60,8 +60,8 @@ def check_points(report: Report, points: int, threads: int) -> None:
     with probed_runtime(models, variables) as probed:
         probed["urgent"].settle("realtime", SETTLING_RUNS)
         for job_class in INTERRUPTED_CLASSES:
-            found = _interrupt(probed, job_class, each)
-            add_outcome(report, f"{job_class} runs", found, each)
+            outcome = _interrupt(probed, job_class, each)
+            add_outcome(report, f"{job_class} runs", outcome, each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ def check_served(report: Report, plan: Plan) -> None:
         write_brisk(repository, files, [(n, each) for n in plan.networks for each in SUFFIXES])
         with brisk_server(repository, DEFAULT_POLICY, plan.threads) as server:
             for name, model in models.items():
-                found = _beside_requests(server, name, input_of(model), plan.served_requests)
-                add_outcome(report, f"{name} runs through Triton", found, plan.served_requests)
+                outcome = _beside_requests(server, name, input_of(model), plan.served_requests)
+                add_outcome(report, f"{name} runs through Triton", outcome, plan.served_requests)
 
 
 def _beside_requests(

@@ -71,9 +71,9 @@ class TritonSetting:
         """Return the instance group in ``config.pbtxt`` of an entry of the class."""
         limiter = ""
         if self.turns is not None:
-            taken = f'resources [ {{ name: "{RESOURCE}" count: 1 global: true }} ] '
+            resources = f'resources [ {{ name: "{RESOURCE}" count: 1 global: true }} ] '
             limiter = (
-                f" rate_limiter {{ {taken if job_class in self.limited else ''}"
+                f" rate_limiter {{ {resources if job_class in self.limited else ''}"
                 f"priority: {PRIORITIES[job_class]} }}"
             )
         return f"instance_group [ {{ count: {self.instances} kind: KIND_CPU{limiter} }} ]\n"
@@ -106,20 +106,20 @@ def choose_settings(names: Sequence[str] | None, peers: Path | None) -> tuple[Tr
 
     Raises InvalidConfigurationError as ``onnxruntime_backend`` does, and for an unknown name.
     """
-    known: tuple[TritonSetting, ...] = SETTINGS
+    settings: tuple[TritonSetting, ...] = SETTINGS
     if peers is not None:
         onnxruntime_backend(peers)
-        known += PEER_SETTINGS
+        settings += PEER_SETTINGS
     if names is None:
-        return known
+        return settings
     for name in names:
-        if all(setting.name != name for setting in known):
-            listed = ", ".join(f"'{setting.name}'" for setting in known)
+        if all(setting.name != name for setting in settings):
+            listed = ", ".join(f"'{setting.name}'" for setting in settings)
             raise InvalidConfigurationError(
                 f"--triton-setting: there is no '{name}', only {listed}"
                 + ("" if peers else "; those of the C++ backend need --peer-backends")
             )
-    return tuple(setting for setting in known if setting.name in names)
+    return tuple(setting for setting in settings if setting.name in names)
 
 
 # What is measured.

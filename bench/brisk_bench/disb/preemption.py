@@ -101,17 +101,17 @@ def _measure(
 ) -> list[dict[str, Any]]:
     """Return rows of each side and each of ``networks``, which is the best-effort work."""
     rows: list[dict[str, Any]] = []
-    wanted = [(URGENT, "realtime"), *((name, "besteffort") for name in networks)]
+    entries = [(URGENT, "realtime"), *((name, "besteffort") for name in networks)]
     with tempfile.TemporaryDirectory(prefix="brisk-preemption-") as folder:
         files = save_models(Path(folder) / "models", models)
         for policy in plan.probed:
             repository = Path(folder) / policy
-            write_brisk(repository, files, wanted)
+            write_brisk(repository, files, entries)
             with brisk_server(repository, policy, plan.threads) as server:
                 rows += _brisk_rows(policy, server, networks, plan.requests_of(policy))
         for number, setting in enumerate(plan.settings):
             repository = Path(folder) / f"triton-{number}"
-            write_triton(repository, files, wanted, setting, plan.threads)
+            write_triton(repository, files, entries, setting, plan.threads)
             with triton_server(repository, setting, plan) as server:
                 count = plan.requests_of(setting.side)
                 rows += _triton_rows(setting.side, server, networks, count)
@@ -212,9 +212,9 @@ def add_checks(report: Report) -> None:
         rows = [row for row in ours if row["figure"] == figure]
         for part in (EXECUTE, IN_WORKER) if rows else ():
             name = f"{part} to the first segment, p99 over {over}, us"
-            found = [row["p99_us"] for row in rows if row["part"] == part]
-            lacking = next((value for value in found if isinstance(value, str)), None)
-            report.checks.append(check_limit(name, lacking or max(found), "<=", LIMIT_US, 2))
+            values = [row["p99_us"] for row in rows if row["part"] == part]
+            lacking = next((value for value in values if isinstance(value, str)), None)
+            report.checks.append(check_limit(name, lacking or max(values), "<=", LIMIT_US, 2))
     for part in (CLIENT, EXECUTE):  # rows go from the shortest segments to the longest
         lengths = [row for row in ours if row["figure"] == "13" and row["part"] == part]
         if len(lengths) > 1:

@@ -151,12 +151,12 @@ def counting_interruptions(place: RuntimePaths) -> Iterator[Callable[[], bool]]:
         def counts() -> list[int]:
             return [counted(observer.statistics()) for observer in (first, second)]
 
-        seen = counts()
+        current = counts()
 
         def has_more() -> bool:
-            nonlocal seen
-            before, seen = seen, counts()
-            return seen != before
+            nonlocal current
+            before, current = current, counts()
+            return current != before
 
         yield has_more
 

@@ -66,8 +66,8 @@ def read_real(file: Path) -> Workload:
     workload = read_workload(file)
     for task in workload.tasks:
         if task.model not in DISB_NETWORKS:
-            known = ", ".join(DISB_NETWORKS)
-            raise ValueError(f"'{file}': task '{task.name}' asks '{task.model}', not {known}")
+            names = ", ".join(DISB_NETWORKS)
+            raise ValueError(f"'{file}': task '{task.name}' asks '{task.model}', not {names}")
     tasks = tuple(replace(task, model=DISB_NETWORKS[task.model]) for task in workload.tasks)
     return replace(workload, tasks=tasks)
 

@@ -307,8 +307,8 @@ def given_model(name: str, file: Path, folder: Path, given: GivenInputs) -> Mode
     UnusableArgumentError.
     """
     state = file.stat()
-    told = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
-    place = folder / f"given-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    identity = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
+    place = folder / f"given-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     place.mkdir(parents=True, exist_ok=True)
     inputs = place / "inputs.npz"
     np.savez(inputs, **make_inputs(file, given))

@@ -99,8 +99,8 @@ def prepare_brisk(model: Path, folder: Path, threads: int) -> Path:
     from brisk.segments.prepared.form import find_prepared
     from brisk.segments.prepared.preparation import is_prepared, prepare
 
-    if is_prepared(model, threads) and (found := find_prepared(model)) is not None:
-        return found
+    if is_prepared(model, threads) and (artefact := find_prepared(model)) is not None:
+        return artefact
     return prepare(model, threads).path
 
 

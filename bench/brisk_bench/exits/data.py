@@ -169,16 +169,16 @@ def unlike(parts: Sequence[Samples]) -> list[Samples]:
 
     The first part stays whole.
     """
-    known, seen, kept = Sources(), 0, []
+    all_sources, next_source, unique_parts = Sources(), 0, []
     for place, part in enumerate(parts):
-        sources = known.of(part.inputs)
+        sources = all_sources.of(part.inputs)
         rows = np.arange(len(part))
         if place:
             _, firsts = np.unique(sources, return_index=True)
-            rows = np.sort(firsts[sources[firsts] >= seen])
-        seen = max(seen, int(sources.max(initial=-1)) + 1)
-        kept.append(part.take(rows))
-    return kept
+            rows = np.sort(firsts[sources[firsts] >= next_source])
+        next_source = max(next_source, int(sources.max(initial=-1)) + 1)
+        unique_parts.append(part.take(rows))
+    return unique_parts
 
 
 def caches_folder(model: Path, *training: Samples) -> Path:
@@ -201,11 +201,11 @@ def kept_network(name: str, recipe: BottleneckRecipe, samples: Samples) -> Path:
 
 
 def _digest(*parts: Samples) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         for array in part.inputs.values():
-            found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()[:16]
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
 
 
 def read_idx(folder: Path, part: str) -> Samples | None:
@@ -233,9 +233,9 @@ def cifar_case(quick: bool) -> ExitCase | None:
     parts = _read_images(archive)
     order = np.random.default_rng(0).permutation(len(parts["test"]))
     test = parts["test"].take(order)
-    kept = len(test) // 5
+    fifth = len(test) // 5
     fitted, evaluation, caches = unlike(
-        [parts["train"], test.take(slice(0, kept)), test.take(slice(kept, None))]
+        [parts["train"], test.take(slice(0, fifth)), test.take(slice(fifth, None))]
     )
     return ExitCase(
         "resnet56 on CIFAR-10",

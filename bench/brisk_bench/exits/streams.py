@@ -76,9 +76,9 @@ def divided(streamed: Samples, seed: int) -> tuple[Samples, Samples]:
     learned, measured = [], []
     for one in np.unique(streamed.labels):
         rows = random.permutation(np.flatnonzero(streamed.labels == one))
-        kept = round(SHARE_MEASURED * len(rows))
-        measured.append(rows[:kept])
-        learned.append(rows[kept:])
+        count = round(SHARE_MEASURED * len(rows))
+        measured.append(rows[:count])
+        learned.append(rows[count:])
     return streamed.take(np.concatenate(learned)), streamed.take(np.concatenate(measured))
 
 
@@ -204,10 +204,10 @@ def _follow(
         agreements.append(sides[ADAPTIVE].agreement)
         stream, retraining_s = interval.stream, max(outcome.retraining_s, default=0.0)
         slowest_s = max(slowest_s, retraining_s)
-        told = "published" if outcome.cascade is not None else "refused"
-        told += f": {outcome.reason}" if outcome.reason else ""
+        verdict = "published" if outcome.cascade is not None else "refused"
+        verdict += f": {outcome.reason}" if outcome.reason else ""
         what = f"{stream}, {label}interval {number + 1}"
-        report.notes.append(f"{what}: {told}; {retraining_s * 1e3:.0f} ms for a cache")
+        report.notes.append(f"{what}: {verdict}; {retraining_s * 1e3:.0f} ms for a cache")
     return Followed(stream, together, min(agreements), slowest_s) if agreements else None
 
 
@@ -334,11 +334,11 @@ def video_intervals(
 
     ``gap``: frames left out between the two.
     """
-    made = [as_input(reading.requests(frame)) for frame in frames_of(file)]
-    for start in range(frames, len(made) - gap, frames):
+    requests = [as_input(reading.requests(frame)) for frame in frames_of(file)]
+    for start in range(frames, len(requests) - gap, frames):
         here, next_ = (
             np.ascontiguousarray(np.concatenate(part))
-            for part in (made[start - frames : start], made[start + gap : start + frames])
+            for part in (requests[start - frames : start], requests[start + gap : start + frames])
         )
         rows = np.linspace(0, len(next_) - 1, min(MOST_MEASURED, len(next_))).astype(int)
         arriving, measured = Samples({"x": here}), Samples({"x": next_[rows]})
