@@ -68,8 +68,8 @@ class Carried:
 
     def __str__(self) -> str:
         way = f"{', '.join(self.senders)} to {', '.join(self.receivers)}"
-        found = f"{self.payload_mbit_s:.0f} of {self.rate_mbit_s:g} Mbit/s"
-        return f"{way}: {found} ({self.share:.3f})"
+        rates = f"{self.payload_mbit_s:.0f} of {self.rate_mbit_s:g} Mbit/s"
+        return f"{way}: {rates} ({self.share:.3f})"
 
 
 class Links:
@@ -125,12 +125,12 @@ class Links:
         """
         if missing := [host.name for host in self._rack.hosts if host.name not in self._rates]:
             raise InvalidConfigurationError(f"links without a rate: {', '.join(missing)}")
-        found = []
+        measurements = []
         for senders, receivers in flows(self._rates):
             rate = min(sum(self._rates[name] for name in side) for side in (senders, receivers))
             carried = tuple(self._carry(senders, receivers) for _ in range(rounds))
-            found.append(Carried(senders, receivers, rate, carried))
-        return found
+            measurements.append(Carried(senders, receivers, rate, carried))
+        return measurements
 
     def check(
         self, rounds: int = 3, least: float = PROMISED[0], most: float = PROMISED[1]
@@ -145,11 +145,11 @@ class Links:
                 f"links may carry {least:g} to {most:g} of their rate: expected bounds within "
                 f"{TOLERATED[0]:g} to {TOLERATED[1]:g}"
             )
-        found = self.measure(rounds)
-        if unfit := [each for each in found if not least <= each.share <= most]:
+        measurements = self.measure(rounds)
+        if unfit := [each for each in measurements if not least <= each.share <= most]:
             listed = "; ".join(map(str, unfit))
             raise UnfitLinksError(f"expected {least:g} to {most:g} of the rate: {listed}")
-        return found
+        return measurements
 
     def _carry(self, senders: Sequence[str], receivers: Sequence[str]) -> float:
         """Return Mbit/s of payload from all senders to all receivers at once, paired by
@@ -182,12 +182,12 @@ def flows(rates: Mapping[str, float]) -> list[tuple[tuple[str, ...], tuple[str, 
     are equal, a ring. ``rates`` in Mbit/s by host; one host alone has no flow.
     """
     names = list(rates)
-    found: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    all_flows: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
     for position, name in enumerate(names):
         after = names[position + 1 :] + names[:position]
-        found.append(((name,), _reaching(after, rates, rates[name])))
-        found.append((_reaching(after[::-1], rates, rates[name]), (name,)))
-    return [flow for flow in dict.fromkeys(found) if all(flow)]
+        all_flows.append(((name,), _reaching(after, rates, rates[name])))
+        all_flows.append((_reaching(after[::-1], rates, rates[name]), (name,)))
+    return [flow for flow in dict.fromkeys(all_flows) if all(flow)]
 
 
 def _reaching(names: Sequence[str], rates: Mapping[str, float], rate: float) -> tuple[str, ...]:

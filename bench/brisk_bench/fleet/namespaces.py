@@ -150,16 +150,16 @@ class NamespaceHost:
         """
         process = self._started.get(process_id)
         if process is None:
-            known = ", ".join(map(str, self._started)) or "none"
-            raise InvalidRequestError(f"{self.name} started no process {process_id}, but {known}")
+            ids = ", ".join(map(str, self._started)) or "none"
+            raise InvalidRequestError(f"{self.name} started no process {process_id}, but {ids}")
         if process.returncode is None:
             os.killpg(process_id, signal.SIGKILL)
             process.wait(_TIME_OUT_S)
 
     def processes(self) -> list[int]:
         """Return the ids of all processes in this host but the one that holds it."""
-        found = processes_in({self._number})
-        return [each for each in found if each != self._namespace.holder_id]
+        ids = processes_in({self._number})
+        return [each for each in ids if each != self._namespace.holder_id]
 
     def _end(self) -> None:
         for process_id in self._started:
@@ -242,8 +242,8 @@ def _end_all(hosts: Sequence[NamespaceHost], numbers: Sequence[int]) -> None:
     """
     for host in hosts:
         host._end()
-    if left := end_processes(numbers):
-        raise InternalError(f"processes that do not end: {', '.join(map(str, left))}")
+    if survivors := end_processes(numbers):
+        raise InternalError(f"processes that do not end: {', '.join(map(str, survivors))}")
 
 
 def _connect(hosts: Sequence[NamespaceHost], switch: _Namespace) -> None:

@@ -143,17 +143,17 @@ class Swarm:
             seeder = stack.enter_context(
                 HostProgram(source, [*command, "seed", str(file), torrent, source.address])
             )
-            known = [(source.address, _port(seeder))]
+            peers = [(source.address, _port(seeder))]
             fetchers = []
             for host, target in zip(receivers, targets, strict=True):
                 program = HostProgram(
                     host, [*command, "fetch", str(target.parent), torrent, host.address]
                 )
                 fetchers.append(stack.enter_context(program))
-                known.append((host.address, _port(program)))
+                peers.append((host.address, _port(program)))
             programs = [seeder, *fetchers]
             for position, program in enumerate(programs):
-                program.say(peers=known[:position], wanted=len(receivers))
+                program.say(peers=peers[:position], wanted=len(receivers))
             for program in programs:
                 program.hear(_START_TIME_OUT_S)
             begin_ns = time.monotonic_ns()

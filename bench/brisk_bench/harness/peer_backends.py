@@ -41,13 +41,13 @@ def peer_backends(folder: Path | None) -> list[Path]:
     if folder is None:
         return []
     _check(folder.is_dir(), f"'{folder}' is no folder")
-    found = [
+    backends = [
         backend
         for backend in sorted(folder.iterdir())
         if backend.is_dir() and not backend.name.startswith(".") and backend.name != "python"
     ]
-    _check(bool(found), f"'{folder}' holds no backend")
-    return [_checked(backend) for backend in found]
+    _check(bool(backends), f"'{folder}' holds no backend")
+    return [_checked(backend) for backend in backends]
 
 
 def onnxruntime_backend(folder: Path) -> Path:

@@ -127,8 +127,8 @@ def signature_of(file: Path) -> Signature:
     """
     graph = onnx.load(file, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
-    asked = [each for each in graph.input if each.name not in weights]
-    return [tensor_of(each) for each in asked], [tensor_of(each) for each in graph.output]
+    inputs = [each for each in graph.input if each.name not in weights]
+    return [tensor_of(each) for each in inputs], [tensor_of(each) for each in graph.output]
 
 
 def parameter(key: str, value: object) -> str:
