@@ -140,16 +140,16 @@ def measure(
             report.notes.append(f"{label} is not measured through Triton: {error}")
             continue
         try:
-            found = _measure_model(case, label, threads, effort, peer)
+            result = _measure_model(case, label, threads, effort, peer)
         except FAILURES as error:
             reason = one_line(str(error))
             report.rows.append({"model": f"{label} served", "engine": "none", REASON: reason})
             text = f"{label} through Triton: is measured"
             report.checks.append(Check(text, reason, "yes", False))
             continue
-        report.rows += rows_of(label, found)
-        report.checks += checks_of(label, found)
-        ratios.append(ratio(found.bursts, BRISK))
+        report.rows += rows_of(label, result)
+        report.checks += checks_of(label, result)
+        ratios.append(ratio(result.bursts, BRISK))
     if len(ratios) > 1:
         mean = statistics.geometric_mean(ratios)
         text = (
@@ -225,12 +225,12 @@ def rows_of(label: str, found: Answered) -> list[dict[str, Any]]:
     Their ``model`` gives them a plot apart from the rows in process of the same model.
     """
     rows = []
-    for engine, taken in found.bursts.items():
+    for engine, bursts in found.bursts.items():
         row: dict[str, Any] = {
             "model": f"{label} served",
             "engine": engine,
             "path": "Triton, gRPC",
-            **burst_row(taken),
+            **burst_row(bursts),
             "ratio_to_onnxruntime": ratio(found.bursts, engine),
             "more_us": 1e6 * _more_s(found.bursts, engine),
         }

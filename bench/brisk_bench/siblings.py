@@ -161,26 +161,26 @@ def write_sibling(source: Path, target: Path, seed: int = 7) -> None:
 
 
 def _measure(case: Case, rounds: int) -> Mapping[str, Starts]:
-    found = {side: Starts() for side in SIDES}
+    starts = {side: Starts() for side in SIDES}
     with tempfile.TemporaryDirectory(prefix="brisk-siblings-") as folder:
         place = Path(folder)
         files = {FIRST: place / "first.onnx", NEXT: place / "next.onnx"}
         place_model(case.file, files[FIRST])
         write_sibling(case.file, files[NEXT])
-        asked = case_of(str(files[NEXT]))  # its answers are the second model's
+        next_case = case_of(str(files[NEXT]))  # its answers are the second model's
         with contextlib.ExitStack() as stack:
             servers = {
-                side: stack.enter_context(_served(place / side, side, files, asked))
+                side: stack.enter_context(_served(place / side, side, files, next_case))
                 for side in SIDES
             }
 
             def start(side: str) -> None:
-                _start(servers[side], asked, found[side])
+                _start(servers[side], next_case, starts[side])
                 if side in UNPREPARED:
                     _remove_form(place / side)
 
             in_rounds(SIDES, rounds, start)
-    return found
+    return starts
 
 
 def _remove_form(repository: Path) -> None:

@@ -60,17 +60,17 @@ def run(quick: bool = False, seconds: float = 3600.0) -> Report:
     """Strike for ``seconds`` (150 if ``quick``) after the warm-up and a time without blows."""
     calm_s = 20.0 if quick else CALM_S
     seconds = 150.0 if quick else seconds
-    asked = 100 if quick else ASKED
+    requests = 100 if quick else ASKED
     packages = ("tritonclient", "numpy")
     report = new_report("soak", packages, clients=CLIENTS, calm_s=calm_s, seconds=seconds)
     present = {path.name for path in Path("/dev/shm").iterdir()}
     with TemporaryDirectory(prefix="brisk-soak-") as folder:
         repository = write_repository(Path(folder) / "models")
         with small_disk(Path(folder) / "cache") as cache:
-            _soak(report, repository, cache, calm_s, seconds, asked)
-    left = {path.name for path in Path("/dev/shm").iterdir()} - present
-    left = {name for name in left if "brisk" in name}
-    report.checks.append(Check("files left in /dev/shm", len(left), "0", not left))
+            _soak(report, repository, cache, calm_s, seconds, requests)
+    leftovers = {path.name for path in Path("/dev/shm").iterdir()} - present
+    leftovers = {name for name in leftovers if "brisk" in name}
+    report.checks.append(Check("files left in /dev/shm", len(leftovers), "0", not leftovers))
     return report
 
 
@@ -127,8 +127,8 @@ def _report_blows(report: Report, blows: Blows) -> None:
     report.checks.append(Check(name, len(blows.faults), "0", not blows.faults))
     name = "blows that the log does not tell of"
     report.checks.append(Check(name, len(blows.untold), "0", not blows.untold))
-    found = Counter(blows.faults + blows.untold)
-    report.notes += [f"{count} times: {what}" for what, count in found.most_common(20)]
+    counts = Counter(blows.faults + blows.untold)
+    report.notes += [f"{count} times: {what}" for what, count in counts.most_common(20)]
     report.notes += blows.notes
 
 

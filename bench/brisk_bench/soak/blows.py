@@ -127,8 +127,8 @@ class Blows:
 
     def during(self, begin_s: float, end_s: float) -> str:
         """Return the blows that fell in such a time, in words."""
-        found = [name for first, last, name in self._spans if end_s >= first and begin_s <= last]
-        return ", ".join(found) or "none"
+        names = [name for first, last, name in self._spans if end_s >= first and begin_s <= last]
+        return ", ".join(names) or "none"
 
     def _try(self, blow: Callable[[], None]) -> None:
         try:
@@ -230,8 +230,8 @@ class Blows:
     def _replace(self) -> None:
         """Replace the file of a served model, which must answer as before until it is loaded."""
         file = self._repository / REPLACED / "1" / "model.onnx"
-        kept, other = file.with_name("kept"), file.with_name("other")
-        shutil.copy(file, kept)
+        original, other = file.with_name("kept"), file.with_name("other")
+        shutil.copy(file, original)
         write_other_weights(file, other, np.float32(1.1))
         expected = self._computed(other)
         with self._told("model file replaced", f"successfully loaded '{REPLACED}'"):
@@ -241,7 +241,7 @@ class Blows:
                 time.sleep(0.2)
             self._load(REPLACED)
             self._ask(REPLACED, "normal", expected)
-            kept.replace(file)
+            original.replace(file)
             for _ in range(10):
                 self._ask(REPLACED, "normal", expected)
                 time.sleep(0.2)
@@ -287,8 +287,8 @@ class Blows:
 
         After the second time the model is not optimised any more.
         """
-        told = "although nobody waits for it: this|workers have died while its sessions were"
-        with self._told("model optimised without end", told):
+        pattern = "although nobody waits for it: this|workers have died while its sessions were"
+        with self._told("model optimised without end", pattern):
             self._load(FOLDING)
             self._ask_in_every_class()
             self._churn()
@@ -353,11 +353,11 @@ class Blows:
         return dict(zip(names, session.run(names, dict(self._expected.inputs)), strict=True))
 
     def _open_files(self) -> int:
-        found = 0
+        count = 0
         for process in self._server.processes():
             with contextlib.suppress(OSError):
-                found += len(os.listdir(f"/proc/{process.pid}/fd"))
-        return found
+                count += len(os.listdir(f"/proc/{process.pid}/fd"))
+        return count
 
 
 def _reason(triton: InferenceServerClient, model: str) -> str:

@@ -125,9 +125,9 @@ def _crowd(parent: Connection, url: str, model: str, sample: str, count: int) ->
 
         for _ in range(count):
             ask()
-        left, is_ending = count, False
+        in_flight, is_ending = count, False
         answered = 0
-        while left:
+        while in_flight:
             error = came.get(timeout=_PATIENCE_S)
             answered += 1
             if error is not None:
@@ -136,7 +136,7 @@ def _crowd(parent: Connection, url: str, model: str, sample: str, count: int) ->
                 parent.send("there")
             is_ending = is_ending or parent.poll()
             if is_ending:
-                left -= 1
+                in_flight -= 1
             else:
                 ask()
     parent.send(faults)

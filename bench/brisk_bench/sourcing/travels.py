@@ -44,8 +44,8 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
         def start(side: str) -> Mapping[str, Any]:
             return told(starting, "away", remote=remotes[side], forced=side == FORM)
 
-        found, _ = in_rounds(SIDES, rounds, start)
-    report.rows.extend(rows(case.name, found, form_bytes, weight_bytes))
+        starts, _ = in_rounds(SIDES, rounds, start)
+    report.rows.extend(rows(case.name, starts, form_bytes, weight_bytes))
     add_checks(report)
 
 
@@ -73,8 +73,8 @@ def rows(
 
 def add_checks(report: Report) -> None:
     """Add every check that the rows allow."""
-    found = {row["side"]: row for row in report.rows if row.get("part") == PART}
-    chosen, form = found[CHOSEN], found[FORM]
+    by_side = {row["side"]: row for row in report.rows if row.get("part") == PART}
+    chosen, form = by_side[CHOSEN], by_side[FORM]
     text = f"{chosen['model']}: what the courier chooses ({chosen['took']}) over the form"
     ratio = chosen["first_s"] / form["first_s"]
     report.checks.append(check_limit(text, ratio, "<=", MOST_OF_FORM, digits=3))

@@ -31,8 +31,8 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
     write_sibling(case.file, file)
     remote = scene.publish(file, PART, with_form=False)
     with scene.starting(case_of(str(file))) as starting:
-        asked = {"remote": remote, "sibling": str(case.file), "warm": True}
-        starts = [told(starting, "away", **asked) for _ in range(rounds)]
+        task = {"remote": remote, "sibling": str(case.file), "warm": True}
+        starts = [told(starting, "away", **task) for _ in range(rounds)]
     report.rows.append(row(case.name, starts))
     add_checks(report)
 

@@ -121,9 +121,9 @@ def run(
     check_known("entries", entries, ENTRIES)
     report = new_report("start", VERSIONS, NOTES, threads=threads)
     backends = peer_backends(peers)
-    given = read_given(inputs)
+    given_inputs = read_given(inputs)
     configurations = [ENTRIES[name] for name in entries]
-    cases = [case_of(each, given) for each in model or (MODEL,)]
+    cases = [case_of(each, given_inputs) for each in model or (MODEL,)]
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     with tempfile.TemporaryDirectory(prefix="brisk-start-") as folder:
         for number, case in enumerate(cases):
@@ -194,7 +194,7 @@ def _rows(
         return _start(side, configuration)
 
     failures = (*FAILURES, EngineUnavailableError)
-    taken, reasons = in_rounds(pairs, rounds, start, uncounted=1, failures=failures)
+    starts, reasons = in_rounds(pairs, rounds, start, uncounted=1, failures=failures)
     rows: list[dict[str, Any]] = []
     first_s = {}
     for pair in pairs:
@@ -203,18 +203,18 @@ def _rows(
         if pair in reasons:
             rows.append({**named, REASON: reasons[pair]})
             continue
-        first_s[side.name, configuration.value] = [each.first_s for each in taken[pair]]
-        first = summarise([each.first_s for each in taken[pair]])
+        first_s[side.name, configuration.value] = [each.first_s for each in starts[pair]]
+        first = summarise([each.first_s for each in starts[pair]])
         rows.append(
             {
                 **named,
                 "first_ms": first.median * 1e3,
                 "spread_ms": first.spread * 1e3,
                 "least_ms": first.least * 1e3,
-                "ready_ms": summarise([each.ready_s for each in taken[pair]]).median * 1e3,
-                "samples": len(taken[pair]),
+                "ready_ms": summarise([each.ready_s for each in starts[pair]]).median * 1e3,
+                "samples": len(starts[pair]),
                 "right": sum(
-                    agree_by_name(each.outputs, bench.case.expected) for each in taken[pair]
+                    agree_by_name(each.outputs, bench.case.expected) for each in starts[pair]
                 ),
             }
         )
@@ -274,7 +274,7 @@ def all_checks(rows: Rows) -> list[Check]:
 
 def soonest(rows: Rows, model: str, *, prepared: bool) -> Mapping[str, Any] | None:
     """Return the complete entry of a peer, prepared or not, whose first answer comes first."""
-    found = [
+    candidates = [
         row
         for row in rows
         if row["model"] == model
@@ -283,7 +283,7 @@ def soonest(rows: Rows, model: str, *, prepared: bool) -> Mapping[str, Any] | No
         and row["engine"] not in (FIRST, PREPARED)
         and ("prepared" in row["engine"]) == prepared
     ]
-    return min(found, key=lambda row: float(row["first_ms"]), default=None)
+    return min(candidates, key=lambda row: float(row["first_ms"]), default=None)
 
 
 def _right(rows: Rows) -> list[Check]:
@@ -294,9 +294,9 @@ def _right(rows: Rows) -> list[Check]:
             if row["engine"] in (FIRST, PREPARED):
                 checks.append(Check(f"{named}: answers", row[REASON], "an answer", False))
             continue
-        found = f"{row['right']} of {row['samples']}"
+        tally = f"{row['right']} of {row['samples']}"
         checks.append(
-            Check(f"{named}: right answers", found, "all", row["right"] == row["samples"])
+            Check(f"{named}: right answers", tally, "all", row["right"] == row["samples"])
         )
     return checks
 

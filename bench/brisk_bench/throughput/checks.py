@@ -45,12 +45,12 @@ def add_checks(report: Report) -> None:
 
 def _closed(rows: Sequence[Row]) -> dict[tuple[str, bool, str], dict[int, dict[str, Row]]]:
     """Return rows of closed loops: by model, batching and transport, then clients, then side."""
-    found: dict[tuple[str, bool, str], dict[int, dict[str, Row]]] = {}
+    groups: dict[tuple[str, bool, str], dict[int, dict[str, Row]]] = {}
     for row in rows:
         if row["load"] == CLOSED:
             key = row["model"], row["batching"], row["transport"]
-            found.setdefault(key, {}).setdefault(row["clients"], {})[row["side"]] = row
-    return found
+            groups.setdefault(key, {}).setdefault(row["clients"], {})[row["side"]] = row
+    return groups
 
 
 def _is_small(loads: Mapping[int, Mapping[str, Row]]) -> bool:
