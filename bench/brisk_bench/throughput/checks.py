@@ -12,7 +12,7 @@ from brisk_bench.throughput.sides import BRISK, CPP, JOINED, PYTHON
 CLOSED, MIX = "closed", "mix"
 
 SMALL_MS = 5.0
-"""The latency of the better Python peer with one client below which a model is small."""
+"""The p50 of the fastest peer, with the fewest clients, below which a model is small."""
 
 COMPARED = (1, 4, 16)
 LEAST, LEAST_MEAN = 1.0, 1.1
