@@ -34,11 +34,11 @@ BENCHMARKS: Mapping[str, str] = {
     "throughput": "brisk_bench.throughput",
     "warm": "brisk_bench.warm",
 }
-"""Measurements, each with the module whose ``main`` takes its arguments. Each shows a report; its
-status says whether all that it expects holds."""
+"""Benchmarks, each with the module whose ``main`` takes its arguments. Each shows a report; its
+exit status says whether all that it expects holds."""
 
 PREPARATIONS: Mapping[str, str] = {"real_models": "brisk_bench.real_models"}
-"""Commands that measure nothing: they lay out what benchmarks are given."""
+"""Commands that measure nothing: they prepare the inputs of benchmarks."""
 
 COMMANDS: Mapping[str, str] = {**BENCHMARKS, **PREPARATIONS}
 

@@ -39,15 +39,15 @@ QUICK_STRIDE = 10
 """A quick run takes every tenth case."""
 
 FIRST, WARM, PREPARED = FORMS = ("first", "warm", "prepared")
-"""As a model's file is opened, with exchanged sessions, and from its prepared form."""
+"""Forms of a model: as its file is opened, with exchanged sessions, and from its prepared form."""
 
 RANDOM = ("test_bernoulli",)
-"""How names begin of cases whose numbers nobody can foretell: of no defined generator."""
+"""Prefixes of cases whose numbers cannot be predicted: they come from no defined generator."""
 
 NEWER = "the model is of a newer ONNX than it reads"
 UNIMPLEMENTED = "it refuses the operator or its types"
 PACKED = "a byte holds several elements"
-"""Why ONNX Runtime by itself has no answer; the last is what neither side can be given."""
+"""Reasons why ONNX Runtime by itself has no answer; the last one's inputs fit neither side."""
 
 _NEWER = re.compile(r"Unsupported model IR version|only \*guarantees\* support")
 _PACKED = re.compile("a byte holds several elements")
@@ -55,11 +55,12 @@ _PACKED = re.compile("a byte holds several elements")
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """Spacing of numbers near 1, by dtype.
 
-The cases expect what numpy gives that rounds after every step; who rounds once differs by this.
+The cases expect the results of numpy, which rounds after every step; a single rounding differs by
+this.
 """
 
 Outputs = list[Any]
-"""Of all data sets of a case, one after the other."""
+"""Outputs of all data sets of a case, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def _run(case: Any, path: Path, forms: Sequence[str]) -> CaseOutcome:
 
 
 _PLACE = re.compile(r"(?<!\w)/\S+")
-"""A path, which says nothing about another machine."""
+"""A path, which is removed from errors: it says nothing about another machine."""
 
 
 def _is_of_triton(info: Any) -> bool:
@@ -211,8 +212,8 @@ def _by_itself(path: Path) -> Runner:
         if not is_plain:
             return dict(zip(names, session.run(names, dict(inputs)), strict=True))
         feeds = {name: to_ort_value(array) for name, array in inputs.items()}
-        made = list(session._sess.run_with_ort_values(feeds, names, None))
-        return {name: to_array(value) for name, value in zip(names, made, strict=True)}
+        values = list(session._sess.run_with_ort_values(feeds, names, None))
+        return {name: to_array(value) for name, value in zip(names, values, strict=True)}
 
     return compute
 
@@ -225,16 +226,16 @@ def _attempt(case: Any, make: Callable[[], Runner]) -> tuple[Outputs, str | None
     """Return the outputs of all data sets and None, or no outputs and the error."""
     graph = case.model.graph
     names = [value.name for value in graph.input]
-    made: Outputs = []
+    all_outputs: Outputs = []
     try:
         compute = make()
-        for given, _ in case.data_sets:
-            inputs = {name: as_array(each) for name, each in zip(names, given, strict=False)}
+        for values, _ in case.data_sets:
+            inputs = {name: as_array(each) for name, each in zip(names, values, strict=False)}
             outputs = compute(inputs)
-            made += [_plain(outputs[value.name]) for value in graph.output]
+            all_outputs += [_plain(outputs[value.name]) for value in graph.output]
     except Exception as error:  # noqa: BLE001  # ONNX Runtime's have no common class
         return [], _PLACE.sub("model", f"{type(error).__name__}: {error}")
-    return made, None
+    return all_outputs, None
 
 
 def _plain(value: Any) -> Any:
@@ -245,8 +246,8 @@ def _judge(case: Any, made: Outputs) -> str | None:
     """Return why the outputs are not the expected ones; None if they are, within the tolerance."""
     names = [value.name for value in case.model.graph.output]
     expected = [as_array(each) for _, outputs in case.data_sets for each in outputs]
-    for place, (actual, wanted) in enumerate(zip(made, expected, strict=True)):
-        difference = compare(actual, wanted, case.rtol, case.atol)
+    for place, (actual, reference) in enumerate(zip(made, expected, strict=True)):
+        difference = compare(actual, reference, case.rtol, case.atol)
         if difference is not None:
             return f"output '{names[place % len(names)]}': {difference}"
     return None
@@ -356,8 +357,8 @@ def compare(actual: Any, expected: Any, rtol: float, atol: float) -> str | None:
     if isinstance(expected, list):
         if not isinstance(actual, list) or len(actual) != len(expected):
             return f"{actual!r} is no sequence of {len(expected)}"
-        for place, (mine, wanted) in enumerate(zip(actual, expected, strict=True)):
-            if (difference := compare(mine, wanted, rtol, atol)) is not None:
+        for place, (mine, theirs) in enumerate(zip(actual, expected, strict=True)):
+            if (difference := compare(mine, theirs, rtol, atol)) is not None:
                 return f"element {place}: {difference}"
         return None
     if not isinstance(actual, (np.ndarray, np.generic)):

@@ -29,7 +29,7 @@ from brisk_bench.harness.timed_reply import TimedReply
 from brisk_bench.samples.writer import GraphWriter
 
 LIMIT_MS = 0.15
-"""Median of the hop, requests back to back."""
+"""The most of the hop's median, with requests back to back."""
 
 SHAPE = (1, 3, 224, 224)
 

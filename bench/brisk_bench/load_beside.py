@@ -43,7 +43,7 @@ SERVED, LOADED = "resnet18_ort/1", "resnet50/1"
 _LOAD_TIMEOUT_S = 120.0
 INTERVAL_S = 0.04
 LIMIT = 1.10
-"""Of the served model's 99th percentile beside loads over that alone."""
+"""The most of the served model's 99th percentile during loads over that alone."""
 
 NOTES = (
     "a request every 40 ms, or at once where the one before took longer; latency as the client "

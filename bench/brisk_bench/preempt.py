@@ -95,13 +95,13 @@ def run(plan: Plan) -> Report:
         console = Console(stderr=True, highlight=False)
         console.print(f"[bold red]{report.notes[0]}[/bold red]")
     if "workloads" in plan.parts:
-        wanted = {name: WORKLOADS[name] for name in plan.workloads if name in WORKLOADS}
+        workloads = {name: WORKLOADS[name] for name in plan.workloads if name in WORKLOADS}
         if REAL in plan.workloads and plan.real is not None:
-            wanted[REAL] = read_real(plan.real)
+            workloads[REAL] = read_real(plan.real)
         elif REAL in plan.workloads:
             report.notes.append("REAL is left out: no trace file was given (--real FILE)")
-        if wanted:
-            compare(report, wanted, plan)
+        if workloads:
+            compare(report, workloads, plan)
     if "preemption" in plan.parts:
         preemption.measure_networks(report, plan)
     if "layers" in plan.parts:
@@ -123,7 +123,7 @@ PLOTTED = {
     "15": ("restore_ms", "best_effort", "policy"),
     "16": ("slowdown", "policy", "pair"),
 }
-"""By figure of the paper: columns of the bars, of the files, of what tells bars apart."""
+"""By figure of the paper: the columns of the bars' heights, the files and the bars' names."""
 
 
 def plot_figures(report: Report, folder: Path) -> list[Path]:

@@ -25,10 +25,10 @@ from onnx import numpy_helper
 from brisk_bench.engines.process import EngineUnavailableError, run_apart
 
 _SHARE = 0.1
-"""Of one: how far random biases lie from nought, and random scales from one."""
+"""The standard deviation of random biases from zero, and of random scales from one."""
 
 Models: TypeAlias = Mapping[str, tuple[str, Mapping[str, np.ndarray]]]
-"""By the name each gets: a file in a wheel, and a request for it, {} where none is needed."""
+"""Models by their new names: a file in a wheel, and a request for it, {} if none is needed."""
 
 
 def _drawn(*shape: int, scale: float = 1.0) -> np.ndarray:
@@ -105,13 +105,13 @@ def lay_out_package(requirement: str, models: Models, folder: Path) -> list[Path
 def lay_out_light(folder: Path) -> list[Path]:
     """Place the ``onnx`` package's networks, with random weights, unless they are there."""
     source = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
-    found = []
+    files = []
     for file in sorted(source.glob("light_*.onnx")):
         target = folder / f"{file.stem.removeprefix('light_')}.onnx"
         if not target.is_file():
             onnx.save(with_random_weights(onnx.load(file)), target)
-        found.append(target)
-    return found
+        files.append(target)
+    return files
 
 
 def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -126,17 +126,17 @@ def with_random_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     readers = {
         name: (node.op_type, place) for node in graph.node for place, name in enumerate(node.input)
     }
-    kept, made = [], []
+    nodes, initializers = [], []
     for node in graph.node:
         if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:
-            kept.append(node)
+            nodes.append(node)
             continue
         shape = tuple(int(size) for size in numpy_helper.to_array(shapes[node.input[0]]))
         values = _weights(shape, readers.get(node.output[0]), random)
-        made.append(numpy_helper.from_array(values, node.output[0]))
+        initializers.append(numpy_helper.from_array(values, node.output[0]))
     del graph.node[:]
-    graph.node.extend(kept)
-    graph.initializer.extend(made)
+    graph.node.extend(nodes)
+    graph.initializer.extend(initializers)
     model.ir_version = max(model.ir_version, 4)  # before, each initialiser is an input, too
     return model
 

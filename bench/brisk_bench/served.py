@@ -66,13 +66,13 @@ LABELS = ("resnet50/1", "encoder/1", "mlp/1", "digits_cnn/1")
 
 SMALL_MS = 1.0
 LIMIT, SMALL_LIMIT = 1.15, 1.5
-"""Brisk's median latency over that of a peer, and where the peer takes less than SMALL_MS."""
+"""The most of Brisk's median latency over a peer's, and if the peer takes less than SMALL_MS."""
 
 MEAN_LIMIT = 1.05
-"""The same over the Python backend, the geometric mean of several models."""
+"""The most of the median latency over the Python backend's, geometric mean of several models."""
 
 CLOSE = "rtol 1e-3, atol 1e-4"
-"""What is expected of answers: that they are ONNX Runtime's, up to this."""
+"""The tolerance, as reported, within which answers are to be ONNX Runtime's."""
 
 NOTES = (
     "through Triton: client's latency of one request at a time; onnxruntime and torch eager are "
@@ -140,16 +140,16 @@ def measure(
             report.notes.append(f"{label} is not measured through Triton: {error}")
             continue
         try:
-            found = _measure_model(case, label, threads, effort, peer)
+            result = _measure_model(case, label, threads, effort, peer)
         except FAILURES as error:
             reason = one_line(str(error))
             report.rows.append({"model": f"{label} served", "engine": "none", REASON: reason})
             text = f"{label} through Triton: is measured"
             report.checks.append(Check(text, reason, "yes", False))
             continue
-        report.rows += rows_of(label, found)
-        report.checks += checks_of(label, found)
-        ratios.append(ratio(found.bursts, BRISK))
+        report.rows += rows_of(label, result)
+        report.checks += checks_of(label, result)
+        ratios.append(ratio(result.bursts, BRISK))
     if len(ratios) > 1:
         mean = statistics.geometric_mean(ratios)
         text = (
@@ -225,12 +225,12 @@ def rows_of(label: str, found: Answered) -> list[dict[str, Any]]:
     Their ``model`` gives them a plot apart from the rows in process of the same model.
     """
     rows = []
-    for engine, taken in found.bursts.items():
+    for engine, bursts in found.bursts.items():
         row: dict[str, Any] = {
             "model": f"{label} served",
             "engine": engine,
             "path": "Triton, gRPC",
-            **burst_row(taken),
+            **burst_row(bursts),
             "ratio_to_onnxruntime": ratio(found.bursts, engine),
             "more_us": 1e6 * _more_s(found.bursts, engine),
         }

@@ -49,18 +49,18 @@ SIDES = (SHARED, OWN, ALONE, BARE, BARE_OWN)
 UNPREPARED = (BARE, BARE_OWN)
 
 CHANGE = 1e-3
-"""Standard deviation of the factors that weights are multiplied with."""
+"""Standard deviation from 1 of the factors that weights are multiplied with."""
 
 WARM_RUNS = 20
 
 _LET_GO_S = 60.0
-"""In which an unloaded model's form is no longer mapped."""
+"""The time within which an unloaded model's form is no longer mapped."""
 
 AIM, WORST = 1.1, 1.2
-"""Of the first answer over the model's own warm pace: median over models, and each."""
+"""The most of the first answer over the model's own warm pace: median over models, and each."""
 
 BARE_AIM = 1.5
-"""The same of a model that nobody has prepared."""
+"""The most of the first answer over the warm pace of a model that was not prepared."""
 
 NOTES = (
     "load: the load call; first: the first request after it; second, third: those that follow at "
@@ -161,26 +161,26 @@ def write_sibling(source: Path, target: Path, seed: int = 7) -> None:
 
 
 def _measure(case: Case, rounds: int) -> Mapping[str, Starts]:
-    found = {side: Starts() for side in SIDES}
+    starts = {side: Starts() for side in SIDES}
     with tempfile.TemporaryDirectory(prefix="brisk-siblings-") as folder:
         place = Path(folder)
         files = {FIRST: place / "first.onnx", NEXT: place / "next.onnx"}
         place_model(case.file, files[FIRST])
         write_sibling(case.file, files[NEXT])
-        asked = case_of(str(files[NEXT]))  # its answers are the second model's
+        next_case = case_of(str(files[NEXT]))  # its answers are the second model's
         with contextlib.ExitStack() as stack:
             servers = {
-                side: stack.enter_context(_served(place / side, side, files, asked))
+                side: stack.enter_context(_served(place / side, side, files, next_case))
                 for side in SIDES
             }
 
             def start(side: str) -> None:
-                _start(servers[side], asked, found[side])
+                _start(servers[side], next_case, starts[side])
                 if side in UNPREPARED:
                     _remove_form(place / side)
 
             in_rounds(SIDES, rounds, start)
-    return found
+    return starts
 
 
 def _remove_form(repository: Path) -> None:

@@ -45,14 +45,14 @@ from brisk_bench.harness.sampling import Burst, burst_rounds, burst_row, in_roun
 from brisk_bench.harness.served_entries import SAMPLES
 
 LIMIT, MEAN_LIMIT = 1.05, 1.0
-"""Brisk's time over ONNX Runtime's on each model, and in the mean of several."""
+"""The most of Brisk's time over ONNX Runtime's on each model, and in the mean of several."""
 
 SMALL_MS, SPARE_US = 1.0, 10.0
-"""Of a model that takes ONNX Runtime less than that, Brisk's time less ONNX Runtime's is judged
-instead of the ratio: a frame costs some microseconds, whatever it is around."""
+"""If a model takes ONNX Runtime less than SMALL_MS, Brisk's time less ONNX Runtime's is judged, at
+most SPARE_US, instead of the ratio: a frame costs some microseconds, whatever it is around."""
 
 IN_PROCESS = "in process"
-"""The key ``path`` of a row says what lies between the caller and the engine."""
+"""The value of the key ``path``, which says what lies between the caller and the engine."""
 
 NOTES = (
     "one process for each engine; only one computes at a time",
@@ -85,29 +85,29 @@ def run(
     """
     threads = threads or len(os.sched_getaffinity(0))
     peer = onnxruntime_backend(peers) if peers is not None else None
-    files, given = given_models(files, models, inputs)
+    files, given_inputs = given_models(files, models, inputs)
     samples = sorted(SAMPLES.glob("*/*/model.onnx"))
     if not files and not samples:
         raise FileNotFoundError(f"no models in {SAMPLES}; model_repository/generate.py makes them")
     versions = ("torch", "onnxruntime", "openvino", "onnx", "numpy")
     report = new_report("warm", versions, NOTES, threads=threads)
     effort = (4, 0.3) if quick else (10, 1.0)
-    found = labelled(files or samples)
-    for name, file in found.items():
+    by_label = labelled(files or samples)
+    for name, file in by_label.items():
         try:
-            arrays = make_inputs(file, given)
+            arrays = make_inputs(file, given_inputs)
         except UnusableArgumentError as error:
             report.rows.append({"model": name, "engine": "none", REASON: str(error)})
             report.checks.append(Check(f"{name}: is measured", str(error), "yes", False))
             continue
-        hint = "" if were_given(file, given) else f" ({HINT})"
+        hint = "" if were_given(file, given_inputs) else f" ({HINT})"
         _measure(report, name, file, arrays, threads, effort, hint)
     _add_means(report)
     if through_triton:
         report.notes += served.NOTES
         if not files:
-            found = {label: file for label, file in found.items() if label in served.LABELS}
-        served.measure(report, quick, threads, found, peer, given)
+            by_label = {label: file for label, file in by_label.items() if label in served.LABELS}
+        served.measure(report, quick, threads, by_label, peer, given_inputs)
     return report
 
 
@@ -226,10 +226,10 @@ def _add_means(report: Report) -> None:
     for row in report.rows:
         if "ratio_to_onnxruntime" in row:
             ratios.setdefault(row["engine"], []).append(row["ratio_to_onnxruntime"])
-    for engine, found in ratios.items():
-        if len(found) < 2:
+    for engine, values in ratios.items():
+        if len(values) < 2:
             continue
-        mean, name = statistics.geometric_mean(found), f"mean of {len(found)} models"
+        mean, name = statistics.geometric_mean(values), f"mean of {len(values)} models"
         report.rows.append({"model": name, "engine": engine, "ratio_to_onnxruntime": mean})
         if engine == BRISK:
             text = f"geometric {name}: brisk / onnxruntime"

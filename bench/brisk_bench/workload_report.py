@@ -22,8 +22,8 @@ from brisk_client.workload.results import GeneratorOutcome, RunOutcome, TaskOutc
 from brisk_client.workload.runner import Counts
 
 LAG_LIMIT_MS = 1.0
-"""Of the generator's own lateness, above which latencies are in doubt: of its p99, or of the
-greatest where the requests are too few for one."""
+"""The most of the generator's own lag, above which latencies are in doubt: of its p99, or the
+greatest if the requests are too few for one."""
 
 NOTES = (
     "latency: from when a request was due to its answer; dropped: arrivals that were stale when "

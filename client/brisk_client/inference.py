@@ -16,7 +16,7 @@ Parameters = Mapping[str, "str | int | bool"]
 
 EXAMPLE_SIZE = 64
 EXAMPLE_TEXT = "1"
-"""Which models that read numbers out of strings take, too."""
+"""A string that models which read numbers out of strings take, too."""
 
 
 class Transport(str, Enum):

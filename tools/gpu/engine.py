@@ -28,10 +28,10 @@ ROWS = (1, 2, 4, 16, 3)
 SERVED_S = 5.0
 
 WRONG = 0.02
-"""Of an answer, relative to its largest value."""
+"""The deviation above which an answer is wrong, relative to its largest value."""
 
 GAP_S = 0.004
-"""Between two real-time requests."""
+"""The time from one real-time request to the next."""
 
 _DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32", "float16": "FP16"}
 

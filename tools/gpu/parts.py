@@ -181,7 +181,7 @@ PARTS: Mapping[str, tuple[Part | Callable[[Place, Path], Iterator[Mapping[str, A
     "engine": (engine, 100),
     "serving": (serving, 45),
 }
-"""With the seconds that each may take, in the order of what they decide."""
+"""Parts with the seconds that each may take, in the order of what they decide."""
 
 
 if __name__ == "__main__":

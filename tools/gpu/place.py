@@ -56,10 +56,10 @@ AGAIN:
 CHUNK_US = 100.0
 
 OPEN_SIZE = 128
-"""Of an input, other than its rows, that the model leaves open."""
+"""The size of an input's dimensions, other than its rows, that the model leaves open."""
 
 MOST_S = 0.4
-"""That one figure's repetitions take."""
+"""The longest time that one figure's repetitions take."""
 
 
 class Place:

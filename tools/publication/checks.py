@@ -10,7 +10,7 @@ from brisk_bench.harness.report import COMPARISONS, Check
 from publication.runs import PublishedRun, UnusableRunError
 
 BOUND = re.compile(r"(<=|>=|<|>|==) (-?[\d.]+(?:e-?\d+)?)")
-"""An expectation that a number meets or not."""
+"""The form of an expectation that a number meets or does not meet."""
 
 
 def worst_check(runs: Iterable[PublishedRun], pattern: str) -> Check:

@@ -14,14 +14,14 @@ from publication.runs import PublishedRun, UnusableRunError
 WORKLOAD = "C"
 QUANTILES = "quantiles_ms"
 OURS, FORMER = "preemptive", "padded"
-"""The default policy's side, and what it was in runs of before it changed."""
+"""The default policy's side, and its name in older runs."""
 SIDES = {
     "RT-only": ("alone", "alone"),
     OURS: ("Brisk", "ours"),
     "shared": ("uncontrolled", "free"),
     "triton": ("Triton's own priorities", "peer"),
 }
-"""Sides of the run, by how the name of each begins: what the plot calls it, and its curve."""
+"""Sides of the run, by the prefix of each name: the plot's label, and its curve."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 60, 700, 86, 330, 374
 

@@ -15,7 +15,7 @@ from publication.subjects import OTHERS, PAGES, Page, Part, page_of
 GENERATED = "<!-- Written by tools/make-results from data/*.json: change those, not this. -->"
 
 _WIDEST = 60
-"""Characters of a text that a table still shows; longer ones and lists are in the JSON only."""
+"""The most characters of a text in a table; longer texts and lists are in the JSON only."""
 
 _INDEX = """# Benchmarks
 

@@ -51,7 +51,7 @@ PICTURES = {
         promise_plot,
     ),
 }
-"""By the run's file."""
+"""Pictures by the run's file."""
 
 
 def picture_of(run: PublishedRun) -> Picture | None:

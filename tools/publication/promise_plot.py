@@ -9,7 +9,7 @@ from publication.drawing import Area, Axis, curve, dot, sheet, words
 from publication.runs import PublishedRun, UnusableRunError
 
 SIDE = re.compile(r"caches, (\d+(?:\.\d+)?)%")
-"""A side of the run whose caches keep a promise, in percent."""
+"""The name of a side of the run whose caches keep a promise, with the promise in percent."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM, _HEIGHT = 60, 630, 66, 290, 334
 

@@ -16,7 +16,7 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 FOLDER = "docs/benchmarks"
 
 THREADS = "--threads"
-"""A run with this option is not what a user gets by default."""
+"""The option of runs that are not what a user gets by default."""
 
 
 @dataclass(frozen=True, slots=True)

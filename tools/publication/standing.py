@@ -12,8 +12,8 @@ from publication.runs import PublishedRun
 from publication.subjects import page_of
 
 QUICK, DIRTY, OTHER, REPORTED = "quick", "uncommitted changes", "other commit", "reported"
-"""What a run may lack: it was a short one; of a tree that is nobody else's; of another state of
-the product than the rest; not measured by us."""
+"""Flaws of a run: it was a short one; its tree had uncommitted changes; it was of another state of
+the product than the rest; it was not measured by us."""
 
 
 def published_commit(runs: Iterable[PublishedRun]) -> str:

@@ -15,8 +15,8 @@ PARTS = {
     "load_ms": ("third", "load"),
     "run_ms": ("fourth", "run"),
 }
-"""Columns of the run: the bar of each, and what the plot calls it. The second may be missing: it
-is within the third then."""
+"""Columns of the run: the bar of each, and its label in the plot. The second may be missing; it is
+within the third then."""
 
 WHOLE = "first_ms"
 
@@ -30,7 +30,7 @@ ENGINES = {
 }
 _LEFT, _RIGHT, _TOP, _STEP, _BAR = 185, 440, 66, 28, 18
 _COLUMNS = (490, 545, 590, 635, 700)
-"""Where the figures of each part end, and those of the whole."""
+"""The right ends, in x, of the figures of each part, and of those of the whole."""
 
 
 def start_plot(run: PublishedRun) -> str:

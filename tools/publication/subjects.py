@@ -153,7 +153,7 @@ PAGES = (
         (Part("soak", "soak", split="kind"), Part("pressure", "pressure", split="kind")),
     ),
 )
-"""In the order of the index."""
+"""The pages, in the order of the index."""
 
 OTHERS = {
     "warm-1": "Warm inference of sample models, one thread",
@@ -175,7 +175,7 @@ OTHERS = {
     "pipeline": "Pipelines: planner against planner",
     "conformance": "Conformance: the ONNX project's own node cases",
 }
-"""What runs are that no page shows, by their files."""
+"""Titles of the runs that no page shows, by their files."""
 
 
 def page_of(file: str) -> Page | None:

@@ -32,16 +32,16 @@ from brisk_bench.harness.report import Report, check_limit, save_figure, subplot
 from brisk_bench.harness.sampling import in_rounds
 
 RECEIVERS = (1, 2, 3, 4)
-"""Measured one after the other, in turns."""
+"""Numbers of receivers that are measured, interleaved."""
 
 RATE_MBIT_S = 500.0
 MEGABYTES = 100
 
 MOST_OVER = 1.10
-"""Times the least: with TLS and digests."""
+"""The most that the chain may take, with TLS and digests, over the least time possible."""
 
 LEAST_UNICAST = 3.5
-"""Over the chain, with MOST_RECEIVERS."""
+"""The least time of unicast over the chain's, with MOST_RECEIVERS."""
 
 MOST_RECEIVERS = RECEIVERS[-1]
 MOST_KILLED_S, MOST_CUT_S = 0.3, 1.0
@@ -128,11 +128,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def chosen_counts(receivers: Sequence[str], quick: bool) -> list[int]:
     """Return the numbers of receivers, sorted. Raises UnusableArgumentError for unknown ones."""
-    known = {str(count): count for count in RECEIVERS}
-    if unknown := [each for each in receivers if each not in known]:
-        raise UnusableArgumentError(f"'{unknown[0]}' receivers; expected {', '.join(known)}")
+    choices = {str(count): count for count in RECEIVERS}
+    if unknown := [each for each in receivers if each not in choices]:
+        raise UnusableArgumentError(f"'{unknown[0]}' receivers; expected {', '.join(choices)}")
     if receivers:
-        return sorted({known[each] for each in receivers})
+        return sorted({choices[each] for each in receivers})
     return [MOST_RECEIVERS] if quick else [*RECEIVERS]
 
 

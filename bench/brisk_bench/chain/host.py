@@ -26,15 +26,15 @@ def main() -> None:
         process = _courier()
         tell(process=process)
         heard = tasks()
-        told = next(heard)
-        while time.monotonic_ns() < told["begin_ns"]:
+        task = next(heard)
+        while time.monotonic_ns() < task["begin_ns"]:
             time.sleep(0.0005)
         before_s = processor_s_of(process)
-        folder = courier.open(Remote(told["url"], told["sha256"]))
+        folder = courier.open(Remote(task["url"], task["sha256"]))
         copy = LocalCopy(folder)
         files = copy.manifest.files
         own = [Range(number, 0, files[number].size) for number in copy.manifest.own]
-        for _ in courier.wait(told["sha256"], own):
+        for _ in courier.wait(task["sha256"], own):
             continue
         finished_ns = time.monotonic_ns()
         (status,) = courier.status()

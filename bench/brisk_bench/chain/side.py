@@ -29,7 +29,7 @@ PORT = 7700
 _TIME_OUT_S = 300.0
 _END_S = 10.0
 _LEAD_S = 0.2
-"""Between the last word to a receiver and the common start."""
+"""The time that the messages to the receivers have before the common start."""
 
 NOTHING, KILLED, CUT = "nothing", "killed", "cut"
 
@@ -78,8 +78,8 @@ class Chain:
             victim = None if self.fault == NOTHING else len(receivers) // 2
             at_s = (begin_ns - time.monotonic_ns()) / 1e9 + self._half_s(file)
             with self._happening(programs, victim, at_s):
-                left = [each for number, each in enumerate(programs) if number != victim]
-                heard = [program.hear(_TIME_OUT_S) for program in left]
+                survivors = [each for number, each in enumerate(programs) if number != victim]
+                heard = [program.hear(_TIME_OUT_S) for program in survivors]
             for each in heard:
                 if not filecmp.cmp(each["path"], file, shallow=False):
                     raise InternalError(f"{each['path']} holds other bytes")

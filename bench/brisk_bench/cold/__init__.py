@@ -47,7 +47,7 @@ from brisk_bench.harness.machine import new_report
 from brisk_bench.harness.report import REASON, Report, plot_bars
 
 PARTS = ("process", "disk", "served")
-"""In process with a hot page cache; from the disk; through Triton."""
+"""Parts: in process with a hot page cache; from the disk; through Triton."""
 
 QUICK = (BRISK, UNPREPARED, *BARE_PEERS, *PREPARED_PEERS, "openvino cached", TORCH)
 """Engines of a quick run: Brisk as its runtime starts models, and what it is compared with."""
@@ -55,7 +55,7 @@ QUICK = (BRISK, UNPREPARED, *BARE_PEERS, *PREPARED_PEERS, "openvino cached", TOR
 FROM_DISK = (BRISK, UNPREPARED, BASE, *PREPARED_PEERS, "openvino cached")
 
 QUICK_MODELS = SERVED_MODELS = ("resnet50", "encoder")
-"""Of a quick run's other parts; served are those with a torch form."""
+"""Models of a quick run's further parts, and those that are served: they have a torch form."""
 
 VERSIONS = ("torch", "onnxruntime", "openvino", "onnx", "numpy")
 
@@ -102,7 +102,7 @@ def run(
     """
     named = [Path(each) for each in model if each.endswith(".onnx")]
     names = [each for each in model if not each.endswith(".onnx")]
-    files, given = given_models(named, models, inputs, len(names))
+    files, given_inputs = given_models(named, models, inputs, len(names))
     check_known("model", [name for name in names if name != SMOKE], MODELS)
     check_known("engine", engines, COLD)
     check_known("part", parts, PARTS)
@@ -121,12 +121,12 @@ def run(
             bench.measure(build(name, place), own)
     for name, file in labelled(files).items():
         try:
-            found = given_model(name, file, place, given)
+            model_files = given_model(name, file, place, given_inputs)
         except (UnusableArgumentError, OSError) as error:
             bench.fail(name, NO_ENGINE, str(error))
             continue
-        hint = "" if were_given(file, given) else f" ({HINT})"
-        bench.measure(found, [part for part in chosen if part != "served"], hint)
+        hint = "" if were_given(file, given_inputs) else f" ({HINT})"
+        bench.measure(model_files, [part for part in chosen if part != "served"], hint)
     report.checks += all_checks(report.rows)
     return report
 
@@ -189,7 +189,7 @@ class _ColdBench:
             self.report.notes.append(f"{model}: {reason}")  # no engine has failed
             return
         row = {"part": UNMEASURED, "model": model, "batch": 1, "engine": engine}
-        if not any(row.items() <= known.items() for known in self.report.rows):
+        if not any(row.items() <= other.items() for other in self.report.rows):
             self.report.rows.append({**row, REASON: reason})
 
     def _rows(
@@ -203,13 +203,13 @@ class _ColdBench:
     ) -> list[dict[str, Any]]:
         effort = self.rounds, 0.15 if self.quick else 0.4
         with tempfile.TemporaryDirectory(prefix="brisk-cold-") as folder:
-            found, failed = measure(
+            samples, failed = measure(
                 files, engines, self.threads, effort, Path(folder), dropped=dropped
             )
-            agree = agreements(Path(folder), found)
+            agree = agreements(Path(folder), samples)
         for engine, reason in failed.items():
             self.fail(files.name, engine, reason + hint)
-        rows = rows_of(part, files.name, found)
+        rows = rows_of(part, files.name, samples)
         for row in rows:
             if row["engine"] in agree:
                 row["agrees"] = agree[row["engine"]]

@@ -46,14 +46,14 @@ def measure(
     """
     rounds, warm_s = effort
     zygotes: dict[str, tuple[Zygote, Path | None]] = {}
-    found: dict[str, EngineSamples] = {}
+    results: dict[str, EngineSamples] = {}
     failed: dict[str, str] = {}
 
     def sample(name: str) -> ColdSample:
         zygote, prepared = zygotes[name]
         read = files_of(prepared or files.model)
         if dropped:
-            found[name].disk_s.append(disk_seconds(read))
+            results[name].disk_s.append(disk_seconds(read))
             drop_pages(read)
         else:
             read_pages(read)
@@ -69,8 +69,8 @@ def measure(
             except EngineUnavailableError as error:
                 failed[name] = str(error)
                 continue
-            zygotes[name], found[name] = (zygote, prepared), EngineSamples(prepare_s=took_s)
+            zygotes[name], results[name] = (zygote, prepared), EngineSamples(prepare_s=took_s)
         samples, reasons = in_rounds(zygotes, rounds, sample, failures=(EngineUnavailableError,))
-    for name, taken in samples.items():
-        found[name].samples = taken
-    return {name: found[name] for name in samples}, {**failed, **reasons}
+    for name, cold_samples in samples.items():
+        results[name].samples = cold_samples
+    return {name: results[name] for name in samples}, {**failed, **reasons}

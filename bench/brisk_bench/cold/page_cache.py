@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 MEMORY, DISK = "memory", "disk"
-"""Where a start reads bytes that are on its host."""
+"""The place from which a start reads bytes that are on its host."""
 
 _CHUNK_BYTES = 4 << 20
 _LIBC = ctypes.CDLL(None, use_errno=True)

@@ -19,12 +19,12 @@ Measured = Mapping[str, EngineSamples]
 """Samples of one model by engine."""
 
 OVER_BARE, OVER_PREPARED = "over_bare_peer", "over_prepared_peer"
-"""Keys: how many times as long the sooner of ONNX Runtime's starts from the bare file takes, and
-the sooner of its prepared ones."""
+"""Keys of a row: the time of ONNX Runtime's faster start from the bare file over the row's, and
+that of its faster prepared start."""
 
 UNMEASURED, NO_ENGINE = "unmeasured", "none"
-"""The part of rows that hold a reason instead of times, and their engine where the model is to
-blame."""
+"""The part of rows that hold a reason instead of times, and their engine where the model is the
+reason."""
 
 INFERENCES = ("first", "second", "third")
 
@@ -32,30 +32,30 @@ WARMTH = {
     BRISK: {"first": 1.25, "second": 1.05, "third": 1.05},
     UNPREPARED: {"second": 1.3, "third": 1.05},
 }
-"""An inference after the load over warm ones, at most."""
+"""The most that an inference after the load may take over warm ones, by engine."""
 
 NEARNESS, SPEEDUP = 0.8, 3.0
-"""ONNX Runtime's time at its defaults over ours, the geometric mean of models, is at least: of
-prepared starts so much of what a start as fast as a warm inference would have; of others so many
-times. No model may start later than with it."""
+"""The least of ONNX Runtime's time at its defaults over ours, geometric mean of models. Prepared
+starts: that share of the speed-up of a start as fast as a warm inference. Others: that many times.
+No model may start later than with ONNX Runtime."""
 
 PEERS = {BRISK: (OVER_PREPARED, "prepared"), UNPREPARED: (OVER_BARE, "from the bare file")}
-"""ONNX Runtime by its own means, the sooner of two: its time over ours, each model's and the
-geometric mean, at least PEER."""
+"""The column, and its name in checks, of ONNX Runtime's time over ours. Each model's and the
+geometric mean are at least PEER; the faster of two ways of ONNX Runtime's own counts."""
 
 PEER = 1.0
 
 PREPARED_MODEL, PREPARE_S = "resnet50", 10.0
 
 SERVED = {"torch": 8.0, "onnxruntime": 3.0}
-"""A Python-backend model's time through Triton over Brisk's, at least."""
+"""The least time of a Python-backend model through Triton over Brisk's, by engine."""
 
 LATER_OVER_PEER = {
     BRISK: {1: 0.18, 2: 0.25, 5: 0.38, 10: 0.52, 20: 0.68},
     UNPREPARED: {1: 0.40, 2: 0.40, 5: 0.52, 10: 0.60, 20: 0.70},
 }
-"""From the load call to that answer of a closed loop through Triton, over the Python backend's
-with ONNX Runtime, at most, in the median over models."""
+"""The most of the time from the load call to that answer of a closed loop through Triton, over the
+Python backend's with ONNX Runtime, in the median over models."""
 
 
 def speedup(measured: Measured, engine: str, base: str) -> float:
@@ -70,8 +70,8 @@ def rows_of(part: str, model: str, measured: Measured) -> list[dict[str, Any]]:
 
 
 def _row(part: str, model: str, measured: Measured, name: str) -> dict[str, Any]:
-    taken = measured[name]
-    first = summarise([sample.first_s for sample in taken.samples])
+    result = measured[name]
+    first = summarise([sample.first_s for sample in result.samples])
     row: dict[str, Any] = {
         "part": part,
         "model": model,
@@ -79,10 +79,10 @@ def _row(part: str, model: str, measured: Measured, name: str) -> dict[str, Any]
         "engine": name,
         "first_ms": first.median * 1e3,
         "spread_ms": first.spread * 1e3,
-        "processor_ms": statistics.median(s.processor_s for s in taken.samples) * 1e3,
+        "processor_ms": statistics.median(s.processor_s for s in result.samples) * 1e3,
     }
-    warm_s = [statistics.median(sample.warm_s) for sample in taken.samples]
-    inferences = zip(*([s.first_s, *s.following_s] for s in taken.samples), strict=True)
+    warm_s = [statistics.median(sample.warm_s) for sample in result.samples]
+    inferences = zip(*([s.first_s, *s.following_s] for s in result.samples), strict=True)
     times = dict(zip(INFERENCES, inferences, strict=False))
     for inference in ("second", "third"):
         row[f"{inference}_ms"] = statistics.median(times[inference]) * 1e3
@@ -90,19 +90,19 @@ def _row(part: str, model: str, measured: Measured, name: str) -> dict[str, Any]
     for inference, taken_s in times.items():
         over = median_ratio(list(zip(taken_s, warm_s, strict=True)))
         row[f"{inference}_over_warm"] = over
-    row["samples"] = len(taken.samples)
+    row["samples"] = len(result.samples)
     if BASE in measured:
         row["speedup"] = speedup(measured, name, BASE)
     for key, peers in ((OVER_BARE, BARE_PEERS), (OVER_PREPARED, PREPARED_PEERS)):
-        found = [peer for peer in peers if peer in measured]
-        if found:
-            soonest = min(found, key=lambda peer: _median_first_s(measured[peer]))
+        candidates = [peer for peer in peers if peer in measured]
+        if candidates:
+            soonest = min(candidates, key=lambda peer: _median_first_s(measured[peer]))
             row[key] = speedup(measured, name, soonest)
-    if taken.prepare_s is not None:
-        row["prepare_s"] = round(taken.prepare_s, 2)
-    if taken.disk_s:
-        row["read_ms"] = statistics.median(taken.disk_s) * 1e3
-        row["first_over_read"] = first.median / statistics.median(taken.disk_s)
+    if result.prepare_s is not None:
+        row["prepare_s"] = round(result.prepare_s, 2)
+    if result.disk_s:
+        row["read_ms"] = statistics.median(result.disk_s) * 1e3
+        row["first_over_read"] = first.median / statistics.median(result.disk_s)
     return row
 
 
@@ -164,10 +164,10 @@ def _agreement(hot: Rows) -> list[Check]:
 
     Only engines that compute with the same weights take part.
     """
-    found: dict[str, list[str]] = {}
+    wrong_engines: dict[str, list[str]] = {}
     for row in hot:
         if "agrees" in row:
-            wrong = found.setdefault(row["model"], [])
+            wrong = wrong_engines.setdefault(row["model"], [])
             wrong += [] if row["agrees"] else [row["engine"]]
     return [
         Check(
@@ -176,36 +176,36 @@ def _agreement(hot: Rows) -> list[Check]:
             "all",
             not wrong,
         )
-        for model, wrong in found.items()
+        for model, wrong in wrong_engines.items()
     ]
 
 
 def _speedups(hot: Rows) -> list[Check]:
     checks = []
     for engine in (BRISK, UNPREPARED):
-        found = _by_model(hot, engine, "speedup")
+        ratios = _by_model(hot, engine, "speedup")
         limit = SPEEDUP
-        if engine == BRISK and found:
+        if engine == BRISK and ratios:
             over_warm = _by_model(hot, engine, "first_over_warm")
-            warm = (found[model] * over_warm[model] for model in found)
+            warm = (ratios[model] * over_warm[model] for model in ratios)
             limit = round(NEARNESS * statistics.geometric_mean(warm), 3)
-        for model, over in found.items():
+        for model, over in ratios.items():
             text = f"{model}: {engine}, speed-up over {BASE}"
             checks.append(check_limit(text, over, ">=", PEER, 3))
-        text = f"{len(found)} models: {engine}, geometric mean of speed-ups over {BASE}"
-        checks += _mean(text, found, limit)
+        text = f"{len(ratios)} models: {engine}, geometric mean of speed-ups over {BASE}"
+        checks += _mean(text, ratios, limit)
     return checks
 
 
 def _peers(hot: Rows) -> list[Check]:
     checks = []
     for engine, (key, state) in PEERS.items():
-        found = _by_model(hot, engine, key)
-        for model, over in found.items():
+        ratios = _by_model(hot, engine, key)
+        for model, over in ratios.items():
             text = f"{model}: {engine} over {BASE} {state}"
             checks.append(check_limit(text, over, ">=", PEER, 3))
-        text = f"{len(found)} models: {engine} over {BASE} {state}, geometric mean"
-        checks += _mean(text, found, PEER)
+        text = f"{len(ratios)} models: {engine} over {BASE} {state}, geometric mean"
+        checks += _mean(text, ratios, PEER)
     return checks
 
 

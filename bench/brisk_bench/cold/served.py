@@ -64,13 +64,14 @@ from brisk_client.inference import InferenceClient, Transport
 _OURS = (BRISK, UNPREPARED)
 _RESIDENT = "resident"
 _SETTLING_S = 4.0
-"""Behind a server's start, in which its fork server and workers get ready."""
+"""The pause after a server's start, in which its fork server and workers get ready."""
 
 LATER = (2, 5, 10, 20)
-"""Answers of a closed loop, counted from the load, whose times are told beside the first's."""
+"""Answers of a closed loop, counted from the load, whose times are reported in addition to the
+first's."""
 
 _STAMPS = "stamps.json"
-"""Of a Python model, in its entry's folder."""
+"""The file of a Python model's time stamps, in its entry's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +105,13 @@ def measure_served(files: ModelFiles, threads: int, rounds: int) -> list[dict[st
         entries = _write_entries(repository, files, threads)
         write_brisk_entry(repository, build(SMOKE, files.folder.parent).model, _RESIDENT)
         inputs = load_arrays(files.inputs)
-        taken, _ = in_rounds(
+        starts, _ = in_rounds(
             entries,
             rounds,
             lambda engine: _load(repository, threads, entries[engine], engine, inputs),
             uncounted=1,  # fills the page cache with libraries and models
         )
-    return [_row(files, taken, engine) for engine in entries]
+    return [_row(files, starts, engine) for engine in entries]
 
 
 def _write_entries(repository: Path, files: ModelFiles, threads: int) -> dict[str, str]:
@@ -157,15 +158,15 @@ def _load(
             Observer(server.place, Role.FOREGROUND) as observer,
         ):
             begin_recording(observer)
-            taken = _time(server, name, inputs)
+            start = _time(server, name, inputs)
             spans, origin = end_recording(observer, name)
-        return taken, parts_of_brisk(spans, name, origin, taken.begin_ns, taken.first_ns)
+        return start, parts_of_brisk(spans, name, origin, start.begin_ns, start.first_ns)
     stamps = repository / name / _STAMPS
     stamps.unlink(missing_ok=True)
     with _resident_server(repository, threads) as server:
-        taken = _time(server, name, inputs)
+        start = _time(server, name, inputs)
     # After the server's end: the model writes them when it is unloaded.
-    return taken, parts_of_python(read_stamps(stamps), taken.begin_ns, taken.first_ns)
+    return start, parts_of_python(read_stamps(stamps), start.begin_ns, start.first_ns)
 
 
 @contextlib.contextmanager

@@ -33,11 +33,12 @@ from brisk.telemetry.metrics import STARTS
 from brisk.telemetry.observer import Observer
 
 LOADS, REQUESTS = "load lane", "requests"
-"""Lanes of the worker's spans, as ``brisk.runtime`` names them in ``models.loader`` and
+"""Threads of the worker's spans, as ``brisk.runtime`` names them in ``models.loader`` and
 ``requests.table``."""
 
 REPORT_S = 10.0
-"""A worker reports a start when its requests leave it time, a second later at most."""
+"""The longest wait for a worker's report of a start. It comes when requests leave the worker time,
+a second later at most."""
 
 _LOOK_S = 0.05
 
@@ -112,10 +113,10 @@ def parts_of_brisk(
     Raises UnknownPartsError if its load or its first request is not among the spans.
     """
     file = f"/{model}/1/model.onnx"
-    found = list(spans)
-    load = _first(found, LOADS, lambda span: span.request.endswith(file), model)
-    request = _first(found, REQUESTS, lambda span: span.name.startswith(f"{model} 1,"), model)
-    own = [span for span in found if span.request.endswith(file) and span is not load]
+    all_spans = list(spans)
+    load = _first(all_spans, LOADS, lambda span: span.request.endswith(file), model)
+    request = _first(all_spans, REQUESTS, lambda span: span.name.startswith(f"{model} 1,"), model)
+    own = [span for span in all_spans if span.request.endswith(file) and span is not load]
     parse_ns: int | None = None
     if origin == "artefact":
         parse_ns = sum(_length_ns(span) for span in own if span.name == EventKind.PARSE.value)
@@ -196,10 +197,10 @@ _CALLS = ("initialize", "execute")
 def read_stamps(file: Path) -> Mapping[str, Sequence[int]]:
     """Read what the model noted. Raises UnknownPartsError if it wrote no valid file."""
     try:
-        found: Mapping[str, Sequence[int]] = json.loads(file.read_text())
+        stamps: Mapping[str, Sequence[int]] = json.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise UnknownPartsError(f"the model told no times: {error}") from error
-    return found
+    return stamps
 
 
 def _parts(

@@ -38,7 +38,7 @@ FOLLOWING = 3
 """Inferences timed one by one after the first."""
 
 MEMORY_BYTES = 60 << 20
-"""Of the heap, given by the kernel ahead; the allocator keeps them under its settings."""
+"""Heap that the kernel provides ahead; the allocator keeps it under its settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ class Zygote(EngineChild):
     def prepare(self, model: Path, folder: Path) -> tuple[Path, float | None]:
         """Return the engine's artefact of the model, and seconds taken; None if it existed."""
         try:
-            found = self.ask(
+            answer = self.ask(
                 PREPARE_TIMEOUT_S, model=str(model), folder=str(folder), threads=self._threads
             )
         except EngineUnavailableError as error:
             raise EngineUnavailableError(f"{self._engine} cannot prepare: {error}") from error
-        return Path(found["artefact"]), found["took_s"]
+        return Path(answer["artefact"]), answer["took_s"]
 
     def sample(
         self, model: Path, prepared: Path | None, inputs: Path, warm_s: float, outputs: Path
@@ -89,7 +89,7 @@ class Zygote(EngineChild):
 
         ``warm_s``: time to spend on warm inferences, after the engine's background work.
         """
-        found = self.ask(
+        answer = self.ask(
             SAMPLE_TIMEOUT_S,
             model=str(model),
             prepared=None if prepared is None else str(prepared),
@@ -98,7 +98,7 @@ class Zygote(EngineChild):
             warm_s=warm_s,
             outputs=str(outputs),
         )
-        return ColdSample(**found)
+        return ColdSample(**answer)
 
 
 def _start_unrelated(engine: Engine, threads: int) -> None:
@@ -122,19 +122,19 @@ def _sample(
     outputs: str,
 ) -> dict[str, Any]:
     """Take the sample in this process, which should be a fresh one."""
-    given = load_arrays(inputs)
+    arrays = load_arrays(inputs)
     if not engine.as_it_comes:
         touched = b"\1" * MEMORY_BYTES
         del touched
     _start_unrelated(engine, threads)
     used_s, before_s = processor_s(), time.perf_counter()
     opened = engine.open(Path(model), None if prepared is None else Path(prepared), threads)
-    answer = opened.infer(given)
+    answer = opened.infer(arrays)
     first_s = time.perf_counter() - before_s
     used_s = processor_s() - used_s
-    following_s = [_time(lambda: opened.infer(given)) for _ in range(FOLLOWING)]
+    following_s = [_time(lambda: opened.infer(arrays)) for _ in range(FOLLOWING)]
     opened.settle()
-    measured_s = time_inferences(lambda: opened.infer(given), warm_s)
+    measured_s = time_inferences(lambda: opened.infer(arrays), warm_s)
     save_answers(outputs, answer)
     return {
         "first_s": first_s,

@@ -43,8 +43,8 @@ COPIES, DIFFERENT, IDLE, MODEL = "copies", "different networks", "idle runtime",
 """Parts of the report."""
 
 MEMORY_SHARE, READY, SECOND_ROUND = 0.6, 1.0, 1.25
-"""Brisk's over a peer's, at most: memory; time from ``exec`` until all entries are ready; latency
-of an entry that is asked again, the Python backend's only."""
+"""The most of Brisk's over a peer's: memory; time from ``exec`` until all entries are ready;
+latency of an entry that is asked again (over the Python backend only)."""
 
 STUB_MB, IDLE_MB, MODEL_SHARE = 8.0, 90.0, 0.2
 
@@ -139,7 +139,7 @@ def _entry_rows(
     """Return a row for each side, ``named`` first; a side that fails once is then left out."""
     for side in sides:
         side.prepare()
-    found, reasons = in_rounds(sides, starts, figures_of, uncounted=1, failures=FAILURES)
+    figures, reasons = in_rounds(sides, starts, figures_of, uncounted=1, failures=FAILURES)
     rows = []
     for side in sides:
         row: dict[str, Any] = {**named, "engine": side.served.name}
@@ -148,9 +148,9 @@ def _entry_rows(
             continue
         medians = {
             key: (sum if key in ("right", "asked") else statistics.median)(
-                each[key] for each in found[side]
+                each[key] for each in figures[side]
             )
-            for key in found[side][0]
+            for key in figures[side][0]
         }
         rows.append({**row, "entries": len(side.entries), **medians})
     return rows
@@ -193,8 +193,8 @@ def _answers(rows: Rows) -> list[Check]:
             if row["engine"] == BRISK:
                 checks.append(Check(name, row[REASON], "all", False))
         elif "asked" in row:
-            found = f"{row['right']} of {row['asked']}"
-            checks.append(Check(name, found, "all", row["right"] == row["asked"]))
+            tally = f"{row['right']} of {row['asked']}"
+            checks.append(Check(name, tally, "all", row["right"] == row["asked"]))
     return checks
 
 

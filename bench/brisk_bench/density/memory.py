@@ -61,15 +61,15 @@ def read_shared(text: str) -> dict[tuple[str, int], int]:
 
     Pages there that only this process has are among its private ones.
     """
-    found: dict[tuple[str, int], int] = {}
+    shared_bytes: dict[tuple[str, int], int] = {}
     key: tuple[str, int] | None = None
     for line in text.splitlines():
         if mapping := _MAPPING.match(line):
             device, inode, name = mapping.groups()
             key = (device, int(inode)) if name.startswith(_SHARED) else None
         elif key is not None and line.startswith(("Shared_Clean:", "Shared_Dirty:")):
-            found[key] = found.get(key, 0) + int(line.split()[1]) * 1024
-    return found
+            shared_bytes[key] = shared_bytes.get(key, 0) + int(line.split()[1]) * 1024
+    return shared_bytes
 
 
 def shared_once(processes: Iterable[ProcessMemory]) -> int:
@@ -83,7 +83,7 @@ def shared_once(processes: Iterable[ProcessMemory]) -> int:
 
 def memory_of(pids: Iterable[int]) -> list[ProcessMemory]:
     """Return the memory of those processes that are alive."""
-    found = []
+    processes = []
     for pid in pids:
         folder = Path(f"/proc/{pid}")
         try:
@@ -92,8 +92,8 @@ def memory_of(pids: Iterable[int]) -> list[ProcessMemory]:
             kind = kind_of((folder / "cmdline").read_bytes())
         except (OSError, ValueError):  # it has ended, or is about to: a zombie has no memory
             continue
-        found.append(ProcessMemory(pid, kind, private, own, pss, shared))
-    return found
+        processes.append(ProcessMemory(pid, kind, private, own, pss, shared))
+    return processes
 
 
 def settled_memory(runtime: Path) -> list[ProcessMemory]:

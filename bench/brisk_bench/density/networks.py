@@ -17,7 +17,7 @@ from brisk_bench.samples.writer import GraphWriter
 
 CLASSES = 10
 TOKENS, VOCABULARY, HEAD = 32, 2000, 32
-"""Of an encoder: length of a request, rows of its table, width of a head."""
+"""Sizes of an encoder: length of a request, rows of its table, width of a head."""
 
 
 def write_networks(folder: Path, count: int) -> list[Path]:
@@ -134,4 +134,4 @@ KINDS: tuple[tuple[str, Callable[[_Drawn], onnx.ModelProto]], ...] = (
     ("convolutional", _convolutional),
     ("encoder", _encoder),
 )
-"""Names of files begin with these."""
+"""Kinds of networks, with what builds each. Names of files begin with these."""

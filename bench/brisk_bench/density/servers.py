@@ -23,7 +23,8 @@ _POLL_S = 0.002
 _CALL_TIMEOUT_S = 120.0
 
 _ROUNDS = 3
-"""Of one model. Behind the second a session may take over from the one that started sooner."""
+"""Requests to the one model. After the second, another session may take over from the first one,
+which started sooner."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,19 +35,21 @@ from brisk_bench.harness.surroundings import wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 SETTLING_RUNS = 20
-"""Until a worker has chosen its number of threads."""
+"""Runs after which a worker has chosen its number of threads."""
 
 INTERRUPTED_CLASSES = ("besteffort", "normal")
 
 LATEST_MOMENT = 0.75
-"""Of the time of a run alone: a request takes a while from its sending to the worker."""
+"""The latest interruption, as a share of a run's time alone: a request takes a while to reach the
+worker."""
 
 MOST_ATTEMPTS = 10
-"""Times the interruptions wanted: some requests come when the run has just ended, the policy lets
-some runs go on beside them, and on a busy machine both are frequent."""
+"""The most attempts, as a multiple of the interruptions wanted. Some requests come when the run
+has just ended, and the policy lets some runs go on concurrently; both are frequent on a busy
+machine."""
 
 LEAST_SHARE = 0.95
-"""Of the interruptions stated, that must have happened."""
+"""The share of the stated interruptions that must have happened."""
 
 
 def check_points(report: Report, points: int, threads: int) -> None:
@@ -58,8 +60,8 @@ def check_points(report: Report, points: int, threads: int) -> None:
     with probed_runtime(models, variables) as probed:
         probed["urgent"].settle("realtime", SETTLING_RUNS)
         for job_class in INTERRUPTED_CLASSES:
-            found = _interrupt(probed, job_class, each)
-            add_outcome(report, f"{job_class} runs", found, each)
+            outcome = _interrupt(probed, job_class, each)
+            add_outcome(report, f"{job_class} runs", outcome, each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,8 @@ def check_served(report: Report, plan: Plan) -> None:
         write_brisk(repository, files, [(n, each) for n in plan.networks for each in SUFFIXES])
         with brisk_server(repository, DEFAULT_POLICY, plan.threads) as server:
             for name, model in models.items():
-                found = _beside_requests(server, name, input_of(model), plan.served_requests)
-                add_outcome(report, f"{name} runs through Triton", found, plan.served_requests)
+                outcome = _beside_requests(server, name, input_of(model), plan.served_requests)
+                add_outcome(report, f"{name} runs through Triton", outcome, plan.served_requests)
 
 
 def _beside_requests(

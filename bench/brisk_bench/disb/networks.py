@@ -196,9 +196,9 @@ NETWORKS: Mapping[str, Network] = {
     "inception": Network(146, 8.3, _inception),
     "bert": Network(205, 5.4, build_bert),
 }
-"""By name. The scan of table 1 has lost DenseNet's and VGG's decimal points: 4.4 ms is what the
-text says of VGG ("about 4 ms", 220 requests a second saturate the device); with 35 ms DenseNet
-alone would take 70 % of workload D, which REEF serves with all five, so it is 3.5 ms."""
+"""The networks by name. The scan of table 1 has lost the decimal points of DenseNet and VGG. VGG:
+4.4 ms as by the text ("about 4 ms", 220 requests a second saturate the device). DenseNet: 3.5 ms,
+since with 35 ms it would take 70 % of workload D by itself, which REEF serves with all five."""
 
 
 # Networks of equal layers that take as long as wanted (REEF, figure 13).
@@ -206,7 +206,7 @@ alone would take 70 % of workload D, which REEF serves with all five, so it is 3
 PROBE_WIDTH = 640
 
 LEAST_RUN_MS = 60.0
-"""A chain has as many layers as give it this time, and two at least."""
+"""The least time of a chain: it has as many layers as that takes, and at least two."""
 
 
 def build_chain(width: int, layers: int) -> onnx.ModelProto:

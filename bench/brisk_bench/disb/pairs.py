@@ -26,7 +26,7 @@ NOTE = (
 
 
 LIMIT = 1.02
-"""Mean real-time latency of a pair over that alone (REEF, figure 16: 2 %)."""
+"""The most of a pair's mean real-time latency over that alone (REEF, figure 16: 2 %)."""
 
 
 def measure_pairs(report: Report, plan: Plan) -> None:
@@ -95,11 +95,11 @@ def _row(urgent: ProbedModel, background: ProbedModel, seconds: float) -> dict[s
 
 def _loop(model: ProbedModel, job_class: str, seconds: float) -> list[Timed]:
     """Send requests one after the other for ``seconds``, at least three."""
-    found: list[Timed] = []
+    runs: list[Timed] = []
     until_s = time.monotonic() + seconds
-    while len(found) < 3 or time.monotonic() < until_s:
-        found.append(model.ask(job_class))
-    return found
+    while len(runs) < 3 or time.monotonic() < until_s:
+        runs.append(model.ask(job_class))
+    return runs
 
 
 def _mean_s(requests: Sequence[Timed]) -> float:

@@ -23,12 +23,12 @@ RT_ONLY = "RT-only"
 DEFAULT_POLICY = "preemptive"
 
 DEADLINE = "deadline"
-"""The policy whose real-time requests have one: without, it is the default."""
+"""The side whose real-time requests have a deadline; otherwise it is the default policy."""
 
 POLICIES = ("sequential", "shared", DEFAULT_POLICY, DEADLINE)
 
 TRITON = "triton"
-"""What the names of all its sides begin with."""
+"""The prefix of the names of all Triton's sides."""
 
 PYTHON = "python"
 """Triton's Python backend, with ONNX Runtime in it."""
@@ -36,7 +36,7 @@ PYTHON = "python"
 RESOURCE = "turn"
 
 PRIORITIES = {"realtime": 1, "besteffort": 100}
-"""Of the rate limiter, which grants executions in inverse proportion."""
+"""The rate limiter's priorities by class; it grants executions in inverse proportion."""
 
 BOTH = tuple(PRIORITIES)
 
@@ -71,17 +71,17 @@ class TritonSetting:
         """Return the instance group in ``config.pbtxt`` of an entry of the class."""
         limiter = ""
         if self.turns is not None:
-            taken = f'resources [ {{ name: "{RESOURCE}" count: 1 global: true }} ] '
+            resources = f'resources [ {{ name: "{RESOURCE}" count: 1 global: true }} ] '
             limiter = (
-                f" rate_limiter {{ {taken if job_class in self.limited else ''}"
+                f" rate_limiter {{ {resources if job_class in self.limited else ''}"
                 f"priority: {PRIORITIES[job_class]} }}"
             )
         return f"instance_group [ {{ count: {self.instances} kind: KIND_CPU{limiter} }} ]\n"
 
 
 CONFINED = "besteffort confined"
-"""The name of the setting that leaves real-time work nearly alone: it takes part in all rounds,
-since it is the one with the most to say about throughput."""
+"""The name of the setting that leaves real-time work nearly alone. Its best variant takes part in
+all rounds, since it says most about throughput."""
 
 SETTINGS = (
     TritonSetting("one run", 1, turns=1),
@@ -90,7 +90,7 @@ SETTINGS = (
     TritonSetting("thread a run", 2, turns=2, one_threaded=BOTH),
     TritonSetting("free", 2, turns=None),
 )
-"""What can be set, from most to least restraint of best-effort work. ``one run``: a real-time
+"""Settings of Triton, from most to least restraint of best-effort work. ``one run``: a real-time
 request waits for one run at most, then has all cores. ``besteffort confined``: it never waits;
 best-effort work has one run at a time, of one thread."""
 
@@ -106,20 +106,20 @@ def choose_settings(names: Sequence[str] | None, peers: Path | None) -> tuple[Tr
 
     Raises InvalidConfigurationError as ``onnxruntime_backend`` does, and for an unknown name.
     """
-    known: tuple[TritonSetting, ...] = SETTINGS
+    settings: tuple[TritonSetting, ...] = SETTINGS
     if peers is not None:
         onnxruntime_backend(peers)
-        known += PEER_SETTINGS
+        settings += PEER_SETTINGS
     if names is None:
-        return known
+        return settings
     for name in names:
-        if all(setting.name != name for setting in known):
-            listed = ", ".join(f"'{setting.name}'" for setting in known)
+        if all(setting.name != name for setting in settings):
+            listed = ", ".join(f"'{setting.name}'" for setting in settings)
             raise InvalidConfigurationError(
                 f"--triton-setting: there is no '{name}', only {listed}"
                 + ("" if peers else "; those of the C++ backend need --peer-backends")
             )
-    return tuple(setting for setting in known if setting.name in names)
+    return tuple(setting for setting in settings if setting.name in names)
 
 
 # What is measured.
@@ -130,24 +130,24 @@ WAITING = "sequential"
 """The policy that lets a running best-effort job end: the wait-based preemption of figure 12."""
 
 SECONDS, ROUNDS = 60.0, 3
-"""Of a run, as REEF's are, and runs of each side."""
+"""The duration of a run, as in REEF, and the runs of each side."""
 
 MOST_TIMES = 2
-"""As many rounds as are wanted there are at most, while fewer of them were quiet."""
+"""The most rounds, as a multiple of those wanted, while fewer than wanted were quiet."""
 
 TRIAL_S = 10.0
-"""Of each of Triton's settings, for each workload, before its rounds."""
+"""The duration of the trial of each of Triton's settings, for each workload, before its rounds."""
 
 INTERRUPTIONS = 1000
-"""Of best-effort work by a real-time request, for each row of figures 12 and 13: a p99 takes so
-many."""
+"""Interruptions of best-effort work by a real-time request, for each row of figures 12 and 13: a
+p99 takes so many."""
 
 POINTS, SERVED_REQUESTS = 10_000, 20
-"""Interruptions of the part ``equality``, at the wire and of each network through Triton."""
+"""Interruptions in the part ``equality``: at the wire, and of each network through Triton."""
 
 OTHERS_SHARE = 10
-"""Policies and settings that make a request wait are asked so many times less: they are slow, and
-their tails are no claim."""
+"""The divisor of requests to policies and settings that make a request wait: they are slow, and
+nothing is claimed about their tails."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ REALTIME = "realtime"
 LEAST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.025
 
 TRACED_AT_ONCE = 20
-"""Requests of one recording: a worker keeps 50,000 spans, one for each segment."""
+"""The most requests of one recording: a worker keeps 50,000 spans, one for each segment."""
 
 _END_TIMEOUT_S = 60.0
 
@@ -125,12 +125,12 @@ class UrgentClient:
 
     def ask_after_pauses(self, count: int) -> list[Asked]:
         """Send ``count`` requests, each LEAST_PAUSE_S to LONGEST_PAUSE_S after the last answer."""
-        found = []
+        answers = []
         for _ in range(count):
             longest_s = LONGEST_PAUSE_S - LEAST_PAUSE_S
             time.sleep(LEAST_PAUSE_S + self._source.random() * longest_s)
-            found.append(self.ask())
-        return found
+            answers.append(self.ask())
+        return answers
 
     def ask_traced(self, count: int) -> list[Way]:
         """Ask a Brisk server as ``ask_after_pauses`` does; return each request's way.
@@ -141,8 +141,8 @@ class UrgentClient:
         with Observer(self._server.place, Role.FOREGROUND) as observer:
             while len(ways) < count:
                 observer.begin_trace()
-                asked = self.ask_after_pauses(min(TRACED_AT_ONCE, count - len(ways)))
-                ways += ways_of(asked, observer.end_trace())
+                answers = self.ask_after_pauses(min(TRACED_AT_ONCE, count - len(ways)))
+                ways += ways_of(answers, observer.end_trace())
         return ways
 
     def __enter__(self) -> UrgentClient:

@@ -34,12 +34,12 @@ from brisk_bench.harness.served_server import WITHOUT_COMPLETION, BenchmarkServe
 from brisk_client.workload.description import Workload
 
 PEER_PARAMETERS = {"inter_op_thread_count": "1", "session.intra_op.allow_spinning": "0"}
-"""Of entries of Triton's C++ backend: what the Python backend's entries set, too."""
+"""Parameters of entries of Triton's C++ backend, which the Python backend's entries set, too."""
 
 SUFFIXES = {"realtime": "rt", "besteffort": "be"}
 
 Wanted = Sequence[tuple[str, str]]
-"""Entries: network and class of each."""
+"""The network and the class of each entry."""
 
 
 def save_models(folder: Path, models: Mapping[str, onnx.ModelProto]) -> dict[str, Path]:

@@ -27,8 +27,8 @@ from brisk_bench.harness.timed_reply import TimedReply
 IDLE_EXIT_S = "0.2"
 
 COUNTED = (metrics.PREEMPTIONS.name, metrics.FREEZES.name, metrics.HELD_SECONDS.name)
-"""A normal run parked; a best-effort segment stopped half-way; a best-effort run held before a
-segment."""
+"""Metrics of interruptions: a normal run parked; a best-effort segment stopped half-way; a
+best-effort run held before a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +151,12 @@ def counting_interruptions(place: RuntimePaths) -> Iterator[Callable[[], bool]]:
         def counts() -> list[int]:
             return [counted(observer.statistics()) for observer in (first, second)]
 
-        seen = counts()
+        current = counts()
 
         def has_more() -> bool:
-            nonlocal seen
-            before, seen = seen, counts()
-            return seen != before
+            nonlocal current
+            before, current = current, counts()
+            return current != before
 
         yield has_more
 

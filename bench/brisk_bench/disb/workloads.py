@@ -53,8 +53,9 @@ WORKLOADS: Mapping[str, Workload] = {
         "E": _realtime(Poisson(20.0), *_ALL) + _best_effort(*_ALL),
     }.items()
 }
-"""A: low load; B: high real-time load; C: high best-effort load; D: several real-time clients;
-E: random arrivals. (B is 220 requests a second in table 2; DISB's own file has a closed loop.)"""
+"""Workloads by name. A: low load; B: high real-time load; C: high best-effort load; D: several
+real-time clients; E: random arrivals. (B is 220 requests a second in table 2; DISB's own file has
+a closed loop.)"""
 
 
 def read_real(file: Path) -> Workload:
@@ -65,8 +66,8 @@ def read_real(file: Path) -> Workload:
     workload = read_workload(file)
     for task in workload.tasks:
         if task.model not in DISB_NETWORKS:
-            known = ", ".join(DISB_NETWORKS)
-            raise ValueError(f"'{file}': task '{task.name}' asks '{task.model}', not {known}")
+            names = ", ".join(DISB_NETWORKS)
+            raise ValueError(f"'{file}': task '{task.name}' asks '{task.model}', not {names}")
     tasks = tuple(replace(task, model=DISB_NETWORKS[task.model]) for task in workload.tasks)
     return replace(workload, tasks=tasks)
 

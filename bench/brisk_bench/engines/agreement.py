@@ -11,7 +11,7 @@ import numpy as np
 RTOL, ATOL = 1e-3, 1e-4
 
 HALF = 1e-2
-"""Both tolerances of answers in half precision, which has three decimal digits."""
+"""The relative and the absolute tolerance in half precision, which has three decimal digits."""
 
 
 def load_arrays(file: Path | str) -> dict[str, np.ndarray]:
@@ -33,18 +33,18 @@ def load_answers(file: Path) -> list[np.ndarray]:
 def storable(outputs: Iterable[Any]) -> list[np.ndarray]:
     """Return the answers as plain arrays: a sequence's members one by one, texts and maps as
     texts, an optional output that is absent as an empty array."""
-    found: list[np.ndarray] = []
+    arrays: list[np.ndarray] = []
     for value in outputs:
         if value is None:
-            found.append(np.empty(0, np.float32))
+            arrays.append(np.empty(0, np.float32))
         elif isinstance(value, (list, tuple)):
-            found += storable(value)
+            arrays += storable(value)
         else:
             array = np.asarray(value)
             if array.dtype.kind == "V":  # ml_dtypes' own, as bfloat16
                 array = array.astype(np.float32)
-            found.append(array.astype(np.str_) if array.dtype.kind == "O" else array)
-    return found
+            arrays.append(array.astype(np.str_) if array.dtype.kind == "O" else array)
+    return arrays
 
 
 def difference(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> float:

@@ -42,16 +42,16 @@ def case_of(named: str, given: GivenInputs = NOTHING_GIVEN) -> Case:
     """
     entry, file = SAMPLES / named, Path(named)
     if (entry / EXPECTED).is_file() and not file.is_file() and not given.names():
-        known = read_expectations(entry)[-1]
-        file = entry / str(known.version) / "model.onnx"
-        return _case(named, file, known.inputs, known.outputs, "the sample's (onnx.reference)")
+        sample = read_expectations(entry)[-1]
+        file = entry / str(sample.version) / "model.onnx"
+        return _case(named, file, sample.inputs, sample.outputs, "the sample's (onnx.reference)")
     if not file.is_file():
-        found = sorted(SAMPLES.glob(f"{named}/*/model.onnx"))
-        if not found:
+        samples = sorted(SAMPLES.glob(f"{named}/*/model.onnx"))
+        if not samples:
             raise UnusableArgumentError(
                 f"'{named}' is no ONNX file and no generated sample of {SAMPLES.name}"
             )
-        file = found[-1]
+        file = samples[-1]
     inputs = make_inputs(file, given)
     return _case(Path(named).stem, file, inputs, _answer(file, inputs), "onnxruntime's")
 

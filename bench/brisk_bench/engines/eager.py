@@ -47,8 +47,8 @@ class Encoder(nn.Module):
     ) -> torch.Tensor:
         places = self.places(torch.arange(tokens.shape[1]))
         value = self.norm(self.tokens(tokens) + self.kinds(kinds) + places)
-        found: torch.Tensor = self.blocks(value, src_key_padding_mask=attended == 0)
-        return found
+        output: torch.Tensor = self.blocks(value, src_key_padding_mask=attended == 0)
+        return output
 
 
 def normalised(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Sequential:

@@ -81,7 +81,7 @@ def models_in(folders: Sequence[Path]) -> list[Path]:
 
     Raises UnusableArgumentError if a folder does not exist or has no such file.
     """
-    found: list[Path] = []
+    models: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise UnusableArgumentError(f"{folder} is no folder")
@@ -92,20 +92,20 @@ def models_in(folders: Sequence[Path]) -> list[Path]:
         ]
         if not files:
             raise UnusableArgumentError(f"{folder} holds no *.onnx file, nor does a folder in it")
-        found += files
-    return found
+        models += files
+    return models
 
 
 def labelled(files: Sequence[Path]) -> dict[str, Path]:
     """Return the files by distinct names: ENTRY/VERSION of a repository, a folder's name for its
     ``model.onnx``, else the file's own; two of the same name have their folder's before it."""
     names = [_label(file) for file in files]
-    taken = Counter(names)
-    found: dict[str, Path] = {}
+    counts = Counter(names)
+    by_label: dict[str, Path] = {}
     for name, file in zip(names, files, strict=True):
-        label = name if taken[name] == 1 else f"{file.resolve().parent.name}/{name}"
-        found[label if label not in found else str(file)] = file
-    return found
+        label = name if counts[name] == 1 else f"{file.resolve().parent.name}/{name}"
+        by_label[label if label not in by_label else str(file)] = file
+    return by_label
 
 
 def _label(file: Path) -> str:
@@ -123,16 +123,16 @@ def given_models(
     ``others``: number of further models; ``--input`` is for one model only. Raises
       UnusableArgumentError.
     """
-    found = [*files, *models_in(folders)]
-    for file in found:
+    models = [*files, *models_in(folders)]
+    for file in models:
         if not file.is_file():
             raise UnusableArgumentError(f"there is no file {file}")
-    given = read_given(texts)
-    if given.names() and len(found) + others != 1:
+    inputs = read_given(texts)
+    if inputs.names() and len(models) + others != 1:
         raise UnusableArgumentError(
             "--input is of one model; beside each of several lies its NAME.inputs.npz"
         )
-    return found, given
+    return models, inputs
 
 
 def read_given(texts: Iterable[str]) -> GivenInputs:
@@ -183,18 +183,18 @@ def make_inputs(model: Path, given: GivenInputs = NOTHING_GIVEN) -> dict[str, np
             said = "it is in ONNX Runtime's own format, of which no inputs are made up"
         raise UnusableArgumentError(f"{model}: {said}") from error
     constants = {initializer.name for initializer in graph.initializer}
-    wanted = [value for value in graph.input if value.name not in constants]
-    names = {value.name for value in wanted}
+    values = [value for value in graph.input if value.name not in constants]
+    names = {value.name for value in values}
     if unknown := sorted(given.names() - names):
-        known = ", ".join(sorted(names)) or "none"
-        raise UnusableArgumentError(f"{model.name} has no input '{unknown[0]}'; it has: {known}")
+        choices = ", ".join(sorted(names)) or "none"
+        raise UnusableArgumentError(f"{model.name} has no input '{unknown[0]}'; it has: {choices}")
     beside = model.with_name(f"{model.stem}.inputs.npz")
     arrays = _read_arrays(beside) if beside.is_file() else {}
     given = GivenInputs({**arrays, **given.arrays}, given.shapes)
-    firsts = [value.type.tensor_type.shape.dim[:1] for value in wanted]
+    firsts = [value.type.tensor_type.shape.dim[:1] for value in values]
     batches = {dimension.dim_param for first in firsts for dimension in first} - {""}
     random = np.random.default_rng(0)
-    return {value.name: _input(value, graph, batches, given, random) for value in wanted}
+    return {value.name: _input(value, graph, batches, given, random) for value in values}
 
 
 def were_given(model: Path, given: GivenInputs) -> bool:
@@ -312,12 +312,12 @@ def _checked(value: onnx.ValueInfoProto, array: np.ndarray, dtype: np.dtype) -> 
         raise UnusableArgumentError(f"input '{value.name}' is of {dtype}, not of {array.dtype}")
     if not declared.HasField("shape"):
         return cast
-    wanted = [dimension.dim_value for dimension in declared.shape.dim]
-    fits = len(wanted) == cast.ndim and all(
-        size <= 0 or size == found for size, found in zip(wanted, cast.shape, strict=True)
+    sizes = [dimension.dim_value for dimension in declared.shape.dim]
+    fits = len(sizes) == cast.ndim and all(
+        size <= 0 or size == actual for size, actual in zip(sizes, cast.shape, strict=True)
     )
     if not fits:
-        shape = [size if size > 0 else "any" for size in wanted]
+        shape = [size if size > 0 else "any" for size in sizes]
         raise UnusableArgumentError(
             f"input '{value.name}' has shape {shape}; one of {list(cast.shape)} was given"
         )

@@ -152,7 +152,7 @@ _STAGES = (
     (6, 5, 2, 192, 4),
     (6, 3, 1, 320, 1),
 )
-"""EfficientNet's. Of each: expansion, kernel size, stride of the first block, channels, blocks."""
+"""EfficientNet's stages: expansion, kernel size, stride of the first block, channels, blocks."""
 
 
 def build_efficientnet() -> onnx.ModelProto:
@@ -186,7 +186,7 @@ def build_efficientnet() -> onnx.ModelProto:
 
 
 _WIDTH, _HEADS, _BLOCKS, _INNER, _PATCHES = 384, 6, 12, 1536, 196
-"""ViT's."""
+"""The sizes of the ViT."""
 
 
 class _Vit(_Layers):
@@ -272,7 +272,7 @@ MODELS: Mapping[str, Callable[[], onnx.ModelProto]] = {
 }
 
 SMOKE = "mlp"
-"""Three layers, for tests of the benchmark itself."""
+"""A network of three layers, for tests of the benchmark itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +307,8 @@ def given_model(name: str, file: Path, folder: Path, given: GivenInputs) -> Mode
     UnusableArgumentError.
     """
     state = file.stat()
-    told = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
-    place = folder / f"given-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
+    identity = f"{file.resolve()} {state.st_size} {state.st_mtime_ns}"
+    place = folder / f"given-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     place.mkdir(parents=True, exist_ok=True)
     inputs = place / "inputs.npz"
     np.savez(inputs, **make_inputs(file, given))

@@ -22,25 +22,25 @@ Infer: TypeAlias = Callable[[Arrays], "list[Any]"]
 """One inference: inputs by name, outputs in the model's order, all numpy arrays."""
 
 BASE = "onnxruntime"
-"""What every engine is compared with: ONNX Runtime at its defaults."""
+"""The engine that all others are compared with: ONNX Runtime at its defaults."""
 
 BRISK, UNPREPARED = "brisk", "brisk unprepared"
-"""From what Brisk has prepared, and straight from the ONNX file."""
+"""Brisk with a model that it has prepared, and straight from the ONNX file."""
 
 PREPARED_PEERS = ("onnxruntime prepared", "onnxruntime prepared without packing")
-"""ONNX Runtime prepared by its own means; for each model the one that starts sooner counts."""
+"""ONNX Runtime with what it prepared itself; for each model the side that starts sooner counts."""
 
 BARE_PEERS = (BASE, "onnxruntime unoptimised")
-"""ONNX Runtime from the bare file; for each model the one that starts sooner counts."""
+"""ONNX Runtime from the bare file; for each model the side that starts sooner counts."""
 
 SPINNING = "onnxruntime spinning"
-"""Its default of idle threads that wait actively for the next operator."""
+"""ONNX Runtime with its default: idle threads wait actively for the next operator."""
 
 TORCH = "torch eager"
-"""The same network written in torch, where it is, with weights of its own: other answers."""
+"""The same network, if it is also written in torch; its weights, so its answers, are others."""
 
 PREPARED_MODEL, PREPARED_WEIGHTS = "model.onnx", "model.weights"
-"""The files of a model that ONNX Runtime has prepared."""
+"""The names of the files of a model that ONNX Runtime has prepared."""
 
 
 def _stay() -> None:
@@ -99,8 +99,8 @@ def prepare_brisk(model: Path, folder: Path, threads: int) -> Path:
     from brisk.segments.prepared.form import find_prepared
     from brisk.segments.prepared.preparation import is_prepared, prepare
 
-    if is_prepared(model, threads) and (found := find_prepared(model)) is not None:
-        return found
+    if is_prepared(model, threads) and (artefact := find_prepared(model)) is not None:
+        return artefact
     return prepare(model, threads).path
 
 
@@ -247,7 +247,7 @@ WARM: Mapping[str, Engine] = {
     "openvino": Engine(open_openvino),
     TORCH: Engine(open_torch),
 }
-"""Those whose warm inferences are measured."""
+"""The engines whose warm inferences are measured."""
 
 _UNOPTIMISED = partial(open_onnxruntime, optimises=False)
 
@@ -263,7 +263,7 @@ COLD: Mapping[str, Engine] = {
     "openvino cached": Engine(open_openvino, prepare_openvino, _OPENVINO),
     TORCH: Engine(open_torch, prepare_torch, _TORCH),
 }
-"""Those whose cold starts are measured, in the order in which they are shown."""
+"""The engines whose cold starts are measured, in the order in which they are shown."""
 
 
 @cache

@@ -122,16 +122,16 @@ def _measure_case(report: Report, case: ExitCase, chosen: argparse.Namespace) ->
             measure_compositions(report, case, ACCURACY, bench, chosen.quick)
         if chosen.parts and not OF_CACHES & set(chosen.parts):
             return
-        found = case.explore(settings)
+        exploration = case.explore(settings)
         if "promise" in chosen.parts:
-            measure_promise(report, case, found.studied, settings, chosen.quick)
-        if found.cascade is None:
+            measure_promise(report, case, exploration.studied, settings, chosen.quick)
+        if exploration.cascade is None:
             name = f"{case.name}: caches that pay"
-            report.checks.append(Check(name, found.reason, "found", False))
+            report.checks.append(Check(name, exploration.reason, "found", False))
             return
-        alone = families(found.studied)
-        served = alone.pop(SERVED, found.cascade)
-        alone["ungated ways, too"] = found.cascade
+        alone = families(exploration.studied)
+        served = alone.pop(SERVED, exploration.cascade)
+        alone["ungated ways, too"] = exploration.cascade
         if "latency" in chosen.parts:
             measure_latency(report, case, served, alone, bench, chosen.quick, chosen.plot)
         if "strange" in chosen.parts:

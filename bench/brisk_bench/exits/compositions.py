@@ -33,12 +33,12 @@ from brisk_bench.harness.report import Check, Report, check_limit
 
 POINTS = {False: 3, True: 2}
 EPOCHS = {False: 8, True: 2}
-"""By whether it has to be quick. The product's 4 to 40 epochs take an FC(1024) in front of 32,768
-numbers half an hour."""
+"""Epochs by whether the run is quick. The product's 4 to 40 epochs of an FC(1024) that reads
+32,768 numbers take half an hour."""
 
 SAME = 0.05
-"""Share by which means of the same chain differ from run to run; the paper's gain of composing by
-an integer program is as much."""
+"""Share by which means of the same chain differ from run to run; the paper's gain by an integer
+program is as much."""
 
 ALL = "all variants"
 EXACT = "least expected latency"
@@ -64,12 +64,12 @@ def measure_compositions(
         predictor=PredictorSettings(epochs=EPOCHS[quick]),
         trains_all=True,
     )
-    found = case.explore(settings, f"variants-{EPOCHS[quick]}")
-    report.rows += (rows := list(_variant_rows(case, found, accuracy)))
+    exploration = case.explore(settings, f"variants-{EPOCHS[quick]}")
+    report.rows += (rows := list(_variant_rows(case, exploration, accuracy)))
     trained = {row["variant"] for row in rows}
     text = f"{case.name}: variants of the product that are trained and measured"
     report.checks.append(Check(text, len(trained), len(names), trained == set(names)))
-    chains = _chain_rows(case, found, settings, bench, quick)
+    chains = _chain_rows(case, exploration, settings, bench, quick)
     report.rows += chains
     report.checks += figure_checks(case.name, chains)
 
@@ -95,16 +95,16 @@ def _variant_rows(case: ExitCase, found: Exploration, accuracy: float) -> Iterat
     """
     studied = found.studied
     looked = look_through(studied, case.evaluation)
-    for one, seen in zip(studied.tried, looked, strict=True):
-        hits = seen.scores >= threshold_for(one.tune.scores, one.tune.right, accuracy)
+    for one, evaluation in zip(studied.tried, looked, strict=True):
+        hits = evaluation.scores >= threshold_for(one.tune.scores, one.tune.right, accuracy)
         yield {
             "model": case.name,
             "side": f"{one.variant}@{studied.points[one.point].position}",
             "variant": one.variant,
             "behind_share": found.problem.reach_s[one.point] / found.problem.total_s,
-            "right": float(seen.right.mean()),
+            "right": float(evaluation.right.mean()),
             "early": float(hits.mean()),
-            "agreement_of_early": float(seen.right[hits].mean()) if hits.any() else 1.0,
+            "agreement_of_early": float(evaluation.right[hits].mean()) if hits.any() else 1.0,
             "look_up_us": one.evaluation_s * 1e6,
             "memory_kb": one.memory_bytes / 1e3,
         }
@@ -113,8 +113,8 @@ def _variant_rows(case: ExitCase, found: Exploration, accuracy: float) -> Iterat
 def composed(problem: CompositionProblem) -> dict[tuple[str, str], Chain]:
     """Return chains by figure and way; a chain is empty if composition takes no cache."""
     ways: dict[tuple[str, str], Chain] = {}
-    for name, kept in variant_sets(problem).items():
-        ways[FIGURE_24, name] = compose_exactly(problem, kept)
+    for name, variants in variant_sets(problem).items():
+        ways[FIGURE_24, name] = compose_exactly(problem, variants)
     ways[FIGURE_25, EXACT] = compose_exactly(problem)
     ways[FIGURE_25, "score, best α"] = compose_by_score(problem)
     for alpha in ALPHAS:

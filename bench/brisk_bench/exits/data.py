@@ -29,22 +29,22 @@ from brisk_bench.samples.bottleneck import BottleneckRecipe, train_bottleneck
 from brisk_bench.samples.digits import digits_split
 
 ACCURACY = 0.97
-"""What caches promise, unless a stricter promise is meant."""
+"""The agreement that caches promise, unless a stricter promise is meant."""
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "cifar10"
-"""Not part of the product: the CIFAR-10 images and a trained network, beside the checkout."""
+"""The folder of the CIFAR-10 images and a trained network, which are not part of the product."""
 
 CLASSES = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-"""Where Debian's package dataset-fashion-mnist puts it."""
+"""The folder where Debian's package dataset-fashion-mnist puts Fashion-MNIST."""
 
 ALL_VARIANTS = (*(variant.name for variant in CATALOGUE), INT8)
 QUICK_VARIANTS = ("Pool(4096)", "Conv2(3,2)", INT8)
 NARROW_VARIANTS = ("Pool(4096)", "Conv3(3,2)", INT8)
-"""For a ResNet-56, whose maps have 16 to 64 channels."""
+"""Variants of a quick run for a ResNet-56, whose maps have 16 to 64 channels."""
 
 
 _MEAN = np.array([0.485, 0.456, 0.406], np.float32)
@@ -69,13 +69,13 @@ class ExitCase:
     folder: Path
     variants: tuple[str, ...]
     smaller: Callable[[], Path] | None = None
-    """Trains, or finds, a model of the same data with a third of the layers."""
+    """Returns a model of the same data with a third of the layers, trained unless it was kept."""
     streamed: Samples | None = None
-    """Images of Zipf streams, with labels; they can be moved. None: too few for an adaptation to
-    prove anything with those that it did not learn."""
+    """Images of Zipf streams, with labels; they can be moved. None if there are too few for an
+    adaptation to prove anything with images that it did not learn."""
     pool: Samples | None = None
     is_of_colour: bool = False
-    """Its inputs are 3 x 32 x 32 pixels, which frames of a video can be brought to."""
+    """Whether its inputs are 3 x 32 x 32 pixels, which frames of a video can be converted to."""
 
     @property
     def division(self) -> Division:
@@ -90,10 +90,11 @@ class ExitCase:
 
 
 DIGITS_OF_NETWORK, DIGITS_OF_CACHES = 750, 700
-"""Of 1,797. Those of the network fit predictors, too: as many as the others, so more prove."""
+"""The division of 1,797 digits. The network's also fit predictors, as many as the caches' do, so
+that more of these prove."""
 
 EVALUATED, STREAMED, POOL = 1100, 8000, 10_000
-"""Images of Fashion-MNIST that nothing else uses."""
+"""Numbers of Fashion-MNIST's images, each used for nothing else."""
 
 
 def digits_case(quick: bool) -> ExitCase:
@@ -160,7 +161,7 @@ def fashion_case(folder: Path, quick: bool) -> ExitCase | None:
 
 
 FITTED = 20000
-"""Images of Fashion-MNIST that its network is trained on: some minutes."""
+"""Images of Fashion-MNIST that its network is trained on, which takes some minutes."""
 
 
 def unlike(parts: Sequence[Samples]) -> list[Samples]:
@@ -168,16 +169,16 @@ def unlike(parts: Sequence[Samples]) -> list[Samples]:
 
     The first part stays whole.
     """
-    known, seen, kept = Sources(), 0, []
+    all_sources, next_source, unique_parts = Sources(), 0, []
     for place, part in enumerate(parts):
-        sources = known.of(part.inputs)
+        sources = all_sources.of(part.inputs)
         rows = np.arange(len(part))
         if place:
             _, firsts = np.unique(sources, return_index=True)
-            rows = np.sort(firsts[sources[firsts] >= seen])
-        seen = max(seen, int(sources.max(initial=-1)) + 1)
-        kept.append(part.take(rows))
-    return kept
+            rows = np.sort(firsts[sources[firsts] >= next_source])
+        next_source = max(next_source, int(sources.max(initial=-1)) + 1)
+        unique_parts.append(part.take(rows))
+    return unique_parts
 
 
 def caches_folder(model: Path, *training: Samples) -> Path:
@@ -200,11 +201,11 @@ def kept_network(name: str, recipe: BottleneckRecipe, samples: Samples) -> Path:
 
 
 def _digest(*parts: Samples) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
         for array in part.inputs.values():
-            found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()[:16]
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()[:16]
 
 
 def read_idx(folder: Path, part: str) -> Samples | None:
@@ -232,9 +233,9 @@ def cifar_case(quick: bool) -> ExitCase | None:
     parts = _read_images(archive)
     order = np.random.default_rng(0).permutation(len(parts["test"]))
     test = parts["test"].take(order)
-    kept = len(test) // 5
+    fifth = len(test) // 5
     fitted, evaluation, caches = unlike(
-        [parts["train"], test.take(slice(0, kept)), test.take(slice(kept, None))]
+        [parts["train"], test.take(slice(0, fifth)), test.take(slice(fifth, None))]
     )
     return ExitCase(
         "resnet56 on CIFAR-10",

@@ -42,7 +42,8 @@ from brisk_bench.exits.runs import (
 from brisk_bench.harness.report import Check, Report, check_limit, check_tail_ratio
 
 SPEED_UPS = {0.97: 1.95, 0.99: 1.41}
-"""GATI's for ResNet-50 on CIFAR-10 (7.1.1, 7.1.2); expected of nets of that depth."""
+"""GATI's speed-ups by accuracy for ResNet-50 on CIFAR-10 (7.1.1, 7.1.2), expected of networks of
+that depth."""
 
 TAIL = 1.02
 BATCHES = (1, 2, 8)
@@ -84,8 +85,8 @@ def measure_latency(
     if softmax is not None:
         versions["softmax thresholds"] = Version(softmax, cascade.synchronous)
     for batch in BATCHES:
-        asked = {**versions, **alternatives(case)} if batch == 1 else versions
-        sides = bench.measure(asked, case.evaluation, batch, quick)
+        batch_versions = {**versions, **alternatives(case)} if batch == 1 else versions
+        sides = bench.measure(batch_versions, case.evaluation, batch, quick)
         report.rows += side_rows(case.name, batch, sides)
         if batch == 1:
             report.checks += _latency_checks(case, sides)
@@ -102,7 +103,7 @@ def _side(accuracy: float) -> str:
 
 def _latency_checks(case: ExitCase, sides: dict[str, ExitSide]) -> list[Check]:
     base, checks = sides[BARE], []
-    for accuracy, wanted in SPEED_UPS.items():
+    for accuracy, speed_up in SPEED_UPS.items():
         side = sides.get(_side(accuracy))
         if side is None:
             continue
@@ -110,7 +111,7 @@ def _latency_checks(case: ExitCase, sides: dict[str, ExitSide]) -> list[Check]:
         tail_name = f"{label}: p99 over the bare model's"
         checks += [
             check_limit(f"{label}: agreement", side.agreement, ">=", accuracy),
-            check_limit(f"{label}: mean speed-up", base.mean_s / side.mean_s, ">=", wanted),
+            check_limit(f"{label}: mean speed-up", base.mean_s / side.mean_s, ">=", speed_up),
             check_tail_ratio(tail_name, side.times_s, base.times_s, 0.99, TAIL),
         ]
     return checks
@@ -152,12 +153,12 @@ CALIBRATED_ROWS = 200
 
 def alternatives(case: ExitCase) -> dict[str, Scoring]:
     """Return the other models to measure, by name."""
-    found: dict[str, Scoring] = {}
+    models: dict[str, Scoring] = {}
     if case.smaller is not None:
-        found["a smaller model (14 layers)"] = scoring(load_graph(read_graph(case.smaller())))
-    found[INT8_PEER] = _by_onnxruntime(_quantised(case))
-    found["float32, by ONNX Runtime"] = _by_onnxruntime(case.model)
-    return found
+        models["a smaller model (14 layers)"] = scoring(load_graph(read_graph(case.smaller())))
+    models[INT8_PEER] = _by_onnxruntime(_quantised(case))
+    models["float32, by ONNX Runtime"] = _by_onnxruntime(case.model)
+    return models
 
 
 def _by_onnxruntime(model: Path) -> Scoring:
@@ -209,15 +210,15 @@ def softmax_cascade(base: BaseModel, cascade: Cascade, case: ExitCase) -> Cascad
         look_at(networks, gather(base, cascade, case.training.take(rows).inputs))
         for rows in (division.tune, division.calibrate)
     )
-    found = calibrate(
+    calibration = calibrate(
         tune,
         held_out,
         Promise(level.accuracy, cascade.confidence),
         lambda count: count.saving_s(saved_s, overhead_s),
     )
-    if found is None:
+    if calibration is None:
         return None
-    levels = (Level(level.accuracy, found.thresholds, found.count),)
+    levels = (Level(level.accuracy, calibration.thresholds, calibration.count),)
     return dataclasses.replace(cascade, exits=exits, levels=levels)
 
 

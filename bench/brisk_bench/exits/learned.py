@@ -49,10 +49,10 @@ URGENT_EVERY_S = 0.02
 
 LOOK_S = 1.0
 SETTLED_S = 20.0
-"""From the first early answer to the comparison."""
+"""The time from the first early answer to the comparison."""
 
 COMPARED = {False: 2000, True: 300}
-"""By whether it has to be quick. These inputs come last, and were not sent before."""
+"""Inputs of the comparison, by whether the run is quick. They are the last, not sent before."""
 
 AIM_S, AIM_TAIL, AIM_SPEED_UP = 600.0, 1.05, 1.3
 
@@ -84,7 +84,7 @@ class Story:
 
 
 Inputs = Mapping[str, np.ndarray]
-"""Of one request, [1, ...] by name."""
+"""The inputs of one request by name, each [1, ...]."""
 
 
 def run(model: Path, requests: Sequence[Inputs], chosen: argparse.Namespace) -> Report:
@@ -96,7 +96,7 @@ def run(model: Path, requests: Sequence[Inputs], chosen: argparse.Namespace) -> 
     if len(requests) < 2 * compared:
         raise InvalidConfigurationError(f"there are {len(requests)} inputs; give {2 * compared}")
     order = np.random.default_rng(chosen.seed).permutation(len(requests))
-    sent, kept = ([requests[at] for at in part] for part in np.split(order, [-compared]))
+    sent, held_out = ([requests[at] for at in part] for part in np.split(order, [-compared]))
     report = new_report("exits_learned", ("torch", "numpy", "tritonclient"), NOTES)
     with tempfile.TemporaryDirectory(prefix="brisk-bench-") as folder:
         repository, cache = Path(folder) / "repository", Path(folder) / "cache"
@@ -108,7 +108,7 @@ def run(model: Path, requests: Sequence[Inputs], chosen: argparse.Namespace) -> 
             InferenceClient(server.grpc, Transport.GRPC) as client,
         ):
             story = _learn(client, server.grpc, server.place, sent, chosen)
-            _compare(report, client, server.place, kept, story, chosen)
+            _compare(report, client, server.place, held_out, story, chosen)
     report.rows.insert(
         0,
         {
@@ -165,12 +165,12 @@ def _requests(parts: Sequence[Samples]) -> list[Inputs]:
 
 def _write(repository: Path, model: Path, chosen: argparse.Namespace) -> None:
     line = 'parameters { key: "%s" value { string_value: "%s" } }\n'
-    asked = line % ("brisk_accuracy", chosen.accuracy)
+    parameters = line % ("brisk_accuracy", chosen.accuracy)
     if chosen.tolerance:
-        asked += line % ("brisk_tolerance", chosen.tolerance)
+        parameters += line % ("brisk_tolerance", chosen.tolerance)
     rows = 0 if read_graph(model).is_single else 8
     for name, file, text in (
-        (LEARNED, model, asked),
+        (LEARNED, model, parameters),
         (BARE, model, ""),
         (URGENT, sample_file(URGENT_MODEL), line % ("brisk_class", "realtime")),
     ):
@@ -248,7 +248,7 @@ def _compare(
     chosen: argparse.Namespace,
 ) -> None:
     before = _status(place)
-    taken: dict[str, list[float]] = {LEARNED: [], BARE: []}
+    latencies_s: dict[str, list[float]] = {LEARNED: [], BARE: []}
     limit = tolerance(chosen.tolerance) if chosen.tolerance else None
     agreeing = 0
     for turn, inputs in enumerate(requests):
@@ -256,14 +256,14 @@ def _compare(
         for side in _in_turns(turn):
             started_s = time.perf_counter()
             answers[side] = client.infer(side, inputs)
-            taken[side].append(time.perf_counter() - started_s)
+            latencies_s[side].append(time.perf_counter() - started_s)
         agreeing += _agree(answers[LEARNED], answers[BARE], limit)
     after = _status(place)
     early = sum(each.answered for each in after.exits) - sum(
         each.answered for each in before.exits
     )
     used = ", ".join(each.name for each in after.exits if each.answered)
-    for side, times_s in taken.items():
+    for side, times_s in latencies_s.items():
         report.rows.append(
             {
                 "side": side,
@@ -275,14 +275,16 @@ def _compare(
                 "exits": used if side == LEARNED else "",
             }
         )
-    speed_up = statistics.fmean(taken[BARE]) / statistics.fmean(taken[LEARNED])
+    speed_up = statistics.fmean(latencies_s[BARE]) / statistics.fmean(latencies_s[LEARNED])
     if story.reason:
         report.checks.append(check_limit("nothing is served: mean speed-up", speed_up, ">=", 0.95))
         return
     report.checks += [
         check_limit("mean speed-up", speed_up, ">=", AIM_SPEED_UP),
         check_limit("agreement", agreeing / len(requests), ">=", chosen.accuracy),
-        check_tail_ratio("p99 over the bare model's", taken[LEARNED], taken[BARE], 0.99, 1.02),
+        check_tail_ratio(
+            "p99 over the bare model's", latencies_s[LEARNED], latencies_s[BARE], 0.99, 1.02
+        ),
     ]
 
 

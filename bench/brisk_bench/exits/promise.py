@@ -41,7 +41,7 @@ from brisk_bench.exits.data import ExitCase
 from brisk_bench.harness.report import Check, Report, check_limit
 
 SPLITS = {False: 100, True: 20}
-"""By whether it has to be quick."""
+"""Splits by whether the run is quick."""
 
 INTERVAL = 0.95
 """Confidence of the intervals that are printed."""
@@ -73,9 +73,9 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
         whole: dict[bytes, np.ndarray] = {}  # by the model that reads the input, for every point
         for part, exit_, network in zip(parts, exits, networks, strict=True):
             if exit_.reads_input:
-                (given,) = (np.ascontiguousarray(each[rows]) for each in samples.inputs.values())
+                (inputs,) = (np.ascontiguousarray(each[rows]) for each in samples.inputs.values())
                 if exit_.model not in whole:
-                    whole[exit_.model] = exit_.evaluate(given).logits
+                    whole[exit_.model] = exit_.evaluate(inputs).logits
                 value = whole[exit_.model]
             else:
                 value = at[exit_.point]
@@ -107,9 +107,9 @@ def measure_promise(
     proved = len(counts[settings.accuracy])
     name = f"{case.name}: splits that prove {settings.accuracy:.1%}, of {SPLITS[quick]}"
     report.checks.append(check_limit(name, proved, ">", 0))
-    for accuracy, found in counts.items():
-        report.rows.append(_row(case.name, accuracy, found, SPLITS[quick]))
-        report.checks += judge(case.name, accuracy, settings.confidence, found, SPLITS[quick])
+    for accuracy, results in counts.items():
+        report.rows.append(_row(case.name, accuracy, results, SPLITS[quick]))
+        report.checks += judge(case.name, accuracy, settings.confidence, results, SPLITS[quick])
 
 
 def split_often(
@@ -131,14 +131,14 @@ def split_often(
     for _ in range(splits):
         order = random.permutation(len(pool[0].scores))
         tune, calibrate, rest = np.split(order, np.cumsum(sizes))
-        seen = [
+        candidates = [
             dataclasses.replace(one, tune=looked.take(tune), held_out=looked.take(calibrate))
             for one, looked in zip(tried, pool, strict=True)
         ]
-        found = decide(problems_of(seen), seen, settings, least_expected)
-        if isinstance(found, Chosen):
-            judged = in_order([pool[index].take(rest) for index in found.tried])
-            for level in found.levels:
+        choice = decide(problems_of(candidates), candidates, settings, least_expected)
+        if isinstance(choice, Chosen):
+            judged = in_order([pool[index].take(rest) for index in choice.tried])
+            for level in choice.levels:
                 counts[level.accuracy].append(count_cascade(judged, level.thresholds))
     return counts
 

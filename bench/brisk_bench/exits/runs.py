@@ -40,7 +40,7 @@ class Version:
 
 
 Scoring = Callable[[Mapping[str, np.ndarray]], np.ndarray]
-"""Another model on the same inputs: the scores [rows, classes] of all rows."""
+"""Another model that takes the same inputs and returns the scores [rows, classes] of all rows."""
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ def scoring(base: BaseModel) -> Scoring:
 
 
 TAILS = 1.3
-"""A plot's CDF ends there, in slowest 95th percentiles: a slow request would squeeze the rest."""
+"""The end of a plot's CDF, in slowest 95th percentiles: a slow request would squeeze the rest."""
 
 
 def plot_sides(label: str, sides: Mapping[str, ExitSide], folder: Path) -> Path:

@@ -36,7 +36,7 @@ from brisk_client.inference import InferenceClient, Parameters, Transport
 BATCHES = (1, 2, 8)
 WARM_UP = 20
 PASSES = 3
-"""Over the inputs: so many are left of the digits that a p99 takes three."""
+"""Passes over the inputs. So few digits are left for them that a p99 takes three."""
 
 TAIL = 1.02
 
@@ -46,7 +46,7 @@ SIDES: dict[str, tuple[str, Parameters | None]] = {
     "with caches": ("cached", None),
     "opted out": ("cached", WHOLE),
 }
-"""The entry that is asked, and the parameters of the requests."""
+"""The sides by name: the entry that is asked, and the parameters of the requests."""
 
 
 @dataclass(slots=True)
@@ -67,9 +67,9 @@ def run(quick: bool = False) -> Report:
     settings = ExplorationSettings(
         accuracy=ACCURACY, points=4 if quick else 6, variants=case.variants
     )
-    found = case.explore(settings)
-    if found.cascade is None:
-        raise InvalidModelError(f"the network of the digits got no caches: {found.reason}")
+    exploration = case.explore(settings)
+    if exploration.cascade is None:
+        raise InvalidModelError(f"the network of the digits got no caches: {exploration.reason}")
     samples = case.evaluation.inputs
     notes = ["latency of a request as its client sees it; speed up: of the mean over batches"]
     report = new_report("exits_served", ("torch", "numpy", "tritonclient"), notes)
@@ -81,7 +81,7 @@ def run(quick: bool = False) -> Report:
             shutil.copy(case.model, file)
             text = f'backend: "brisk" max_batch_size: {max(BATCHES)}\n'
             (repository / name / "config.pbtxt").write_text(text)
-        write_cascade(caches_file(file), found.cascade)
+        write_cascade(caches_file(file), exploration.cascade)
         environment = {"BRISK_ARTEFACTS": "off", "BRISK_SAMPLED_SHARE": "0"}
         with (
             benchmark_server(repository, environment) as server,
@@ -95,7 +95,7 @@ def run(quick: bool = False) -> Report:
                 early = (now_answered - answered) / (now_offered - offered)
                 report.rows += rows_of(sides, batch, early)
                 if batch == 1:
-                    report.checks += checks_of(sides, found.cascade.levels[0].accuracy)
+                    report.checks += checks_of(sides, exploration.cascade.levels[0].accuracy)
     return report
 
 

@@ -27,12 +27,12 @@ from brisk_bench.harness.report import Report, check_limit
 from brisk_bench.samples.digits import digits_split
 
 MOST_WRONG = 0.03
-"""Of all inputs of a data set that is not the model's."""
+"""The most wrong early answers, as a share of all inputs of a data set that is not the model's."""
 
 ROWS, BATCH = 400, 8
 
 SERVED = "what is served"
-"""All that a training tries unless it is asked for more."""
+"""The family of all ways that a training tries by default."""
 
 FAMILIES: Mapping[str, Callable[[Tried], bool]] = {
     SERVED: lambda one: one.judge.is_gated or one.variant == INT8,
@@ -46,7 +46,7 @@ FAMILIES: Mapping[str, Callable[[Tried], bool]] = {
 
 def families(studied: Studied) -> dict[str, Cascade]:
     """Return by name the families that save time and prove the promise, without a benchmark."""
-    found = {}
+    cascades = {}
     for name, belongs in FAMILIES.items():
         tried = [one for one in studied.tried if belongs(one)]
         measured = studied.points, studied.cost, studied.profile, studied.settings
@@ -54,8 +54,8 @@ def families(studied: Studied) -> dict[str, Cascade]:
         narrow = dataclasses.replace(studied, tried=tried, problems=problems)
         chosen = decide(problems, tried, studied.settings, least_expected) if tried else None
         if isinstance(chosen, Chosen):
-            found[name] = narrow.of(chosen)
-    return found
+            cascades[name] = narrow.of(chosen)
+    return cascades
 
 
 def measure_strange(
@@ -72,9 +72,9 @@ def measure_strange(
     served = next(iter(sides))
     versions = {name: Version(one, one.synchronous) for name, one in sides.items()}
     for name, is_other, inputs in strange_inputs(case, others):
-        found = bench.measure(versions, inputs, BATCH, quick=False)
+        results = bench.measure(versions, inputs, BATCH, quick=False)
         for side in versions:
-            one = found[side]
+            one = results[side]
             wrong = sum(not agrees for agrees in one.agreed_early) / len(one.times_s)
             report.rows.append(
                 {

@@ -38,19 +38,19 @@ ALPHAS = (1.5, 3.0)
 """Skews of Zipf streams (GATI, 7.2.2)."""
 
 SEEDS = {False: 5, True: 2}
-"""Of each Zipf stream, by whether it has to be quick."""
+"""Seeds of each Zipf stream, by whether the run is quick."""
 
 PERIODS = 3
 STATIC, ADAPTIVE = "static caches", "adaptive caches"
 LEARNED_FROM, MEASURED = 20_000, 400
-"""Requests of a period: in the minute before caches are trained again, and measured after that.
-The paper's periods last a quarter of an hour."""
+"""Requests of a period: those in the minute before caches are trained again, and those measured
+after that. The paper's periods last a quarter of an hour."""
 
 SHARE_MEASURED = 0.25
-"""Of a stream's images; nothing is learned from these."""
+"""The share of a stream's images that are measured; nothing is learned from these."""
 
 ARRIVALS = 12
-"""Of an interval's samples, in turn: a worker's thread writes some at a time."""
+"""Parts in which an interval's samples arrive: a worker's thread writes some at a time."""
 
 LEAST_BRIGHT = 0.55
 
@@ -76,9 +76,9 @@ def divided(streamed: Samples, seed: int) -> tuple[Samples, Samples]:
     learned, measured = [], []
     for one in np.unique(streamed.labels):
         rows = random.permutation(np.flatnonzero(streamed.labels == one))
-        kept = round(SHARE_MEASURED * len(rows))
-        measured.append(rows[:kept])
-        learned.append(rows[kept:])
+        count = round(SHARE_MEASURED * len(rows))
+        measured.append(rows[:count])
+        learned.append(rows[count:])
     return streamed.take(np.concatenate(learned)), streamed.take(np.concatenate(measured))
 
 
@@ -204,10 +204,10 @@ def _follow(
         agreements.append(sides[ADAPTIVE].agreement)
         stream, retraining_s = interval.stream, max(outcome.retraining_s, default=0.0)
         slowest_s = max(slowest_s, retraining_s)
-        told = "published" if outcome.cascade is not None else "refused"
-        told += f": {outcome.reason}" if outcome.reason else ""
+        verdict = "published" if outcome.cascade is not None else "refused"
+        verdict += f": {outcome.reason}" if outcome.reason else ""
         what = f"{stream}, {label}interval {number + 1}"
-        report.notes.append(f"{what}: {told}; {retraining_s * 1e3:.0f} ms for a cache")
+        report.notes.append(f"{what}: {verdict}; {retraining_s * 1e3:.0f} ms for a cache")
     return Followed(stream, together, min(agreements), slowest_s) if agreements else None
 
 
@@ -277,17 +277,17 @@ def _varied(image: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 ROWS, COLUMNS, SIDE = 6, 8, 32
 HEIGHT, WIDTH = ROWS * SIDE, COLUMNS * SIDE
-"""Pixels that a frame is scaled to."""
+"""The size in pixels that a frame is scaled to."""
 
 FRAMES_A_SECOND = 10
 FRAMES = round(ADAPTATION_S * FRAMES_A_SECOND)
-"""Of an interval: what comes between two retrainings of the product."""
+"""Frames of an interval, the time between two retrainings of the product."""
 
 GAP_S = 2.0
 GAP_FRAMES = round(GAP_S * FRAMES_A_SECOND)
 
 MOST_MEASURED = 800
-"""Requests of the interval that follows, evenly spread over it, at most."""
+"""The most requests that are measured in the interval that follows, evenly spread over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,8 +323,8 @@ READINGS = (
     Reading("video, 3 squares of a frame's height", squares_of, SAMPLED_SHARE),
     Reading("video, 3 squares, BRISK_SAMPLED_SHARE=1", squares_of, 1.0),
 )
-"""Squares are what the paper's network sees of a frame. A minute holds so few that the default
-share of them may prove nothing."""
+"""Ways to make requests from frames. The paper's network sees squares; a minute holds so few that
+the default share of them may prove nothing."""
 
 
 def video_intervals(
@@ -334,11 +334,11 @@ def video_intervals(
 
     ``gap``: frames left out between the two.
     """
-    made = [as_input(reading.requests(frame)) for frame in frames_of(file)]
-    for start in range(frames, len(made) - gap, frames):
+    requests = [as_input(reading.requests(frame)) for frame in frames_of(file)]
+    for start in range(frames, len(requests) - gap, frames):
         here, next_ = (
             np.ascontiguousarray(np.concatenate(part))
-            for part in (made[start - frames : start], made[start + gap : start + frames])
+            for part in (requests[start - frames : start], requests[start + gap : start + frames])
         )
         rows = np.linspace(0, len(next_) - 1, min(MOST_MEASURED, len(next_))).astype(int)
         arriving, measured = Samples({"x": here}), Samples({"x": next_[rows]})

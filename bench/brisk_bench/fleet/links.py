@@ -20,13 +20,14 @@ from brisk_bench.fleet.namespaces import INTERFACE, NamespaceHost, Rack, port_of
 from brisk_bench.fleet.programs import HostProgram
 
 BULK_BURST_BYTES = 128 * 1024
-"""For long transfers. A message up to this size passes an idle link unshaped."""
+"""The burst for long transfers. A message up to this size passes an idle link unshaped."""
 SMALL_BURST_BYTES = 16 * 1024
-"""Where messages are timed. It takes the more processor time the higher the rate."""
+"""The burst where messages are timed. It takes the more processor time the higher the rate."""
 
 PROMISED = (0.93, 0.97)
 TOLERATED = (0.90, 0.99)
-"""Of a link's rate, what TCP should carry, and what ``check`` may be told to accept at most."""
+"""Shares of a link's rate, least and most: PROMISED, which TCP should carry by default, and
+TOLERATED, the widest bounds that ``check`` takes."""
 
 _QUEUE_S = 0.01
 _LEAST_QUEUE_BYTES = 256 * 1024
@@ -36,7 +37,7 @@ _CONNECT_S = 0.05
 _PATIENCE_S = 20.0
 
 _DISABLED, _FORWARDING = 0, 3
-"""States of a bridge's port."""
+"""The kernel's numbers of two states of a bridge's port."""
 
 
 class UnfitLinksError(UnavailableError):
@@ -67,8 +68,8 @@ class Carried:
 
     def __str__(self) -> str:
         way = f"{', '.join(self.senders)} to {', '.join(self.receivers)}"
-        found = f"{self.payload_mbit_s:.0f} of {self.rate_mbit_s:g} Mbit/s"
-        return f"{way}: {found} ({self.share:.3f})"
+        rates = f"{self.payload_mbit_s:.0f} of {self.rate_mbit_s:g} Mbit/s"
+        return f"{way}: {rates} ({self.share:.3f})"
 
 
 class Links:
@@ -124,12 +125,12 @@ class Links:
         """
         if missing := [host.name for host in self._rack.hosts if host.name not in self._rates]:
             raise InvalidConfigurationError(f"links without a rate: {', '.join(missing)}")
-        found = []
+        measurements = []
         for senders, receivers in flows(self._rates):
             rate = min(sum(self._rates[name] for name in side) for side in (senders, receivers))
             carried = tuple(self._carry(senders, receivers) for _ in range(rounds))
-            found.append(Carried(senders, receivers, rate, carried))
-        return found
+            measurements.append(Carried(senders, receivers, rate, carried))
+        return measurements
 
     def check(
         self, rounds: int = 3, least: float = PROMISED[0], most: float = PROMISED[1]
@@ -144,11 +145,11 @@ class Links:
                 f"links may carry {least:g} to {most:g} of their rate: expected bounds within "
                 f"{TOLERATED[0]:g} to {TOLERATED[1]:g}"
             )
-        found = self.measure(rounds)
-        if unfit := [each for each in found if not least <= each.share <= most]:
+        measurements = self.measure(rounds)
+        if unfit := [each for each in measurements if not least <= each.share <= most]:
             listed = "; ".join(map(str, unfit))
             raise UnfitLinksError(f"expected {least:g} to {most:g} of the rate: {listed}")
-        return found
+        return measurements
 
     def _carry(self, senders: Sequence[str], receivers: Sequence[str]) -> float:
         """Return Mbit/s of payload from all senders to all receivers at once, paired by
@@ -181,12 +182,12 @@ def flows(rates: Mapping[str, float]) -> list[tuple[tuple[str, ...], tuple[str, 
     are equal, a ring. ``rates`` in Mbit/s by host; one host alone has no flow.
     """
     names = list(rates)
-    found: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+    all_flows: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
     for position, name in enumerate(names):
         after = names[position + 1 :] + names[:position]
-        found.append(((name,), _reaching(after, rates, rates[name])))
-        found.append((_reaching(after[::-1], rates, rates[name]), (name,)))
-    return [flow for flow in dict.fromkeys(found) if all(flow)]
+        all_flows.append(((name,), _reaching(after, rates, rates[name])))
+        all_flows.append((_reaching(after[::-1], rates, rates[name]), (name,)))
+    return [flow for flow in dict.fromkeys(all_flows) if all(flow)]
 
 
 def _reaching(names: Sequence[str], rates: Mapping[str, float], rate: float) -> tuple[str, ...]:

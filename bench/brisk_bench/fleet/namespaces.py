@@ -30,11 +30,11 @@ from brisk_bench.fleet import warden
 from brisk_bench.fleet.warden import end_processes, namespace_of, processes_in
 
 Stream: TypeAlias = int | IO[Any] | None
-"""What ``subprocess.Popen`` takes for a standard stream."""
+"""A standard stream as ``subprocess.Popen`` takes it."""
 
 MOST_HOSTS = 200
 INTERFACE = "eth0"
-"""A host's end of its link."""
+"""The name of a host's end of its link."""
 
 _TOOLS = ("ip", "tc", "bridge", "unshare", "nsenter", "cat")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,10}")
@@ -44,7 +44,7 @@ _TRIED = (
     "ip link add name probe type bridge && ip link add name probe-a type veth peer probe-b"
     " && tc qdisc add dev probe-a root tbf rate 1mbit burst 16k limit 64k"
 )
-"""Kernels come without bridges or tbf, too."""
+"""The commands that show whether the kernel has bridges and tbf; some have none."""
 
 
 class NoNamespacesError(UnavailableError):
@@ -55,9 +55,9 @@ class Rights(enum.Enum):
     """The rights by which namespaces are made."""
 
     ROOT = "root"
-    """Those of this process."""
+    """The rights of this process."""
     ROOTLESS = "rootless"
-    """Those that any user has in a user namespace of its own."""
+    """The rights that any user has in a user namespace of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,16 +150,16 @@ class NamespaceHost:
         """
         process = self._started.get(process_id)
         if process is None:
-            known = ", ".join(map(str, self._started)) or "none"
-            raise InvalidRequestError(f"{self.name} started no process {process_id}, but {known}")
+            ids = ", ".join(map(str, self._started)) or "none"
+            raise InvalidRequestError(f"{self.name} started no process {process_id}, but {ids}")
         if process.returncode is None:
             os.killpg(process_id, signal.SIGKILL)
             process.wait(_TIME_OUT_S)
 
     def processes(self) -> list[int]:
         """Return the ids of all processes in this host but the one that holds it."""
-        found = processes_in({self._number})
-        return [each for each in found if each != self._namespace.holder_id]
+        ids = processes_in({self._number})
+        return [each for each in ids if each != self._namespace.holder_id]
 
     def _end(self) -> None:
         for process_id in self._started:
@@ -242,8 +242,8 @@ def _end_all(hosts: Sequence[NamespaceHost], numbers: Sequence[int]) -> None:
     """
     for host in hosts:
         host._end()
-    if left := end_processes(numbers):
-        raise InternalError(f"processes that do not end: {', '.join(map(str, left))}")
+    if survivors := end_processes(numbers):
+        raise InternalError(f"processes that do not end: {', '.join(map(str, survivors))}")
 
 
 def _connect(hosts: Sequence[NamespaceHost], switch: _Namespace) -> None:

@@ -48,25 +48,25 @@ from brisk_bench.harness.surroundings import environment, wait_until_settled
 from brisk_client.inference import InferenceClient, Transport
 
 ENTRY, OTHER = "model", "other"
-"""What is started; what the server serves already."""
+"""The entry that is started, and the one that the server serves already."""
 
 FORM, WEIGHTS = "form", "weights"
-"""What a start has read of a copy."""
+"""The parts of a copy that a start has read: the prepared form, or the weights."""
 
 WARM_RUNS = 20
 REST_S = float(os.environ.get("_BRISK_BENCH_REST_S", "2"))
-"""Until what the server does behind its first load is done; tests, which judge no figure, wait
-less."""
+"""The time in which the server finishes its work after its first load. Tests, which judge no
+figure, wait less."""
 
 _LET_GO_S = 0.5
-"""Behind an unload, until sessions are let go of."""
+"""The wait after an unload until sessions are released."""
 
 _LOOK_S = 0.005
 _LAST_BYTE_S = 120.0
-"""Behind a first answer."""
+"""The longest wait for the last byte after a first answer."""
 
 COURIER = ("-c", "from brisk.copies.courier import Courier; Courier().close()")
-"""A Python's arguments with which a host's courier is started, as ``brisk serve`` does."""
+"""Arguments with which Python starts a host's courier, as ``brisk serve`` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +109,15 @@ class RemoteHost:
         """Load ENTRY, whose model lies elsewhere, and ask once."""
         self.place_remote(case, remote)
         sha256 = str(json.loads(remote)["sha256"])
-        with _watched(remote_directory({"BRISK_CACHE_DIR": str(self.cache)}) / sha256) as seen:
+        with _watched(remote_directory({"BRISK_CACHE_DIR": str(self.cache)}) / sha256) as watch:
             begun_s = time.perf_counter()
             self.client.load_model(ENTRY)
             ready_s = time.perf_counter() - begun_s
             first_s = self.ask(case, 1)[0][1] - begun_s
             sources = self._sources(sha256)
-            seen.wait()
+            watch.wait()
         return RemoteStart(
-            ready_s, seen.at_s - begun_s, first_s, seen.took, seen.needed_bytes, sources
+            ready_s, watch.at_s - begun_s, first_s, watch.took, watch.needed_bytes, sources
         )
 
     def start(self, case: Case, name: str = ENTRY) -> float:
@@ -131,7 +131,7 @@ class RemoteHost:
 
         Ends the program if an answer is wrong.
         """
-        found = []
+        answers = []
         with InferenceClient(self.server.grpc, Transport.GRPC) as client:
             for _ in range(count):
                 begun_s = time.perf_counter()
@@ -139,8 +139,8 @@ class RemoteHost:
                 ended_s = time.perf_counter()
                 if not agree_by_name(outputs, case.expected):
                     raise SystemExit(f"{case.name}: a wrong answer")
-                found.append((ended_s - begun_s, ended_s))
-        return found
+                answers.append((ended_s - begun_s, ended_s))
+        return answers
 
     def warm_s(self, case: Case, name: str = ENTRY) -> float:
         """Return the median time of an answer once the entry has settled."""
@@ -157,8 +157,8 @@ class RemoteHost:
         with environment({"BRISK_RUNTIME_DIR": str(self.server.place.base)}), Courier() as courier:
             for status in courier.status():
                 if status["sha256"] == sha256:
-                    told = status.get("sources", [])
-                    return {str(each["name"]): int(each["bytes_total"]) for each in told}
+                    sources = status.get("sources", [])
+                    return {str(each["name"]): int(each["bytes_total"]) for each in sources}
         return {}
 
 
@@ -181,14 +181,14 @@ def remote_host(
         write_brisk_entry(repository, other or sample_file("mlp/1"), OTHER, {})
         if cache_from is not None:
             subprocess.run(["cp", "-a", str(cache_from), str(cache)], check=True)
-        given = {"BRISK_CACHE_DIR": str(cache), **(more or {})}
+        variables = {"BRISK_CACHE_DIR": str(cache), **(more or {})}
         options = [WITHOUT_COMPLETION, "--model-control-mode=explicit"]
         if repositories:  # else it is this one alone
             every = (str(repository), *repositories)
             options += [f"--model-repository={each}" for each in every]
-        with benchmark_server(repository, given, options) as server:
+        with benchmark_server(repository, variables, options) as server:
             client = InferenceServerClient(server.grpc)
-            own = {**os.environ, **given, "BRISK_RUNTIME_DIR": str(server.place.base)}
+            own = {**os.environ, **variables, "BRISK_RUNTIME_DIR": str(server.place.base)}
             subprocess.run([sys.executable, *courier], env=own, check=True)
             client.load_model(OTHER)
             time.sleep(REST_S)
@@ -245,11 +245,11 @@ class _Seen:
 
     def look(self, copy: LocalCopy) -> bool:
         """Whether a form is here, or the weights; if so, note when and what."""
-        found = whole(copy)
-        if found is None:
+        contents = whole(copy)
+        if contents is None:
             return False
         self.at_s = time.perf_counter()
-        self.took, parts = found
+        self.took, parts = contents
         self.needed_bytes = copy.manifest.gathered_range.size + sum(part.size for part in parts)
         self._is_here.set()
         return True
@@ -258,7 +258,7 @@ class _Seen:
 @contextlib.contextmanager
 def _watched(folder: Path) -> Iterator[_Seen]:
     """Look at a copy from outside until all has arrived, or the block is left."""
-    seen = _Seen()
+    watch = _Seen()
     is_over = threading.Event()
 
     def look() -> None:
@@ -267,13 +267,13 @@ def _watched(folder: Path) -> Iterator[_Seen]:
             if copy is None:
                 with contextlib.suppress(OSError, ArtefactError):
                     copy = LocalCopy(folder)
-            elif seen.look(copy):
+            elif watch.look(copy):
                 return
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
     try:
-        yield seen
+        yield watch
     finally:
         is_over.set()
         thread.join()

@@ -20,7 +20,7 @@ from typing import Any
 
 _BLOCK_BYTES = 1 << 20
 _PATIENCE_S = 60.0
-"""Longest silence of a peer."""
+"""The longest silence of a peer."""
 
 
 def count(*_: str) -> None:

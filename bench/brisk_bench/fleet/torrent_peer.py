@@ -86,11 +86,11 @@ def _connect(session: Any, handle: Any) -> None:
     """
     _wait_until(lambda: bool(session.listen_port()), "libtorrent does not listen")
     _say(port=session.listen_port())
-    told = _hear()
-    for address, port in told["peers"]:
+    task = _hear()
+    for address, port in task["peers"]:
         handle.connect_peer((address, port))
-    _wait_until(lambda: len(_connected(handle)) >= told["wanted"], "not all peers are connected")
-    _say(connected=told["wanted"])
+    _wait_until(lambda: len(_connected(handle)) >= task["wanted"], "not all peers are connected")
+    _say(connected=task["wanted"])
 
 
 def _connected(handle: Any) -> list[Any]:

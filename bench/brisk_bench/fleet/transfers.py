@@ -37,10 +37,10 @@ class Transfer:
     """The time it took to bring a file to all receivers, and its cost."""
 
     seconds: float
-    """From the start to the last receiver's last byte, in its file."""
+    """The time from the start until the last receiver has its last byte in its file."""
     processor_s: float
-    """User's and system's, of all of the side's processes on all hosts, from the start on. What
-    the kernel does for the network outside of them is in none."""
+    """User and system time of all the side's processes on all hosts, from the start on. The
+    kernel's network work outside of them is in none."""
 
 
 class TransferSide(Protocol):
@@ -72,7 +72,7 @@ class Unicast:
     """A side whose first host sends to each other at once, by ``sendfile`` over plain TCP."""
 
     scratch: Path | None = None
-    """Where the receivers' folders are made; None: among the system's temporary files."""
+    """The folder of the receivers' folders; None: the system's for temporary files."""
 
     @property
     def name(self) -> str:
@@ -109,9 +109,9 @@ class Swarm:
     """
 
     python: Path = Path(sys.executable)
-    """An interpreter that has libtorrent, which may be another environment's than ours."""
+    """An interpreter that has libtorrent, perhaps of another environment than this process's."""
     scratch: Path | None = None
-    """As Unicast's."""
+    """The folder of the receivers' folders; None: the system's for temporary files."""
 
     def __post_init__(self) -> None:
         """Check ``python``. Raises NoLibtorrentError if it cannot import libtorrent."""
@@ -143,17 +143,17 @@ class Swarm:
             seeder = stack.enter_context(
                 HostProgram(source, [*command, "seed", str(file), torrent, source.address])
             )
-            known = [(source.address, _port(seeder))]
+            peers = [(source.address, _port(seeder))]
             fetchers = []
             for host, target in zip(receivers, targets, strict=True):
                 program = HostProgram(
                     host, [*command, "fetch", str(target.parent), torrent, host.address]
                 )
                 fetchers.append(stack.enter_context(program))
-                known.append((host.address, _port(program)))
+                peers.append((host.address, _port(program)))
             programs = [seeder, *fetchers]
             for position, program in enumerate(programs):
-                program.say(peers=known[:position], wanted=len(receivers))
+                program.say(peers=peers[:position], wanted=len(receivers))
             for program in programs:
                 program.hear(_START_TIME_OUT_S)
             begin_ns = time.monotonic_ns()

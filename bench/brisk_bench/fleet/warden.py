@@ -46,10 +46,10 @@ def end_processes(namespaces: Collection[int], patience_s: float = _PATIENCE_S) 
     """
     deadline_s = time.monotonic() + patience_s
     while True:
-        left = [each for each in processes_in(namespaces) if each != os.getpid()]
-        if not left or time.monotonic() > deadline_s:
-            return left
-        for each in left:
+        survivors = [each for each in processes_in(namespaces) if each != os.getpid()]
+        if not survivors or time.monotonic() > deadline_s:
+            return survivors
+        for each in survivors:
             try:
                 os.kill(each, signal.SIGKILL)
             except ProcessLookupError:
@@ -66,8 +66,8 @@ def main() -> None:
     for line in sys.stdin:
         namespaces.add(int(line))
         print(line.strip(), flush=True)
-    if left := end_processes(namespaces):
-        sys.exit(f"processes that do not end: {', '.join(map(str, left))}")
+    if survivors := end_processes(namespaces):
+        sys.exit(f"processes that do not end: {', '.join(map(str, survivors))}")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Bucket:
         self._folder = folder
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer with a bucket's head or list, or an object's head or bytes, whole or in part."""
+        """Answer with a bucket's head or list, or an object's head or bytes, also a range."""
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405)
         bucket, _, key = request.path.lstrip("/").partition("/")
@@ -42,14 +42,14 @@ class Bucket:
         file = place / key
         if not file.is_file():
             return _failure(404, "NoSuchKey")
-        found = file.stat()
+        state = file.stat()
         headers = {
             "ETag": _tag(file),
-            "Last-Modified": formatdate(found.st_mtime, usegmt=True),
+            "Last-Modified": formatdate(state.st_mtime, usegmt=True),
             "Content-Type": "application/octet-stream",
         }
         if request.method == "HEAD":
-            return web.Response(headers={**headers, "Content-Length": str(found.st_size)})
+            return web.Response(headers={**headers, "Content-Length": str(state.st_size)})
         return web.FileResponse(file, headers=headers, chunk_size=1 << 20)
 
     def _list(self, request: web.Request, bucket: str, place: Path) -> web.Response:
@@ -89,8 +89,8 @@ def _objects(place: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _tag(file: Path) -> str:
-    found = file.stat()
-    return f'"{hashlib.sha256(f"{found.st_size} {found.st_mtime_ns}".encode()).hexdigest()[:32]}"'
+    state = file.stat()
+    return f'"{hashlib.sha256(f"{state.st_size} {state.st_mtime_ns}".encode()).hexdigest()[:32]}"'
 
 
 def _failure(status: int, code: str) -> web.Response:
@@ -100,12 +100,12 @@ def _failure(status: int, code: str) -> web.Response:
 
 def application(kind: str, folder: Path) -> web.Application:
     """Return the application that serves the files of a folder, or the buckets below it."""
-    made = web.Application()
+    app = web.Application()
     if kind == "files":
-        made.router.add_static("/", folder)
+        app.router.add_static("/", folder)
     else:
-        made.router.add_route("*", "/{path:.*}", Bucket(folder).answer)
-    return made
+        app.router.add_route("*", "/{path:.*}", Bucket(folder).answer)
+    return app
 
 
 async def serve(made: web.Application) -> None:

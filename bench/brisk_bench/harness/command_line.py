@@ -18,7 +18,7 @@ MEASURED = ("triton_backend", "client", "bench", "model_repository")
 """Folders of a checkout whose state decides what a benchmark measures."""
 
 OUTPUTS = ("--json", "--plot")
-"""Options that say where a report goes, which is no part of what was measured."""
+"""Options that say where a report goes, which does not affect what is measured."""
 
 OF_DELIVERY = ("json", "plot", "provenance")
 
@@ -38,11 +38,11 @@ class _BenchmarkParser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as the base class does; add ``provenance``, fields of a report, to the result."""
-        given = list(sys.argv[1:] if args is None else args)
-        chosen = super().parse_args(given, namespace)
+        arguments = list(sys.argv[1:] if args is None else args)
+        chosen = super().parse_args(arguments, namespace)
         commit, dirty = checkout(Path(__file__).resolve())
         chosen.provenance = {
-            "command": command_line(self._name, given),
+            "command": command_line(self._name, arguments),
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "commit": commit,
             "dirty": dirty,

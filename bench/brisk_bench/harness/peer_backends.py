@@ -8,10 +8,10 @@ from pathlib import Path
 from brisk_bench.harness.command_line import UnusableArgumentError
 
 ONNXRUNTIME = "onnxruntime"
-"""Triton's own C++ backend."""
+"""The name of Triton's own C++ backend."""
 
 CPP = f"{ONNXRUNTIME} backend"
-"""What it is called in reports."""
+"""The name of Triton's own C++ backend in reports."""
 
 PEER_LIBRARY = Path(ONNXRUNTIME) / f"libtriton_{ONNXRUNTIME}.so"
 
@@ -41,13 +41,13 @@ def peer_backends(folder: Path | None) -> list[Path]:
     if folder is None:
         return []
     _check(folder.is_dir(), f"'{folder}' is no folder")
-    found = [
+    backends = [
         backend
         for backend in sorted(folder.iterdir())
         if backend.is_dir() and not backend.name.startswith(".") and backend.name != "python"
     ]
-    _check(bool(found), f"'{folder}' holds no backend")
-    return [_checked(backend) for backend in found]
+    _check(bool(backends), f"'{folder}' holds no backend")
+    return [_checked(backend) for backend in backends]
 
 
 def onnxruntime_backend(folder: Path) -> Path:

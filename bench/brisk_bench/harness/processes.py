@@ -20,7 +20,8 @@ _MARKS = (
 )
 
 KINDS = ("tritonserver", "stub", "runtime")
-"""A stub's are the launcher that Triton takes for it, and the process that forks them."""
+"""Kinds of processes. ``stub`` includes the launchers that Triton takes for stubs, and the process
+that forks these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,12 @@ class ServerProcess:
 def processes_of(runtime: Path) -> list[int]:
     """Return the processes that were started with ``$BRISK_RUNTIME_DIR`` set to ``runtime``."""
     marker = f"BRISK_RUNTIME_DIR={runtime}".encode()
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile, or is not ours
             if marker in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+                pids.append(int(entry.name))
+    return pids
 
 
 def kind_of(command: bytes) -> str:

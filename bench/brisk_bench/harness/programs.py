@@ -19,7 +19,7 @@ from typing import Any, TypeAlias, TypeVar
 from brisk.errors import UnavailableError
 
 Answer: TypeAlias = Callable[..., "dict[str, Any]"]
-"""Takes a task's fields, gives the answer's."""
+"""A function that takes a task's fields and returns the answer's."""
 
 Arguments: TypeAlias = "Sequence[str | os.PathLike[str]]"
 

@@ -19,7 +19,7 @@ _PIPE_COLUMNS = 180
 _LONGEST_LIST = 20
 
 REASON = "reason"
-"""The key of a row that stands for no measurement: why there is none."""
+"""The key of a row without a measurement: the reason why there is none."""
 
 
 @dataclass
@@ -54,8 +54,8 @@ def check_limit(
         return Check(name, value, expected, False)
     ok = bool(COMPARISONS[comparison](value, limit))
     rounded = () if digits is None else (round(value, more) for more in range(digits, 13))
-    seen = (each for each in rounded if COMPARISONS[comparison](each, limit) == ok)
-    return Check(name, next(seen, value), expected, ok)
+    candidates = (each for each in rounded if COMPARISONS[comparison](each, limit) == ok)
+    return Check(name, next(candidates, value), expected, ok)
 
 
 def check_tail_ratio(
@@ -111,8 +111,8 @@ def show(report: Report, console: Console | None = None) -> None:
             console.print(row[REASON], markup=False)
     for check in report.checks:
         mark = "[green]holds[/green]" if check.ok else "[red]fails[/red]"
-        found = escape(_text(check.value))
-        console.print(f"{mark}  {escape(check.name)}: {found}, expected {_text(check.expected)}")
+        text = escape(_text(check.value))
+        console.print(f"{mark}  {escape(check.name)}: {text}, expected {_text(check.expected)}")
     for note in report.notes:
         console.print(note, style="dim", markup=False)
 

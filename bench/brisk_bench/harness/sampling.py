@@ -29,19 +29,19 @@ def in_rounds(
     drawn, the same in every run, since the order matters. A side that raises one of ``failures``
     is left out from then on; the second result says why.
     """
-    found: dict[Side, list[Sample]] = {side: [] for side in sides}
+    samples: dict[Side, list[Sample]] = {side: [] for side in sides}
     reasons: dict[Side, str] = {}
     for turn in range(uncounted + rounds):
-        for side in random.Random(turn).sample([*found], len(found)):
+        for side in random.Random(turn).sample([*samples], len(samples)):
             try:
                 sample = measure(side)
             except failures as error:
                 reasons[side] = one_line(str(error))
-                del found[side]
+                del samples[side]
                 continue
             if turn >= uncounted:
-                found[side].append(sample)
-    return found, reasons
+                samples[side].append(sample)
+    return samples, reasons
 
 
 def one_line(text: str) -> str:

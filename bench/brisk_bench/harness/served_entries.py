@@ -48,7 +48,7 @@ class TritonPythonModel:
 ONNXRUNTIME_SPINNING_MODEL = ONNXRUNTIME_MODEL.replace(
     '"session.intra_op.allow_spinning", "0"', '"session.intra_op.allow_spinning", "1"'
 )
-"""The same with ONNX Runtime's default of idle threads that wait actively."""
+"""ONNXRUNTIME_MODEL with ONNX Runtime's default: idle threads wait actively."""
 
 ONNXRUNTIME_PREPARED_MODEL = ONNXRUNTIME_MODEL.replace(
     "ORT_ENABLE_ALL", "ORT_DISABLE_ALL"
@@ -58,7 +58,7 @@ ONNXRUNTIME_PREPARED_MODEL = ONNXRUNTIME_MODEL.replace(
         self.session""",
     1,
 )
-"""The same from a model that ``onnxruntime_prepared`` made; ``no_prepacking`` is 0 or 1."""
+"""ONNXRUNTIME_MODEL for a model of ``onnxruntime_prepared``; ``no_prepacking`` is 0 or 1."""
 
 TORCH_MODEL = """
 from pathlib import Path
@@ -85,7 +85,7 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([tensor]))
         return responses
 """
-"""``weights``: a file that ``save_weights`` made, or None."""
+"""The source of a torch model. ``weights``: a file that ``save_weights`` made, or None."""
 
 
 def sample_file(label: str) -> Path:
@@ -127,8 +127,8 @@ def signature_of(file: Path) -> Signature:
     """
     graph = onnx.load(file, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
-    asked = [each for each in graph.input if each.name not in weights]
-    return [tensor_of(each) for each in asked], [tensor_of(each) for each in graph.output]
+    inputs = [each for each in graph.input if each.name not in weights]
+    return [tensor_of(each) for each in inputs], [tensor_of(each) for each in graph.output]
 
 
 def parameter(key: str, value: object) -> str:

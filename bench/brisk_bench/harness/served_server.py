@@ -29,13 +29,13 @@ from brisk_bench.harness.processes import (
 from brisk_bench.harness.served_entries import place_model
 
 FAILURES = (BriskError, InferenceServerException, HTTPParseError, OSError)
-"""What is raised where a server does not start, does not answer, or answers with an error."""
+"""Exceptions raised if a server does not start, does not answer, or answers with an error."""
 
 START_TIMEOUT_S = 300.0
 _EXEC_POLL_S = 0.0005
 
 WITHOUT_COMPLETION = "--disable-auto-complete-config"
-"""The server's option for entries that say all."""
+"""The server's option for entries whose configuration is complete."""
 
 
 class BenchmarkServer:
@@ -78,10 +78,10 @@ class BenchmarkServer:
 
     def processor_s_by_kind(self) -> dict[str, float]:
         """Return user and system time used so far, by KINDS."""
-        found = dict.fromkeys(KINDS, 0.0)
+        seconds = dict.fromkeys(KINDS, 0.0)
         for process in self.processes():
-            found[process.kind] += processor_s_of(process.pid)
-        return found
+            seconds[process.kind] += processor_s_of(process.pid)
+        return seconds
 
 
 @contextlib.contextmanager
@@ -153,11 +153,11 @@ def _wait_for_exec(server: TritonServer, executable: Path) -> float:
 
     Before that it is the interpreter that ties it to this process, for some 10 ms.
     """
-    wanted = executable.resolve()
+    target = executable.resolve()
     while True:
         now_s = time.perf_counter()
         with contextlib.suppress(OSError):
-            if Path(os.readlink(f"/proc/{server.pid}/exe")) == wanted:
+            if Path(os.readlink(f"/proc/{server.pid}/exe")) == target:
                 return now_s
         if server.returncode is not None:
             raise ServerFailedError(f"the server ended at once: {reason_in(server.log_text())}")
@@ -197,5 +197,5 @@ def reason_in(log: str) -> str:
     lines = [line for line in log.splitlines() if line.strip() and not line.startswith(("|", "+"))]
     errors = [line for line in lines if line.startswith("E")]
     of_model = [line for line in errors if "failed to load" in line]
-    found = (of_model or errors[-1:] or lines[-1:] or ["it said nothing"])[0]
-    return found.partition("] ")[2] or found
+    message = (of_model or errors[-1:] or lines[-1:] or ["it said nothing"])[0]
+    return message.partition("] ")[2] or message

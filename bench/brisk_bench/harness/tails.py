@@ -13,7 +13,7 @@ FIRST_TAIL = 0.99
 """Shares from here on are tails."""
 
 LEAST_BEYOND = 10
-"""Answers that a tail has at least."""
+"""The fewest answers that a tail has."""
 
 TOO_FEW = "too few answers"
 
@@ -53,14 +53,14 @@ def tail(values: Sequence[float], share: float) -> float | None:
 
 def tail_or_shortage(values: Sequence[float], share: float, scale: float = 1.0) -> float | str:
     """Return the tail times ``scale``, or what is lacking, for a report's row."""
-    found = tail(values, share)
-    return shortage(len(values), share) if found is None else found * scale
+    value = tail(values, share)
+    return shortage(len(values), share) if value is None else value * scale
 
 
 def curve(values: Sequence[float], digits: int = 3) -> list[float]:
     """Return the percentiles of CURVE, in its order, rounded, as far as ``values`` are enough."""
-    found = (tail(values, share) for share in CURVE)
-    return [round(value, digits) for value in found if value is not None]
+    percentiles = (tail(values, share) for share in CURVE)
+    return [round(value, digits) for value in percentiles if value is not None]
 
 
 def percentile_columns(

@@ -28,11 +28,11 @@ from brisk_bench.pipeline.planners import PLANNERS, WARM_UP, PlannerBench, Serve
 from brisk_bench.pipeline.scenes import ScenePart, make_scenes
 
 CROPS = 4
-"""Pictures in a request besides the plate: a frame's detected objects."""
+"""Pictures in a request in addition to the plate: a frame's detected objects."""
 
 TIGHTNESS = (0.6, 0.75, 0.9, 1.05)
-"""Objectives, as shares of what the slowest networks take together. Below 1 a proportional split
-gives no node its slowest network."""
+"""Objectives, as shares of the time of the slowest networks together. Below 1, a proportional
+split gives no node its slowest network."""
 
 POLICIES = ("equal", "proportional", "exact")
 
@@ -117,7 +117,7 @@ def _row(
     latencies_ms = [each.latency_ns / 1e6 for each in answers]
     summary = summarise(latencies_ms)
     missed = [each.latency_ns > objective_ns for each in answers]
-    taken = Counter(what for each in answers for what in each.taken)
+    counts = Counter(what for each in answers for what in each.taken)
     return {
         "policy": policy,
         "objective_ms": round(objective_ns / 1e6, 3),
@@ -127,7 +127,7 @@ def _row(
         "median_ms": round(summary.median, 3),
         "spread_ms": round(summary.spread, 3),
         "missed": round(float(np.mean(missed)), 3),
-        "taken": ", ".join(f"{what} {count}" for what, count in sorted(taken.items())),
+        "taken": ", ".join(f"{what} {count}" for what, count in sorted(counts.items())),
     }
 
 
@@ -143,10 +143,10 @@ def check_settings(report: Report, networks: TrainedNetworks) -> None:
         ("accuracy_gain_points", "points", 1),
         ("latency_gain", "times", 1.26),
     ):
-        found = float(np.median([row[key] for row in ours]))
+        median = float(np.median([row[key] for row in ours]))
         gain = f"{key.split('_')[0]} gain of incremental, {unit}"
         text = f"{gain}, median of all {len(ours)} settings"
-        report.checks.append(check_limit(text, found, ">=", least))
+        report.checks.append(check_limit(text, median, ">=", least))
     static = {(r["policy"], r["objective_ms"]): r for r in report.rows if r["planner"] == "static"}
     gains = [r["accuracy"] - static[r["policy"], r["objective_ms"]]["accuracy"] for r in ours]
     mean = 100 * float(np.mean(gains))

@@ -40,17 +40,18 @@ CLASSIFIERS: Mapping[str, Layers] = {
     "medium": ((24, 2), (48, 2), (64, 1)),
     "large": ((32, 2), (64, 2), (96, 1), (96, 1)),
 }
-"""Channels and stride of each convolution."""
+"""Channels and stride of each convolution, by size of the network."""
 
 EPOCHS: Mapping[str, Mapping[str, int]] = {
     "kind": {"medium": 2},
     "digit": {"small": 16, "medium": 4, "large": 4},
     "shape": {"small": 4, "medium": 2, "large": 2},
 }
-"""Of each size that is trained. Few: large networks learn the noise of pictures they see again."""
+"""Epochs of each size that is trained, by task. Few: large networks learn the noise of pictures
+that they see again."""
 
 TASKS: Mapping[str, int] = {"kind": 2, "digit": DIGITS, "shape": len(SHAPES)}
-"""Classes of each task."""
+"""The number of classes of each task."""
 
 PLATE = "plate"
 TRAINED_ON = 12000
@@ -91,16 +92,16 @@ def trained_networks() -> TrainedNetworks:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            found = _train_all(folder)
+            results = _train_all(folder)
         finally:
             torch.set_num_threads(threads)
         partial = summary.with_suffix(".partial")
-        partial.write_text(json.dumps({"accuracies": found}))
+        partial.write_text(json.dumps({"accuracies": results}))
         partial.rename(summary)
     case = digits_case(quick=True)
-    plates, told = _readers(case, folder)
+    plates, note = _readers(case, folder)
     accuracies = {PLATE: plates, **json.loads(summary.read_text())["accuracies"]}
-    return TrainedNetworks(folder, accuracies, case.evaluation, told)
+    return TrainedNetworks(folder, accuracies, case.evaluation, note)
 
 
 def _train_all(folder: Path) -> dict[str, dict[str, float]]:
@@ -132,15 +133,15 @@ def _readers(case: ExitCase, folder: Path) -> tuple[dict[str, float], str]:
         shutil.copy(file, folder / f"{PLATE}_{size}.onnx")
         accuracies[size] = _share_right(file, case.training)
     settings = ExplorationSettings(accuracy=PROMISE, points=POINTS, variants=case.variants)
-    found = case.explore(settings)
-    if found.cascade is None:
-        raise InvalidModelError(f"the reader of plates got no caches: {found.reason}")
+    exploration = case.explore(settings)
+    if exploration.cascade is None:
+        raise InvalidModelError(f"the reader of plates got no caches: {exploration.reason}")
     model = folder / f"{PLATE}_large.onnx"
     write_cascade(
-        caches_file(model), dataclasses.replace(found.cascade, model_digest=digest_of(model))
+        caches_file(model), dataclasses.replace(exploration.cascade, model_digest=digest_of(model))
     )
-    gain = found.cascade.expected.base_s / found.cascade.expected.mean_s
-    names = ", ".join(exit_.name for exit_ in found.cascade.exits)
+    gain = exploration.cascade.expected.base_s / exploration.cascade.expected.mean_s
+    names = ", ".join(exit_.name for exit_ in exploration.cascade.exits)
     return accuracies, f"{names}: expected {gain:.2f} times as fast"
 
 
@@ -150,8 +151,8 @@ def _share_right(model: Path, samples: Samples) -> float:
     images = samples.inputs[name]
     parts = [images[start : start + _BATCH] for start in range(0, len(images), _BATCH)]
     answers = [next(iter(base.run({name: part}).values())) for part in parts]
-    found = np.concatenate([answer.argmax(1) for answer in answers])
-    return float((found == samples.labels).mean())
+    classes = np.concatenate([answer.argmax(1) for answer in answers])
+    return float((classes == samples.labels).mean())
 
 
 def _examples(task: str, scenes: Scenes) -> tuple[np.ndarray, np.ndarray]:
@@ -183,13 +184,13 @@ def train_network(
     network = nn.Sequential(
         *layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)
     )
-    given, wanted = torch.from_numpy(images), torch.from_numpy(labels)
-    steps = -(-len(given) // _BATCH) * epochs
+    samples, targets = torch.from_numpy(images), torch.from_numpy(labels)
+    steps = -(-len(samples) // _BATCH) * epochs
     optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
     for _ in range(epochs):
-        for chosen in torch.split(torch.randperm(len(given)), _BATCH):
-            loss = nn.functional.cross_entropy(network(given[chosen]), wanted[chosen])
+        for chosen in torch.split(torch.randperm(len(samples)), _BATCH):
+            loss = nn.functional.cross_entropy(network(samples[chosen]), targets[chosen])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -77,9 +77,9 @@ class PlannerBench:
         running = PipelineFrame(session, inputs, OUTPUTS, query)
         while not running.step():
             pass
-        found = [np.asarray(running.results()[name])[:, 0] for name in OUTPUTS]
+        labels = [np.asarray(running.results()[name])[:, 0] for name in OUTPUTS]
         latency_ns = time.monotonic_ns() - begun_ns
-        return Served(np.concatenate(found), latency_ns, _texts(running))
+        return Served(np.concatenate(labels), latency_ns, _texts(running))
 
 
 def load_bench(
@@ -104,27 +104,29 @@ def load_bench(
     sessions = {path: load_session(path, "cpu", threads, None) for path in paths}
     for path, session in sessions.items():
         _settle(path, session)
-    made = {}
+    pipelines = {}
     for name, description in described.items():
         own = {path: sessions[path] for _, path in description.networks}
-        made[name] = assemble(description, own, (name, "1"), time.monotonic_ns())
-        for _ in try_pipeline(made[name]):
+        pipelines[name] = assemble(description, own, (name, "1"), time.monotonic_ns())
+        for _ in try_pipeline(pipelines[name]):
             pass
     tensors, warming = tuple(frames), tuple(others)
-    bench = PlannerBench(made["plain"], made["early"], warming)
+    bench = PlannerBench(pipelines["plain"], pipelines["early"], warming)
     for turn in range(WARM_UP):  # every network is run, and its latency learned, with real crops
         for objective_ns in (0, 10**9):
             for planner in PLANNERS[:3]:
                 bench.serve(planner, "exact", objective_ns, turn % len(warming))
-    taken = [_read(made["early"], inputs) for inputs in tensors]
+    readings = [_read(pipelines["early"], inputs) for inputs in tensors]
     slowest_ns = sum(
         max(_takes_ns(network, warming[0][_source(name)]) for network in node.variants.values())
-        for name, node in made["plain"].nodes.items()
+        for name, node in pipelines["plain"].nodes.items()
         if name != "join"  # which takes next to no time
     )
     bench.frames = tensors
-    bench.reading_ns = tuple({name: ns for name, (ns, _) in each.items()} for each in taken)
-    bench.spared = {name: float(np.mean([each[name][1] for each in taken])) for name in taken[0]}
+    bench.reading_ns = tuple({name: ns for name, (ns, _) in each.items()} for each in readings)
+    bench.spared = {
+        name: float(np.mean([each[name][1] for each in readings])) for name in readings[0]
+    }
     bench.slowest_ns = int(slowest_ns)
     return bench
 
@@ -193,11 +195,11 @@ def _read(
     session: PipelineSession, inputs: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[int, bool]]:
     """Return how long each reader takes for the plate, and whether caches answer it."""
-    found = {}
+    readings = {}
     for name, network in session.nodes[PLATE].variants.items():
         taken_ns, run = _run(network, inputs["plate"], shapes_of(inputs), None)
-        found[name] = taken_ns, run.is_all_early
-    return found
+        readings[name] = taken_ns, run.is_all_early
+    return readings
 
 
 def _known(nodes: tuple[QueryNode, ...], reading_ns: Mapping[str, int]) -> tuple[QueryNode, ...]:

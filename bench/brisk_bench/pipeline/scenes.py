@@ -18,7 +18,7 @@ SIDE = 32
 DIGITS = 10
 SHAPES = ("ring", "square", "triangle", "cross", "corner", "bars")
 NOISE = 0.3
-"""Standard deviation; strokes are 0.5 to 1 bright."""
+"""Standard deviation of the noise; strokes are 0.5 to 1 bright."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,19 @@ def make_scenes(count: int, seed: int, part: ScenePart) -> Scenes:
     digits, labels = digits_of(part)
     kinds = random.integers(0, 2, count)
     images = random.normal(0, NOISE, (count, 1, SIDE, SIDE)).astype(np.float32)
-    found = np.empty(count, np.int64)
+    classes = np.empty(count, np.int64)
     for index in range(count):
         if kinds[index]:
             which = int(random.integers(len(SHAPES)))
-            stamp, found[index] = draw(SHAPES[which], random), DIGITS + which
+            stamp, classes[index] = draw(SHAPES[which], random), DIGITS + which
         else:
             which = int(random.integers(len(digits)))
-            stamp, found[index] = _digit(digits[which, 0], random), int(labels[which])
+            stamp, classes[index] = _digit(digits[which, 0], random), int(labels[which])
         height, width = stamp.shape
         top, left = random.integers(0, SIDE - height + 1), random.integers(0, SIDE - width + 1)
         brightness = random.uniform(0.5, 1.0)
         images[index, 0, top : top + height, left : left + width] += brightness * stamp
-    return Scenes(images, kinds.astype(np.int64), found)
+    return Scenes(images, kinds.astype(np.int64), classes)
 
 
 def _digit(pixels: np.ndarray, random: np.random.Generator) -> np.ndarray:

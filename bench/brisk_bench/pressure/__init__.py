@@ -22,10 +22,10 @@ from brisk_bench.pressure.sampling import report_memory, sampled_memory
 GROWTH_LIMIT = 0.02
 
 WINDOW_S = 10
-"""Means of the first and of the last so many seconds are compared."""
+"""Seconds of the first and of the last window, whose means are compared."""
 
 WARM_UP_S = 40.0
-"""Until buffers and heaps have the size that so many requests at once need."""
+"""The time in which buffers and heaps reach the size that so many requests at once need."""
 
 NOTES = (
     "rss: resident bytes of all processes of the kind, shared pages counted in each; memfd: "

@@ -30,7 +30,7 @@ _GRACE_S = 90.0
 _SHOWN_ERRORS = 5
 
 _TOGETHER = 0.6
-"""Share of the warm-up in which all ask the same model."""
+"""Share of the warm-up in which all clients ask the same model."""
 
 
 class AnsweredAt(NamedTuple):

@@ -50,18 +50,18 @@ def sampled_memory(
 
 def held(server: BenchmarkServer) -> dict[str, int]:
     """Return the bytes held now, by the names of MEMORIES."""
-    found: Counter[str] = Counter(dict.fromkeys(MEMORIES, 0))
+    held_bytes: Counter[str] = Counter(dict.fromkeys(MEMORIES, 0))
     memfds: dict[int, int] = {}
     for process in server.processes():
         with contextlib.suppress(OSError):  # it has ended meanwhile
             fields = Path(f"/proc/{process.pid}/statm").read_text().split()
-            found[f"{process.kind}_rss"] += int(fields[1]) * _PAGE_BYTES
+            held_bytes[f"{process.kind}_rss"] += int(fields[1]) * _PAGE_BYTES
             memfds |= _memfds(process.pid)
-    found["memfd"] = sum(memfds.values())
+    held_bytes["memfd"] = sum(memfds.values())
     for file in Path("/dev/shm").iterdir():
         with contextlib.suppress(OSError):
-            found["dev_shm"] += file.stat().st_blocks * 512
-    return dict(found)
+            held_bytes["dev_shm"] += file.stat().st_blocks * 512
+    return dict(held_bytes)
 
 
 def _memfds(pid: int) -> dict[int, int]:

@@ -121,9 +121,9 @@ def _train(
     )
     for _ in range(recipe.epochs):
         for chosen in torch.randperm(len(images)).tensor_split(batches):
-            given = _moved(images[chosen], recipe)
+            batch = _moved(images[chosen], recipe)
             with torch.autocast("cpu", torch.bfloat16, enabled=torch.cpu._is_amx_tile_supported()):
-                scores = network(given)
+                scores = network(batch)
             loss = functional.cross_entropy(scores.float(), labels[chosen])
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch

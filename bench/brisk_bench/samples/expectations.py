@@ -76,13 +76,13 @@ def mismatch(outputs: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarra
     if outputs.keys() != expected.keys():
         return f"outputs are {sorted(outputs)}, expected {sorted(expected)}"
     for name, right in expected.items():
-        given = outputs[name]
-        if given.shape != right.shape or given.dtype != right.dtype:
+        actual = outputs[name]
+        if actual.shape != right.shape or actual.dtype != right.dtype:
             return (
-                f"output '{name}' is {given.dtype}{list(given.shape)}, "
+                f"output '{name}' is {actual.dtype}{list(actual.shape)}, "
                 f"expected {right.dtype}{list(right.shape)}"
             )
-        if not np.allclose(given, right, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE):
-            largest = np.abs(given.astype(np.float64) - right).max()
+        if not np.allclose(actual, right, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE):
+            largest = np.abs(actual.astype(np.float64) - right).max()
             return f"output '{name}' is off by up to {largest:.2g}"
     return ""

@@ -32,43 +32,45 @@ from brisk_bench.soak.fairness import report_fairness
 CLIENTS = 8
 WARM_UP_S = 30.0
 CALM_S = 180.0
-"""Without blows, which the answers between blows are compared with."""
+"""The time without blows, whose answers those between blows are compared with."""
 
 GROWTH_LIMIT = 0.05
-"""Of the last quarter's mean over the first quarter's: workers that replaced others have heaps
-of their own age, so it is coarser than in `brisk bench pressure`."""
+"""The most growth of the last quarter's mean over the first quarter's. Coarser than in
+`brisk bench pressure`: workers that replaced others have heaps of their own age."""
 
 LEAST_SAMPLES = 60
-"""Seconds of it, without which growth is judged from the first blow on."""
+"""The fewest samples, one a second, after the blows have settled; with fewer, growth is judged
+from the first blow on."""
 
 FILES_LIMIT = 20
-"""How many more files all processes together may have open in the end than in the beginning.
-Medians are compared: how many stubs have sessions just then changes by some ten files a round."""
+"""The most files that all processes together may have open in the end beyond those in the
+beginning. Medians are compared: how many stubs have sessions just then changes by some ten files
+a round."""
 
 LONGEST_ANSWER_S = 2.0
 TAIL_LIMIT = 2.0
-"""Of an innocent model's p99 between blows over that without any."""
+"""The most of an innocent model's p99 between blows over that without any."""
 
 
 ASKED = 1100
-"""Requests of each row that tells what one client costs another."""
+"""Requests of each row that says what one client costs another."""
 
 
 def run(quick: bool = False, seconds: float = 3600.0) -> Report:
     """Strike for ``seconds`` (150 if ``quick``) after the warm-up and a time without blows."""
     calm_s = 20.0 if quick else CALM_S
     seconds = 150.0 if quick else seconds
-    asked = 100 if quick else ASKED
+    requests = 100 if quick else ASKED
     packages = ("tritonclient", "numpy")
     report = new_report("soak", packages, clients=CLIENTS, calm_s=calm_s, seconds=seconds)
     present = {path.name for path in Path("/dev/shm").iterdir()}
     with TemporaryDirectory(prefix="brisk-soak-") as folder:
         repository = write_repository(Path(folder) / "models")
         with small_disk(Path(folder) / "cache") as cache:
-            _soak(report, repository, cache, calm_s, seconds, asked)
-    left = {path.name for path in Path("/dev/shm").iterdir()} - present
-    left = {name for name in left if "brisk" in name}
-    report.checks.append(Check("files left in /dev/shm", len(left), "0", not left))
+            _soak(report, repository, cache, calm_s, seconds, requests)
+    leftovers = {path.name for path in Path("/dev/shm").iterdir()} - present
+    leftovers = {name for name in leftovers if "brisk" in name}
+    report.checks.append(Check("files left in /dev/shm", len(leftovers), "0", not leftovers))
     return report
 
 
@@ -125,8 +127,8 @@ def _report_blows(report: Report, blows: Blows) -> None:
     report.checks.append(Check(name, len(blows.faults), "0", not blows.faults))
     name = "blows that the log does not tell of"
     report.checks.append(Check(name, len(blows.untold), "0", not blows.untold))
-    found = Counter(blows.faults + blows.untold)
-    report.notes += [f"{count} times: {what}" for what, count in found.most_common(20)]
+    counts = Counter(blows.faults + blows.untold)
+    report.notes += [f"{count} times: {what}" for what, count in counts.most_common(20)]
     report.notes += blows.notes
 
 

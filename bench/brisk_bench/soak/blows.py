@@ -36,30 +36,30 @@ from brisk_client.inference import InferenceClient, Transport
 from brisk_client.workload.child_process import child_process
 
 PAUSE_S = 6.0
-"""Between two blows. A request may be running when one worker dies, not when two do."""
+"""The pause between two blows. A request may be running when one worker dies, not when two do."""
 
 SETTLING_S = 2.0
-"""Behind a blow, what it costs counts as its own."""
+"""The time after a blow in which costs are attributed to it."""
 
 SETTLED_ROUNDS = 2
-"""From then on every stub is connected to both workers, and flooded models have the sessions of
-their own that models get which are asked that often."""
+"""Rounds of all blows after which every stub is connected to both workers, and the flooded models
+have sessions of their own, which models that are asked so often get."""
 
 ENDLESS_S = 3.0
 STOPPED_S = 5.0
 PATIENCE_S = 60.0
 AT_ONCE_S = 15.0
-"""A flood that is over by then has kept nobody waiting: sending it alone takes some seconds."""
+"""The most time of a flood that kept no other request waiting: sending it takes some seconds."""
 
 FORM_PATIENCE_S = 180.0
-"""Forms are made one after the other, on processors that nobody else wants."""
+"""The longest wait for a form: they are made one after the other, on processors that are idle."""
 
 _TELLING_S = 20.0
-"""How long the log has to tell of a blow."""
+"""The longest wait for a blow's line in the log."""
 
 
 _ROLES = ("brisk-fore", "brisk-back")
-"""What workers are called; see ``brisk.runtime.supervisor``."""
+"""The names of workers' processes; see ``brisk.runtime.supervisor``."""
 
 
 class Blows:
@@ -127,8 +127,8 @@ class Blows:
 
     def during(self, begin_s: float, end_s: float) -> str:
         """Return the blows that fell in such a time, in words."""
-        found = [name for first, last, name in self._spans if end_s >= first and begin_s <= last]
-        return ", ".join(found) or "none"
+        names = [name for first, last, name in self._spans if end_s >= first and begin_s <= last]
+        return ", ".join(names) or "none"
 
     def _try(self, blow: Callable[[], None]) -> None:
         try:
@@ -230,8 +230,8 @@ class Blows:
     def _replace(self) -> None:
         """Replace the file of a served model, which must answer as before until it is loaded."""
         file = self._repository / REPLACED / "1" / "model.onnx"
-        kept, other = file.with_name("kept"), file.with_name("other")
-        shutil.copy(file, kept)
+        original, other = file.with_name("kept"), file.with_name("other")
+        shutil.copy(file, original)
         write_other_weights(file, other, np.float32(1.1))
         expected = self._computed(other)
         with self._told("model file replaced", f"successfully loaded '{REPLACED}'"):
@@ -241,7 +241,7 @@ class Blows:
                 time.sleep(0.2)
             self._load(REPLACED)
             self._ask(REPLACED, "normal", expected)
-            kept.replace(file)
+            original.replace(file)
             for _ in range(10):
                 self._ask(REPLACED, "normal", expected)
                 time.sleep(0.2)
@@ -287,8 +287,8 @@ class Blows:
 
         After the second time the model is not optimised any more.
         """
-        told = "although nobody waits for it: this|workers have died while its sessions were"
-        with self._told("model optimised without end", told):
+        pattern = "although nobody waits for it: this|workers have died while its sessions were"
+        with self._told("model optimised without end", pattern):
             self._load(FOLDING)
             self._ask_in_every_class()
             self._churn()
@@ -353,11 +353,11 @@ class Blows:
         return dict(zip(names, session.run(names, dict(self._expected.inputs)), strict=True))
 
     def _open_files(self) -> int:
-        found = 0
+        count = 0
         for process in self._server.processes():
             with contextlib.suppress(OSError):
-                found += len(os.listdir(f"/proc/{process.pid}/fd"))
-        return found
+                count += len(os.listdir(f"/proc/{process.pid}/fd"))
+        return count
 
 
 def _reason(triton: InferenceServerClient, model: str) -> str:

@@ -17,7 +17,8 @@ EACH = 512
 """Requests in flight to each flooded model."""
 
 FLOOD_PATIENCE_S = 300.0
-"""For all answers: who fills ten queues gets little beside clients that ask without pause."""
+"""The longest wait for all answers: a client that fills ten queues gets little capacity next to
+clients that ask without pause."""
 
 ENDLESS_ROUNDS = 2.0**62
 _PATIENCE_S = 60.0

@@ -17,20 +17,20 @@ from brisk_bench.harness.served_entries import SAMPLES
 from brisk_bench.samples.expectations import EXPECTED
 
 ANY_CLASS = '\nparameters { key: "brisk_max_class" value { string_value: "realtime" } }\n'
-"""Of each entry's configuration: its requests are of all classes."""
+"""A part of an entry's configuration that allows requests of all classes."""
 
 CHURNED = "churned"
-"""The entry that is loaded and unloaded. Its weights are its own: nobody else holds its form."""
+"""The entry that is loaded and unloaded. No other entry has its weights, nor holds its form."""
 
 REPLACED = "replaced"
 """The entry whose model file is replaced while it is served."""
 
 FLOODED = tuple(f"flooded_{number}" for number in range(10))
 SMALL = "mlp"
-"""What all of them are copies of."""
+"""The sample that CHURNED, REPLACED and FLOODED are copies of."""
 
 CROWD_SAMPLE, CROWD_ENTRY = "resnet18_ort", "crowded"
-"""A sample that one client asks, and its copy, which many do."""
+"""A sample that one client asks, and its copy, which many clients ask."""
 
 ENDLESS = "endless"
 """The entry whose run has as many rounds as a request says."""
@@ -42,7 +42,7 @@ UNLOADED = {CHURNED, FOLDING}
 """Entries that the server does not load by itself."""
 
 DISK_BYTES = 512 * 2**20
-"""The samples' prepared forms and as much again."""
+"""The size of the small disk: the samples' prepared forms and as much again."""
 
 _FOLDED_SIZE, _FOLDED_PRODUCTS = 2048, 400
 

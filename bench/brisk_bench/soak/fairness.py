@@ -24,10 +24,10 @@ URGENT = "resnet50"
 CROWD = 64
 
 BESIDE_ENDLESS_MS = 50.0
-"""What an endless run may add to a real-time client's p99."""
+"""The most that an endless run may add to a real-time client's p99."""
 
 BESIDE_CROWD = 3.0
-"""How many times its time alone one client may wait beside CROWD of another model."""
+"""The most of one client's median latency with CROWD clients of another model over that alone."""
 
 _WARM_UP = 50
 _PATIENCE_S = 300.0
@@ -125,9 +125,9 @@ def _crowd(parent: Connection, url: str, model: str, sample: str, count: int) ->
 
         for _ in range(count):
             ask()
-        left, is_ending = count, False
+        in_flight, is_ending = count, False
         answered = 0
-        while left:
+        while in_flight:
             error = came.get(timeout=_PATIENCE_S)
             answered += 1
             if error is not None:
@@ -136,7 +136,7 @@ def _crowd(parent: Connection, url: str, model: str, sample: str, count: int) ->
                 parent.send("there")
             is_ending = is_ending or parent.poll()
             if is_ending:
-                left -= 1
+                in_flight -= 1
             else:
                 ask()
     parent.send(faults)

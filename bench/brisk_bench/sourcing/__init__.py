@@ -25,7 +25,8 @@ PARTS = (levels.PART, travels.PART, tuned.PART, cloud.PART)
 QUICK_PARTS = (levels.PART, travels.PART, tuned.PART)
 
 MODEL, LARGE_MODEL = "resnet50", "vgg16"
-"""Of ``travels`` the second: of it a prepared form was 1.7 times as large as the weights."""
+"""The model of all parts but ``travels``, and that of ``travels``, whose prepared form was 1.7
+times as large as its weights."""
 
 ROUNDS = {levels.PART: 5, tuned.PART: 5, travels.PART: 5, cloud.PART: 3}
 

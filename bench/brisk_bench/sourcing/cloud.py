@@ -21,7 +21,7 @@ BUCKET, REMOTE = "triton's bucket", "model.remote"
 SIDES = (BUCKET, REMOTE)
 
 LEAST_GAIN = 2.0
-"""Of the bucket's time over that of an entry with `model.remote`."""
+"""The least of the bucket's time over that of an entry with `model.remote`."""
 
 _FOLDER, _REPOSITORY = "bucket", "models"
 
@@ -49,12 +49,12 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
             return told(starting, "away", remote=remote)
 
         try:
-            found, _ = in_rounds(SIDES, rounds, start)
+            starts, _ = in_rounds(SIDES, rounds, start)
         except UnavailableError as error:
             row = {"part": PART, "model": f"{case.name} from {BUCKET}"}
             report.rows.append({**row, REASON: one_line(str(error))})
             return
-    report.rows.extend(rows(case.name, found))
+    report.rows.extend(rows(case.name, starts))
     add_checks(report)
 
 
@@ -72,7 +72,7 @@ def rows(model: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterat
 
 def add_checks(report: Report) -> None:
     """Add every check that the rows allow."""
-    found = {row["side"]: row for row in report.rows if row.get("part") == PART}
-    text = f"{found[BUCKET]['model']}: Triton's own repository in a bucket over this"
-    gain = found[BUCKET]["first_s"] / found[REMOTE]["first_s"]
+    by_side = {row["side"]: row for row in report.rows if row.get("part") == PART}
+    text = f"{by_side[BUCKET]['model']}: Triton's own repository in a bucket over this"
+    gain = by_side[BUCKET]["first_s"] / by_side[REMOTE]["first_s"]
     report.checks.append(check_limit(text, gain, ">=", LEAST_GAIN, digits=3))

@@ -44,7 +44,7 @@ _CREDENTIALS = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""A client of S3 signs with some; the bucket does not look."""
+"""Credentials, which a client of S3 needs to sign with; the bucket does not check them."""
 
 FORCED_COURIER = ("-m", "brisk_bench.sourcing.forced_courier")
 
@@ -80,9 +80,9 @@ class SourcedStarts:
         host, copy = self._kept, self._copy
         assert host is not None
         assert copy is not None
-        found = whole(copy)
-        assert found is not None
-        _, parts = found
+        contents = whole(copy)
+        assert contents is not None
+        _, parts = contents
         files = files_of(host.cache)
         bytes_per_s = 0.0
         if place == DISK:
@@ -119,8 +119,8 @@ class SourcedStarts:
         other, cache = (Path(sibling), self._cache_of(sibling)) if sibling else (None, None)
         with remote_host(environment, other, courier, cache) as host:
             if sibling:
-                asked, _ = self._siblings[sibling]
-                host.warm_s(asked, OTHER)
+                sibling_case, _ = self._siblings[sibling]
+                host.warm_s(sibling_case, OTHER)
             started = host.start_remote(self._case, remote)
             warm_s = host.warm_s(self._case, ENTRY) if warm else 0.0
         return {**asdict(started), "warm_s": warm_s}

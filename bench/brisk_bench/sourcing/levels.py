@@ -27,10 +27,10 @@ LEVELS = (PLAIN, MEMORY, DISK, PEER_MEMORY, PEER_DISK, FROM_REGISTRY)
 RATES_MBIT_S = {REGISTRY: 200.0, HOST: 500.0, PEER: 500.0}
 
 MOST_OVER = 1.10
-"""Times its bound: what each level may take."""
+"""The most of each level's first answer over its bound."""
 
 LEAST_SOONER = 30.0
-"""The registry's time over local memory's (Flashpoint: 45.8)."""
+"""The least of the registry's time over local memory's (Flashpoint: 45.8)."""
 
 NOTES = (
     "levels: first: from the load call to the first answer, median over rounds. local memory, "
@@ -60,8 +60,8 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
         def start(level: str) -> Mapping[str, Any]:
             return _start(scene, starting, having, remote, level)
 
-        found, _ = in_rounds(LEVELS, rounds, start)
-    report.rows.extend(rows(case.name, found, scene.mbit_s(REGISTRY), scene.mbit_s(PEER)))
+        starts, _ = in_rounds(LEVELS, rounds, start)
+    report.rows.extend(rows(case.name, starts, scene.mbit_s(REGISTRY), scene.mbit_s(PEER)))
     add_checks(report)
 
 
@@ -134,12 +134,12 @@ def _share(sources: Mapping[str, int]) -> float:
 
 def add_checks(report: Report) -> None:
     """Add every check that the rows allow."""
-    found = {row["level"]: row for row in report.rows if row.get("part") == PART}
-    for level, row in found.items():
+    by_level = {row["level"]: row for row in report.rows if row.get("part") == PART}
+    for level, row in by_level.items():
         if "over" in row:
             text = f"{row['model']} from {level}: first answer over its bound"
             report.checks.append(check_limit(text, row["over"], "<=", MOST_OVER, digits=3))
-    memory, registry = found[MEMORY], found[FROM_REGISTRY]
+    memory, registry = by_level[MEMORY], by_level[FROM_REGISTRY]
     text = f"{memory['model']}: from the registry at {RATES_MBIT_S[REGISTRY]:g} Mbit/s over memory"
     sooner = registry["first_s"] / memory["first_s"]
     report.checks.append(check_limit(text, sooner, ">=", LEAST_SOONER, digits=1))

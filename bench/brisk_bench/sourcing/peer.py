@@ -27,13 +27,13 @@ def main() -> None:
     with Courier() as courier:
         tell()
         heard = tasks()
-        told = next(heard)
-        copy = LocalCopy(courier.open(Remote(told["url"], told["sha256"])))
+        remote = next(heard)
+        copy = LocalCopy(courier.open(Remote(remote["url"], remote["sha256"])))
         parts = list(copy.all_of_it)
         for number, file in enumerate(copy.manifest.files):
-            if file.form and courier.take(told["sha256"], file.form) is not None:
+            if file.form and courier.take(remote["sha256"], file.form) is not None:
                 parts.append(Range(number, 0, file.size))
-        for _ in courier.wait(told["sha256"], parts):
+        for _ in courier.wait(remote["sha256"], parts):
             continue
         files = files_of(copy.folder)
         size = sum(file.stat().st_size for file in files)

@@ -25,7 +25,7 @@ PEER_PORT = 7700
 PATIENCE_S = 300.0
 
 EQUAL_MBIT_S = {REGISTRY: 500.0, HOST: 500.0, PEER: 500.0}
-"""Links of every part but ``levels``."""
+"""Rates of the links, by host, in every part but ``levels``."""
 
 _CHECKS = 4
 _BETWEEN_CHECKS_S = 2.0
@@ -49,7 +49,7 @@ class Scene:
     url: str
     carried: Sequence[Carried] = ()
     rates: Mapping[str, float] = field(default_factory=dict)
-    """Of the links as they are shaped now, by host; none: they are not."""
+    """Rates of the links as shaped now, in Mbit/s by host; empty if they are not shaped."""
 
     def publish(self, file: Path, name: str, *, with_form: bool) -> str:
         """Publish a model; return the text of an entry's ``model.remote`` for it."""

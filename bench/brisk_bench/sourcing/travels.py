@@ -18,7 +18,7 @@ CHOSEN, FORM, WEIGHTS = "chosen", "form", "weights"
 SIDES = (CHOSEN, FORM, WEIGHTS)
 
 MOST_OF_FORM = 0.75
-"""Of the time with the prepared form: what the courier's choice takes."""
+"""The most of the time by the courier's choice over that with the prepared form."""
 
 NOTES = (
     "travels: chosen: weights and form are published, the courier chooses; form: its policy is "
@@ -44,8 +44,8 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
         def start(side: str) -> Mapping[str, Any]:
             return told(starting, "away", remote=remotes[side], forced=side == FORM)
 
-        found, _ = in_rounds(SIDES, rounds, start)
-    report.rows.extend(rows(case.name, found, form_bytes, weight_bytes))
+        starts, _ = in_rounds(SIDES, rounds, start)
+    report.rows.extend(rows(case.name, starts, form_bytes, weight_bytes))
     add_checks(report)
 
 
@@ -73,8 +73,8 @@ def rows(
 
 def add_checks(report: Report) -> None:
     """Add every check that the rows allow."""
-    found = {row["side"]: row for row in report.rows if row.get("part") == PART}
-    chosen, form = found[CHOSEN], found[FORM]
+    by_side = {row["side"]: row for row in report.rows if row.get("part") == PART}
+    chosen, form = by_side[CHOSEN], by_side[FORM]
     text = f"{chosen['model']}: what the courier chooses ({chosen['took']}) over the form"
     ratio = chosen["first_s"] / form["first_s"]
     report.checks.append(check_limit(text, ratio, "<=", MOST_OF_FORM, digits=3))

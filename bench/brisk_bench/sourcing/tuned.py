@@ -16,7 +16,7 @@ PART = "tuned"
 BESIDE = "beside its sibling"
 
 MOST_LATE = 0.1
-"""Of a warm answer: what the first answer is later than the last byte."""
+"""The most of the first answer's delay after the last byte, over a warm answer."""
 
 NOTES = (
     "tuned: other weights of the same structure, published without a form. last: the last byte "
@@ -31,8 +31,8 @@ def measure(report: Report, scene: Scene, case: Case, rounds: int) -> None:
     write_sibling(case.file, file)
     remote = scene.publish(file, PART, with_form=False)
     with scene.starting(case_of(str(file))) as starting:
-        asked = {"remote": remote, "sibling": str(case.file), "warm": True}
-        starts = [told(starting, "away", **asked) for _ in range(rounds)]
+        task = {"remote": remote, "sibling": str(case.file), "warm": True}
+        starts = [told(starting, "away", **task) for _ in range(rounds)]
     report.rows.append(row(case.name, starts))
     add_checks(report)
 

@@ -54,16 +54,18 @@ _CALL_TIMEOUT_S = 120.0
 Rows = Sequence[Mapping[str, Any]]
 
 STAND_IN = 0.9
-"""Of the Python backend's time with ONNX Runtime: Triton's own, where it is not there."""
+"""The share of the Python backend's time with ONNX Runtime that stands in for Triton's own backend
+where this is not there."""
 
 FIRST_LIMIT, PREPARED_LIMIT = 1.3, 1.0
-"""Brisk's time from ``exec`` over that of Triton's own backend, without and with an artefact."""
+"""The most of Brisk's time from ``exec`` over Triton's own backend, without and with artefact."""
 
 PYTHON_LIMIT = 0.7
-"""With one over that of the Python backend with ONNX Runtime."""
+"""The most of Brisk's time with an artefact over the Python backend's with ONNX Runtime."""
 
 PEER_LIMIT = 1.0
-"""With one over that of whichever peer answers soonest from what it has prepared itself."""
+"""The most of Brisk's time with an artefact over that of the soonest peer with a model prepared by
+itself."""
 
 NOTES = (
     "first: from the exec of tritonserver to the first answer at a client that tries to connect "
@@ -119,9 +121,9 @@ def run(
     check_known("entries", entries, ENTRIES)
     report = new_report("start", VERSIONS, NOTES, threads=threads)
     backends = peer_backends(peers)
-    given = read_given(inputs)
+    given_inputs = read_given(inputs)
     configurations = [ENTRIES[name] for name in entries]
-    cases = [case_of(each, given) for each in model or (MODEL,)]
+    cases = [case_of(each, given_inputs) for each in model or (MODEL,)]
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     with tempfile.TemporaryDirectory(prefix="brisk-start-") as folder:
         for number, case in enumerate(cases):
@@ -192,7 +194,7 @@ def _rows(
         return _start(side, configuration)
 
     failures = (*FAILURES, EngineUnavailableError)
-    taken, reasons = in_rounds(pairs, rounds, start, uncounted=1, failures=failures)
+    starts, reasons = in_rounds(pairs, rounds, start, uncounted=1, failures=failures)
     rows: list[dict[str, Any]] = []
     first_s = {}
     for pair in pairs:
@@ -201,18 +203,18 @@ def _rows(
         if pair in reasons:
             rows.append({**named, REASON: reasons[pair]})
             continue
-        first_s[side.name, configuration.value] = [each.first_s for each in taken[pair]]
-        first = summarise([each.first_s for each in taken[pair]])
+        first_s[side.name, configuration.value] = [each.first_s for each in starts[pair]]
+        first = summarise([each.first_s for each in starts[pair]])
         rows.append(
             {
                 **named,
                 "first_ms": first.median * 1e3,
                 "spread_ms": first.spread * 1e3,
                 "least_ms": first.least * 1e3,
-                "ready_ms": summarise([each.ready_s for each in taken[pair]]).median * 1e3,
-                "samples": len(taken[pair]),
+                "ready_ms": summarise([each.ready_s for each in starts[pair]]).median * 1e3,
+                "samples": len(starts[pair]),
                 "right": sum(
-                    agree_by_name(each.outputs, bench.case.expected) for each in taken[pair]
+                    agree_by_name(each.outputs, bench.case.expected) for each in starts[pair]
                 ),
             }
         )
@@ -272,7 +274,7 @@ def all_checks(rows: Rows) -> list[Check]:
 
 def soonest(rows: Rows, model: str, *, prepared: bool) -> Mapping[str, Any] | None:
     """Return the complete entry of a peer, prepared or not, whose first answer comes first."""
-    found = [
+    candidates = [
         row
         for row in rows
         if row["model"] == model
@@ -281,7 +283,7 @@ def soonest(rows: Rows, model: str, *, prepared: bool) -> Mapping[str, Any] | No
         and row["engine"] not in (FIRST, PREPARED)
         and ("prepared" in row["engine"]) == prepared
     ]
-    return min(found, key=lambda row: float(row["first_ms"]), default=None)
+    return min(candidates, key=lambda row: float(row["first_ms"]), default=None)
 
 
 def _right(rows: Rows) -> list[Check]:
@@ -292,9 +294,9 @@ def _right(rows: Rows) -> list[Check]:
             if row["engine"] in (FIRST, PREPARED):
                 checks.append(Check(f"{named}: answers", row[REASON], "an answer", False))
             continue
-        found = f"{row['right']} of {row['samples']}"
+        tally = f"{row['right']} of {row['samples']}"
         checks.append(
-            Check(f"{named}: right answers", found, "all", row["right"] == row["samples"])
+            Check(f"{named}: right answers", tally, "all", row["right"] == row["samples"])
         )
     return checks
 

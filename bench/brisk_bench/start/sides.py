@@ -49,7 +49,7 @@ COMPLETION = """
         config.set_max_batch_size(0)
         return config
 """
-"""What a Python model says of itself, written down: it opens no file for it."""
+"""The method by which a Python model completes its configuration, opening no file."""
 
 
 class Configuration(str, Enum):
@@ -224,9 +224,9 @@ def chosen_sides(
         if peer.name == ONNXRUNTIME:
             name = f"{peer.name} backend prepared"
             sides.append(StartSide(bench, name, peer.name, is_prepared=True, peer=peer))
-    known = [side.name for side in sides]
+    choices = [side.name for side in sides]
     for name in names:
-        if name not in known:
-            text = f"there is no side '{name}'; there are: {'; '.join(known)}"
+        if name not in choices:
+            text = f"there is no side '{name}'; there are: {'; '.join(choices)}"
             raise UnusableArgumentError(text)
     return [side for side in sides if not names or side.name in names]

@@ -47,13 +47,14 @@ ALL_SIDES = (STREAMED, WEIGHTS, DOWNLOADED)
 RATE_MBIT_S = 500.0
 
 SLOW_MBIT_S, LEAST_SOONER = 200.0, 30.0
-"""At this rate, how many times as soon a start is from what is here (Flashpoint: 45.8)."""
+"""A rate, and the least time of a start at it over that of one from what is on the host
+(Flashpoint: 45.8)."""
 
 MOST_LATE = 0.25
-"""Of a warm answer: what the first answer may be later than the last byte."""
+"""The most of the first answer's delay after the last byte, over a warm answer."""
 
 LEAST_GAIN = {"resnet50": 1.15}
-"""Over downloading first; 1 for others."""
+"""The least time of downloading first over that of streaming, by model; 1 for others."""
 
 _START_S = 300.0
 
@@ -82,8 +83,8 @@ def run(
     UnfitLinksError if links do not carry what they should.
     """
     check_known("side", sides, ALL_SIDES)
-    found = labelled(models_in(models))
-    named = model or (() if found else MODELS[: 1 if quick else None])
+    files = labelled(models_in(models))
+    named = model or (() if files else MODELS[: 1 if quick else None])
     packages = ("onnxruntime", "tritonclient", "aiohttp", "numpy")
     report = new_report("streamed", packages, NOTES, threads="all")
     with (
@@ -98,7 +99,7 @@ def run(
         race = _Race(machines["registry"], machines["host"], Path(scratch), sides, count)
         for case in cases:
             _measure(report, race, case, rate)
-        for label, file in found.items():
+        for label, file in files.items():
             try:
                 case = dataclasses.replace(case_of(str(file)), name=label)
             except UnusableArgumentError as error:
@@ -180,14 +181,14 @@ class _Race:
             folder = Path(name)
             server = stack.enter_context(web_server(self.registry, "files", folder))
             place = f"http://{self.registry.address}:{server.hear(_START_S)['port']}"
-            told = {side: _told(case.file, side, folder, place) for side in self.sides}
+            tasks = {side: _told(case.file, side, folder, place) for side in self.sides}
             program = "brisk_bench.streamed.host"
             command = [sys.executable, "-m", program, str(case.file)]
             environment = {**os.environ, "TMPDIR": str(self.scratch)}
             starting = stack.enter_context(HostProgram(self.host, command, environment))
 
             def start(side: str) -> Mapping[str, float]:
-                starting.say(**told[side])
+                starting.say(**tasks[side])
                 return starting.hear(_START_S)
 
             return in_rounds(self.sides, self.rounds, start)[0]

@@ -36,12 +36,12 @@ LABELS = ("mlp/1", "digits_cnn/1", "digits_cnn/2", "resnet50/1", "encoder/1")
 MIXED = ("mlp/1", "digits_cnn/1", "digits_cnn/2")
 MIX = "mix"
 ENTRIES, EXPONENT = 40, 1.1
-"""Of the mix, and how the chance of being asked falls with an entry's place (Zipf)."""
+"""Entries of the mix, and the exponent by which requests fall with an entry's place (Zipf)."""
 
 COUNTS = (1, 4, 16, 64)
 BEFORE_S, MIXED_BEFORE_S = 5.0, 30.0
-"""How long each side is asked before its rounds; the mix longer, whose last entries are asked five
-times a second."""
+"""How long each side is asked before its rounds. The mix takes longer: its last entries are asked
+five times a second."""
 
 NOTES = (
     "per_s: answers to requests that began within a run's seconds; latency: closed loop, from "
@@ -85,17 +85,17 @@ def run(
     check_known("transport", effort.transports, (GRPC, HTTP))
     packages = ("onnxruntime", "tritonclient", "grpcio", "numpy")
     report = new_report("throughput", packages, NOTES, seconds=effort.seconds)
-    wanted = {"both": (True, False), "on": (True,), "off": (False,)}[batching]
+    modes = {"both": (True, False), "on": (True,), "off": (False,)}[batching]
     served = {name: _cases(name) for name in named}  # all are known before any is measured
     with clients(max(effort.counts)) as crowd:
         for name, (cases, weights) in served.items():
-            for is_batching in wanted:
+            for is_batching in modes:
                 if is_batching and not all(map(takes_rows, cases)):
                     continue
                 cores = len(os.sched_getaffinity(0))
-                asked = replace(effort, before_s=MIXED_BEFORE_S) if name == MIX else effort
+                own = replace(effort, before_s=MIXED_BEFORE_S) if name == MIX else effort
                 measure_entries(
-                    report, name, cases, weights, asked, crowd, cores, peer, batching=is_batching
+                    report, name, cases, weights, own, crowd, cores, peer, batching=is_batching
                 )
     add_checks(report)
     return report
@@ -105,9 +105,9 @@ def _cases(name: str) -> tuple[list[Case], list[float]]:
     """Return the models served under a name, and how often each is asked."""
     if name != MIX:
         return [_case(name)], [1.0]
-    known = [_case(each) for each in MIXED]
+    samples = [_case(each) for each in MIXED]
     weights = [(place + 1) ** -EXPONENT for place in range(ENTRIES)]
-    return [known[place % len(known)] for place in range(ENTRIES)], weights
+    return [samples[place % len(samples)] for place in range(ENTRIES)], weights
 
 
 def _case(name: str) -> Case:

@@ -12,22 +12,22 @@ from brisk_bench.throughput.sides import BRISK, CPP, JOINED, PYTHON
 CLOSED, MIX = "closed", "mix"
 
 SMALL_MS = 5.0
-"""Models of which the Python peer answers one client sooner are small."""
+"""The p50 of the fastest peer, with the fewest clients, below which a model is small."""
 
 COMPARED = (1, 4, 16)
 LEAST, LEAST_MEAN = 1.0, 1.1
-"""Throughput of a small model over the better Python peer's, each and in geometric mean."""
+"""The least throughput of a small model over the better Python peer's, each and geometric mean."""
 
 LEAST_CPP, CPP_CLIENTS = 0.8, 16
 LEAST_MIX = 1.2
 MOST_PROCESSOR = 1.2
-"""Processor time a request over the joined Python peer's, with 16 clients."""
+"""The most processor time a request over the joined Python peer's, with 16 clients."""
 
 MOST_P50, MOST_P99 = 1.0, 1.05
-"""Of one client's latency of a small model, over the better Python peer's."""
+"""The most of one client's latency of a small model over the better Python peer's."""
 
 MOST_MEAN_LARGE, MOST_P99_LARGE = 1.01, 1.05
-"""Of larger ones, with 1 and 4 clients."""
+"""The most of larger models' latency over the better Python peer's, with 1 and 4 clients."""
 
 Row = Mapping[str, Any]
 
@@ -45,12 +45,12 @@ def add_checks(report: Report) -> None:
 
 def _closed(rows: Sequence[Row]) -> dict[tuple[str, bool, str], dict[int, dict[str, Row]]]:
     """Return rows of closed loops: by model, batching and transport, then clients, then side."""
-    found: dict[tuple[str, bool, str], dict[int, dict[str, Row]]] = {}
+    groups: dict[tuple[str, bool, str], dict[int, dict[str, Row]]] = {}
     for row in rows:
         if row["load"] == CLOSED:
             key = row["model"], row["batching"], row["transport"]
-            found.setdefault(key, {}).setdefault(row["clients"], {})[row["side"]] = row
-    return found
+            groups.setdefault(key, {}).setdefault(row["clients"], {})[row["side"]] = row
+    return groups
 
 
 def _is_small(loads: Mapping[int, Mapping[str, Row]]) -> bool:

@@ -24,7 +24,7 @@ METHOD = "/inference.GRPCInferenceService/ModelInfer"
 TIMEOUT_S = 60.0
 
 _READY_S = 0.3
-"""From telling the clients to the beginning: all of them have heard by then."""
+"""The time from the message to the clients until the beginning: all have received it by then."""
 
 Asking = Callable[[bytes], None]
 
@@ -98,8 +98,8 @@ class Clients:
             during(begin_s, begin_s + load.seconds)
         times, errors = [], []
         for child in chosen:
-            found, failed = child.hear(load.warm_up_s + load.seconds + 2 * TIMEOUT_S)
-            times.append(np.frombuffer(found, np.float64))
+            data, failed = child.hear(load.warm_up_s + load.seconds + 2 * TIMEOUT_S)
+            times.append(np.frombuffer(data, np.float64))
             errors += failed
         latency_s = np.concatenate(times)
         return Measured(latency_s, len(latency_s) / load.seconds, errors)
@@ -147,7 +147,7 @@ def _measure(
     """Return times of the requests that were due between the beginning and the end, and errors."""
     weights = np.array(load.weights or [1.0] * len(requests))
     draws = np.random.default_rng(number).choice(len(requests), 4096, p=weights / weights.sum())
-    taken, errors = array("d"), []
+    times_s, errors = array("d"), []
     end_s = begin_s + load.seconds
     due_s = begin_s - load.warm_up_s
     time.sleep(max(0.0, due_s - time.monotonic()))
@@ -170,11 +170,11 @@ def _measure(
                 break
         else:
             if due_s >= begin_s:
-                taken.append(time.monotonic() - due_s)
+                times_s.append(time.monotonic() - due_s)
         position += 1
         if load.pace_s is not None:
             due_s += load.pace_s
-    return taken.tobytes(), errors[:5]
+    return times_s.tobytes(), errors[:5]
 
 
 def _by_grpc(address: str) -> Asking:
@@ -203,9 +203,9 @@ def _by_http(address: str) -> Asking:
         if not head.startswith(b"http/1.1 200"):
             raise ConnectionError(str(data[:200], "latin-1"))
         length = int(head.partition(b"content-length:")[2].split(b"\r", 1)[0])
-        left = end + 4 + length - len(data)
-        while left > 0:
-            left -= len(_more(connection))
+        missing_bytes = end + 4 + length - len(data)
+        while missing_bytes > 0:
+            missing_bytes -= len(_more(connection))
 
     return ask
 

@@ -42,7 +42,8 @@ TRIAL_S, TRIAL_CLIENTS = 1.5, 4
 
 OPEN_LOOP = (0.5, 0.8, 0.95)
 OPEN_CLIENTS = 16
-"""Clients of an open loop, at these parts of the rate that the same side reached with as many."""
+"""Clients of an open loop, at the shares OPEN_LOOP of the rate that the same side reached with as
+many."""
 
 CLOSED = "closed"
 
@@ -133,11 +134,11 @@ def measure_entries(
         for transport in effort.transports:
             for count in effort.counts:
                 load = {**described, "transport": transport, "clients": count, "load": CLOSED}
-                found = _in_turns(served, transport, count, None, weights, effort, crowd)
-                _add_rows(report, load, served, found)
+                results = _in_turns(served, transport, count, None, weights, effort, crowd)
+                _add_rows(report, load, served, results)
                 if effort.open_loop and count == OPEN_CLIENTS:
                     _open_loops(
-                        report, described, transport, served, found, weights, effort, crowd
+                        report, described, transport, served, results, weights, effort, crowd
                     )
 
 
@@ -153,9 +154,9 @@ def _open_loops(
 ) -> None:
     for part in OPEN_LOOP:
         rates = {side: part * statistics.median(each.per_s) for side, each in reached.items()}
-        found = _in_turns(served, transport, OPEN_CLIENTS, rates, weights, effort, crowd)
+        results = _in_turns(served, transport, OPEN_CLIENTS, rates, weights, effort, crowd)
         load = {"transport": transport, "clients": OPEN_CLIENTS, "load": f"open, {part:.0%}"}
-        _add_rows(report, {**described, **load}, served, found)
+        _add_rows(report, {**described, **load}, served, results)
 
 
 def _in_turns(
@@ -172,16 +173,16 @@ def _in_turns(
     ``rates``: requests a second of all clients together; None: closed loops.
     """
     sides = {side.name: side for side in served}
-    found = {name: Found() for name in sides}
+    results = {name: Found() for name in sides}
 
     def measure(name: str) -> None:
         pace_s = None if rates is None else count / rates[name]
         target = sides[name].target(transport)
         run = Load(target, effort.seconds, WARM_UP_S, pace_s, weights)
-        _measure(sides[name], run, count, found[name], crowd)
+        _measure(sides[name], run, count, results[name], crowd)
 
     in_rounds(sides, effort.rounds, measure)
-    return found
+    return results
 
 
 def _measure(side: AskedSide, run: Load, count: int, into: Found, crowd: Clients) -> None:

@@ -165,8 +165,8 @@ def http_request(model: str, inputs: Mapping[str, np.ndarray], outputs: Sequence
         tensor = triton_http.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
         tensor.set_data_from_numpy(array, binary_data=True)
         tensors.append(tensor)
-    wanted = [triton_http.InferRequestedOutput(name, binary_data=True) for name in outputs]
-    body, header = triton_http.InferenceServerClient.generate_request_body(tensors, wanted)
+    selection = [triton_http.InferRequestedOutput(name, binary_data=True) for name in outputs]
+    body, header = triton_http.InferenceServerClient.generate_request_body(tensors, selection)
     lines = [
         f"POST /v2/models/{model}/infer HTTP/1.1",
         "Host: localhost",

@@ -29,12 +29,12 @@ from brisk_client.workload.results import OK, GeneratorOutcome, Row, RowWriter, 
 from brisk_client.workload.task_client import Ask, TaskClient
 
 DRAIN_S = 5.0
-"""How long answers may still come when the workload's time is over."""
+"""How long answers are awaited after the workload's time is over."""
 
 REPORT_INTERVAL_S = 0.5
 
 MOST_MESSAGES = 20
-"""Different error messages that are kept."""
+"""The most different error messages that are kept."""
 
 BEST_EFFORT_NICE = 10
 

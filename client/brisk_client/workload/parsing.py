@@ -31,7 +31,7 @@ from brisk_client.workload.description import (
 )
 
 Kind = tuple[str, Callable[[Any], bool]]
-"""What a value has to be, in words and as a test."""
+"""A kind of value, in words and as a test."""
 
 
 def _is_number(value: Any) -> bool:
@@ -65,7 +65,7 @@ _NAMES: Kind = ("a list of task ids", _are_names)
 _SIZES: Kind = ("an object of shapes by input name", _are_sizes)
 
 Fields = Mapping[str, tuple[Kind, Any]]
-"""By name, with the default; ``...``: there is none, it has to be there."""
+"""Fields by name: the kind of each, and its default; ``...`` if it has none and is required."""
 
 _WORKLOAD: Fields = {"time": (_ABOVE, ...), "tasks": (_LIST, ...), "seed": (_SEED, 0)}
 _TASK: Fields = {
@@ -282,5 +282,6 @@ _COLUMNS: dict[str, tuple[Callable[[str], float], str]] = {
     "TIMESTAMP": (_seconds, "time stamp"),
     "arrival_ms": (_milliseconds, "number of milliseconds"),
 }
-"""Of a trace's file, how each is read and what it has to be: of the Azure LLM inference traces
-(``2023-11-16 18:17:03.9799600``), and milliseconds from the start, as DISB's traces are."""
+"""Columns of a trace's file: the function that reads each, and what it has to be. They are those
+of the Azure LLM inference traces (``2023-11-16 18:17:03.9799600``) and milliseconds from the
+start, as in DISB's traces."""

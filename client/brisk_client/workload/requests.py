@@ -25,13 +25,13 @@ UNLIMITED = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-"""Channel options: messages of any size, and a server that comes back is soon found again."""
+"""Channel options: messages of any size, and a quick reconnection to a server that comes back."""
 
 LENGTH = 128
 """Sizes that a model leaves open and the task does not give, of tensors of rank 1 and 2."""
 
 SIDE = 224
-"""The same, of higher rank."""
+"""Sizes that a model leaves open and the task does not give, of tensors of higher rank."""
 
 ANSWER_TIMEOUT_S = 120.0
 _METADATA_TIMEOUT_S = 30.0

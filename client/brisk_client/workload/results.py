@@ -15,7 +15,7 @@ OK = "ok"
 UNFINISHED = "unfinished"
 
 MISSED_NS = round(ANSWER_TIMEOUT_S * 1e9)
-"""What a request that failed has waited at least: as long as a client waits."""
+"""The least time that a failed request counts: as long as a client waits for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Row:
 
 
 COLUMNS = (*(each.name for each in fields(Row) if each.name != "dropped_ns"), "dropped")
-"""Of a file of rows: of what was dropped, the count."""
+"""Columns of a file of rows; of the dropped arrivals it has the count."""
 
 
 def begin_rows(file: Path) -> None:

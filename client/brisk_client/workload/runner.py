@@ -17,7 +17,7 @@ from brisk_client.workload.requests import warm_up
 from brisk_client.workload.results import RunOutcome, begin_rows
 
 Counts = Mapping[str, tuple[int, int, int]]
-"""By task: answered, failed, dropped, so far."""
+"""Requests answered, failed and dropped so far, by task."""
 
 BEST_EFFORT = JOB_CLASSES[-1]
 

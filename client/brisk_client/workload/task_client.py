@@ -25,13 +25,13 @@ from brisk_client.workload.description import (
 from brisk_client.workload.results import OK, UNFINISHED, Row
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
-"""How long a closed loop waits after an error, doubled with each further one."""
+"""The pause of a closed loop after an error, doubled with each further one, and its maximum."""
 
 MOST_WAITING = 1024
-"""Launches that a dependent task may have waiting; the oldest is dropped beyond that."""
+"""The most launches that wait in a dependent task; beyond that the oldest is dropped."""
 
 Ask = Callable[[], Awaitable[str]]
-"""Sends the task's request and gives ``Row.status``; does not raise but for cancellation."""
+"""Sends the task's request and returns ``Row.status``; raises on cancellation only."""
 
 
 @dataclass(frozen=True, slots=True)

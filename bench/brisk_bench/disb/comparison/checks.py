@@ -13,20 +13,20 @@ from brisk_bench.disb.workloads import REAL
 from brisk_bench.harness.report import REASON, Report, check_limit
 
 ROUND, TRIAL = "round", "trial"
-"""Values of the column ``stage``: of one run of a round, and of a short run of Triton's that only
-decides which of its settings takes part. The rows of what all rounds say have no stage."""
+"""Values of the column ``stage``: a run of a round, and a short run of Triton's that only decides
+which of its settings take part. Rows over all rounds have no stage."""
 
 MEAN_LIMIT, P99_LIMIT = 1.02, 1.10
-"""Of the default policy's real-time latency over that alone."""
+"""The most of the default policy's real-time latency over that alone, mean and p99."""
 
 SHARES = {"A": 0.9, "B": 0.9, "C": 0.9, "D": 0.75, "E": 0.75, REAL: 0.9}
-"""Least overall throughput of the default policy over that of ``shared`` (REEF, figure 11)."""
+"""The least overall throughput of the default policy over that of ``shared`` (REEF, figure 11)."""
 
 BASELINE_GAIN = {"C": 3.0, "D": 3.0}
-"""The p99 of Triton's best setting over the default policy's, at least; 1 elsewhere."""
+"""The least p99 of Triton's best setting over the default policy's, by workload; 1 for others."""
 
 SEVERAL = 2.0
-"""Overall throughput over that alone, at least, on ROOMY (REEF: 3 to 7.7)."""
+"""The least overall throughput over that of RT-only, on ROOMY (REEF: 3 to 7.7)."""
 
 ROOMY = ("E", REAL)
 
@@ -47,8 +47,8 @@ class _Compared:
     def value(self, side: str, column: str) -> float | str:
         if self.lacking:
             return self.lacking
-        found = self.rows[side][column]
-        return f"no {column} of {side}" if found is None else found
+        cell = self.rows[side][column]
+        return f"no {column} of {side}" if cell is None else cell
 
     def tails(self, side: str, base: str) -> float | str:
         """Return the real-time p99 over that of another side, or what one of them lacks."""
@@ -62,8 +62,8 @@ class _Compared:
         if self.lacking:
             return self.lacking
         own, other = self.rows[side][column], self.rows[base][column]
-        found = round_ratio(own, other)
-        return f"{base} has none" if found is None else found
+        ratio = round_ratio(own, other)
+        return f"{base} has none" if ratio is None else ratio
 
     def best_of_triton(self) -> str:
         """Return Triton's side of the least real-time p99; empty without. See ``best_row``."""
@@ -84,10 +84,10 @@ def best_row(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     one, and what is compared with it says so. Precondition: there are rows.
     """
     quickest = min(rows, key=lambda row: row["p90_ms"])
-    told = [row for row in rows if not isinstance(row["p99_ms"], str)]
-    if isinstance(quickest["p99_ms"], str) or not told:
+    with_p99 = [row for row in rows if not isinstance(row["p99_ms"], str)]
+    if isinstance(quickest["p99_ms"], str) or not with_p99:
         return quickest
-    return min(told, key=lambda row: row["p99_ms"])
+    return min(with_p99, key=lambda row: row["p99_ms"])
 
 
 def best_trial(trials: Mapping[str, Mapping[str, Any]]) -> str:
@@ -106,7 +106,7 @@ def add_checks(report: Report) -> None:
 
 
 def _workloads(rows: Sequence[Mapping[str, Any]]) -> list[_Compared]:
-    found = []
+    workloads = []
     for name in dict.fromkeys(row["workload"] for row in rows if "workload" in row):
         own = [row for row in rows if row.get("workload") == name]
         summaries = {row["side"]: row for row in own if "side" in row and "stage" not in row}
@@ -114,8 +114,8 @@ def _workloads(rows: Sequence[Mapping[str, Any]]) -> list[_Compared]:
             row["side"] for row in own if row.get("stage", ROUND) == ROUND and "side" in row
         )
         lacking = next((str(row[REASON]) for row in own if REASON in row), "")
-        found.append(_Compared(name, summaries, list(sides), lacking))
-    return found
+        workloads.append(_Compared(name, summaries, list(sides), lacking))
+    return workloads
 
 
 def _judge(report: Report, compared: _Compared) -> None:

@@ -31,23 +31,24 @@ from brisk_client.workload.description import Workload
 from brisk_client.workload.requests import UNLIMITED, request_sender
 
 WARM_UPS = 12
-"""Before the first run of a side: a worker tries thread counts in its first eight runs."""
+"""Requests before a side's first run: a worker tries thread counts in its first eight runs."""
 
 REHEARSAL_S = 10.0
-"""Of each side before the first round, at most."""
+"""The longest rehearsal of each side before the first round."""
 
 LAP_S = 5.0
-"""Of a run at a time: what slows a shared machine for half a minute shall meet all sides."""
+"""The length of a lap, a part of a run: what slows a shared machine for half a minute shall meet
+all sides."""
 
 LEAST_REQUESTS = 1100
-"""Of the real-time clients in each run: without a p99 nobody knows whether the machine was quiet.
-Some more than a p99 takes, since arrivals are random or a trace's."""
+"""The least requests of the real-time clients in each run: only a p99 shows whether the machine
+was quiet. Some more than a p99 takes, since arrivals are random or a trace's."""
 
 _CALIBRATION = 40
 """Runs of each network by which a round's arrivals are fitted, after WARM_UPS."""
 
 LEAST_ROUNDS = 2
-"""Of a quiet machine, without which no figure comes of a workload."""
+"""The fewest rounds on a quiet machine from which a workload's figures are reported."""
 
 
 def compare(report: Report, workloads: Mapping[str, Workload], plan: Plan) -> None:
@@ -55,12 +56,12 @@ def compare(report: Report, workloads: Mapping[str, Workload], plan: Plan) -> No
 
     Raises WorkloadFailedError, ServerFailedError.
     """
-    wanted = sorted(
+    entries = sorted(
         {(t.model, t.job_class or REALTIME) for w in workloads.values() for t in w.tasks}
     )
-    with running_sides(plan, wanted) as running:
+    with running_sides(plan, entries) as running:
         for side in running:
-            _settle(side, wanted)
+            _settle(side, entries)
         for name, workload in workloads.items():
             _measure(report, running, workload, name, plan)
     add_checks(report)
@@ -134,17 +135,17 @@ def _laps(
         for side in others[:: -1 if number % 2 else 1]:
             runs[side.name].append(sample(side, part, 1))
         after.append(sample(alone, part, 1))
-    return joined(before), {name: joined(found) for name, found in runs.items()}, joined(after)
+    return joined(before), {name: joined(samples) for name, samples in runs.items()}, joined(after)
 
 
 def taking_part(trials: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the best of Triton's sides in the trials, and the best that is confined."""
-    found = []
+    sides = []
     for ending in ("", CONFINED):
         fitting = {side: row for side, row in trials.items() if side.endswith(ending)}
         if fitting:
-            found.append(best_trial(fitting))
-    return list(dict.fromkeys(found))
+            sides.append(best_trial(fitting))
+    return list(dict.fromkeys(sides))
 
 
 def wants_another(rounds: Sequence[Round], plan: Plan) -> bool:
@@ -170,10 +171,10 @@ def workload_rows(name: str, rounds: Sequence[Round]) -> list[dict[str, Any]]:
         for side in (RT_ONLY, *rounds[0].sides):
             rows.append({"workload": name, "side": side, **summarise_side(quiet, side)})
     for each in rounds:
-        told = {"stage": ROUND, "round": each.number, "quiet": not each.disturbance}
-        told["seconds"] = round(each.seconds, 1)
+        columns = {"stage": ROUND, "round": each.number, "quiet": not each.disturbance}
+        columns["seconds"] = round(each.seconds, 1)
         for side, run in each.runs.items():
-            rows.append({"workload": name, "side": side, **told, **run_columns(run)})
+            rows.append({"workload": name, "side": side, **columns, **run_columns(run)})
     return rows
 
 
@@ -225,4 +226,4 @@ def _calibrate(side: Side, networks: Sequence[str]) -> dict[str, float]:
                 before_s = time.monotonic()
                 send[name]()
                 times_s[name].append(time.monotonic() - before_s)
-    return {name: statistics.median(found[WARM_UPS:]) for name, found in times_s.items()}
+    return {name: statistics.median(own_s[WARM_UPS:]) for name, own_s in times_s.items()}

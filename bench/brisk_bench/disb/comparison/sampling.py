@@ -23,7 +23,7 @@ from brisk_client.workload.description import Workload
 from brisk_client.workload.runner import BEST_EFFORT, run_workload
 
 MEAN_DIFFERENCE, P99_DIFFERENCE = 0.03, 0.10
-"""By how much the real-time clients alone, before and after the laps of a round, may differ."""
+"""The most by which the real-time clients alone may differ before and after a round's laps."""
 
 BEFORE, AFTER = f"{RT_ONLY} before", f"{RT_ONLY} after"
 
