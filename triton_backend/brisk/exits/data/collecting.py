@@ -22,7 +22,7 @@ class Collected:
     """The outputs of the base model for all rows."""
 
     hidden: tuple[np.ndarray, ...]
-    """For each point float32 [rows, ...], mapped from a file."""
+    """The hidden output at each point, float32 [rows, ...], mapped from a file."""
     teacher: np.ndarray
     """The distribution over the classes, float32 [rows, classes]."""
 
@@ -114,7 +114,8 @@ def settled_scores(base: BaseModel, scores: Scores, samples: Samples) -> Scores:
 
 
 MOST_UNCERTAIN = 0.6
-"""The greatest mean entropy of class scores, which are peaked, over the uniform distribution's."""
+"""The greatest mean entropy of class scores, which are peaked, as a share of the uniform
+distribution's."""
 
 COMPARED_ROWS = 3
 
