@@ -33,8 +33,7 @@ PRELOAD = "brisk_stub_preload.so"
 """The file in a backend's folder that makes a stub a fork server."""
 
 SERVER_PRELOAD = "brisk_server_preload.so"
-"""The file in a backend's folder that tritonserver itself loads
-(``brisk.triton.server_preload``)."""
+"""The file in a backend's folder that tritonserver loads (``brisk.triton.server_preload``)."""
 
 _OWN_VARIABLE = "_BRISK_STUB"
 """Set by the launcher in a stub that is not forked, by which ``source/server.cpp`` recognises

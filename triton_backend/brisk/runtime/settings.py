@@ -37,7 +37,7 @@ LARGEST = 1e6
 
 
 MOST_THREADS = 1024
-"""The most threads, unless there are more cores: a worker that makes some thousands is ended as
+"""The most threads unless there are more cores: a worker that makes thousands is ended as
 stuck."""
 
 

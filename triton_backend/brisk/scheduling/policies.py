@@ -58,8 +58,7 @@ class Policy:
     separates: bool
     """Whether best-effort work has a worker of its own."""
     stands_back: bool
-    """Whether best-effort work runs at lower priority: only on processors that others leave
-    idle."""
+    """Whether best-effort work runs at lower priority, only on processors left idle."""
 
     def takes_place(self, waiting: Job, running: Job, *, normal_is_owed: bool) -> bool:
         """Return whether a job ``interrupts`` a running one; never one owed its minimum share."""

@@ -125,8 +125,7 @@ class OrtSession:
     shrinks_arena: bool = False
     """Whether each run gives memory back to the system."""
     run: StructureRun | None = None
-    """A function that runs a structure's session with one model's weights; None if it is no
-    structure's."""
+    """Runs a structure's session with one model's weights; None if it is no structure's."""
 
 
 _running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()

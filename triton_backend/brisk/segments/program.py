@@ -23,8 +23,7 @@ class LoadedSegment:
 
     spec: SegmentSpec
     run: Callable[[Mapping[str, Any], list[str], Any], Sequence[Any]]
-    """The function that runs it, given feeds by name, names of outputs and the options of a
-    run."""
+    """The function that runs it, of feeds by name, names of outputs and a run's options."""
     inputs: tuple[str, ...]
     outputs: list[str]
     reads: tuple[int, ...]

@@ -114,8 +114,7 @@ def settled_scores(base: BaseModel, scores: Scores, samples: Samples) -> Scores:
 
 
 MOST_UNCERTAIN = 0.6
-"""The greatest mean entropy of class scores, which are peaked, as a share of the uniform
-distribution's."""
+"""The greatest mean entropy of class scores, which are peaked, over the uniform distribution's."""
 
 COMPARED_ROWS = 3
 

@@ -55,8 +55,8 @@ class Outcomes:
     hits: np.ndarray
     """Whether each candidate would answer each input, bool [candidates, inputs]."""
     right: np.ndarray
-    """Whether its prediction agrees with the base model's, hit or not, bool [candidates,
-    inputs]."""
+    """Whether its prediction agrees with the base model's, hit or not; of the shape of
+    ``hits``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

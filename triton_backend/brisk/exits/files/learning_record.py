@@ -61,8 +61,7 @@ class LearningRecord:
     stage: Stage
     accuracy: float
     wanted: int = 0
-    """The number of samples with which learning is tried, or tried again; 0: it is not tried
-    again."""
+    """The number of samples with which learning is tried, or tried again; 0: not again."""
     samples: int = 0
     """The number of samples of the last try."""
     tries: int = 0

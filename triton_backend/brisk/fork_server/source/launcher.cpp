@@ -3,10 +3,10 @@
 //
 // It asks the fork server of its tritonserver (brisk.fork_server.server) for a process that has Python
 // and Brisk in memory already. That process becomes the stub; this one stays, since Triton
-// waits for it and kills it, and ends as the stub ends. If no process listens for such requests, this
-// process becomes Triton's own stub, which holds the socket for later requests and starts the fork
-// server (brisk.fork_server.start). If anything is in doubt, this process becomes Triton's own stub,
-// as if it had never been there.
+// waits for it and kills it, and ends as the stub ends. If no process listens for such requests,
+// this process becomes Triton's own stub, which holds the socket for later requests and starts the
+// fork server (brisk.fork_server.start). If anything is in doubt, this process becomes Triton's own
+// stub, as if it had never been there.
 //
 // Linked statically, so that it runs with any C library.
 
@@ -194,8 +194,8 @@ Place find_place(const std::string& name) {
 
 constexpr pid_t kNobody = 0, kGone = -1;
 
-// Asks for a stub with this command line. Returns its process number, kGone if the process that was
-// asked ended meanwhile, kNobody if no stub came.
+// Asks for a stub with this command line. Returns its process number, kGone if the process that
+// was asked ended meanwhile, kNobody if no stub came.
 pid_t ask(int connection, const std::vector<char*>& arguments) {
   std::string message;
   for (size_t i = 0; arguments[i] != nullptr; ++i) message.append(arguments[i]).push_back('\0');

@@ -63,7 +63,7 @@ class Auditor(Generic[Context]):
     def __init__(self) -> None:
         self._questions: queue.SimpleQueue[tuple[Question, Context]] = queue.SimpleQueue()
         self.verdicts: deque[tuple[Context, list[bool]]] = deque()
-        """Each audit's context, and for each row whether its answer agrees; empty if the audit
+        """Each audit's context, and whether each row's answer agrees; empty if the audit
         failed."""
         self._asked = 0
         self._answered = 0

@@ -54,8 +54,7 @@ class Adaptation:
         self._interval_s = interval_s
         self._process = HelperProcess(_PROCESS)
         self._task: tuple[tuple[str, int], ...] = ()
-        """The models of the process, each with the time when its caches were trained (mtime,
-        ns)."""
+        """The models of the process, each with the time of its caches' training (mtime, ns)."""
         self._is_done = False
 
     @property

@@ -94,8 +94,7 @@ class SessionEntry:
     marks: list[memoryview] = field(default_factory=list)
     """The requesters' marks of a load under way, while it may crash the worker."""
     awaits_bytes: bool = False
-    """Whether its loader threads wait for bytes to arrive: a crash is then not attributed to
-    it."""
+    """Whether its loader threads wait for bytes; a crash is then not attributed to it."""
     session: Servable | None = None
     error: BriskError | None = None
     """The error with which the load failed."""

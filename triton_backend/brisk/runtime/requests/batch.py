@@ -53,8 +53,7 @@ class Run:
     """Whether it was parked, is narrow, or was begun while the session was loading: its duration
     says nothing about numbers of threads."""
     cached: Sequence[CachedRun] = ()
-    """The run's parts in networks with learned caches; a pipeline adds to them as its nodes
-    end."""
+    """The runs of networks with learned caches; a pipeline adds to them as its nodes end."""
     computed_ns: int = 0
     """The time of the segments that are done."""
     is_narrow: bool = False

@@ -26,8 +26,7 @@ STALLED_NS, STALLED_RUNS = 1_000_000_000, 4.0
 of what a run of its shapes takes. More urgent jobs wait only for ``relay.LONG_NS``."""
 
 MOST_ASIDE = 4
-"""The most long runs at a time that others do not wait for; one more makes the first of them
-end."""
+"""The most long runs that others do not wait for; one more makes the first of them end."""
 
 LAST_RESORT_NS = 1_000_000_000
 """The time from asking a run to end to ending the worker. For a run that has only idle processors,

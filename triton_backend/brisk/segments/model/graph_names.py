@@ -19,7 +19,8 @@ class NodeNames:
     makes: Sequence[tuple[str, ...]]
     """The outputs that have a name."""
     last_use: Mapping[str, int]
-    """The position of the last node that reads each value; of outputs the number of nodes."""
+    """The position of the last node that reads each value; for the graph's outputs the node
+    count."""
     constants: frozenset[str]
     """See ``constants_of``."""
 

@@ -108,8 +108,7 @@ class BareModel(Source):
         """The sessions that are warm from the start, until they are shared, and their keys, by
         segment."""
         self._ahead: dict[int, tuple[Structure, OrtSession]] = {}
-        """The graph of a segment with the weights as inputs, and a session made of it ahead, by
-        segment."""
+        """A segment's graph with weights as inputs, and a session made of it ahead, by segment."""
         self._deferred: dict[int, Callable[[], None]] = {}
         """The functions that wait for a segment's tables, by segment."""
         self._is_awaited = is_awaited

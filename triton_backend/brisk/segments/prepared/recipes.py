@@ -327,8 +327,7 @@ def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
     weights."""
     readers: dict[str, list[NodeProto]] = {}
     origins = {name: name for name in floats}
-    """The name in ``floats`` of each value that is one of them, in its own shape or another
-    one."""
+    """The name in ``floats`` of each value that is one of them, in its shape or another."""
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
