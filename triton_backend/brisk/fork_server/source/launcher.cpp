@@ -5,8 +5,8 @@
 // and Brisk in memory already. That process becomes the stub; this one stays, since Triton
 // waits for it and kills it, and ends as the stub ends. If no process listens for such requests,
 // this process becomes Triton's own stub, which holds the socket for later requests and starts the
-// fork server (brisk.fork_server.start). If anything is in doubt, this process becomes Triton's own
-// stub, as if it had never been there.
+// fork server (brisk.fork_server.start). If anything is in doubt, this process becomes Triton's
+// own stub, as if it had never been there.
 //
 // Linked statically, so that it runs with any C library.
 
