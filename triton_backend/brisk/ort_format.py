@@ -14,9 +14,9 @@ from brisk.errors import InvalidModelError
 
 _IDENTIFIER = b"ORTM"
 _TENSOR = 1
-"""Of the union TypeInfoValue."""
+"""The number of a tensor in the union TypeInfoValue."""
 _VALUE, _PARAMETER = 1, 2
-"""Of the enumeration DimensionValueType."""
+"""The numbers of a size and of its name in the enumeration DimensionValueType."""
 
 
 class OrtTensor(NamedTuple):

@@ -32,13 +32,14 @@ from brisk.settings import REALTIME_NICENESS
 LEAST = 19
 
 LOADING = 5
-"""Not SCHED_IDLE, nor 19: such a thread holds the interpreter's lock now and then, and needs a
-processor to release it. With both processors busy, a real-time request concurrent with a load
-waited 0.13 to 1.4 s for the lock under SCHED_IDLE, 0.3 to 0.4 at 19, 0.024 to 0.028 at 5."""
+"""The niceness of loads. Not SCHED_IDLE, nor 19: such a thread holds the interpreter's lock now
+and then, and needs a processor to release it. With both processors busy, a real-time request
+concurrent with a load waited 0.13 to 1.4 s for the lock under SCHED_IDLE, 0.3 to 0.4 at 19, 0.024
+to 0.028 at 5."""
 
 STALLED = 12
-"""For threads that compute with a run whose end is unknown, and for the run's own thread if
-SCHED_IDLE is refused: they get a fifteenth of a processor that another run wants."""
+"""The niceness of threads that compute with a run whose end is unknown, and of the run's own
+thread if SCHED_IDLE is refused: they get a fifteenth of a processor that another run wants."""
 
 TRAINING = 10
 

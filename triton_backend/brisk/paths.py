@@ -30,9 +30,9 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 Stamp = list[int]
-"""Size, modification and change time in ns, inode, device: a file of another one is another file,
-or was written to. The change time alone shows a write after which the modification time was put
-back."""
+"""Size, modification and change time in ns, inode, device: a file with another stamp is another
+file, or was written to. The change time alone shows a write after which the modification time was
+put back."""
 
 _EXPECTED = "expected a path to a regular file inside that folder, links followed"
 
@@ -83,9 +83,9 @@ def open_file(path: Path, what: str = "the model") -> BinaryIO:
 
 
 KEPT = stat.S_ISVTX | 0o600
-"""Mode of the files of a copy (``brisk.copies``), which nobody else gives: they are of their full
-size from the beginning, arrive in any order, and hold what their digest says, whatever their
-times."""
+"""The mode of the files of a copy (``brisk.copies``), which no other program sets: they are of
+their full size from the beginning, arrive in any order, and hold what their digest says, whatever
+their times."""
 
 
 def is_kept(status: os.stat_result) -> bool:

@@ -17,11 +17,11 @@ from brisk.errors import InvalidConfigurationError
 
 REALTIME_NICENESS = "BRISK_REALTIME_NICENESS"
 DEFAULT_NICENESS = -15
-"""Beside one thread of niceness 0, a thread of this gets 97 percent of a processor."""
+"""A thread of this niceness gets 97 percent of a processor that one of niceness 0 wants, too."""
 MOST_URGENT = -20
 
 COURIER_SOCKET = "courier.sock"
-"""In the runtime directory, while a courier is there (``brisk.sourcing``)."""
+"""The socket in the runtime directory, while a courier is there (``brisk.sourcing``)."""
 
 CUSTOM_OPERATORS = "BRISK_CUSTOM_OPS"
 FORK_STUBS = "BRISK_FORK_STUBS"
@@ -43,7 +43,7 @@ OF_THE_RUNTIME = (
     *("BRISK_ADAPTATION_S", "BRISK_MAX_LOAD_S", "BRISK_CACHE_DIR", CACHE_LIMIT),
     *(REALTIME_NICENESS, CUSTOM_OPERATORS, STUB_COMPUTES, SIDE_BY_SIDE),
 )
-"""Variables that a runtime reads when it starts: all servers that use one have them alike."""
+"""Variables that a runtime reads when it starts: all servers that use one set them alike."""
 
 VARIABLES = frozenset(
     (
@@ -54,7 +54,7 @@ VARIABLES = frozenset(
 )
 
 DEFAULT_INTERVAL_S, LARGEST_INTERVAL_S = 5.0, 3600.0
-"""Between two publications of metrics."""
+"""The default and the longest time between two publications of metrics."""
 
 
 def runtime_settings(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def runtime_python(environment: Mapping[str, str] = os.environ) -> str:
 
 
 ENVIRONMENT = threading.RLock()
-"""Held while this process's environment differs from what it is to hand on."""
+"""A lock, held while this process's environment differs from what it is to hand on."""
 
 
 def python_environment() -> dict[str, str]:

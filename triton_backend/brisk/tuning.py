@@ -62,7 +62,7 @@ SESSION_KEYS: Mapping[str, tuple[re.Pattern[str], str]] = {
 }
 """Keys of ONNX Runtime's session configuration that an entry may set, with form and description of
 their values. Those that name files, or say in which form Brisk hands the model over, are not
-there: what an entry names is opened by ``brisk.paths`` alone.
+included: what an entry names is opened by ``brisk.paths`` alone.
 """
 
 MOST_LIBRARIES = 64

@@ -63,7 +63,7 @@ class BlobPlace(NamedTuple):
 
 
 _SHARED_WORK_BYTES = 8 << 20
-"""From so many bytes on they are verified by two threads."""
+"""The fewest bytes that two threads verify; one thread verifies fewer."""
 
 
 class Container:
@@ -96,7 +96,7 @@ class Container:
             self._blobs = self._places(manifest.get("blobs"), size)
             self._status = os.fstat(file.fileno())
             self.is_kept = is_kept(self._status)
-            """Whether its bytes may still arrive (``brisk.copies``)."""
+            """Whether it is a file of a copy, whose bytes may still arrive (``brisk.copies``)."""
             self.leased: lease.LeasedMap | None = None
             if not self.is_kept:
                 self.leased = lease.hold(file.fileno(), self._map, self.memory.ctypes.data)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from brisk.copies.manifest import ListedFile
 
 ITSELF = ""
-"""The model's own entry among the names of its files, like no file's name: other data is named as
-in the model, in the folder of its path."""
+"""The name of the model's own file among its files; no file has this name. Other files are named
+as in the model, relative to its folder."""
 
 _CHUNK_BYTES = 4 << 20
 """The bytes that one thread digests at a time; the digests are digested together."""
@@ -140,8 +140,8 @@ def writable_folder(model: Path) -> Path:
 
 
 _NAMES = "files.json"
-"""The file in a folder with the names of further files of the models whose own file is the
-same."""
+"""The file in a folder of artefacts that lists the further files of its models, whose own file is
+the same."""
 
 
 def note_names(folder: Path, names: Iterable[str]) -> None:
@@ -242,7 +242,7 @@ def _listed(file: BinaryIO, environment: Mapping[str, str]) -> ListedFile | None
 
 
 KNOWN = "known"
-"""The folder of the notes, among the artefacts."""
+"""The folder, among the artefacts, of the notes of digests."""
 
 MOST_KNOWN = 4096
 

@@ -27,7 +27,7 @@ _F_SETSIG, _F_SETOWN_EX, _F_OWNER_TID = 10, 15, 0
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
 _PAGE_BYTES = mmap.PAGESIZE
 _LOOK_S = 1.0
-"""The interval of looks at leases whose signal was lost, in a fork for instance."""
+"""The interval of checks of all leases, in case a signal was lost, for instance in a fork."""
 
 _libc = libc()
 _libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
@@ -55,7 +55,7 @@ class LeasedMap:
         self.address, self.size = address, len(mapping)
         self.mapping = weakref.ref(mapping)
         self.is_held = False
-        """Whether a process that would shorten the file waits."""
+        """Whether the lease is held: a process that would shorten the file then waits."""
         self._is_copied = False
 
     def is_wanted(self) -> bool:

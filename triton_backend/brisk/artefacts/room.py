@@ -23,7 +23,7 @@ from brisk.paths import open_file
 from brisk.settings import cache_limit_bytes
 
 USED = ".used"
-"""The suffix of an empty file beside an artefact, whose time says when that was opened last."""
+"""The suffix of an empty file next to an artefact, whose time is that of the last opening."""
 
 ARTEFACT = ".segments"
 
@@ -31,8 +31,7 @@ DEFAULT_SHARE = 0.25
 """The share of their file system that artefacts may take unless something else is set."""
 
 REFUSED = "refused"
-"""The folder of notes, by the models' sketches, of how large forms are that were too large to
-keep."""
+"""The folder of notes, named by the models' sketches, of the sizes of forms too large to keep."""
 
 _DIGITS = 20
 
@@ -59,9 +58,9 @@ class KeptArtefact:
 
     path: Path
     size_bytes: int
-    """Its size on disk."""
+    """The size on disk."""
     used_s: float
-    """When it was opened last, or made, since the epoch."""
+    """The time when it was last opened, or made, since the epoch."""
 
 
 def kept_artefacts(environment: Mapping[str, str] = os.environ) -> list[KeptArtefact]:

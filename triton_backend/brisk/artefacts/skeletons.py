@@ -17,12 +17,12 @@ from brisk.artefacts import store
 from brisk.ownership import make_private
 
 MOST_NOTED = 4
-"""The most forms of a skeleton: one of them is enough, others may go meanwhile."""
+"""The most forms noted of a skeleton: one of them is enough, others may be removed meanwhile."""
 
 MOST_KEPT = 1024
 
 LOOKED_AT = 16
-"""The notes that are checked at a time, if there are more: with thousands of models that are all
+"""The number of notes checked at a time, if there are more: with thousands of models that are all
 in use, a process that prepares one more must not read the notes of all others."""
 
 _SUFFIX = ".segments"

@@ -23,10 +23,10 @@ from brisk.paths import Stamp, stamp_of
 from brisk.settings import cache_directory
 
 RACY_NS = 50_000_000
-"""A file changed this shortly ago may change again without its times showing it."""
+"""The age of a change below which a file may change again without its times showing it."""
 
 VERIFIED = ".verified"
-"""The suffix of the note beside an artefact that all its weights were compared."""
+"""The suffix of the note next to an artefact that all its weights were compared."""
 
 _CPU_FIELDS = ("vendor_id", "model name", "flags", "Features", "CPU implementer", "CPU part")
 _BOOT = Path("/proc/sys/kernel/random/boot_id")

@@ -42,12 +42,11 @@ HEADER_BYTES = 64
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 HERE = 1
-"""The value of the byte in ``progress`` of a chunk that is here."""
+"""The value of a chunk's byte in ``progress`` once the chunk is here."""
 
 
 Spans: TypeAlias = "tuple[tuple[int, int], ...]"
-"""Stretches of chunks, by their numbers among those of all files: the first, and that behind the
-last."""
+"""Ranges of chunks, numbered over all files: the first chunk of each, and that behind its last."""
 
 
 def progress_header() -> bytes:

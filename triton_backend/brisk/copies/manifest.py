@@ -20,7 +20,8 @@ HEAD_NAME = "head.bin"
 """The name of the file ``gathered``, unless it was given another one."""
 
 CHUNK_BYTES = 1 << 18
-"""Verified, and passed on, as a whole: each host of a chain is later by the time of one."""
+"""The size of a chunk, which is verified and passed on as a whole: each host of a chain is later
+by the time of one."""
 
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 1 << 16, 1 << 24
 MOST_MANIFEST_BYTES = 64 << 20
@@ -54,16 +55,16 @@ class ListedFile(NamedTuple):
     digest: str
     """The digest by which artefacts of the model are found (``artefacts.content``)."""
     sketch: str
-    """The sketch by which they are found sooner."""
+    """The sketch by which artefacts of the model are found sooner."""
     chunks: bytes
-    """The SHA-256 of each chunk, one behind the other."""
+    """The SHA-256 of each chunk, concatenated."""
 
 
 class ListedSegment(NamedTuple):
     """A segment of the model as the publisher's machine cut it."""
 
     run_s: float
-    """The predicted time of a run."""
+    """The predicted time of a run of the segment."""
     weight_bytes: int
 
 
@@ -81,10 +82,10 @@ class Manifest(NamedTuple):
     """All bytes of the model's files that are no weights: they are read before any weight, and lie
     scattered between them."""
     order: tuple[Range, ...]
-    """The weights in the order in which they are computed with."""
+    """The ranges of the weights, in the order in which the model computes with them."""
     cuts: tuple[str, ...]
     segments: tuple[ListedSegment, ...]
-    """Empty: nobody measured."""
+    """The segments; empty if they were not measured."""
 
     @property
     def own(self) -> tuple[int, ...]:

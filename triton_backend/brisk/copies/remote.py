@@ -19,11 +19,11 @@ from brisk.settings import cache_directory
 
 MOST_REMOTE_BYTES = 1 << 16
 WHOLE = "whole"
-"""The file in a copy's folder once all of the model's own files are on the disk: see
-``whole_note``."""
+"""The name of the file that a copy's folder gets once all of the model's own files are on the
+disk: see ``whole_note``."""
 
 MANIFEST = "manifest.json"
-"""The manifest's name in a copy's folder, and beside the files that it names at a URL."""
+"""The manifest's name in a copy's folder, and next to the files that it names at a URL."""
 
 _SHA256_DIGITS = 64
 

@@ -32,14 +32,14 @@ class Exit:
     evaluation_s: float
     """The time of an evaluation, as measured in training."""
     memory_bytes: int
-    """The memory that it takes, as measured in training."""
+    """The memory that the exit takes, as determined in training."""
     saved_s: float = 0.0
-    """What an answer saves of the model's time, on average."""
+    """The model's time that an answer saves, on average."""
     overhead_s: float = 0.0
-    """What an evaluation costs the model."""
+    """The time by which an evaluation delays the model."""
     noticed_at: str | None = None
     """The value that the model makes when the exit thread has mostly ended an evaluation; the
-    model stops behind that, too. None: there is no such place."""
+    model stops behind that, too. None if there is no such value."""
     judge: Judge = Judge.SELECTOR
     threads: int = 1
     """The threads of an evaluation."""
@@ -111,9 +111,9 @@ class Cascade:
     """Whether exits are evaluated in the model's own thread, since handing them over would take
     longer."""
     revision: int = 0
-    """The number of cascades that adaptation has published; 0: it was trained."""
+    """The number of cascades that adaptation has published; 0 for one from training."""
     repairs: bool = False
-    """Whether it takes the place of one that its traffic speaks against, also if it saves less."""
+    """Whether it replaces a version that recent traffic contradicts, even if it saves less."""
 
     @property
     def taps(self) -> tuple[str, ...]:

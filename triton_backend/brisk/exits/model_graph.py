@@ -37,7 +37,7 @@ class ModelGraph:
     inputs: tuple[Variable, ...]
     outputs: tuple[Variable, ...]
     batch: Dimension
-    """The first dimension of every input; None: they differ, or one has none."""
+    """The first dimension of every input; None if they differ, or one has none."""
 
     @property
     def name(self) -> str:
@@ -158,7 +158,7 @@ class ExitPoint:
     """A value of a model, behind which it can be cut: nothing else is live there."""
 
     position: int
-    """The nodes of the graph done there."""
+    """The number of nodes of the graph done there."""
     value: str
     """The name of the hidden output that an exit reads."""
     share: float = 0.0

@@ -52,7 +52,7 @@ class Scores:
     value: str
     """The name of the value, float32 [rows, ``classes``]; of values [rows, ..., ``classes``]."""
     position: int
-    """The nodes done when it is there."""
+    """The number of nodes done when the value is there."""
     classes: int
     form: ScoreForm
     is_certain: bool

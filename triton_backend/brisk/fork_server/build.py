@@ -21,7 +21,7 @@ from brisk.protocol.stub_process import STUB
 from brisk.settings import cache_directory
 
 LAUNCHER = STUB
-"""If a backend's folder has a file of this name, Triton starts it for the backend's stubs."""
+"""The name of the file in a backend's folder that Triton starts for the backend's stubs."""
 
 WORKSPACE = "brisk_workspace.so"
 """The library that the runtime of a GPU loads (``brisk.gpu.libraries``)."""
@@ -34,11 +34,11 @@ _MADE_OF = {
     SERVER_PRELOAD: ("server.cpp", ("-fPIC", "-shared", "-fvisibility-inlines-hidden", "-ldl")),
     WORKSPACE: ("workspace.cpp", ("-fPIC", "-shared", "-ldl")),
 }
-"""The source and options of each file. A program that is linked statically runs beside any C
+"""The source and options of each file. A program that is linked statically runs with any C
 library, not only that of the compiling machine."""
 
 _PLACED = LAUNCHER, PRELOAD, SERVER_PRELOAD
-"""The files in folders of backends."""
+"""The files that are placed in folders of backends."""
 
 _TIMEOUT_S = 600.0
 _COMPILERS = ("c++", "g++", "clang++")

@@ -27,13 +27,13 @@ descriptor of a socket of that name, which listens already."""
 SETTINGS_VARIABLE = "_BRISK_STUB_FORK_SERVER"
 _PRELOADS_VARIABLE = "_BRISK_STUB_LD_PRELOAD"
 _ISOLATED_VARIABLE = "_BRISK_STUB_ISOLATED"
-"""Read by ``source/preload.cpp``."""
+"""Python's flag ``isolated`` in a stub, read by ``source/preload.cpp``."""
 
 PRELOAD = "brisk_stub_preload.so"
 """The file in a backend's folder that makes a stub a fork server."""
 
 SERVER_PRELOAD = "brisk_server_preload.so"
-"""The file beside it that tritonserver itself loads (``brisk.triton.server_preload``)."""
+"""The file in a backend's folder that tritonserver loads (``brisk.triton.server_preload``)."""
 
 _OWN_VARIABLE = "_BRISK_STUB"
 """Set by the launcher in a stub that is not forked, by which ``source/server.cpp`` recognises
@@ -51,7 +51,7 @@ _ROOM = " " * 8192
 """Space in the fork server's command line for those of its stubs."""
 
 _stub_is_ready: int | None = None
-"""An eventfd; None in a stub that starts no fork server."""
+"""An eventfd, written to when the stub is ready; None in a stub that starts no fork server."""
 
 
 class ForkSettings(NamedTuple):

@@ -114,7 +114,7 @@ class Graph:
         self._context = driver.handle("cuCtxGetCurrent")
         self._before: defaultdict[int, list[int]] = defaultdict(list)
         self.nodes = self._ordered()
-        """Handles, in an order in which they can run."""
+        """The nodes' handles, in an order in which they can run."""
 
     def close(self) -> None:
         """Destroy the graph; executables that were made of it stay valid."""

@@ -21,7 +21,7 @@ _PATTERNS = (
     "libcufft.so.*",
     "libcudnn.so.*",
 )
-"""Libraries that others need come first."""
+"""The patterns of libraries' names; libraries that others need come first."""
 
 WORKSPACE_BYTES = 8 << 20
 """The memory of a handle; cuBLAS's own is of 32 MiB on an H100, and as fast on what was tried."""

@@ -17,7 +17,7 @@ MOST_CAPTURED = 16
 """The most shapes of inputs whose captured runs are kept, if they share a session."""
 
 MOST_INSTANCES = 8
-"""The same, if each has a session of its own."""
+"""The most shapes of inputs whose captured runs are kept, if each has a session of its own."""
 
 MOST_EVICTED = 16
 """The evictions after which no more are captured: shapes hardly come again."""
@@ -25,7 +25,7 @@ MOST_EVICTED = 16
 MOST_SEEN = 256
 
 PATIENCE_S = 0.0005
-"""The time to wait for the lane before others get a turn."""
+"""The time to wait for the device thread before others get a turn."""
 
 Key: TypeAlias = "tuple[tuple[str, str, tuple[int, ...]], ...]"
 """Name, type and shape of each input."""
@@ -79,9 +79,9 @@ class CapturedNetwork:
         self._seen: OrderedDict[Key, None] = OrderedDict()
         self._evicted = 0
         self.turn = 0
-        """The number of the run that has the memory."""
+        """The number of the run that uses the network's memory."""
         self._tail: Event = device.context.event()
-        """The event behind what was issued last."""
+        """The event behind the work that was issued last."""
         self._busy: LaneWork | None = None
         self._is_closed = False
 
@@ -215,7 +215,7 @@ class CapturedRun:
     """
 
     early = None
-    """No learned caches answer rows of it."""
+    """None: no learned caches answer rows of this run."""
 
     __slots__ = (
         "_capture",

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TypeAlias
 
 Dimension: TypeAlias = "int | str | None"
-"""A size, the name of a symbolic size, or None: unknown."""
+"""A size, the name of a symbolic size, or None if it is unknown."""
 
 
 class ContainerKind(str, Enum):
@@ -28,7 +28,7 @@ class ValueType:
     """The name in numpy or ml_dtypes (``float32``, ``bfloat16``, ``string``, ``int4`` …), of the
     innermost element for containers; None: inference failed."""
     shape: tuple[Dimension, ...] | None
-    """None: even the rank is unknown."""
+    """The dimensions; None if even the rank is unknown."""
     container: ContainerKind = ContainerKind.TENSOR
 
     @property

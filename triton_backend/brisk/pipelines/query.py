@@ -64,7 +64,7 @@ class Choice:
 
 
 Policy: TypeAlias = Callable[[Sequence[QueryNode], int], Mapping[str, Choice]]
-"""Makes a choice for every node by name, within the time in ns that is left for all of them."""
+"""A function that chooses for every node, by name, within the time in ns left for all of them."""
 
 
 def split_equally(nodes: Sequence[QueryNode], left_ns: int) -> dict[str, Choice]:

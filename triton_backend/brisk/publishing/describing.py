@@ -51,7 +51,7 @@ class Published:
 
     manifest: Manifest
     contents: Mapping[str, Path | bytes]
-    """The bytes of each file, in memory or in a file of this machine, by its name beside the
+    """The bytes of each file, in memory or in a file of this machine, by its name next to the
     manifest."""
 
 

@@ -22,7 +22,7 @@ from brisk.errors import InvalidConfigurationError, UnavailableError
 from brisk.publishing.describing import Published
 
 TIMEOUT_S = 60.0
-"""The time for an HTTP server to take anything of a file."""
+"""The time within which an HTTP server has to take anything of a file."""
 
 _SCHEMES = ("file", "http", "https", "s3")
 

@@ -17,11 +17,12 @@ PATIENCE_S = 10.0
 """The longest time without a beat of a worker that is needed, which beats about once a second."""
 
 BACKGROUND_PATIENCE_S = 60.0
-"""The same for a worker that others on the machine may keep from the processors."""
+"""The longest time without a beat of the background worker, which others on the machine may keep
+from the processors."""
 
 _MOST_GAP = 6.0
-"""A longer time, in LOOK_S, between two looks means that the supervisor itself was stopped, with
-the machine."""
+"""The longest time, in LOOK_S, between two looks; a longer one means that the supervisor itself
+was stopped, with the machine."""
 
 _BEATS, _PEERS = 0, 1
 

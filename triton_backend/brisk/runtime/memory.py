@@ -15,7 +15,7 @@ from brisk.posix import libc
 MIB = 1024 * 1024
 
 OUT_OF_MEMORY_SCORE = 500
-"""Added to the worker's badness, at most 1000: the kernel ends it before our other processes."""
+"""The worker's ``oom_score_adj``, at most 1000: the kernel ends it first of our processes."""
 
 SPARE_BYTES = 64 << 20
 """The freed memory that the heap may keep: returning less costs runs more than it is worth."""

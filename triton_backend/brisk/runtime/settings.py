@@ -37,7 +37,8 @@ LARGEST = 1e6
 
 
 MOST_THREADS = 1024
-"""The limit unless there are more cores: a worker that makes some thousands is ended as stuck."""
+"""The most threads unless there are more cores: a worker that makes thousands is ended as
+stuck."""
 
 
 class ArtefactUse(str, Enum):
@@ -57,7 +58,7 @@ class Settings:
     threads: int
     """The threads that compute one segment."""
     idle_exit_s: float
-    """How long the runtime lives without any client."""
+    """The time that the runtime lives without any client."""
     policy: Policy
     limits: Limits
     outstanding_launches: int

@@ -37,7 +37,7 @@ UNWATCHED_S = 0.1
 """Time between two looks at workers whose end the kernel does not report."""
 
 WORKER_ENDED_IDLE = 0
-"""The exit status of a worker that nobody needed any more."""
+"""The exit status of a worker that was needed no more."""
 
 _RESTART_PAUSE_S = (0.0, 0.0, 0.0, 0.0, 0.0, 0.1, 0.5, 1.0)
 """The pause before a restart, by how many workers in a row died within a second of their start."""

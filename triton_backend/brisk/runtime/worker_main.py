@@ -25,7 +25,7 @@ from brisk.runtime.worker.worker import Worker
 from brisk.scheduling.times import ProfileTable
 
 SWITCH_INTERVAL_S = 0.0001
-"""How long the loader thread may keep the interpreter's lock while a request's segment waits."""
+"""The time the loader thread may keep the interpreter's lock while a request's segment waits."""
 
 
 def run_worker(

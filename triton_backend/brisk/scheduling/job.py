@@ -28,7 +28,7 @@ class Job:
     job_class: JobClass
     arrival_ns: int
     deadline_ns: int | None
-    """None: there is no deadline."""
+    """The deadline; None if there is none."""
     state: JobState = field(default=JobState.WAITING, init=False)
 
     def is_late(self, now_ns: int) -> bool:

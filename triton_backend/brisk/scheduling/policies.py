@@ -30,9 +30,9 @@ class Realtime:
     count: int
     """The number of its requests."""
     end_ns: int | None
-    """When it is expected to be done; None: unknown."""
+    """The time when it is expected to be done; None if that is unknown."""
     deadline_ns: int | None
-    """The earliest of its deadlines; None: it has none."""
+    """The earliest of its deadlines; None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Policy:
     separates: bool
     """Whether best-effort work has a worker of its own."""
     stands_back: bool
-    """Whether best-effort work runs at lower priority: only on processors that others leave."""
+    """Whether best-effort work runs at lower priority, only on processors left idle."""
 
     def takes_place(self, waiting: Job, running: Job, *, normal_is_owed: bool) -> bool:
         """Return whether a job ``interrupts`` a running one; never one owed its minimum share."""

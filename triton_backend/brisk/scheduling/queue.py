@@ -23,10 +23,10 @@ MOST_SERVED = 1024
 models is forgotten, the least service first."""
 
 ALIKE = 32
-"""How many jobs of one model begin in a row before its class counts as not contended."""
+"""The number of jobs of one model in a row from which on its class counts as not contended."""
 
 DEFAULT_RETRY_NS = 100_000_000
-"""The hint if it is unknown how long the waiting requests will take."""
+"""The hint when to retry if it is unknown how long the waiting requests will take."""
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -56,7 +56,7 @@ class _ClassTurns(Generic[AnyJob]):
         self._first: AnyJob | None = None  # as last looked up; it may have left since
         self._latest = ""
         self.alike = ALIKE
-        """How many jobs of one model have begun in a row after the first."""
+        """The number of jobs of one model that have begun in a row after the first."""
 
     def join(self, job: AnyJob) -> None:
         deadline_ns, name = job.deadline_ns, job.model

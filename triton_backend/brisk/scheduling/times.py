@@ -24,7 +24,7 @@ class RunProfile:
 
     def __init__(self) -> None:
         self.run_ns: float | None = None
-        """How long a run takes at present; None until one has ended."""
+        """The typical time of a run at present; None until one has ended."""
         self._recent_ns: deque[int] = deque(maxlen=RECENT_RUNS)
 
     @property

@@ -14,7 +14,7 @@ from brisk.segments.program import LoadedSegment, SegmentProgram, requested_slot
 from brisk.segments.values import Value, to_array, to_ort_value
 
 _OURS = (MemoryError, TypeError, AttributeError)
-"""Exceptions that no request can be blamed for."""
+"""Exceptions that are never a request's fault."""
 
 
 class SegmentFrame:
@@ -27,7 +27,7 @@ class SegmentFrame:
     __slots__ = ("_held", "_position", "_program", "_requested", "_segments", "_values")
 
     early = None
-    """No learned caches answer rows of it."""
+    """None: no learned caches answer rows of this frame."""
 
     def __init__(
         self,
@@ -152,7 +152,8 @@ def run_serially(
 
 
 RunAll = Callable[[Sequence[str], Mapping[str, np.ndarray], Any], Sequence[np.ndarray]]
-"""Computes the named outputs from arrays by input's name, under ``RunOptions`` of the caller."""
+"""A function that computes the named outputs from input arrays by name, under the caller's
+``RunOptions``."""
 
 
 def run_in_one(program: SegmentProgram) -> RunAll | None:

@@ -25,21 +25,21 @@ from brisk.ownership import open_own
 from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SessionTuning
 
 IN_PLACE_BYTES = 4096
-"""Initialisers from this size on stay in the file."""
+"""The smallest size of initialisers that stay in the file."""
 
 NOWHERE = ("/dev", "null")
 """Folder and file that weights in an artefact are said to lie in: ONNX Runtime looks whether the
 file is there, but is given the weights themselves and never reads it."""
 
 SPIN_US = 50
-"""How long a thread of a session spins before it sleeps. With 20, 8 rows of ``mlp`` took 1.17
+"""The time that a thread of a session spins before it sleeps. With 20, 8 rows of ``mlp`` took 1.17
 times as long as with ONNX Runtime's default (until some 16 ms have gone), with 50 not."""
 
 SEVERAL_SPIN_US = 1000
-"""The same in a model of several segments, whose threads stop when their segment ends: the next
-one's need the processors, and so do a start's lanes: only warm sessions do. ``encoder``, of six
-segments, took 1.04 times ONNX Runtime's time so, with
-50 us and no end 1.11; convolutional models gained up to 7 %. Waking them costs a run some 40 us,
+"""The spin time in a model of several segments, whose threads stop when their segment ends: the
+next one's threads need the processors, and so do a start's loader threads, so only warm sessions
+spin so long. ``encoder``, of six segments, took 1.04 times ONNX Runtime's time so, with 50 us and
+no stop 1.11; convolutional models gained up to 7 %. Waking the threads costs a run some 40 us,
 which is more than all of a small model."""
 
 NEEDS_PACKING = "MatMulNBits"
@@ -50,7 +50,7 @@ FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
 _SPINS, _SPIN_DURATION = "session.intra_op.allow_spinning", "session.intra_op.spin_duration_us"
 _BOUNDED_SPINNING = (1, 27)
-"""The first release that is sure to know a bound; older ones take no notice and spin on."""
+"""The first release that is sure to know a bound of spinning; older ones ignore it and spin on."""
 
 
 @functools.cache
@@ -125,7 +125,7 @@ class OrtSession:
     shrinks_arena: bool = False
     """Whether each run gives memory back to the system."""
     run: StructureRun | None = None
-    """Runs a structure's session with one model's weights; None: it is no structure's."""
+    """Runs a structure's session with one model's weights; None if it is no structure's."""
 
 
 _running: WeakValueDictionary[tuple[object, ...], OrtSession] = WeakValueDictionary()
@@ -260,7 +260,7 @@ def _share_arena() -> None:
 # is requested by another spelling of its path, from which the loader loads the new file.
 
 _known: dict[str, list[tuple[int, ...]]] = {}
-"""Device, inode, size and time of each file that was loaded from a path, in order."""
+"""Device, inode, size and time of each file that was loaded from a path, in order, by path."""
 _lock = threading.Lock()
 
 

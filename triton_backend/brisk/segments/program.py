@@ -23,7 +23,7 @@ class LoadedSegment:
 
     spec: SegmentSpec
     run: Callable[[Mapping[str, Any], list[str], Any], Sequence[Any]]
-    """Takes feeds by name, names of outputs and the options of a run."""
+    """The function that runs it, of feeds by name, names of outputs and a run's options."""
     inputs: tuple[str, ...]
     outputs: list[str]
     reads: tuple[int, ...]
@@ -33,7 +33,7 @@ class LoadedSegment:
     dead: tuple[int, ...]
     """The slots that no later segment reads."""
     goes_by_arrays: bool
-    """Whether values go in and out as numpy's: no OrtValue can be made of strings."""
+    """Whether values go in and out as numpy arrays: no OrtValue can be made of strings."""
     session: OrtSession
 
 
@@ -99,7 +99,7 @@ class SegmentProgram:
     inputs: tuple[InputCheck, ...]
     outputs: Mapping[str, int]
     is_static: bool
-    """Whether every input is of one shape: then a failing kernel is hardly a request's fault."""
+    """Whether all inputs have fixed shapes: then a failing kernel is hardly a request's fault."""
 
     def bind_inputs(self, inputs: Mapping[str, Value]) -> list[Any]:
         """Return the slots of a new frame. Raises InvalidRequestError if an input does not fit."""

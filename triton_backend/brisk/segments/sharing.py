@@ -45,7 +45,7 @@ class KeptStructure:
     blobs: tuple[int, ...]
     """The numbers of the weights' blobs."""
     recipes: tuple[Any, ...] | None = None
-    """How each weight follows from another model's; None: it does not."""
+    """The recipes by which each weight follows from another model's; None if it does not."""
 
 
 def read_structure(

@@ -27,7 +27,7 @@ class SegmentSpec:
     dead: tuple[str, ...]
     """The values that nothing behind it reads."""
     words: str
-    """Its first and last node."""
+    """A description of the segment by its first and last node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class RowTable(NamedTuple):
     """The input that numbers the rows."""
     place: FileBytes
     rows: int
-    """How many rows of equal size ``place`` holds."""
+    """The number of rows, of equal size, in ``place``."""
 
 
 class Source(ABC):
@@ -65,7 +65,7 @@ class Source(ABC):
 
     plan: SegmentPlan
     origin: str
-    """What it reads: ``model`` or ``artefact``."""
+    """The name of what it reads: ``model`` or ``artefact``."""
     weight_bytes: int
     """The size of the files that it maps."""
     made_of: Mapping[str, Stamp]
@@ -73,7 +73,7 @@ class Source(ABC):
     wants_artefact = False
     """Whether a prepared form would serve the model better."""
     remark = ""
-    """What is unusual about how it is served, for its log."""
+    """A remark for the log on how the model is served, if that is unusual."""
 
     def reads(self, index: int) -> Sequence[FileBytes]:
         """Return the bytes of its files that ``open`` of a segment reads; they may still be

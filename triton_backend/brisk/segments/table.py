@@ -18,12 +18,12 @@ from brisk.errors import BriskError, InternalError, UnavailableError
 from brisk.segments.timeline import EventKind, Recorder, clock_ns
 
 PATIENCE_S = 0.001
-"""How long an executor waits for a segment in work before it helps with others."""
+"""The time that an executor waits for a segment in work before it helps with others."""
 
 RESCUE_S = 2.0
-"""How long an executor waits for one segment in work; then it loads that itself. Far above what
-any segment takes: a lane that takes longer hangs, or stands back on a machine without an idle
-moment."""
+"""The time that an executor waits for one segment in work; then it loads that itself. Far above
+what any segment takes: a loader thread that takes longer hangs, or yields on a machine without an
+idle moment."""
 
 EXECUTOR = "issue"
 

@@ -24,7 +24,7 @@ class TimelineEvent(NamedTuple):
     lane: str
     kind: EventKind
     segment: int | None
-    """None: the stage is the whole model's."""
+    """The segment's index; None if the stage is the whole model's."""
     start_ns: int
     end_ns: int
 

@@ -33,7 +33,7 @@ from brisk.exits.model_graph import read_graph
 from brisk.exits.sources import marks
 
 JUDGED_HALF_LIVES = 2.0
-"""Samples older than so many half-lives propose and prove no thresholds."""
+"""The age, in half-lives, beyond which samples propose and prove no thresholds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,15 @@ class AdaptationOutcome:
     """The result of an adaptation."""
 
     cascade: Cascade | None
-    """The next version; None: the old one stays."""
+    """The next version; None if the old one stays."""
     reason: str
-    """Why the old version stays; with a next one, what recent traffic says against the old one."""
+    """The reason why the old version stays; with a next version, the evidence of recent traffic
+    against the old one, if any."""
     samples: int
     retraining_s: tuple[float, ...] = ()
     """The processor time of each cache's retraining."""
     saved_s: tuple[float, float] = (0.0, 0.0)
-    """What an input of recent traffic saves on average, before and after."""
+    """The time saved for an input of recent traffic on average, before and after."""
 
 
 class Adapter:

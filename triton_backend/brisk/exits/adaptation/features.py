@@ -27,9 +27,9 @@ class Material:
     """Rows of inputs as each exit sees them; float32."""
 
     features: tuple[torch.Tensor, ...]
-    """For each exit [rows, inputs of its last layer]."""
+    """The inputs of each exit's last layer, [rows, inputs] each."""
     summaries: tuple[torch.Tensor, ...]
-    """For each exit [rows, features of its gate]."""
+    """The features of each exit's gate, [rows, features] each."""
     teacher: torch.Tensor
     """The base model's distribution, [rows, classes]."""
 

@@ -28,13 +28,13 @@ class ReferenceData:
 
     model_digest: str
     fit: Samples
-    """Rows that have trained them."""
+    """Rows that trained the caches."""
     select: Samples
-    """Rows that have tuned them."""
+    """Rows that tuned the caches."""
     held_out: Samples
-    """Rows that have proved them."""
+    """Rows that proved the caches."""
     learned: np.ndarray
-    """Marks (``brisk.exits.sources``) of every row that has trained or tuned them, also of those
+    """Marks (``brisk.exits.sources``) of every row that trained or tuned the caches, also of those
     that are not stored."""
 
 

@@ -27,12 +27,12 @@ class Use(Enum):
 
 
 _FIT_OF_256, _SELECT_OF_256 = 115, 39
-"""The shares by the digest of a source's first sample: 45 % fit predictors, 15 % selectors, 40 %
-are held out."""
+"""The values, of the 256 of the first byte of the digest of a source's first sample, that fit
+predictors (45 %) and selectors (15 %); 40 % are held out."""
 
 REMEMBERED_SOURCES = 16_384
-"""The sources of traffic whose use is remembered. One that comes back after half as many others
-or more may change its use."""
+"""The number of sources of traffic whose use is remembered. A source that comes back after half as
+many others or more may change its use."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,13 +41,13 @@ class BufferedSample:
 
     digest: bytes
     inputs: Mapping[str, np.ndarray]
-    """Arrays without the batch dimension, in this process's own memory."""
+    """The inputs by name, without the batch dimension, in this process's own memory."""
     arrived_s: float
     size_bytes: int
     source: int
     use: Use
     seen: Material | None = None
-    """The sample as exits see it, once the base model has run."""
+    """The sample as exits see it; None until the base model has run."""
 
 
 class SampleWindow:

@@ -43,11 +43,11 @@ class AdaptationSettings:
     half_life_s: float = 120.0
     """The age at which a sample counts half as much as a new one."""
     fit_rows: int = 1800
-    """The most recent rows that fit."""
+    """The most rows of recent traffic that fit predictors."""
     original_share: float = 0.25
-    """The share of the rows of a retraining that are of the original data (GATI, section 5.3)."""
+    """The share of the original data in the rows of a retraining (GATI, section 5.3)."""
     fewest_distinct: int = 100
-    """The different samples without which nothing is learned."""
+    """The fewest different samples from which anything is learned."""
     predictor: PredictorSettings = field(
         default_factory=lambda: PredictorSettings(epochs=14, learning_rate=6e-3, exposure=0.2)
     )
@@ -64,7 +64,7 @@ class OutOfDistribution:
     for_floor: Material
     """Outliers for the floor."""
     floor_kinds: torch.Tensor
-    """The kinds of the latter, int64 [rows]."""
+    """The kind of each row of ``for_floor``, int64 [rows]."""
 
 
 def retrain(

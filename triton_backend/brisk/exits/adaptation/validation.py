@@ -22,7 +22,7 @@ from brisk.exits.heads.exit_head import ExitHead
 from brisk.exits.learning.exporting import network_of
 
 LEAST_GAIN = 0.01
-"""The gain over what the old version saves that a new version has to reach."""
+"""The fraction by which a new version has to save more than the old one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Standing:
     """The performance of a version on recent traffic."""
 
     saved_s: float
-    """What an input saves on average."""
+    """The time saved for an input on average."""
     doubt: str
-    """What speaks against the promise; empty: nothing does."""
+    """The evidence against the promise; empty if there is none."""
 
     @property
     def sound_s(self) -> float:
@@ -67,11 +67,12 @@ class Judgement:
     """The decision about a new version."""
 
     levels: tuple[Level, ...]
-    """The levels to publish; none: it is refused."""
+    """The levels to publish; empty if the new version is refused."""
     reason: str
-    """Why it is refused."""
+    """The reason for a refusal; else empty."""
     saved_s: float
-    """What an input of recent traffic saves with it on average; 0: nothing of it is proved."""
+    """The time that the new version saves for an input of recent traffic on average; 0 if nothing
+    of it is proved."""
 
 
 def judge(

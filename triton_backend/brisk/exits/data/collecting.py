@@ -22,7 +22,7 @@ class Collected:
     """The outputs of the base model for all rows."""
 
     hidden: tuple[np.ndarray, ...]
-    """For each point float32 [rows, ...], mapped from a file."""
+    """The hidden output at each point, float32 [rows, ...], mapped from a file."""
     teacher: np.ndarray
     """The distribution over the classes, float32 [rows, classes]."""
 

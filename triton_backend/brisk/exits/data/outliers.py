@@ -11,7 +11,7 @@ import numpy as np
 from brisk.exits.data.samples import Samples
 
 Maker = Callable[[np.ndarray, np.random.Generator], np.ndarray]
-"""Makes of real rows as many outliers of the same shape."""
+"""A function that makes from real rows as many outliers of the same shape."""
 
 
 def _uniform(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
@@ -92,8 +92,9 @@ CLEAR = len(MAKERS) - 1
 """The number of kinds that are clearly out of distribution; blends, which come last, may be in."""
 
 ROWS_OF_A_KIND, MOST_OF_A_KIND = 90, 1000
-"""Rows of a kind. A third of them sets the floor, a third trains predictors, a third selectors.
-Negatives of photographs take hundreds: floors that they reach cost hits."""
+"""The fewest and the most rows of a kind. A third of them sets the floor, a third trains
+predictors, a third selectors. Negatives of photographs take hundreds: floors that they reach cost
+hits."""
 
 FOR_PREDICTOR, FOR_SELECTOR, FOR_FLOOR = range(3)
 """The uses of outliers."""

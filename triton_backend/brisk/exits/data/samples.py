@@ -45,9 +45,9 @@ class SampleGroups:
     """Rows whose inputs may have several shapes, texts of several lengths for example."""
 
     groups: tuple[Samples, ...]
-    """The rows of one shape each; none is empty."""
+    """The groups, each of rows of one shape; none is empty."""
     places: tuple[np.ndarray, ...]
-    """The number of each row of a group among all rows, int64 [rows]."""
+    """The indices of each group's rows among all rows, int64 [rows]."""
 
     @classmethod
     def of(cls, parts: Sequence[Samples]) -> SampleGroups:
@@ -123,11 +123,11 @@ The rest, 20 %, calibrates: it is looked at once, when all else is decided.
 """
 
 SHARES_FITTED_ELSEWHERE = (0.10, 0.22, 0.30)
-"""The shares if as many other rows fit predictors. More is left to prove with, and with more rows
-an exit has to agree less often beyond what it promises."""
+"""The shares if at least as many other rows fit predictors. More rows are left to prove with, so
+an exit has to exceed its promised agreement by less."""
 
 FEWEST = 200
-"""The rows without which training makes no sense."""
+"""The fewest rows with which training makes sense."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,13 +143,13 @@ class Division:
     tune: np.ndarray
     calibrate: np.ndarray
     more: np.ndarray
-    """Rows of the other data that may fit."""
+    """Rows of the other data that may fit predictors."""
     more_sources: np.ndarray
-    """The sources of these."""
+    """The sources of the rows of ``more``."""
 
 
 SHARES_IN_TIME = (0.45, 0.12, 0.18)
-"""The shares if the newest rows prove: they may be unlike those before, and then prove less."""
+"""The shares if the newest rows prove: they may differ from those before, and then prove less."""
 
 
 def divide(

@@ -32,9 +32,9 @@ class CandidateExit:
     evaluation_s: float
     """The time from the hidden output to the decision, on the serving hardware (T)."""
     memory_bytes: int
-    """Its weights and what an evaluation needs besides (M)."""
+    """The memory of its weights and of an evaluation (M)."""
     overhead_s: float = 0.0
-    """What an evaluation that misses adds to the base model's own time."""
+    """The time that an evaluation without a hit adds to the base model's own."""
     judge: Judge = Judge.SELECTOR
 
     @property
@@ -53,9 +53,10 @@ class Outcomes:
     """Held-out inputs through every candidate; bool [candidates, inputs] both."""
 
     hits: np.ndarray
-    """The candidate would answer the input."""
+    """Whether each candidate would answer each input, bool [candidates, inputs]."""
     right: np.ndarray
-    """Its prediction agrees with the base model's, hit or not."""
+    """Whether its prediction agrees with the base model's, hit or not; of the shape of
+    ``hits``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +72,7 @@ class CompositionProblem:
     """The least cumulative agreement (eq. 7)."""
     outcomes: Outcomes
     memory_budget_bytes: int | None = None
-    """None: no limit (eq. 8)."""
+    """The most memory of all caches together; None: no limit (eq. 8)."""
 
     def overhead_s(self, chosen: Sequence[int]) -> float:
         """Return the extra time that an input takes if all of ``chosen`` miss it."""
@@ -112,7 +113,7 @@ class CompositionProblem:
 
 
 COMPOSED_STRICTNESS = 0.6
-"""Candidates are judged at thresholds that use up this share of the allowed disagreement."""
+"""The share of the allowed disagreement that the thresholds of judged candidates use up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

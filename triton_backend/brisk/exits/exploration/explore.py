@@ -48,10 +48,10 @@ from brisk.exits.scores import Scores, find_scores
 
 ROW_VISITS = 80_000
 FEWEST_EPOCHS, MOST_EPOCHS = 4, 40
-"""A predictor sees so many rows in all, within these numbers of epochs."""
+"""The bounds of a predictor's epochs, which within them visit ``ROW_VISITS`` rows in all."""
 
 FOLDER = f"at-values-{METHOD}"
-"""The folder of an interrupted call's files; another method has other rows."""
+"""The folder of an interrupted call's files; another ``METHOD`` has other rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,14 +59,14 @@ class Exploration:
     """The result of an exploration."""
 
     cascade: Cascade | None
-    """None: the model is better served without caches."""
+    """The chosen cascade; None if the model is better served without caches."""
     reason: str
-    """Why there is no cascade."""
+    """The reason why there is no cascade; else empty."""
     problem: CompositionProblem
     """The composition problem, with every trained variant as measured."""
     chosen: tuple[int, ...]
     skipped: int
-    """Variants that were not trained: their evaluation alone is too slow or too large here."""
+    """The number of variants not trained, whose evaluation alone is too slow or too large here."""
     verification: Verification | None
     label_agreement: float | None
     """The model's accuracy on the samples' labels, if they have any."""

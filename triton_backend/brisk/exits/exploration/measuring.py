@@ -26,7 +26,7 @@ from brisk.exits.serving.frame import ExitingFrame, find_places
 WARM_UP, RUNS = 5, 60
 EVALUATION_WARM_UP, EVALUATIONS = 3, 60
 MOST_SECONDS = 2.0
-"""A measurement ends after so many seconds, however few runs it has."""
+"""The seconds after which a measurement ends, however few runs it has."""
 
 Turn = TypeVar("Turn")
 
@@ -150,7 +150,7 @@ def evaluation_seconds(
 
 
 TURNS = 100
-"""The turns that measure an evaluation's overhead, some hundredths of the model's time."""
+"""The rounds that measure an evaluation's overhead, some hundredths of the model's time."""
 
 MISSING, HITTING = 2.0, -1.0
 """A threshold that no score reaches, and one that every score reaches."""
@@ -161,12 +161,12 @@ class EvaluationCost:
     """The costs of handing evaluations to the exit thread, and of missing."""
 
     handover_s: float
-    """What an evaluation takes longer in the exit thread than in the model's, until the frame
-    reads its result."""
+    """The time by which an evaluation is longer in the exit thread than in the model's, until the
+    frame reads its result."""
     overhead_s: float
-    """What an evaluation in the exit thread that misses adds to the base model's time."""
+    """The time that an evaluation without a hit, in the exit thread, adds to the base model's."""
     wake_s: float = 0.0
-    """What an evaluation in the model's own thread adds besides its own time."""
+    """The time by which an evaluation in the model's own thread exceeds ``Exit.evaluation_s``."""
 
 
 def evaluation_cost(
@@ -216,11 +216,10 @@ BENCHMARK_WARM_UP = 6
 
 FEWEST_ROWS = 40
 BENCHMARK_SECONDS = 10.0
-"""A benchmark ends after so many seconds, unless it has less than the fewest rows."""
+"""The seconds after which a benchmark ends, unless it has fewer than ``FEWEST_ROWS`` rows."""
 
 TAIL = 0.01
-"""The share of inputs that makes up the tail of latency: with fewer misses these do not decide
-it."""
+"""The share of inputs that makes up the tail of latency: fewer misses do not decide it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,12 @@ from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
 
 MOST_IN_RESERVE = 3
 RESERVED_BY = 0.6
-"""The share of the model's time by which a cache in reserve has to end."""
+"""The share of the model's time within which an evaluation in reserve has to end."""
 
 MOST_CHOSEN = 4
 CLEARLY = 0.1
-"""A stricter promise has caches of its own if they save it that share of the model's time: all
-other requests stop at them, too."""
+"""The share of the model's time that a stricter promise has to save by caches of its own to have
+them: all other requests stop at them, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,11 +36,11 @@ class Chosen:
     problem: CompositionProblem
     synchronous: bool
     tried: tuple[int, ...]
-    """Indices of its variants, in order, those in reserve among them."""
+    """Indices of its variants, in order, including those in reserve."""
     latency_s: float
-    """The mean latency that is expected of the first level."""
+    """The expected mean latency of the first level."""
     levels: tuple[Level, ...]
-    """At least one level."""
+    """The proved levels, at least one."""
 
 
 def decide(

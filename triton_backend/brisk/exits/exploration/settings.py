@@ -60,11 +60,11 @@ class ExplorationSettings:
     proves_newest: bool = False
     """Whether samples are in order of time and the newest ones prove (``divide``)."""
     judges: tuple[Judge, ...] = GATED
-    """What may decide about the variants' answers."""
+    """The judges that may decide about the variants' answers."""
     selector: SelectorSettings = field(default_factory=SelectorSettings)
     hidden_bytes: int | None = None
-    """The most room on disk for hidden values; points of the largest are left out. None: no
-    limit."""
+    """The most room on disk for hidden values, for which the points of the largest are left out;
+    None: no limit."""
 
     @property
     def promise(self) -> Promise:

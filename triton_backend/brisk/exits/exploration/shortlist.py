@@ -34,17 +34,17 @@ from brisk.exits.guarantee.proposals import from_safe_to_bold, propose, propose_
 MOST_CANDIDATES = 4
 
 COMBINED = 6
-"""The single caches of least latency whose pairs are considered."""
+"""The number of single caches, those of least latency, whose pairs are considered."""
 
 BOOTSTRAPPED = 10
-"""The most promising cascades, of which calibration is tried on tuning rows."""
+"""The number of most promising cascades whose calibration is tried on tuning rows."""
 
 DRAWS = 10
-"""Bootstrap samples from either half of the tuning rows."""
+"""The number of bootstrap samples from either half of the tuning rows."""
 
 SEQUENCES = 3
-"""Cascades that held-out rows test, sharing the error: the worst of many splits gains more than
-the others lose by it."""
+"""The number of cascades that held-out rows test, sharing the error: the worst of many splits
+gains more than the others lose by it."""
 
 STRICTNESS = tuple(step / 40 for step in range(41))
 """The strictness of proposals, in smaller steps than calibration's own: less is lost by one that

@@ -49,7 +49,7 @@ class ExploredModel:
     graph: ModelGraph
     scores: Scores
     boundaries: tuple[ExitPoint, ...]
-    """All points at which it may stop."""
+    """All points at which the model may stop."""
     points: tuple[ExitPoint, ...]
     """The points that are explored."""
     whole: BaseModel

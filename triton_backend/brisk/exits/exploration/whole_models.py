@@ -22,7 +22,7 @@ from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
 from brisk.exits.scores import Scores
 
 OUTLIERS = 700
-"""The most outliers that the floor is taken from: each takes a run of the model."""
+"""The most outliers from which the floor is derived: each takes a run of the model."""
 
 ROWS = 32
 
@@ -62,7 +62,7 @@ class LabelledOutliers:
 
     samples: Samples
     kinds: np.ndarray
-    """int64 [rows]"""
+    """The kind of each outlier, int64 [rows]."""
     classes: np.ndarray
     """The exact model's classes, int64 [rows]."""
 

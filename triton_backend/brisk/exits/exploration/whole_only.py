@@ -57,12 +57,14 @@ from brisk.exits.scores import Scores, all_agreeing, find_scores, find_values
 from brisk.settings import Tolerance
 
 DOUBTED_SHARE = 0.5
-"""If more of the ordinary rows are under the floor that outliers ask for, nothing is served: most
-of the gain would be gone, and the scores say little about what is out of distribution."""
+"""The least share of ordinary rows that reach the floor that outliers ask for. With less nothing
+is served: most of the gain would be gone, and the scores say little about what is out of
+distribution."""
 
 
 TYPICAL_ROWS = 256
-"""The rows of data whose values say what is typical: texts may have a vector for each word."""
+"""The number of rows of data whose values say what is typical: texts may have a vector for each
+word."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +72,12 @@ class ExploredWhole:
     """The result of an exploration of the model in int8."""
 
     cascade: Cascade | None
-    """None: the model is better served without."""
+    """The cascade of the model in int8; None if the model is better served without."""
     reason: str
-    """Why there is no cascade."""
+    """The reason why there is no cascade; else empty."""
     verification: Verification | None = None
     ways: tuple[WayTried, ...] = ()
-    """The model in int8, once it is timed."""
+    """The model in int8 as the only way; empty if it was not timed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

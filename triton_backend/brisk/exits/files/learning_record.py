@@ -61,14 +61,14 @@ class LearningRecord:
     stage: Stage
     accuracy: float
     wanted: int = 0
-    """The samples with which learning is tried, or tried again; 0: not again."""
+    """The number of samples with which learning is tried, or tried again; 0: not again."""
     samples: int = 0
-    """The samples of the last try."""
+    """The number of samples of the last try."""
     tries: int = 0
     speed_up: float = 0.0
     """The factor by which the mean latency is shorter, measured on samples; 0: there is none."""
     reason: str = ""
-    """Why there are no early answers."""
+    """The reason why there are no early answers."""
     tolerance: str = ""
     ways: tuple[WayTried, ...] = ()
     """The ways that the last try found, the best of each kind."""
@@ -146,7 +146,7 @@ HELD_OUT = 0.25
 """The share of samples, the newest ones, that only prove."""
 
 SPARE = 2.5
-"""The samples that prove, over the fewest that prove without a single mistake."""
+"""The number of samples that prove, as a multiple of the fewest that prove without a mistake."""
 
 FEWEST = 1000
 

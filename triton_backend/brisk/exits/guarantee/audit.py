@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 LIMIT = 1000.0
-"""Evidence at which an exit is switched off."""
+"""The evidence at which an exit is switched off."""
 
 EXTRA_MISTAKES = 0.05
-"""The share of mistakes beyond the promised one that the exit tested for makes."""
+"""The share of mistakes, in excess of the promised one, of the broken exit that is tested for."""
 
 STATED_AUDITS = 400
-"""An exit that agrees 10 points less than a promise of 95 % or more is off within so many audits
+"""The audits within which an exit is off that agrees 10 points less than a promise of 95 % or more
 (in 4,000 simulations never more than 355)."""
 
 
@@ -76,17 +76,17 @@ class CascadeAudit:
 
 
 FEWEST_ROWS = 200
-"""The rows that each version needs before they are compared."""
+"""The fewest rows of each version before the two are compared."""
 
 FEWEST_AUDITED = 30
-"""Audited early answers that the new version needs: if half of them were wrong, the audit would
-have said so."""
+"""The fewest audited early answers of the new version: if half of them were wrong, the audit would
+have switched exits off."""
 
 PATIENT_ROWS = 4000
 """Rows after which the new version is judged without audits."""
 
 DEVIATIONS = 2.0
-"""The new version is worse if it saves less by more than so many standard errors."""
+"""The number of standard errors by which a new version that is worse saves less."""
 
 
 class TrialResult(str, Enum):

@@ -66,12 +66,12 @@ class Scored:
     """Inputs through one exit, [inputs], or all of a cascade in its order, [exits, inputs]."""
 
     scores: np.ndarray
-    """float32"""
+    """The scores, float32."""
     right: np.ndarray
-    """bool: the prediction is the base model's class."""
+    """Whether the prediction is the base model's class, bool."""
     near: np.ndarray
-    """bool: the input is in the distribution of the exit's training data. If an exit that answers
-    finds an input out of distribution, no later exit answers that input either."""
+    """Whether the input is in the distribution of the exit's training data, bool. If an exit that
+    answers finds an input out of distribution, no later exit answers that input either."""
 
     def take(self, rows: np.ndarray | slice) -> Scored:
         """Return the inputs of ``rows``."""

@@ -35,10 +35,10 @@ from brisk.exits.guarantee.calibration import (
 )
 
 Value = Callable[[CascadeCount], float]
-"""What counts of a cascade are worth."""
+"""A function that returns the worth of a cascade's counts."""
 
 STRICTNESS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9, 1.0)
-"""Proposals: the share of the allowed disagreement that each may use up on the tuning inputs."""
+"""The share of the allowed disagreement that each proposal may use up on the tuning inputs."""
 
 
 def calibrate(
@@ -141,18 +141,18 @@ def thresholds_by(
 
 
 SHARES = tuple(step / 20 for step in range(2, 21))
-"""The share of the rows that reach an exit which it answers, from step to step; in the end all
-that gate and floor let pass, as when a camera sees the same street for hours."""
+"""The share of the rows reaching an exit that it answers, from step to step; in the end all that
+gate and floor let pass, as when a camera sees the same street for hours."""
 
 SEQUENCES = 2
 EXPECTED = 0.8
-"""Confidence with which tuning inputs expect a step to be proved."""
+"""The confidence with which tuning inputs predict that a step will be proved."""
 
 SPARE = 1.15
-"""Answers to be expected in the first step, over those without which nothing can be proved."""
+"""The answers expected in the first step, as a multiple of the fewest that prove anything."""
 
 MOST_EXITS = 4
-"""The most exits of which all choices are considered; of more, those that training considers."""
+"""The most exits of which all choices are considered; of more, those of ``choices_of_exits``."""
 
 
 def calibrate_cautiously(

@@ -20,8 +20,8 @@ RANK = 64
 """The most dimensions of the subspace."""
 
 EXACT_FEATURES, SPARE = 512, 16
-"""The most features of which an exact decomposition finds the directions; of more a randomised one
-does, with so many spare ranks."""
+"""The most features whose directions an exact decomposition finds, and the extra ranks of the
+randomised one for more."""
 
 SHRINKAGE = 0.1
 """The share of the diagonal in the covariance, so that few samples do not make it singular."""
@@ -32,7 +32,8 @@ CENTRE_ROWS = 5.0
 PART_ROWS = 256
 
 STEPS = 127
-"""The steps of a feature's greatest coordinate, to which its other ones are rounded."""
+"""The number of steps from 0 to a feature's greatest coordinate; the other ones are rounded to
+them."""
 
 KEPT = 0.98
 """The share of held-out samples of the training distribution that pass."""

@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 or [features]. Empty: a whole model's inputs, of any sizes."""
 
 Given = np.ndarray | Mapping[str, np.ndarray]
-"""What an exit reads: a hidden output, float32 [rows, *shape], or a model's inputs by name."""
+"""The input of an exit: a hidden output, float32 [rows, *shape], or a model's inputs by name."""
 
 
 class Judge(str, Enum):
@@ -64,7 +64,7 @@ OWN_INPUT = "brisk.input."
 """The prefix of the names of a whole model's inputs if the exit reads all of them."""
 
 OTHER = "brisk.other."
-"""The prefix of the numbers of a whole model's other outputs."""
+"""The prefix of the names of a whole model's other outputs; a number follows."""
 
 FLOOR_OF_WHOLE = "brisk.floor"
 """The name of the weight with a whole model's floor, below which no score counts."""
@@ -84,7 +84,7 @@ _PLAIN_DOMAINS = frozenset({"", "ai.onnx"})
 _DOMAINS = _PLAIN_DOMAINS | {"com.microsoft", "ai.onnx.ml"}
 
 LARGEST_HIDDEN_BYTES = 1 << 30
-"""The most bytes of one row."""
+"""The most bytes of one row of a hidden output."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,11 +92,11 @@ class ExitEvaluation:
     """The result of an exit evaluation for each row."""
 
     scores: np.ndarray
-    """float32 [rows], in 0..1"""
+    """The scores, float32 [rows], in 0..1."""
     near: np.ndarray
-    """bool [rows]: whether the row is in the distribution of the training data."""
+    """Whether each row is in the distribution of the training data, bool [rows]."""
     logits: np.ndarray
-    """float32 [rows, classes]"""
+    """The logits of the classes, float32 [rows, classes]."""
     others: tuple[np.ndarray, ...] = ()
     """A whole model's other outputs, [rows, ...] each."""
 

@@ -152,7 +152,7 @@ SELECTOR = """
     logit = Squeeze (hit, column)
     sure = Sigmoid (logit)
 """
-"""The nodes after ``GATE`` to how sure the selector is."""
+"""The nodes after ``GATE`` that compute how sure the selector is."""
 
 GREATEST_SHARE = """
     shares = Softmax <axis = 1> (logits)
@@ -176,14 +176,14 @@ NUMBERS = """
     is_none = IsNaN (finite)
     near = Not (is_none)
 """
-"""The nodes to nearness without a gate: NaN is not near."""
+"""The nodes that compute ``near`` without a gate: NaN is not near."""
 
 COUNTED = """
     reaches = GreaterOrEqual (sure, floor)
     counts = And (near, reaches)
     score = Where (counts, sure, nothing)
 """
-"""The nodes from how sure it is to the score, like ``ExitHead.decide``."""
+"""The nodes from ``sure`` to the score, like ``ExitHead.decide``."""
 
 
 class _Writer:

@@ -92,7 +92,7 @@ class OneCycle:
 
 
 EXPOSED_SHARE = 0.25
-"""The outliers in a batch, over its samples."""
+"""The number of outliers in a batch as a share of its samples."""
 
 
 def distillation_loss(
@@ -189,7 +189,7 @@ class Targets:
     heated: torch.Tensor
     """The weight of a row's prediction at the settings' temperature, [rows]."""
     plain: torch.Tensor
-    """The weight of its prediction at temperature 1, [rows]."""
+    """The weight of a row's prediction at temperature 1, [rows]."""
 
     @classmethod
     def of_samples(cls, teacher: torch.Tensor, settings: PredictorSettings) -> Targets:

@@ -51,10 +51,10 @@ CALIBRATED_ROWS = 200
 """Rows of the data that fits predictors from which the ranges of all values are taken."""
 
 LARGEST_BYTES = 1 << 30
-"""The largest model: a larger one would be twice in a file of caches, and in memory."""
+"""The most bytes of a model: a larger one would be twice in a file of caches, and in memory."""
 
 LEAST_OPERATOR_SET = 13
-"""The first that quantises by channel; models of earlier ones are raised to it."""
+"""The first operator set that quantises by channel; models of earlier ones are raised to it."""
 
 WEIGHTS_ARE_NO_INPUTS = 4
 """The first version of ONNX's format in which weights need not be among the inputs, too."""
@@ -80,7 +80,8 @@ class Quantised:
     """A model in int8, which gives ``LOGITS`` [rows, ..., classes] and ``OTHER`` outputs."""
 
     model: ModelProto
-    """Reads ``INPUT`` float32 [rows, *shape]; without a shape, all inputs under ``OWN_INPUT``."""
+    """The ONNX model. It reads ``INPUT`` float32 [rows, *shape]; without a shape, all inputs under
+    ``OWN_INPUT``."""
     shape: Shape
     form: AnswerForm
 

@@ -16,13 +16,13 @@ class ExitOutcome:
     """The decision of an evaluation about the rows of its ticket."""
 
     hits: tuple[int, ...]
-    """The places, among the ticket's rows, of those that are answered."""
+    """The places of the answered rows among the ticket's rows."""
     logits: np.ndarray | None
-    """float32 [hits, classes]; None without hits."""
+    """The logits of the answered rows, float32 [hits, classes]; None without hits."""
     rejected: tuple[int, ...] = ()
     """The places of out-of-distribution rows, which no later exit may answer."""
     error: Exception | None = None
-    """What the evaluation raised; then nothing is answered."""
+    """The error that the evaluation raised; no row is answered then."""
     others: tuple[np.ndarray, ...] = ()
     """A whole model's other outputs, [hits, ...] each."""
 

@@ -30,7 +30,7 @@ class Places:
     """The places of a cascade's exits in the segments of a model."""
 
     exits: Mapping[int, tuple[tuple[int, str], ...]]
-    """By the number of segments done: the exits there by index, and the values they read."""
+    """The exits by the number of segments done: each exit's index, and the value that it reads."""
     rows: frozenset[int]
     """The numbers of segments done after which rows can leave: the first dimension of every live
     value is the batch."""
@@ -99,7 +99,7 @@ class Answer:
     exit_index: int | None
     """The exit that answered; None: the base model did."""
     logits: np.ndarray | None
-    """The exit's logits, [rows, classes]; None of the base model."""
+    """The exit's logits, [rows, classes]; None if the base model answered."""
     others: tuple[np.ndarray, ...] = ()
     """The exit's other outputs, [rows, ...] each."""
 
@@ -147,11 +147,12 @@ class ExitingFrame:
         """The answers so far."""
         self._given = 0
         self.evaluated = [0] * len(cascade.exits)
-        """By exit: the rows that it was evaluated for."""
+        """The number of rows that each exit was evaluated for."""
         self.spent_ns = [0] * len(cascade.exits)
-        """By exit: this thread's time for evaluations, or for handing them to the exit thread."""
+        """This thread's time for each exit's evaluations, or for handing them to the exit
+        thread."""
         self.error: Exception | None = None
-        """What an evaluation has raised; its rows were left to the model."""
+        """The first error that an evaluation raised; its rows were left to the model."""
 
     @property
     def early(self) -> ExitingFrame:

@@ -3,12 +3,12 @@
 //
 // It asks the fork server of its tritonserver (brisk.fork_server.server) for a process that has Python
 // and Brisk in memory already. That process becomes the stub; this one stays, since Triton
-// waits for it and kills it, and ends as the stub ends. Where nobody listens for such questions, this
-// process becomes Triton's own stub, which holds the socket that others ask at and starts the fork
-// server (brisk.fork_server.start). Where anything about it is in doubt, this process becomes Triton's
+// waits for it and kills it, and ends as the stub ends. If no process listens for such requests,
+// this process becomes Triton's own stub, which holds the socket for later requests and starts the
+// fork server (brisk.fork_server.start). If anything is in doubt, this process becomes Triton's
 // own stub, as if it had never been there.
 //
-// Linked statically, so that it runs beside any C library.
+// Linked statically, so that it runs with any C library.
 
 #include <errno.h>
 #include <limits.h>
@@ -159,7 +159,7 @@ int listen_as(const std::string& name) {
   return -1;
 }
 
-// A connection to whoever listens by that name, of this process's user; -1 where nobody does.
+// Returns a connection to this user's process that listens by that name; -1 if there is none.
 int connect_to(const std::string& name) {
   const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (connection < 0) return -1;
@@ -194,8 +194,8 @@ Place find_place(const std::string& name) {
 
 constexpr pid_t kNobody = 0, kGone = -1;
 
-// Asks for a stub with this command line; its process number, kGone where the one that was asked ended
-// meanwhile, kNobody where no stub came.
+// Asks for a stub with this command line. Returns its process number, kGone if the process that
+// was asked ended meanwhile, kNobody if no stub came.
 pid_t ask(int connection, const std::vector<char*>& arguments) {
   std::string message;
   for (size_t i = 0; arguments[i] != nullptr; ++i) message.append(arguments[i]).push_back('\0');

@@ -214,7 +214,8 @@ unsigned int sleep(unsigned int seconds) {
   return 0;
 }
 
-// A name with blanks has more words than Triton's ten; whoever has none of that goes by the shell.
+// Starts a stub without the shell if its command is unsafe there, or a name with blanks makes more
+// words of it than Triton's; any other command goes by the shell.
 int execvp(const char* file, char* const arguments[]) {
   if (strcmp(file, "bash") == 0 && arguments[0] != nullptr && arguments[1] != nullptr &&
       strcmp(arguments[1], "-c") == 0 && arguments[2] != nullptr && arguments[3] == nullptr) {

@@ -25,7 +25,8 @@ from brisk.paths import Stamp, is_kept, open_file, stamp_of
 
 PAGE_BYTES = mmap.PAGESIZE
 _PAGES_AT_A_TIME = 512
-"""Above 500 elements numpy releases the interpreter's lock meanwhile; half a millisecond."""
+"""The pages copied at a time, in half a millisecond: above 500 elements numpy releases the
+interpreter's lock meanwhile."""
 
 _shared: weakref.WeakKeyDictionary[mmap.mmap, LeasedMap | None] = weakref.WeakKeyDictionary()
 """The mappings that are not private yet, with their leases."""

@@ -68,7 +68,7 @@ class ExternalRange(NamedTuple):
     location: str
     offset: int
     length: int | None
-    """None: to the file's end."""
+    """The number of bytes; None: to the file's end."""
 
 
 def external_range(tensor: TensorProto) -> ExternalRange:

@@ -28,14 +28,14 @@ from brisk.segments.source import FileBytes, Source
 from brisk.segments.table import GiveWay, SegmentTable
 
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
-"""Between two looks at whether a segment's bytes are here."""
+"""The bounds of the time between two looks at whether a segment's bytes are here."""
 
 NEW_S = 0.5
-"""So long a model whose rate nobody knows may be here at any moment: small ones are."""
+"""The time for which a model whose rate is unknown may be here at any moment: small ones are."""
 
 FIRST_RUN = 5.0
-"""How many times as long as a warm one a first run takes at most, which touches weights for the
-first time while others arrive: on two processors. Too early a run waits in its step."""
+"""The longest first run as a multiple of a warm one, on two processors: it touches weights for the
+first time while others arrive. A run that begins too early waits in its step."""
 
 _Tell = Callable[[], None]
 
@@ -75,10 +75,10 @@ class ModelArrival:
         self._asker.connect()
         self._rows: ArrivingRows | None = None
         self._needs: Sequence[Sequence[Range]] = ()
-        """Of each segment, what opening it reads."""
+        """The ranges that opening each segment reads."""
         self._spans: Sequence[Spans] = ()
         self._every: Spans = ()
-        """Of all that is needed."""
+        """The chunks of all needed bytes."""
         self._run_s: Sequence[float] = ()
         self._bytes_per_s = 0.0
         self._lock = threading.Lock()
@@ -86,15 +86,15 @@ class ModelArrival:
         self._on_whole: list[_Tell] = []
         self._on_change: list[_Tell] = []
         self._all_here = threading.Event()
-        """Set when all that is needed is: lanes look at once."""
+        """Set when all needed bytes are here: loader threads then look at once."""
         self._make_ahead: Callable[[int], None] = lambda index: None
         self._opening = 0
-        """Segments that are being opened."""
+        """The number of segments that are being opened."""
         self._tell_opening: Callable[[bool], None] = lambda is_opening: None
         self.is_ripe = False
         """Whether requests may begin to run, if their rows of tables are here."""
         self.problem: UnavailableError | None = None
-        """Why nothing arrives, where that has lasted."""
+        """The reason why nothing arrives, once that has lasted; else None."""
         self._is_whole = False
         self._is_closed: Callable[[], bool] = lambda: False
 

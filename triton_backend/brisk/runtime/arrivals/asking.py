@@ -13,7 +13,7 @@ from brisk.copies.remote import Remote
 from brisk.errors import BriskError
 
 STALLED_S = 10.0
-"""Without a further byte: from then on requests are refused until some come."""
+"""The time without a further byte after which requests are refused until some come."""
 
 _RETRY_S = 0.5
 

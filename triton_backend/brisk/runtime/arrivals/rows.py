@@ -73,7 +73,7 @@ class ArrivingRows:
         self._stalled = stalled
         self._is_whole = False
         self._asked: set[tuple[int, int]] = set()
-        """Chunks that were asked for, by file and number."""
+        """The requested chunks, by file and number."""
         self._lock = threading.Lock()
         self._wanted: queue.SimpleQueue[list[Range]] = queue.SimpleQueue()
         self._is_at_work = False

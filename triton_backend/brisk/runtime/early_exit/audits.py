@@ -63,7 +63,8 @@ class Auditor(Generic[Context]):
     def __init__(self) -> None:
         self._questions: queue.SimpleQueue[tuple[Question, Context]] = queue.SimpleQueue()
         self.verdicts: deque[tuple[Context, list[bool]]] = deque()
-        """For each row whether its answer agrees; empty if the audit failed."""
+        """Each audit's context, and whether each row's answer agrees; empty if the audit
+        failed."""
         self._asked = 0
         self._answered = 0
         self._thread: threading.Thread | None = None

@@ -54,7 +54,7 @@ class Adaptation:
         self._interval_s = interval_s
         self._process = HelperProcess(_PROCESS)
         self._task: tuple[tuple[str, int], ...] = ()
-        """The models and when their caches were trained (mtime, ns), of one process."""
+        """The models of the process, each with the time of its caches' training (mtime, ns)."""
         self._is_done = False
 
     @property
@@ -123,7 +123,7 @@ class _Watched:
     tried: Stamp = None
     """The file of the last candidate, as it was read."""
     aim: Aim | None = None
-    """What is to be learned from the traffic alone; None: nothing."""
+    """The aim of learning from the traffic alone; None if nothing is learned."""
 
 
 class CacheWatch:

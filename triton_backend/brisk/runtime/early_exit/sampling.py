@@ -64,7 +64,7 @@ class Sampler:
         self._taken: queue.Queue[tuple[Path, Arrays]] = queue.Queue(MOST_WAITING)
         self._writer: threading.Thread | None = None
         self._next_s: dict[Path, float] = {}
-        """When the next run is kept, for models without learned caches."""
+        """The time when the next run is kept, for models without learned caches."""
 
     def sample(self, runs: Iterable[CachedRun]) -> None:
         """Copy the inputs of some ``runs``. Precondition: their last answers are not sent yet."""

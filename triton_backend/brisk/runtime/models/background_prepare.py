@@ -59,7 +59,7 @@ class SegmentPreparer:
         self._threads = threads
         self._delay_s = delay_s
         self._tasks: queue.SimpleQueue[tuple[float, PreparationTask]] = queue.SimpleQueue()
-        """When each task is due, and the task."""
+        """The tasks, each with the time when it is due."""
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._refused: set[tuple[str, tuple[str, ...]]] = set()

@@ -52,11 +52,11 @@ class Binding:
     backlog: list[Infer] = field(default_factory=list)
     """The requests that came before the session was ready."""
     answered: int = 0
-    """How many requests of the peer the worker has answered without an error."""
+    """The number of the peer's requests that the worker has answered without an error."""
     failed: int = 0
-    """How many it has answered with an error."""
+    """The number of the peer's requests that the worker has answered with an error."""
     sequences: Sequences | None = None
-    """None: the model has no states."""
+    """The sequences; None if the model has no states."""
     lone_run: tuple[RunProfile, int] | None = None
     """The profile of the last run of one request, and that request's rows."""
     is_offered: bool = False
@@ -85,16 +85,16 @@ class SessionEntry:
     asker: LoadModel
     """The first request for the load, under whose name the load is counted."""
     stands_back: bool = False
-    """Whether the model is loaded at lower priority, on what processors others leave."""
+    """Whether the model is loaded at lower priority, on processors that others leave idle."""
     pipeline: PipelineDescription | None = None
-    """None: the entry is one network."""
+    """The pipeline's description; None if the entry is one network."""
     asked_ns: int = field(default_factory=time.monotonic_ns)
     state: LoadState = LoadState.QUEUED
     bindings: list[Binding] = field(default_factory=list)
     marks: list[memoryview] = field(default_factory=list)
     """The requesters' marks of a load under way, while it may crash the worker."""
     awaits_bytes: bool = False
-    """Whether its loader threads wait for bytes to arrive: it is then not blamed for a crash."""
+    """Whether its loader threads wait for bytes; a crash is then not attributed to it."""
     session: Servable | None = None
     error: BriskError | None = None
     """The error with which the load failed."""

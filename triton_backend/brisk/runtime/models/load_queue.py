@@ -36,7 +36,7 @@ class LoadQueue(Generic[Task]):
         self._ranks: dict[Task, int] = {}
         """The tasks' ranks, in the order in which the tasks came."""
         self._begun_s: list[float] = []
-        """When each of the tasks under way began."""
+        """The times when the tasks under way began."""
         self._work: Callable[[Task], None] | None = None
         self._name = ""
         self._threads = 0

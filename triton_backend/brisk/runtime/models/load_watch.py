@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 ABANDONED_S = 10.0
-"""How long a thread may go on for nobody: within it a valid load of gigabytes notices that."""
+"""The longest that a thread may go on with work that is not needed: within it a valid load of
+gigabytes notices that."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,12 +25,12 @@ class Work:
     """A description of the work."""
     begun_s: float
     is_wanted: Callable[[], bool]
-    """Whether anybody needs the work."""
+    """Whether the work is needed."""
     is_over: Callable[[], bool] | None = None
     """Whether the work has ended; None: its end is reported."""
     give_up: Callable[[], None] | None = None
-    """Called once, by the thread that watches, when the work has taken too long; None: nobody
-    waits for the work."""
+    """Called once, by the thread that watches, when the work has taken too long; None if no
+    requester waits for the work."""
     is_given_up: bool = False
     unwanted_since_s: float | None = None
 

@@ -39,9 +39,9 @@ class OpenSequence:
     """One life of a sequence, from the request that starts it to the one that ends it."""
 
     state: State
-    """What the next run starts from: the state after the last request that did not fail."""
+    """The state from which the next run starts: that after the last request that did not fail."""
     outputs: Mapping[str, str]
-    """For the input of each state, the output that is handed on to it."""
+    """The output that is handed on to each state's input, by input."""
     used_ns: int
     line: deque[Job] = field(default_factory=deque)
     """The requests in order; the first one waits for its turn or runs, all others wait for it."""

@@ -21,19 +21,22 @@ LONGEST_YIELD_S = 0.05
 """The longest that one segment of a load waits for real-time requests."""
 
 LONGEST_WAIT_S = 1.0
-"""How long work that nobody waits for is deferred; then it is done concurrently with requests."""
+"""The longest that work that no client waits for is deferred; then it is done concurrently with
+requests."""
 
 CALM_S = 0.05
 """The idle time after which no request is expected at once: it is longer than a client takes
 between two requests."""
 
 REST = 4
-"""Multiple of its duration for which requests are left alone after work that nobody waits for,
-while they come: each of many models loaded at once is finished concurrently with all requests.
-Without it, requests to forty small networks in sequence took 1.8 times as long for a second."""
+"""The multiple of its duration for which requests are left alone after work that no client waits
+for, while they come: each of many models loaded at once is finished concurrently with all
+requests. Without it, requests to forty small networks in sequence took 1.8 times as long for a
+second."""
 
 LONGEST_ALONE_S = 30.0
-"""A load that takes longer goes on concurrently with requests: others do not wait for ever."""
+"""The longest that a load runs alone; a longer one goes on concurrently with requests, which do
+not wait for ever."""
 
 _YIELD_LOOK_S = 0.001
 _LOOK_S = 0.002
@@ -84,7 +87,7 @@ class Yielding:
         """``activity``: the worker's, with times of ``clock_s``."""
         self._activity = activity
         self._loaded_s = -CALM_S
-        """When a model was last loaded."""
+        """The time when a model was last loaded."""
         self._clock_s = clock_s
         self._sleep = sleep
 

@@ -23,7 +23,8 @@ from brisk.scheduling.job import Job
 SPIN_NS = 100_000
 
 _MOST_GAP_NS = 4 * SPIN_NS
-"""A longer silence counts as this one, so that a handful of quick records end it."""
+"""The longest silence that is counted: a longer one counts as this one, so that a handful of quick
+records end it."""
 
 MAX_OUTBOX_RECORDS = 65536
 """The most records that a peer may leave unread before its connection is dropped."""
@@ -88,7 +89,7 @@ class Peer:
     """Whether the socket is full, so that ``poll`` waits for room in it."""
     is_welcome: bool = False
     is_leaving: bool = False
-    """Whether it has reported that its model is unloaded."""
+    """Whether the peer has reported that its model is unloaded."""
     parent: int = 0
     server_birth: int | None = None
     orphaned_ns: int | None = None
@@ -113,7 +114,7 @@ class Departure(NamedTuple):
 
     peer: Peer
     reason: str | None
-    """None: the peer closed the connection."""
+    """The reason why the peer was dropped; None if it closed the connection."""
 
 
 class Connections:
@@ -284,10 +285,10 @@ class Connections:
 # Stubs that outlive their server, and peers that never send a Hello.
 
 ORPHAN_GRACE_NS = 3_000_000_000
-"""How long a stub may outlive its server before the worker ends it."""
+"""The time for which a stub may outlive its server before the worker ends it."""
 
 GREETING_TIMEOUT_NS = 10_000_000_000
-"""How long a peer may be connected without a Hello."""
+"""The time for which a peer may be connected without a Hello."""
 
 
 def retire_orphans(connections: Connections, now_ns: int) -> None:

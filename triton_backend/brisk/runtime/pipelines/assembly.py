@@ -34,7 +34,7 @@ WHOLE_MODEL = 1.0
 """The agreement asked of networks, so that learned caches answer nothing."""
 
 LONG_RUN_NS = 300_000_000
-"""A network that takes longer is run once only."""
+"""The duration above which a network is run once only."""
 
 
 def assemble(

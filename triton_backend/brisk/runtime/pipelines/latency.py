@@ -7,30 +7,32 @@ from collections import OrderedDict, deque
 from typing import TypeAlias
 
 WINDOW = 64
-"""Latest runs of one kind of input that count."""
+"""The number of latest runs of one kind of input that count."""
 
 QUANTILE = 0.75
-"""What a variant is planned with: three runs of four took no longer. Beside other work one run in
-ten takes many times as long, which says nothing of the variant."""
+"""The quantile of run times that a variant is planned with: three runs of four took no longer.
+Concurrently with other work one run in ten takes many times as long, which says nothing of the
+variant."""
 
 FEW = 10
-"""Fewer runs have no tail to speak of: the slowest of three is an accident as often as not, and
-their median stands for them."""
+"""The number of runs below which there is no tail to speak of: the slowest of three is an accident
+as often as not, and their median stands for them."""
 
 HOPE = 0.995
 """The factor of a variant's expected time each time another one runs instead.
 
-What was measured once, beside other work, may be true no more, and a variant that is thought too
-slow is never measured again. So it is tried again in time: one that is 5 % too slow for its place
-after 10 requests, twice as slow after 140, ten times after 460. A mistake costs one request, and
-the measurement ends the hope.
+What was measured once, concurrently with other work, may be true no more, and a variant that is
+thought too slow is never measured again. So it is tried again in time: one that is 5 % too slow
+for its place after 10 requests, twice as slow after 140, ten times after 460. A mistake costs one
+request, and the measurement ends the hope.
 """
 
 OUTDATED = 50
-"""Requests for which another variant ran, after which a new run replaces all that was known."""
+"""The number of requests for which another variant ran, after which a new run replaces all that
+was known."""
 
 MOST_SHAPES = 64
-"""Kinds of input remembered; the one that was not seen for longest is forgotten."""
+"""The most kinds of input remembered; the one not seen for longest is forgotten."""
 
 Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 """The shapes of a request's inputs."""

@@ -31,7 +31,7 @@ class PipelineLoads:
         self._waiting: list[SessionEntry] = []
         """The pipelines that wait for their networks."""
         self.tried: deque[tuple[SessionEntry, PipelineSession, Iterator[None]]] = deque()
-        """One after the other."""
+        """The pipelines under trial, one after the other, with the segments of the trial runs."""
 
     def add(self, entry: SessionEntry) -> None:
         self._waiting.append(entry)

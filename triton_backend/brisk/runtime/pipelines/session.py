@@ -138,7 +138,7 @@ class PipelineFrame:
     """
 
     early = None
-    """No learned caches answer rows of it."""
+    """None: no learned caches answer rows of this frame."""
 
     def __init__(
         self,
@@ -169,8 +169,7 @@ class PipelineFrame:
         self._variant = ""
         self._spent_ns = 0
         self.taken: dict[str, tuple[str, bool]] = {}
-        """The variant chosen for a node, and whether it, or the early answer, answered early, by
-        node."""
+        """The variant chosen for each node, and whether the node answered early, by node."""
         self.cached: list[CachedRun] = []
         """Finished runs of networks with learned caches."""
 

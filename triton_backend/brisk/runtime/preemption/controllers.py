@@ -23,7 +23,8 @@ from brisk.scheduling.times import Demand, MinimumShare, ProfileTable, ShareMete
 from brisk.telemetry import metrics
 
 LONGEST_SUSPENSION_NS = 100_000_000
-"""After this, best-effort work is not stopped for the next run: it may hold what a load needs."""
+"""The suspension after which best-effort work is not stopped for the next run: it may hold what a
+load needs."""
 
 
 class PreemptionController:
@@ -97,7 +98,7 @@ class Foreground(PreemptionController):
         self._clock_ns = clock_ns
         self._realtime: dict[int, Request] = {}
         self._run_end_ns: int | None = None
-        """When the last real-time run that began is expected to end."""
+        """The expected end of the last real-time run that began; None if it is unknown."""
         self._normal: set[int] = set()
         """Numbers of the normal jobs that wait or run."""
         self._normal_share = MinimumShare(limits.normal_share)

@@ -24,7 +24,7 @@ from brisk.scheduling.policies import Realtime
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 0x0010  # F_SEAL_FUTURE_WRITE
 
 RECHECK_S = 0.01
-"""How long a held segment sleeps before the policy is asked again."""
+"""The time that a held segment sleeps before the policy is asked again."""
 
 
 class GatePage(ctypes.Structure):

@@ -30,7 +30,7 @@ class Suspension:
         self._process = 0
         self._handle: int | None = None
         self.since_ns: int | None = None
-        """When the worker was stopped; None: it is not stopped."""
+        """The time when the worker was stopped; None if it is not stopped."""
 
     def suspend(self, now_ns: int) -> None:
         """Stop the worker. Does nothing if it is stopped already, has gone, or may not be."""

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 
 Leaving = tuple[Request, Mapping[str, Value], list[str]]
-"""One of several jobs, whose rows are all answered; its answers; and who answered each row."""
+"""One of several jobs, whose rows are all answered; its answers; and the exit or model that
+answered each row."""
 
 
 @dataclass(slots=True)
@@ -52,7 +53,7 @@ class Run:
     """Whether it was parked, is narrow, or was begun while the session was loading: its duration
     says nothing about numbers of threads."""
     cached: Sequence[CachedRun] = ()
-    """Its runs of networks with learned caches; a pipeline adds to them as its nodes end."""
+    """The runs of networks with learned caches; a pipeline adds to them as its nodes end."""
     computed_ns: int = 0
     """The time of the segments that are done."""
     is_narrow: bool = False
@@ -175,7 +176,7 @@ class RunsInProgress:
     beside: list[Run] = field(default_factory=list)
     """The runs of companions (``SideBySide``)."""
     ended_ns: int = 0
-    """When computing last ended."""
+    """The time when computing last ended."""
 
 
 LONGEST_JOINED_NS = 20_000_000

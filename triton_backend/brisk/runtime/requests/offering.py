@@ -28,7 +28,8 @@ from brisk.scheduling.job_class import JobClass
 from brisk.telemetry.events import INCIDENTS, SPANS
 
 LEAST_ANSWERS = 50
-"""Answers that a binding gets from one worker before its stub may compute: the worker survived."""
+"""The answers that a binding gets from one worker before its stub may compute: the worker
+survived."""
 
 LEAST_RATE, RATE_A_MIB = 0.5, 0.2
 """The rate, in answers a second, from which on a model is worth a session in its stub, and its

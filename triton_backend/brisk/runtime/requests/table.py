@@ -59,7 +59,7 @@ class Request(Job):
     sequence: OpenSequence | None = None
     """The sequence that it is a step of; None: the model has no states."""
     is_alone: bool = False
-    """Whether it runs alone, since a joined run with it failed: only the bad one shall fail."""
+    """Whether it runs alone, since a joined run with it failed: only the faulty one shall fail."""
 
     @property
     def label(self) -> str:

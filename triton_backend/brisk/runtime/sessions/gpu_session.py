@@ -163,7 +163,8 @@ def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
 
 
 MOST_LOSSES = 2
-"""How often the device may be lost during runs of a model: once may be another model's fault."""
+"""The losses of the device during runs of a model from which on these are not captured: one may be
+another model's fault."""
 
 
 def _may_be_captured(path: Path) -> bool:

@@ -110,7 +110,8 @@ def note_of(model: Path, kind: str) -> Path:
 # leaves a note on disk until it is over; notes that are left over count workers that died of it.
 
 MOST_DEATHS = 2
-"""One worker may also have died of something else during the exchange."""
+"""The deaths of workers during exchanges of a model from which on none is tried: one worker may
+have died of something else meanwhile."""
 
 
 @contextlib.contextmanager

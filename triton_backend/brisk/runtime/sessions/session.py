@@ -54,7 +54,7 @@ class Servable(ABC):
     """A model as a worker serves it: one network, or a pipeline of several networks."""
 
     load_ns: int
-    """The time until it could run, in ns."""
+    """The time until it could run."""
     summary: str
     """One line for the log."""
     threads: int
@@ -74,7 +74,7 @@ class Servable(ABC):
     narrow: SegmentProgram | None = None
     """The same model on one thread, for several concurrent runs."""
     crowds = 0
-    """How often several runs could have been concurrent."""
+    """The number of times when several runs could have been concurrent."""
     arrival: ModelArrival | None = None
     """The arrival of its files, if they are on their way from elsewhere."""
 
@@ -185,7 +185,7 @@ class CachedRun:
 
     session: Session
     frame: ExitingFrame | None
-    """None: there are no learned caches yet, and samples are wanted."""
+    """The frame; None if there are no learned caches yet, and samples are wanted."""
     inputs: Mapping[str, Value]
     """The inputs. They may be in the stub's memory, which is freed with the run's last answer."""
     labels: tuple[str, str]

@@ -54,7 +54,7 @@ class SessionCaches:
         self.changes: deque[Change] = deque()
         """The main thread's decisions, for the owner of the files, which empties this."""
         self.news: list[Change] = []
-        """The same decisions for whoever counts them. Used only by the main thread."""
+        """The same decisions, until they are counted. Used only by the main thread."""
 
     def bring(self, version: ServedCaches | None) -> None:
         """Serve ``version`` from the next request on, and forget all others. Any thread."""

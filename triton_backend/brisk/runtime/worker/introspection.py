@@ -26,7 +26,7 @@ from brisk.telemetry import STATISTICS, metrics
 from brisk.telemetry.events import INCIDENTS, SPANS
 
 SAMPLES_PER_RECORD = 200
-"""A sample has at most some 300 bytes: this many are well below what a record holds."""
+"""The samples in a record: each has at most some 300 bytes, well below what a record holds."""
 
 SPANS_PER_RECORD = 150
 MAX_TEXT_CHARACTERS = 200

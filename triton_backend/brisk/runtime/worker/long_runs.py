@@ -26,16 +26,16 @@ STALLED_NS, STALLED_RUNS = 1_000_000_000, 4.0
 of what a run of its shapes takes. More urgent jobs wait only for ``relay.LONG_NS``."""
 
 MOST_ASIDE = 4
-"""Long runs at a time that others do not wait for; one more makes the first of them end."""
+"""The most long runs that others do not wait for; one more makes the first of them end."""
 
 LAST_RESORT_NS = 1_000_000_000
-"""From asking a run to end to ending the worker. For a run that has only idle processors, its own
-processor time counts, or PATIENCE_NS: it has to run to see the request."""
+"""The time from asking a run to end to ending the worker. For a run that has only idle processors,
+its own processor time counts, or PATIENCE_NS: it has to run to see the request."""
 
 PATIENCE_NS = 10_000_000_000
 
 TOLD_AGAIN_NS = 60_000_000_000
-"""Time between two lines of the log about long runs of one model."""
+"""The time between two lines of the log about long runs of one model."""
 
 
 class LongRuns:
@@ -56,7 +56,7 @@ class LongRuns:
         self._precedence = precedence
         self.aside: list[Step] = []
         self._tells_from_ns: dict[str, int] = {}
-        """From when on the log reports a long run of a model again, by the model's name."""
+        """The time from which the log reports a long run of a model again, by the model's name."""
 
     def attend(self, step: Step, *, is_load_waiting: bool) -> bool:
         """Handle a long step of the run on top. Return True if others now go on concurrently."""

@@ -97,7 +97,7 @@ class Relay:
         self._take_turn = take_turn
         self._attend = attend
         self.baton = threading.Lock()
-        """Threads that neither lead nor follow own the worker's state, too, while they hold it."""
+        """The lock whose holder owns the worker's state, also if it neither leads nor follows."""
         self._current: Step | None = None
         self._is_busy = threading.Event()
         self._has_ended = threading.Event()

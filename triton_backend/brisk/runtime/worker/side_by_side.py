@@ -39,11 +39,11 @@ CALM_NS = 60_000_000_000
 would wait for them, or compute next to them, for longer."""
 
 CROWDS, CROWDS_AGAIN = 20, 500
-"""How often a model's requests crowd before narrow sessions of it are asked for, and before they
-are asked for again if they could not be made."""
+"""The number of times that a model's requests crowd before narrow sessions of it are asked for,
+and before they are asked for again if they could not be made."""
 
 IDLE_NS = 60_000_000_000
-"""A model's narrow sessions are removed after so long without a crowd."""
+"""The time without a crowd after which a model's narrow sessions are removed."""
 
 
 class SideBySide:
@@ -81,13 +81,13 @@ class SideBySide:
         self._conclude = conclude
         self._wake = wake
         self._idle: list[SimpleQueue[Run]] = []
-        """For each companion that waits, the queue where it finds a run."""
+        """The queues where waiting companions find a run, one for each."""
         self._leading = runs.leading
         self.runs = runs.beside
         self.steps: list[Step] = []
         self._urgent_ns = -CALM_NS
         self._crowded_ns: WeakKeyDictionary[Servable, int] = WeakKeyDictionary()
-        """When requests of a session that has narrow ones crowded last."""
+        """The time when requests last crowded, by session that has narrow ones."""
 
     def note_urgent(self, now_ns: int) -> None:
         """Note that a real-time request is there."""

@@ -33,7 +33,8 @@ from brisk.segments.model.node_times import (
 )
 
 LONGEST_SEGMENT_NS: float = 10_000_000
-"""Predicted on one thread: what a more urgent request waits for within a worker."""
+"""The longest predicted time of a segment on one thread: what a more urgent request waits for
+within a worker."""
 
 MOST_LOSS = 0.02
 """The share of the model's time that all its cuts may cost together."""
@@ -43,19 +44,21 @@ CROSSING_BYTES_PER_NS = 2.0
 and comes back into it."""
 
 PLAIN_CROSSING_BYTES_PER_NS = 32.0
-"""The same for other tensors, which stay as they are: they miss a memory that is still at hand."""
+"""The speed at which other tensors, which stay as they are, cross a boundary: they miss a memory
+that is still at hand."""
 
 LEFT_LAYOUT_CROSSINGS = 4
-"""How many such crossings it costs where something else than convolutions and pools reads the
-image: it stays in the plain layout until the next one that nothing else reads, and each sum on the
-way takes it out and in again.
+"""The number of crossings of an image that it costs if something other than convolutions and pools
+reads it: it stays in the plain layout until the next one that nothing else reads, and each sum on
+the way takes it out and in again.
 """
 
 CALL_NS = 30_000
 """The time of a call of one more session."""
 
 SMALL_MODEL_BYTES = 1 << 20
-"""A model file of fewer bytes and at most SMALL_MODEL_NODES nodes is one segment unseen."""
+"""The file size below which a model of at most SMALL_MODEL_NODES nodes is one segment, without a
+look at it."""
 SMALL_MODEL_NODES = 64
 
 _FUSED_BEHIND = frozenset(
@@ -68,18 +71,18 @@ _FUSED_BEHIND = frozenset(
         *("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"),
     }
 )
-"""What ONNX Runtime fuses with the node before it: no cut stands between the two."""
+"""Operators that ONNX Runtime fuses with the node before them: no cut stands between the two."""
 
 _QUANTISES, _SCALES_BACK = "QuantizeLinear", "DequantizeLinear"
-"""ONNX Runtime computes on integers what stands between the second and the first, wherever they
-stand: neither what the first reads nor what the second makes crosses a border. What is
-quantised may: a cut stands between the first and the second.
+"""The operators of quantised models. ONNX Runtime computes on integers what stands between the
+second and the first, wherever they stand: neither what the first reads nor what the second makes
+crosses a boundary. What is quantised may: a cut stands between the first and the second.
 """
 
 _READ_BLOCKED = frozenset(
     {*CONVOLUTIONS, "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
 )
-"""What brings an image into the blocked layout when it reads it."""
+"""Operators that bring an image that they read into the blocked layout."""
 
 _NO_TENSORS = frozenset(
     {
@@ -104,7 +107,7 @@ class Boundary:
     """A place to cut a graph."""
 
     position: int
-    """The node that follows."""
+    """The index of the node that follows."""
     cost_ns: float
     """The time of crossing it."""
 
@@ -318,8 +321,8 @@ def _last_plain_uses(names: NodeNames) -> dict[str, int]:
 
 
 _ROUNDED = frozenset({TensorProto.UNDEFINED, TensorProto.FLOAT16, TensorProto.BFLOAT16})
-"""No cut stands where such a tensor lives: a CPU computes half precision in float32, and a border
-would round, and overflow, where one session does not.
+"""Types of tensors that cross no boundary: a CPU computes half precision in float32, and a
+boundary would round, and overflow, where one session does not.
 """
 
 

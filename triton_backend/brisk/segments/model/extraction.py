@@ -35,21 +35,22 @@ _SURE_SIZES = frozenset(
         *("Dropout", "Unsqueeze", "Flatten", "Transpose", "Gemm", "MatMul", "Softmax", "Cast"),
     }
 )
-"""Operators whose sizes follow from those of what they read, by one rule that all
-follow. ONNX's inference and ONNX Runtime's kernels have not always agreed on others, such as
-resizing, nor on pools that round up.
+"""Operators whose output sizes follow from those of their inputs by one rule that all
+implementations share. ONNX's inference and ONNX Runtime's kernels have not always agreed on
+others, such as resizing, nor on pools that round up.
 """
 
 _ROUNDS_UP = frozenset({"MaxPool", "AveragePool"})
 """The pooling operators that may round up."""
 
 _ROWS = "brisk:rows:"
-"""Begins the name of a first dimension that has a number: equal numbers have equal names, as
-ONNX Runtime takes sizes of one name for equal.
+"""The prefix of the name given to a first dimension that has a number: equal numbers have equal
+names, as ONNX Runtime takes sizes of one name for equal.
 """
 
 _NO_SHAPE, _RANK, _SIZES = range(3)
-"""What is sure of a value; of what a node makes no more than of each value that it reads."""
+"""The levels of certainty about a value's shape; a node's outputs have at most that of each
+input."""
 
 
 @dataclass(frozen=True, slots=True)

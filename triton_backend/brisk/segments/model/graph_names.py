@@ -19,9 +19,10 @@ class NodeNames:
     makes: Sequence[tuple[str, ...]]
     """The outputs that have a name."""
     last_use: Mapping[str, int]
-    """See the function of that name."""
+    """The position of the last node that reads each value; for the graph's outputs the node
+    count."""
     constants: frozenset[str]
-    """See the function of that name."""
+    """See ``constants_of``."""
 
 
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})

@@ -22,7 +22,8 @@ LARGEST_COUNT = 1 << 62
 """The most elements that are reckoned with."""
 
 UNKNOWN_BATCH, UNKNOWN_SIZE = 1, 128
-"""Taken for a first dimension, and for another one, that is not known before a request comes."""
+"""The sizes assumed for a first dimension, and for another one, that is not known before a request
+comes."""
 
 CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv", "FusedConv"})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from brisk.errors import counted
 
 _GRAPH = 7
-"""The field's number in ModelProto."""
+"""The number of the field ``graph`` in ModelProto."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 

@@ -26,13 +26,13 @@ from brisk.segments.onnxruntime import (
 from brisk.tuning import SessionTuning
 
 Provider: TypeAlias = "str | tuple[str, Mapping[str, str]]"
-"""Who of ONNX Runtime computes, with its options."""
+"""An execution provider of ONNX Runtime, with its options if it has any."""
 
 CPU: Provider = "CPUExecutionProvider"
 
 PATIENCE_S = 2.0
-"""The time for finding the node: sessions of the first nodes of a large segment take their
-time."""
+"""The longest search for the refused node: sessions of the first nodes of a large segment take
+their time."""
 
 _REASON_CHARACTERS = 1500
 
@@ -47,8 +47,8 @@ class Form(Enum):
     IN_PLACE = "in place"
     """The graph as it is, computing on the weights of the mapped file."""
     OPTIMISED = "optimised"
-    """The graph optimised, weights packed as the kernels like them, all in memory of its own; it
-    takes many times as long to make."""
+    """The graph optimised, weights packed for the kernels, all in memory of its own; it takes many
+    times as long to make."""
 
 
 def open_segment(

@@ -34,7 +34,7 @@ _FAILURES = (
 )
 
 MAX_PROPAGATED = 1 << 20
-"""Elements of integer tensors that inference may keep track of: shapes have few."""
+"""The most elements of integer tensors that inference may keep track of: shapes have few."""
 
 _PROPAGATING = frozenset(
     {"Add", "Cast", "Concat", "Gather", "Identity", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"}

@@ -11,7 +11,7 @@ from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 from brisk.segments.model.graph_names import names_of
 
 LEAST_TABLE_BYTES = 4 << 20
-"""Less is not worth a request of its own."""
+"""The size of the smallest table: less is not worth a request of its own."""
 
 _KINDS = {
     TensorProto.FLOAT: 4,

@@ -43,13 +43,13 @@ takes over.
 
 
 OPTIMISED_AT_ONCE_NODES, OPTIMISED_AT_ONCE_BYTES = 64, 1 << 19
-"""A segment of at most so many nodes and bytes of weights starts with its warm session: making
-that takes less than what the first run takes longer without. Networks of few nodes on large images
-took 1.4 times ONNX Runtime's own start, and 0.8 so.
+"""The most nodes and bytes of weights of a segment that starts with its warm session: making that
+takes less time than the first run loses without it. Networks of few nodes on large images took 1.4
+times ONNX Runtime's own start without it, and 0.8 times with it.
 """
 
 CHANGED_BY_OPTIMISING = frozenset({"DequantizeLinear", NEEDS_PACKING})
-"""A segment with such a node starts with its warm session, whatever that takes: ONNX Runtime
+"""Operators with which a segment starts with its warm session, whatever that takes: ONNX Runtime
 computes quantised products on floats until the graph is optimised and the weights are packed, and
 answers differ by several percent.
 """
@@ -108,7 +108,7 @@ class BareModel(Source):
         """The sessions that are warm from the start, until they are shared, and their keys, by
         segment."""
         self._ahead: dict[int, tuple[Structure, OrtSession]] = {}
-        """The graph of a segment with the weights as inputs, and a session of that, by segment."""
+        """A segment's graph with weights as inputs, and a session made of it ahead, by segment."""
         self._deferred: dict[int, Callable[[], None]] = {}
         """The functions that wait for a segment's tables, by segment."""
         self._is_awaited = is_awaited

@@ -123,9 +123,9 @@ class PreparedModel(Source):
         self._deferred: set[int] = set()
         """Segments with tables that may not be here yet."""
         self._structures: dict[int, OrtSession] = {}
-        """Kept for other models, also when this one runs in sessions of its own."""
+        """The sessions of structures, kept for other models even if this one runs in its own."""
         self.lookups = {"found": 0, "made": 0}
-        """The count of sessions of structures, by what came of them (PASK, III-C)."""
+        """The number of look-ups of sessions of structures, by result (PASK, III-C)."""
         try:
             self.plan, self.kept = self._read(self.container.content, model, taps)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

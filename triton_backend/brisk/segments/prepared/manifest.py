@@ -40,7 +40,7 @@ def fingerprint(taps: Collection[str] = ()) -> dict[str, str]:
 
 
 LEAST_GAIN = 1.05
-"""How many times as fast a session must be, by packing its weights, to be worth its memory."""
+"""The least gain by packing a session's weights that is worth its memory."""
 
 SEVERAL_ROWS = 4
 """The rows of a batch that packing is measured with, too: a row alone is multiplied by weights as
@@ -48,10 +48,11 @@ they are, several are not. Networks of matrices took 2 to 4 times as long withou
 on."""
 
 LEAST_BATCH_GAIN = 1.2
-"""The least gain by packing, for a batch of so many rows: not every model is asked for one."""
+"""The least gain by packing for a batch of ``SEVERAL_ROWS``: not every model is asked for one."""
 
 LEAST_PATTERN_GAIN = 1.01
-"""The same by a memory pattern: a block for all of a run, beside what the first run has taken."""
+"""The least gain by a memory pattern: a block for all of a run, in addition to what the first run
+has taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +67,15 @@ class KeptSegment:
     gain: float | None
     """The time of a run without packed weights over that with them."""
     batch_gain: float | None
-    """The same for several rows."""
+    """``gain`` for several rows."""
     pattern_gain: float | None
     """The time of a run without a memory pattern over that with one."""
     needs_packing: bool
-    """Whether it answers otherwise if its weights are not packed."""
+    """Whether the segment answers differently if its weights are not packed."""
     digest: str
     """The digest of all that a session is made from, by which equal segments are known."""
     structure: KeptStructure | None = None
-    """None: models of other weights cannot share its session."""
+    """The structure; None if models of other weights cannot share its session."""
     tables: tuple[tuple[str, str], ...] = ()
     """The weights of which a run reads rows, each with the input that names them."""
 

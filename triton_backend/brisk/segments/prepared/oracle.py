@@ -18,11 +18,11 @@ from brisk.segments.onnxruntime import FOLDER_ENTRY, onnxruntime
 from brisk.segments.values import to_array, to_ort_value
 
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
-"""How far answers may be apart: a share of each value, and of the tensor's largest one."""
+"""The tolerances of answers: a share of each value, and of the tensor's largest one."""
 
 NOISE = 8
-"""How many times as far as the whole model's answers move when its inputs change in their last
-digits: networks that magnify those are alike no better."""
+"""The tolerance as a multiple of how far the whole model's answers move when its inputs change in
+their last digits: networks that magnify those are alike no better."""
 
 _LAST_DIGITS = 2**-22
 """The relative size of what float32 rounds off, with some room."""

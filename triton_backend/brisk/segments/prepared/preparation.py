@@ -46,19 +46,19 @@ from brisk.segments.sharing import open_structure, with_weights
 from brisk.segments.source import SegmentPlan, SegmentSpec
 
 DISK_FACTOR = 4.5
-"""Default of what the prepared form may take, as a multiple of the model's files: int8 weights
-that ONNX Runtime computes with as float32 are kept so."""
+"""The default of the most that a prepared form may take, as a multiple of the model's files: int8
+weights that ONNX Runtime computes with as float32 are kept as float32."""
 
 SPARE_BYTES = 16 << 20
-"""What any model's may take."""
+"""The bytes that any model's form may take in addition."""
 
 MOST_MADE_BYTES = 16 << 20
 """The most bytes of weights that the start of another model of the structure folds or lays out
-anew. ResNet-50's 94 MB took it 100 ms longer than a graph that is not optimised, whose weights are
-mapped."""
+anew. With ResNet-50's 94 MB it took 100 ms longer than with a graph that is not optimised, whose
+weights are mapped."""
 
 LEAST_SHARED = 0.95
-"""How many times as fast as its own a session of the structure must be."""
+"""The least speed of a structure's session as a multiple of that of the model's own."""
 
 _DRAFT = ".draft-"
 
@@ -176,7 +176,7 @@ class _Tried(NamedTuple):
 
     needs_packing: bool
     gains: list[float] | None
-    """The gains by packing, and by a memory pattern."""
+    """The gains by packing, and by a memory pattern; None if they were not measured."""
     batch_gain: float | None = None
     """The gain by packing for several rows."""
     structure: Structure | None = None

@@ -64,8 +64,9 @@ class Recipe(NamedTuple):
     is_bias: bool = False
     """Whether the value is such a convolution's folded bias."""
     layout: tuple[int, ...] = ()
-    """Empty: as it is. (size,): a vector, with zeros to that size. (block, whole): filters, whose
-    output channels, and if ``whole`` input channels too, lie in blocks."""
+    """The layout of the value. Empty: as it is. (size,): a vector, with zeros to that size.
+    (block, whole): filters, whose output channels, and if ``whole`` input channels too, lie in
+    blocks."""
 
     @property
     def is_view(self) -> bool:
@@ -326,7 +327,7 @@ def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
     weights."""
     readers: dict[str, list[NodeProto]] = {}
     origins = {name: name for name in floats}
-    """The names of ``floats`` by values that are one of them, in its own shape or another one."""
+    """The name in ``floats`` of each value that is one of them, in its shape or another."""
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)

@@ -49,7 +49,7 @@ class OptimisedSegment:
     """The weights that the model refers to, in order of first use, but tables of which a run reads
     a few rows last: if the form arrives, those come later."""
     needs_packing: bool
-    """Whether it answers otherwise if its weights are not packed."""
+    """Whether the segment answers differently if its weights are not packed."""
     tables: tuple[NamedTable, ...] = ()
 
 

@@ -33,7 +33,7 @@ MOST_OTHER_BYTES = 1 << 20
 _Form = TypeVar("_Form")
 
 _TOLD = ("doc_string", "producer_name", "producer_version", "metadata_props", "domain")
-"""Fields of a model that nothing is computed by."""
+"""Fields of a model that do not affect what it computes."""
 
 
 class Sibling:

@@ -21,7 +21,7 @@ from brisk.segments.source import SegmentPlan, SegmentSpec
 from brisk.segments.values import to_array, to_ort_value
 
 SIZES = (128, 224, 32, 1)
-"""Tried in turn for dimensions that a model leaves open; the first one is 1."""
+"""The sizes tried in order for a model's open dimensions but the first, which is the batch's."""
 
 LEAST_RUNS, MOST_RUNS = 3, 20
 LONGEST_S = 0.6
