@@ -4,12 +4,12 @@
 | --- | --- |
 | computing threads and stubs of real-time models | ``$BRISK_REALTIME_NICENESS`` (-15) |
 | everything else that a request waits for | the server's own |
-| loads: loader threads, and threads of ``standing_back`` | ``LOADING`` |
+| loads: loader threads, and threads of ``at_loading_priority`` | ``LOADING`` |
 | runs so long that others go on concurrently | ``LOADING`` |
 | those that do not end when they should, next to more urgent ones | idle processors only |
 | ONNX Runtime's threads that compute with them | ``STALLED`` |
 | training of learned caches by ``brisk caches`` | ``TRAINING`` |
-| best-effort work | ``LEAST``, or what gives it its minimum share (``stand_back``) |
+| best-effort work | ``LEAST``, or what gives it its minimum share (``lower_best_effort``) |
 | helper processes in the background | idle processors only (``step_aside``) |
 
 Two threads of one niceness get half of a shared processor each. A request computed by two threads
@@ -219,7 +219,7 @@ def shorten_slices() -> bool:
     return libc().syscall(_SCHED_SETATTR, 0, data, 0) == 0
 
 
-def stand_back(share: float) -> None:
+def lower_best_effort(share: float) -> None:
     """Run at lower priority: a thread of ours gets a seventieth of the time of a thread that
     competes with it, or the minimum ``share``.
 
@@ -239,7 +239,7 @@ def niceness_for(share: float) -> int:
     return 0
 
 
-def standing_back(call: Callable[[], _Result]) -> _Result:
+def at_loading_priority(call: Callable[[], _Result]) -> _Result:
     """Run ``call`` in a thread of its own at lower priority (``LOADING``); return or raise what it
     does.
 
@@ -255,7 +255,7 @@ def standing_back(call: Callable[[], _Result]) -> _Result:
         except BaseException as error:  # noqa: BLE001  # the caller's thread raises it
             errors.append(error)
 
-    thread = threading.Thread(target=work, name="brisk-standing-back", daemon=True)
+    thread = threading.Thread(target=work, name="brisk-low-priority", daemon=True)
     thread.start()
     thread.join()
     if errors:

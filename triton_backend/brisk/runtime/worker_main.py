@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
 from brisk.graph.files.mapping import hold_files
-from brisk.os_priority import shorten_slices, stand_back
+from brisk.os_priority import lower_best_effort, shorten_slices
 from brisk.protocol.records import Refused
 from brisk.protocol.runtime_paths import Role
 from brisk.runtime.heartbeat import Heartbeat
@@ -47,8 +47,8 @@ def run_worker(
     policy, limits = settings.policy, settings.limits
     if role is Role.BACKGROUND:
         limit_memory(settings.background_bytes)
-        if policy.stands_back:
-            stand_back(limits.share)
+        if policy.lowers_best_effort:
+            lower_best_effort(limits.share)
         gate.enter()
         controller = Background(gate, policy, limits)
     else:

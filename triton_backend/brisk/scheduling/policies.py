@@ -53,11 +53,11 @@ class Policy:
     name: str
     interrupts: Callable[[Job, Job], bool]
     """Whether a waiting job takes a running one's place in its worker."""
-    lets_beside: Callable[[Snapshot], bool]
+    lets_run_concurrently: Callable[[Snapshot], bool]
     """Whether a best-effort segment may begin concurrently with real-time work."""
     separates: bool
     """Whether best-effort work has a worker of its own."""
-    stands_back: bool
+    lowers_best_effort: bool
     """Whether best-effort work runs at lower priority, only on processors left idle."""
 
     def takes_place(self, waiting: Job, running: Job, *, normal_is_owed: bool) -> bool:
@@ -66,7 +66,7 @@ class Policy:
         return not is_protected and self.interrupts(waiting, running)
 
     def lets_run(self, snapshot: Snapshot) -> bool:
-        return snapshot.realtime.count == 0 or self.lets_beside(snapshot)
+        return snapshot.realtime.count == 0 or self.lets_run_concurrently(snapshot)
 
     def admits(self, snapshot: Snapshot) -> bool:
         """Return whether a best-effort segment may begin: ``lets_run`` allows it, or best-effort
@@ -109,12 +109,14 @@ POLICIES: Mapping[str, Policy] = {
     policy.name: policy
     for policy in (
         # Real-time work gets the whole device as soon as it comes (REEF without padding, 4).
-        Policy("preemptive", more_urgent, never, separates=True, stands_back=True),
-        Policy("deadline", is_due_sooner, has_time_to_spare, separates=True, stands_back=True),
+        Policy("preemptive", more_urgent, never, separates=True, lowers_best_effort=True),
+        Policy(
+            "deadline", is_due_sooner, has_time_to_spare, separates=True, lowers_best_effort=True
+        ),
         # One job at a time, the most urgent first, each to its end (Clockwork; REEF, 2.2 and 7.1).
-        Policy("sequential", never, always, separates=False, stands_back=False),
+        Policy("sequential", never, always, separates=False, lowers_best_effort=False),
         # No control: best-effort and real-time work are equals (REEF, 2.2: GPU streams).
-        Policy("shared", never, always, separates=True, stands_back=False),
+        Policy("shared", never, always, separates=True, lowers_best_effort=False),
     )
 }
 DEFAULT_POLICY = "preemptive"

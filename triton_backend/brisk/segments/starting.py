@@ -22,7 +22,7 @@ from brisk.segments.program import (
     slots_of,
 )
 from brisk.segments.source import SegmentPlan, Source
-from brisk.segments.table import GiveWay, SegmentTable
+from brisk.segments.table import BeforeEach, SegmentTable
 
 
 def usable_cores() -> int:
@@ -33,19 +33,19 @@ def usable_cores() -> int:
 def start_lanes(
     table: SegmentTable[Any],
     threads: int,
-    give_way: GiveWay | None = None,
+    before_each: BeforeEach | None = None,
     around: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> list[threading.Thread]:
     """Load all of ``table`` in the background, in one thread fewer than ``threads``, at least one.
 
-    Return the loader threads, which end by themselves. ``give_way``: see the table's ``work``.
+    Return the loader threads, which end by themselves. ``before_each``: see the table's ``work``.
     ``around``: makes a context in which each thread works.
     """
 
     def work(name: str) -> None:
         lower_thread(LOADING)
         with around():
-            table.work(name, give_way)
+            table.work(name, before_each)
 
     names = [f"load-{lane}" for lane in range(max(threads - 1, 1))]
     lanes = [

@@ -30,7 +30,7 @@ EXECUTOR = "issue"
 Segment = TypeVar("Segment")
 """A table's elements: segments, ready to run."""
 
-GiveWay: TypeAlias = "Callable[[SegmentTable[Any]], None]"
+BeforeEach: TypeAlias = "Callable[[SegmentTable[Any]], None]"
 
 
 class SegmentTable(Generic[Segment]):
@@ -127,17 +127,17 @@ class SegmentTable(Generic[Segment]):
         ]
         self._load = _load_nothing  # releases the source of the first ones
 
-    def work(self, name: str, give_way: GiveWay | None = None) -> None:
+    def work(self, name: str, before_each: BeforeEach | None = None) -> None:
         """Load segments in the calling thread, as ``name`` in the timeline, until none is left to
         claim.
 
-        ``give_way`` is called with this table before each, and may block for a while.
+        ``before_each`` is called with this table before each, and may block for a while.
         """
         with self._changed:
             self.lanes_at_work += 1
         while True:
-            if give_way is not None:
-                give_way(self)
+            if before_each is not None:
+                before_each(self)
             # Claimed after the wait: an executor that needs the segment meanwhile claims it.
             if self.is_closed or (index := self._claim()) is None:
                 break

@@ -158,7 +158,7 @@ class LocalModel:
                 values = _as_configured(outputs, values, entry)
             response = pb_utils.InferenceResponse(list(map(pb_utils.Tensor, outputs, values)))
         except Exception:  # noqa: BLE001  # the worker's path computes it, and reports errors
-            self._give_way()
+            self._clean_up()
             return None
         ended_ns = time.monotonic_ns()
         account.uncounted.append((NORMAL, ended_ns - begun_ns, 1))
@@ -229,7 +229,7 @@ class LocalModel:
         self._guard.control = own
         return self._options
 
-    def _give_way(self) -> None:
+    def _clean_up(self) -> None:
         """Clean up after a failed run; give the model up if the guard ended the run."""
         self._guard.begun_ns = 0
         if self._guard.has_ended_it and not self.is_given_up:

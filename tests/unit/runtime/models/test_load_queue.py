@@ -30,11 +30,11 @@ def test_a_load_inherits_the_class_of_a_request_that_waits_for_it() -> None:
     queue: LoadQueue[str] = LoadQueue()
     for name in "abc":
         queue.put(name, "normal")
-    queue.hurry("c", "realtime")
-    queue.hurry("c", "besteffort")
-    queue.hurry("b", "normal")
+    queue.raise_priority("c", "realtime")
+    queue.raise_priority("c", "besteffort")
+    queue.raise_priority("b", "normal")
     assert drained(queue, 3) == ["c", "a", "b"]
-    queue.hurry("c", "realtime")
+    queue.raise_priority("c", "realtime")
     queue.put("last", "normal")
     assert drained(queue, 1) == ["last"], "what is taken comes no second time"
 

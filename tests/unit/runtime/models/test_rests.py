@@ -20,9 +20,9 @@ from support.waiting import wait_until
 WORK_S = 0.05
 
 
-@pytest.mark.parametrize("stands_back", [False, True])
+@pytest.mark.parametrize("has_low_priority", [False, True])
 def test_a_rest_is_as_long_as_the_work_was_in_whichever_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands_back: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_low_priority: bool
 ) -> None:
     """Where a real-time model is served, the work has a thread of lower priority."""
     worked: list[str] = []
@@ -44,7 +44,9 @@ def test_a_rest_is_as_long_as_the_work_was_in_whichever_thread(
     loader = Loader("cpu", 1, lambda: None, ArtefactUse.OFF, caches, 60.0, runs)
     model = tmp_path / "model.onnx"
     for key in ("first", "second"):
-        loader.make_narrow(SessionEntry(key, model, a_model(model), stands_back=stands_back))
+        loader.make_narrow(
+            SessionEntry(key, model, a_model(model), has_low_priority=has_low_priority)
+        )
     wait_until(lambda: worked == ["first", "second"], "both tasks")
     ((worked_s, longest_s),) = rested
     assert WORK_S <= worked_s < 10 * WORK_S

@@ -1,4 +1,4 @@
-"""Whether a load is under way stands in every asker's memory, whoever asks when."""
+"""Whether a load is under way stands in every requester's memory, whoever asks when."""
 
 from __future__ import annotations
 

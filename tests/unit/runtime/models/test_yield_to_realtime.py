@@ -44,7 +44,7 @@ def _yielding(ends_s: float) -> tuple[Yielding, _Time]:
 def test_a_lane_waits_for_the_end_of_a_realtime_run() -> None:
     yielding, time = _yielding(ends_s=0.02)
     time.runs.leading[:] = [_run(a_table(), JobClass.REALTIME)]
-    yielding.give_way(a_table())
+    yielding.yield_to_urgent(a_table())
     assert 0.02 <= time.now_s < LONGEST_YIELD_S
 
 
@@ -53,7 +53,7 @@ def test_no_segment_waits_longer_than_the_bound() -> None:
     time.runs.leading[:] = [_run(a_table(), JobClass.REALTIME)]
     loading = a_table()
     for segment in range(1, 4):
-        yielding.give_way(loading)
+        yielding.yield_to_urgent(loading)
         assert LONGEST_YIELD_S * segment <= time.now_s <= (LONGEST_YIELD_S + 0.002) * segment
 
 
@@ -61,9 +61,9 @@ def test_a_run_does_not_wait_for_its_own_segments_nor_anyone_for_a_normal_run() 
     yielding, time = _yielding(ends_s=1e9)
     own = a_table()
     time.runs.leading[:] = [_run(own, JobClass.REALTIME)]
-    yielding.give_way(own)
+    yielding.yield_to_urgent(own)
     time.runs.leading[:] = [_run(a_table(), JobClass.NORMAL)]
-    yielding.give_way(own)
+    yielding.yield_to_urgent(own)
     assert time.now_s == 0.0
 
 
@@ -76,5 +76,5 @@ def test_lanes_ask_before_each_segment_and_a_closed_table_waits_for_nothing() ->
     assert asked == [0, 1, 2, 3]  # once more to find that none is left
     yielding, time = _yielding(ends_s=1e9)
     time.runs.leading[:] = [_run(a_table(), JobClass.REALTIME)]
-    yielding.give_way(table)
+    yielding.yield_to_urgent(table)
     assert time.now_s == 0.0

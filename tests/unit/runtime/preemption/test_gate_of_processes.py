@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brisk.os_priority import niceness_for, stand_back
+from brisk.os_priority import lower_best_effort, niceness_for
 from brisk.runtime.preemption.gate import Gate
 
 
@@ -48,7 +48,7 @@ def test_what_one_process_writes_the_other_reads() -> None:
 @pytest.mark.parametrize(("share", "niceness"), [(0.0, 19), (0.1, 9)])
 def test_best_effort_work_runs_at_the_niceness_of_its_share(share: float, niceness: int) -> None:
     def chosen() -> int:
-        stand_back(share)
+        lower_best_effort(share)
         return os.getpriority(os.PRIO_PROCESS, 0)
 
     assert in_child(chosen) == niceness

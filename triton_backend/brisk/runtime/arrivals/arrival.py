@@ -20,12 +20,12 @@ from brisk.copies.courier import FetchProgress
 from brisk.copies.local import LocalCopy, Spans
 from brisk.copies.manifest import Range
 from brisk.errors import ArtefactError, BriskError, InternalError, UnavailableError
-from brisk.runtime.arrivals.asking import STALLED_S, CopyAsker
+from brisk.runtime.arrivals.asking import STALLED_S, CopyRequester
 from brisk.runtime.arrivals.rows import ArrivingRows, ArrivingTable
 from brisk.runtime.log import LOGGER
 from brisk.segments.program import LoadedSegment
 from brisk.segments.source import FileBytes, Source
-from brisk.segments.table import GiveWay, SegmentTable
+from brisk.segments.table import BeforeEach, SegmentTable
 
 SHORTEST_LOOK_S, LONGEST_LOOK_S = 0.002, 0.1
 """The bounds of the time between two looks at whether a segment's bytes are here."""
@@ -64,15 +64,15 @@ def is_ripe(missing_bytes: Sequence[int], run_s: Sequence[float], bytes_per_s: f
 class ModelArrival:
     """The arrival of one session's files. Call ``expect``, then ``follow``.
 
-    Loader threads wait by ``give_way`` before each segment; a separate thread asks the courier.
+    Loader threads wait by ``before_each`` before a segment; a separate thread asks the courier.
     """
 
     def __init__(self, copy: LocalCopy) -> None:
         """Connect to the courier. Raises BriskError if the copy cannot be fetched any more."""
         self.copy = copy
         self._began_s = time.monotonic()
-        self._asker = CopyAsker(copy)
-        self._asker.connect()
+        self._requester = CopyRequester(copy)
+        self._requester.connect()
         self._rows: ArrivingRows | None = None
         self._needs: Sequence[Sequence[Range]] = ()
         """The ranges that opening each segment reads."""
@@ -100,7 +100,7 @@ class ModelArrival:
 
     def close(self) -> None:
         """Close the connection to the courier. Precondition: ``follow`` has not been called."""
-        self._asker.close()
+        self._requester.close()
 
     @property
     def holds_requests(self) -> bool:
@@ -133,7 +133,7 @@ class ModelArrival:
         its way already. Raises BriskError."""
         if self.copy.manifest.form_named(name) is None:
             return None
-        return self._asker.take(name, is_begun=is_begun)
+        return self._requester.take(name, is_begun=is_begun)
 
     def expect(self, source: Source) -> None:
         """Note the bytes that ``source`` reads for each segment as those to wait for."""
@@ -161,7 +161,7 @@ class ModelArrival:
         self._look()
         threading.Thread(target=self._work, name="brisk-arrival", daemon=True).start()
 
-    def give_way(self, others: GiveWay | None) -> GiveWay:
+    def before_each(self, others: BeforeEach | None) -> BeforeEach:
         """Return a wait for loader threads: it blocks until the bytes of the next segment are here
         or the table is closed, and then calls ``others``."""
 
@@ -301,7 +301,7 @@ class ModelArrival:
         later = [table.place for table in self._rows.tables] if self._rows is not None else []
         try:
             for wanted in (parts, [*parts, *later], self.copy.all_of_it):
-                if not self._asker.wait(wanted, self._is_closed, self._note, self._stall):
+                if not self._requester.wait(wanted, self._is_closed, self._note, self._stall):
                     return
                 self.problem = None
                 self._all_here.set()
@@ -312,7 +312,7 @@ class ModelArrival:
             self._stall(f"{type(error).__name__}: {error}")
             return
         finally:
-            self._asker.close()
+            self._requester.close()
         with self._lock:
             self._is_whole = True
             told, self._on_whole = self._on_whole, []

@@ -18,7 +18,7 @@ STALLED_S = 10.0
 _RETRY_S = 0.5
 
 
-class CopyAsker:
+class CopyRequester:
     """A connection to the courier that has opened ``copy``, made on demand. One thread uses it."""
 
     def __init__(self, copy: LocalCopy) -> None:

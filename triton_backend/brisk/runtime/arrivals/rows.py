@@ -19,7 +19,7 @@ from brisk.copies.courier import FetchProgress
 from brisk.copies.local import LocalCopy
 from brisk.copies.manifest import Range
 from brisk.errors import UnavailableError
-from brisk.runtime.arrivals.asking import CopyAsker
+from brisk.runtime.arrivals.asking import CopyRequester
 from brisk.segments.program import LoadedSegment
 
 _LOOK_S = 0.002
@@ -148,15 +148,15 @@ class ArrivingRows:
 
     def _work(self) -> None:
         """Fetch requested rows until every row is here or the model is no longer needed."""
-        asker = CopyAsker(self._copy)
+        requester = CopyRequester(self._copy)
         try:
             while (wanted := self._next()) is not None:
-                if asker.wait(wanted, self._is_over, self._note, self._stalled):
+                if requester.wait(wanted, self._is_over, self._note, self._stalled):
                     self._tell()
         finally:
             with self._lock:
                 self._is_at_work = False
-            asker.close()
+            requester.close()
             self._tell()  # else the last request, made as the last rows came, would miss them
 
     def _next(self) -> list[Range] | None:

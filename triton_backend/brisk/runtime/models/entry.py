@@ -82,9 +82,9 @@ class SessionEntry:
 
     key: str
     path: Path
-    asker: LoadModel
+    requester: LoadModel
     """The first request for the load, under whose name the load is counted."""
-    stands_back: bool = False
+    has_low_priority: bool = False
     """Whether the model is loaded at lower priority, on processors that others leave idle."""
     pipeline: PipelineDescription | None = None
     """The pipeline's description; None if the entry is one network."""
@@ -114,10 +114,10 @@ class SessionEntry:
         None for a pipeline's network, whose runs are not sampled, and for a model with states,
         which caches do not compute.
         """
-        asker, is_asked = self.asker, self.bindings or not self.pipelines
-        if not asker.accuracy_ppm or asker.states or not is_asked:
+        requester, is_asked = self.requester, self.bindings or not self.pipelines
+        if not requester.accuracy_ppm or requester.states or not is_asked:
             return None
-        return Aim(asker.accuracy_ppm / 1e6, asker.tolerance)
+        return Aim(requester.accuracy_ppm / 1e6, requester.tolerance)
 
     @property
     def is_settled(self) -> bool:
@@ -131,7 +131,7 @@ class SessionEntry:
     @property
     def labels(self) -> tuple[str, str]:
         """The model and version under which the load is counted."""
-        return self.asker.name, str(self.asker.version)
+        return self.requester.name, str(self.requester.version)
 
     def ask(self, memory: memoryview) -> None:
         """Let another requester's mark, in ``memory``, show from now on whether the load runs."""

@@ -75,7 +75,7 @@ class LoadQueue(Generic[Task]):
             self._have_a_free_thread()
             self._changed.notify_all()
 
-    def hurry(self, task: Task, job_class: str) -> None:
+    def raise_priority(self, task: Task, job_class: str) -> None:
         """Raise the priority of a task that waits to that of ``job_class`` at least."""
         with self._changed:
             if task in self._ranks:

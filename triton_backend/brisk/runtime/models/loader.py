@@ -31,7 +31,7 @@ from typing import Any, TypeAlias
 
 from brisk.errors import ArtefactError, BriskError, InternalError, InvalidModelError
 from brisk.graph.files.mapping import make_private
-from brisk.os_priority import standing_back
+from brisk.os_priority import at_loading_priority
 from brisk.runtime.early_exit.cache_watch import CacheWatch
 from brisk.runtime.log import LOGGER
 from brisk.runtime.memory import give_back
@@ -143,11 +143,11 @@ class Loader:
 
     def load(self, entry: SessionEntry) -> None:
         """Queue the load of a session, as urgent as its first requester."""
-        self._loads.put(entry, entry.asker.job_class)
+        self._loads.put(entry, entry.requester.job_class)
 
-    def hurry(self, entry: SessionEntry, job_class: str) -> None:
+    def raise_priority(self, entry: SessionEntry, job_class: str) -> None:
         """Raise the priority of a load that a request of ``job_class`` waits for."""
-        self._loads.hurry(entry, job_class)
+        self._loads.raise_priority(entry, job_class)
 
     def make_narrow(self, entry: SessionEntry) -> None:
         """Queue the making of one-thread sessions for an entry that is settled."""
@@ -183,11 +183,11 @@ class Loader:
 
     def _load(self, entry: SessionEntry) -> None:
         begin_ns = time.monotonic_ns()
-        is_lone = entry.asker.strikes > 0
+        is_lone = entry.requester.strikes > 0
         if is_lone:
             self.lone.enter()
-        if entry.stands_back:
-            session = standing_back(lambda: self._made_runnable(entry))
+        if entry.has_low_priority:
+            session = at_loading_priority(lambda: self._made_runnable(entry))
         else:
             session = self._made_runnable(entry)
         name = f"load {entry.path.name}"
@@ -225,8 +225,8 @@ class Loader:
                 self._device,
                 self._threads,
                 None if self._artefacts is ArtefactUse.OFF else _reject,
-                self._yielding.give_way,
-                entry.asker.tuning,
+                self._yielding.yield_to_urgent,
+                entry.requester.tuning,
             )
         except BriskError as error:
             return error
@@ -252,8 +252,8 @@ class Loader:
         entry = task.entry
         try:
             with self.watch.over(f"looking after {entry.path}", lambda: entry.is_needed):
-                if entry.stands_back:
-                    worked_s = standing_back(lambda: self._perform(task))
+                if entry.has_low_priority:
+                    worked_s = at_loading_priority(lambda: self._perform(task))
                 else:
                     worked_s = self._perform(task)
             if not self._later.is_empty():
@@ -359,7 +359,7 @@ def _make_narrow(entry: SessionEntry) -> None:
         return
     session.narrow = session.open_narrow()
     if session.narrow is not None:
-        LOGGER.info(f"model '{entry.asker.name}': its requests crowd, runs go on side by side")
+        LOGGER.info(f"model '{entry.requester.name}': its requests crowd, runs go on side by side")
 
 
 def _succeeds(session: Session, work: Callable[[], bool]) -> bool:

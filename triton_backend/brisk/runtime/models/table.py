@@ -106,7 +106,7 @@ class SessionTable:
         binding.backlog.append(record)
         entry = self._entries[binding.key]
         for loading in entry.networks.values() or (entry,):
-            self._loader.hurry(loading, record.form.job_class)
+            self._loader.raise_priority(loading, record.form.job_class)
 
     def settle(self, outcome: LoadOutcome) -> list[Binding]:
         """Hand a load's outcome to the bindings that wait for it, and return these."""
@@ -170,20 +170,20 @@ class SessionTable:
         """Return every session that was asked for by itself, in the order of the requests."""
         return (entry for entry in self._entries.values() if entry.bindings)
 
-    def _open(self, path: Path, asker: LoadModel) -> SessionEntry:
+    def _open(self, path: Path, requester: LoadModel) -> SessionEntry:
         """Return the entry of a model file; start its load as urgently as asked, unless begun."""
-        key = identity_of(str(path), asker.tuning)
+        key = identity_of(str(path), requester.tuning)
         entry = self._entries.get(key)
         if entry is None or entry.error is not None:
-            is_urgent = asker.job_class == JobClass.REALTIME.value
-            stands_back = not is_urgent and self.serves_realtime
-            entry = self._entries[key] = SessionEntry(key, path, asker, stands_back)
+            is_urgent = requester.job_class == JobClass.REALTIME.value
+            has_low_priority = not is_urgent and self.serves_realtime
+            entry = self._entries[key] = SessionEntry(key, path, requester, has_low_priority)
             self._loader.load(entry)
         else:
-            self._loader.hurry(entry, asker.job_class)
+            self._loader.raise_priority(entry, requester.job_class)
         return entry
 
-    def _open_pipeline(self, path: Path, asker: LoadModel) -> SessionEntry:
+    def _open_pipeline(self, path: Path, requester: LoadModel) -> SessionEntry:
         """Return the entry of a pipeline, whose networks are shared with others that name them.
 
         A pipeline is a new entry if one of its networks has changed.
@@ -193,13 +193,13 @@ class SessionTable:
         description = read_pipeline(path)
         files = dict.fromkeys(file for _, file in description.networks)
         key = "".join(
-            [identity_of(str(path)), *(identity_of(str(file), asker.tuning) for file in files)]
+            [identity_of(str(path)), *(identity_of(str(file), requester.tuning) for file in files)]
         )
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = SessionEntry(key, path, asker, pipeline=description)
+            entry = self._entries[key] = SessionEntry(key, path, requester, pipeline=description)
             for file in files:
-                network = entry.networks[file] = self._open(file, asker)
+                network = entry.networks[file] = self._open(file, requester)
                 network.pipelines.append(entry)
                 if LoadState.PARSING <= network.state < LoadState.LOADED:
                     entry.begin()

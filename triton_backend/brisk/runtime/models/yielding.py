@@ -59,13 +59,13 @@ class Activity(Protocol):
     @property
     def leading(self) -> Sequence[ActiveRun]: ...
     @property
-    def beside(self) -> Sequence[ActiveRun]: ...
+    def companions(self) -> Sequence[ActiveRun]: ...
     @property
     def ended_ns(self) -> int: ...
 
 
 def _is_serving(activity: Activity) -> bool:
-    return bool(activity.leading or activity.beside)
+    return bool(activity.leading or activity.companions)
 
 
 class Yielding:
@@ -100,12 +100,12 @@ class Yielding:
     def _urgent(self) -> SegmentTable[Any] | None:
         """The segments of the current real-time run; None: there is none, or it is a pipeline."""
         activity = self._activity
-        for run in (activity.leading or activity.beside)[-1:]:  # a copy: the list may change
+        for run in (activity.leading or activity.companions)[-1:]:  # a copy: the list may change
             if run.job_class is JobClass.REALTIME:
                 return run.session.table
         return None
 
-    def give_way(self, table: SegmentTable[Any]) -> None:
+    def yield_to_urgent(self, table: SegmentTable[Any]) -> None:
         """Block a loader thread of ``table`` before a segment, unless the urgent run needs it."""
         until_s = self._clock_s() + LONGEST_YIELD_S
         while self._urgent not in (None, table) and self._clock_s() < until_s:

@@ -173,7 +173,7 @@ class RunsInProgress:
     leading: list[Run] = field(default_factory=list)
     """The runs of the thread that leads; the last one computes, those before it are parked at
     their segment boundaries."""
-    beside: list[Run] = field(default_factory=list)
+    companions: list[Run] = field(default_factory=list)
     """The runs of companions (``SideBySide``)."""
     ended_ns: int = 0
     """The time when computing last ended."""

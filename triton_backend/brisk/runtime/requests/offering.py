@@ -91,7 +91,7 @@ class Offering:
             and session.caches is not None
             and not session.caches.were_brought
             and not session.caches.collects
-            and entry.asker.strikes == 0
+            and entry.requester.strikes == 0
             and binding.answered >= LEAST_ANSWERS
             and not binding.model.tuning.operator_libraries
             and _row_ns(binding) < SMALL_NS

@@ -10,7 +10,7 @@ from brisk.errors import ArtefactError, BriskError, InvalidModelError
 from brisk.graph.program import ContainerKind, Variable
 from brisk.protocol.datatypes import BY_ELEMENT_NAME
 from brisk.runtime.sessions.session import Session
-from brisk.segments.table import GiveWay
+from brisk.segments.table import BeforeEach
 from brisk.settings import COURIER_SOCKET, runtime_directory
 from brisk.tuning import SessionTuning
 
@@ -20,14 +20,14 @@ def load_session(
     device: str,
     threads: int,
     reject: Callable[[ArtefactError], None] | None,
-    give_way: GiveWay | None = None,
+    before_each: BeforeEach | None = None,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> Session:
     """Make the model at ``path`` runnable, and let loader threads load its segments.
 
     ``threads``: the number that run it. ``reject`` is called with the reason why an artefact
     cannot be used, maybe later and in another thread; None: artefacts are not looked for. Loader
-    threads call ``give_way`` before each segment. ``tuning``: of ONNX Runtime's sessions on a CPU,
+    threads call ``before_each`` before a segment. ``tuning``: of ONNX Runtime's sessions on a CPU,
     the only ones that know libraries of custom operators. Raises InvalidModelError and similar
     errors if the model cannot be served."""
     started_ns = time.monotonic_ns()
@@ -39,7 +39,7 @@ def load_session(
     else:
         from brisk.runtime.sessions.segment_session import load_segment_session
 
-        session = load_segment_session(path, threads, reject, give_way, tuning)
+        session = load_segment_session(path, threads, reject, before_each, tuning)
     try:
         for variable in (*session.inputs, *session.outputs):
             _check_tensor(variable)

@@ -29,7 +29,7 @@ from brisk.segments.starting import (
     start_segments,
     without_collections,
 )
-from brisk.segments.table import GiveWay
+from brisk.segments.table import BeforeEach
 from brisk.segments.timeline import EventKind, clock_ns
 from brisk.segments.values import Value
 from brisk.tuning import SessionTuning
@@ -121,7 +121,7 @@ class SegmentSession(Session):
         self,
         file: _ModelFile,
         starting: StartingSegments,
-        give_way: GiveWay | None,
+        before_each: BeforeEach | None,
         arrival: ModelArrival | None = None,
     ) -> None:
         plan = starting.program.plan
@@ -147,8 +147,8 @@ class SegmentSession(Session):
         if arrival is not None:
             self.summary += ", while it arrives"
             arrival.follow(starting.table)
-            give_way = arrival.give_way(give_way)
-        start_lanes(starting.table, file.threads, give_way)
+            before_each = arrival.before_each(before_each)
+        start_lanes(starting.table, file.threads, before_each)
 
     @property
     def origin(self) -> str:
@@ -252,7 +252,7 @@ def load_segment_session(
     path: Path,
     threads: int,
     reject: Callable[[ArtefactError], None] | None,
-    give_way: GiveWay | None,
+    before_each: BeforeEach | None,
     tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
 ) -> SegmentSession:
     """Load a CPU session (``load_session``). Raises InvalidModelError if ONNX Runtime refuses."""
@@ -281,7 +281,7 @@ def load_segment_session(
                 source = file.checked(read, is_awaited=may_be_optimised)
         starting = start_segments(source, arrival)
     starting.table.recorder.add("parse", EventKind.PARSE, None, started_ns)
-    return SegmentSession(file, starting, give_way, arrival)
+    return SegmentSession(file, starting, before_each, arrival)
 
 
 def _arriving(

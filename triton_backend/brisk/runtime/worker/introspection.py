@@ -118,7 +118,7 @@ class Observation:
                     running_ns=now_ns - run.started_ns,
                     layers_done=run.frame.position,
                 )
-                for run in (*(step.run for step in self.aside), *self.runs.beside, *leading)
+                for run in (*(step.run for step in self.aside), *self.runs.companions, *leading)
             ),
             incidents=tuple(Incident(now_ns - at_ns, what) for at_ns, what in incidents),
         )

@@ -51,7 +51,7 @@ class LongRuns:
         """``runs``: the worker's runs in progress."""
         self._requests = requests
         self._runs = runs.leading
-        self._beside = runs.beside
+        self._companions = runs.companions
         self._controller = controller
         self._precedence = precedence
         self.aside: list[Step] = []
@@ -117,7 +117,7 @@ class LongRuns:
     def end_worker(self, why: str, blamed: Run | None = None) -> None:
         """Kill this worker: nothing else ends its computing. The next one gets the other runs."""
         LOGGER.error(f"{why}: this worker ends, and the next one gets what else it was to compute")
-        for run in (*self._runs, *self._beside):
+        for run in (*self._runs, *self._companions):
             if run is not blamed:
                 run.park()  # the worker's end is not attributed to a parked run
         os.kill(os.getpid(), signal.SIGKILL)
@@ -128,12 +128,12 @@ class LongRuns:
             run.session.lost_device()
         self.end_worker(f"the GPU fails ({error})", *self._runs[-1:])
 
-    def look_after(self, beside: Sequence[Step]) -> None:
-        """Watch the steps in ``aside`` and those of companions (``beside``) like the run on top.
+    def watch(self, companions: Sequence[Step]) -> None:
+        """Watch the steps in ``aside`` and those of ``companions`` like the run on top.
         Lower the priority of stalled steps further while there is more urgent work.
         """
         now_ns = time.monotonic_ns()
-        for step in list(beside):
+        for step in list(companions):
             self._end_if_unwanted(step, now_ns)
         for step in self.aside:
             self._end_if_unwanted(step, now_ns)

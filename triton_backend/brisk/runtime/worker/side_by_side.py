@@ -83,7 +83,7 @@ class SideBySide:
         self._idle: list[SimpleQueue[Run]] = []
         """The queues where waiting companions find a run, one for each."""
         self._leading = runs.leading
-        self.runs = runs.beside
+        self.runs = runs.companions
         self.steps: list[Step] = []
         self._urgent_ns = -CALM_NS
         self._crowded_ns: WeakKeyDictionary[Servable, int] = WeakKeyDictionary()

@@ -67,10 +67,10 @@ class Worker:
         self._controller = controller
         self._profiles = profiles
         is_foreground = role is Role.FOREGROUND
-        goes_first = is_foreground and controller.policy.stands_back
+        goes_first = is_foreground and controller.policy.lowers_best_effort
         is_first = goes_first and device == "cpu"
         self._progress = RunsInProgress()
-        self._runs, self._beside = self._progress.leading, self._progress.beside
+        self._runs, self._companions = self._progress.leading, self._progress.companions
         self._is_held = False
         """Whether the run on top waits for the gate."""
         self._loader = Loader(
@@ -145,14 +145,14 @@ class Worker:
     def step(self) -> None:
         """Read what has come, choose what runs, compute a quantum of it, answer what is done."""
         self._hear()
-        if self._long_runs.aside or self._beside:
+        if self._long_runs.aside or self._companions:
             self._attend_aside()
         self._try_pipelines()
         self._requests.expire()
         is_begun = self._choose()
         if self._runs:
             self._run_top()
-        elif not is_begun and (self._long_runs.aside or self._beside):  # these need the baton
+        elif not is_begun and (self._long_runs.aside or self._companions):  # these need the baton
             self._relay.rest(lambda: self._connections.wait(ASIDE_PATIENCE_S))
         self._look_around()
 
@@ -172,7 +172,7 @@ class Worker:
     def _patience_s(self) -> float:
         if self._is_held:
             return RECHECK_S
-        if self._long_runs.aside or self._beside:
+        if self._long_runs.aside or self._companions:
             return 0.0
         if self._is_held_by_load():
             return 0.0 if self._runs else RECHECK_S
@@ -212,11 +212,11 @@ class Worker:
             top = self._runs[-1].jobs[0]
             if not self._controller.policy.takes_place(following, top, normal_is_owed=is_owed):
                 return False
-        elif self._beside and side.holds(following):
+        elif self._companions and side.holds(following):
             return False
         if following.job_class is JobClass.REALTIME:
             side.note_urgent(time.monotonic_ns())
-        run = self._begin(only, is_narrow=bool(self._beside) and side.takes(following))
+        run = self._begin(only, is_narrow=bool(self._companions) and side.takes(following))
         if run is None:
             return True
         if self._runs:
@@ -247,7 +247,7 @@ class Worker:
         if not is_over:
             return
         self._runs.pop()
-        if not self._beside:
+        if not self._companions:
             self._controller.pauses()
         if self._runs:
             self._long_runs.resume_top()
@@ -326,14 +326,14 @@ class Worker:
             step = self._relay.returned.popleft()
             self._long_runs.take_back(step)
             self._conclude(step)
-        self._long_runs.look_after(self._side.steps)
+        self._long_runs.watch(self._side.steps)
 
     def _conclude(self, step: Step) -> None:
         """Handle a step that is over: its run is answered, or goes on behind all others."""
         run, ended_ns = step.run, time.monotonic_ns()
         self._progress.ended_ns = ended_ns
         taken_ns = run.share_of(ended_ns - step.began_ns)
-        if not (self._runs or self._beside):
+        if not (self._runs or self._companions):
             self._controller.pauses()
         self._requests.queue.charge(run.job_class, run.jobs[0].model, taken_ns)
         if not run.live:

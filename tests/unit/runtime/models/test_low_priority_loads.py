@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brisk.os_priority import LOADING, Precedence, standing_back
+from brisk.os_priority import LOADING, Precedence, at_loading_priority
 from brisk.runtime.models.entry import LoadOutcome
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.pipelines.loading import PipelineLoads
@@ -31,7 +31,7 @@ def test_work_and_the_threads_it_starts_are_nicer_and_the_caller_is_not() -> Non
         return "done"
 
     before = niceness()
-    assert standing_back(work) == "done"
+    assert at_loading_priority(work) == "done"
     assert found == [LOADING] * 2
     assert niceness() == before < LOADING
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
@@ -42,7 +42,7 @@ def test_what_the_work_raises_reaches_the_caller() -> None:
         raise ValueError("no such model")
 
     with pytest.raises(ValueError, match="no such model"):
-        standing_back(work)
+        at_loading_priority(work)
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_load_stands_back_while_a_more_urgent_model_is_served(
     table.settle(LoadOutcome(loader.asked[0], ASession(), None))
     table.bind(a_peer(2), loaded)
     # nothing is served yet when the first one comes
-    assert [entry.stands_back for entry in loader.asked] == [False, expected]
+    assert [entry.has_low_priority for entry in loader.asked] == [False, expected]
