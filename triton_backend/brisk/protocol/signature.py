@@ -23,8 +23,9 @@ class TensorType(NamedTuple):
 
 
 Origin: TypeAlias = "Literal['batch', 'input'] | None"
-"""The origin of a dynamic size of an output: the first size of the inputs, or another one that the
-inputs decide. None if it is unknown, or the size is not dynamic."""
+"""The origin of a dynamic size of an output: ``batch``, the first size of the inputs, or
+``input``, another one that the inputs decide. None if it is unknown, or the size is not
+dynamic."""
 
 
 class NetworkSignature(NamedTuple):

@@ -49,8 +49,7 @@ TOO_LONG_NS = 50_000_000
 """The time after which a run is ended, and the worker computes the model from then on."""
 
 LOOK_S = 0.05
-"""The time between two checks of the current run: each takes the interpreter from Triton's
-thread."""
+"""The time between two checks of a run: each takes the interpreter from Triton's thread."""
 
 SUSPECT_NS = 10_000_000
 """The age from which on a checked run is checked again when it is ``TOO_LONG_NS`` old."""
@@ -107,8 +106,7 @@ class LocalModel:
         self._has_scalars = any(not shape for shape in shapes)
         self._joins = model.batching
         self._expected_ns = {1: float(offer.row_ns)}
-        """The expected time of a run, by its number of rows in binary digits: 1, 2 or 3, 4 to 7,
-        …"""
+        """The expected time of a run, by the binary digits of its rows: 1, 2 or 3, 4 to 7, …"""
         self._model = offer.model
         self._tell = tell
         self._answered = self._told = 0

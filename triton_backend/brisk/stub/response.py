@@ -247,8 +247,7 @@ def _parameters(exits: str) -> dict[str, Any]:
 
 POLL_INTERVAL_S = 0.05
 MINIMUM_AGE_NS = 50_000_000
-"""The least age of a request that is checked for cancellation: requests answered sooner never
-are."""
+"""The least age of a request that is checked for cancellation; those answered sooner never are."""
 
 BUDGET_NS = 1_000_000
 """The time for checks in each interval: some ten requests. With 512 in flight to each of ten
