@@ -17,7 +17,8 @@ _EXTRAS = {
     "sklearn": "samples",
     "torch": "train",
 }
-"""Packages that only some commands need, and what brings them."""
+"""The packages that only some commands need, and the extra of ``brisk-triton`` that installs
+each."""
 
 
 def main() -> None:

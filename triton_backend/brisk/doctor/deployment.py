@@ -38,9 +38,9 @@ class Finding:
     found: str
     """The present state."""
     cost: str = ""
-    """Its cost, measured or documented."""
+    """The cost of the state, measured or documented."""
     change: str = ""
-    """What to do about it."""
+    """What to do about the state."""
 
 
 Findings = list[Finding]
@@ -68,17 +68,18 @@ class Deployment:
     """The deployment to examine: its server, or the settings that a server would get."""
 
     server: int | None
-    """The running server's process; None: there is none."""
+    """The process number of the running server; None if there is none."""
     environment: Mapping[str, str]
-    """The server's environment, or this process's."""
+    """The server's environment, or this process's if there is no server."""
     command: tuple[str, ...]
-    """The server's command line, if there is one."""
+    """The server's command line; empty if there is no server."""
     repositories: tuple[Path, ...]
     device: str
     shared_memory: Path
-    """/dev/shm as the server sees it."""
+    """The path by which this process reaches the server's ``/dev/shm``."""
     cgroup: Path
-    """The server's control group."""
+    """The directory of the control group that limits the server's processor time; it need not
+    exist."""
 
 
 def running(deployment: Deployment) -> Status | None:

@@ -38,11 +38,11 @@ from brisk.partitions.network import HostNetwork, Pull, transfer_s
 from brisk.partitions.profile import ModelProfile
 
 Turns = Callable[[int], float]
-"""Returns how often the slowest step is waited for, by the number of groups."""
+"""Returns how often a request waits for the slowest step, by the number of groups."""
 
 StartTable = list[list[float]]
-"""Seconds until a part is started, by its first segment and the border behind the last one.
-Infinite: there is no segment between them."""
+"""The seconds until a part is started, by its first segment and the cut behind its last one;
+infinite if no segment lies between them."""
 
 
 def turns_of(request: int, groups: int) -> float:
@@ -81,15 +81,15 @@ class PlanCost:
     """The cost of a plan, in seconds."""
 
     cold_start_s: float
-    """C"""
+    """The longest cold start of a part: C."""
     longest_run_s: float
-    """E"""
+    """The longest run of a part: E."""
     longest_hop_s: float
-    """N"""
+    """The longest hop: N."""
     hops_s: float
-    """IN"""
+    """The sum of the hops: IN."""
     run_s: float
-    """I(1)"""
+    """The run of the whole model on one host: I(1)."""
 
     @property
     def slowest_step_s(self) -> float:
@@ -119,7 +119,7 @@ class PartitionPlan:
     cuts: tuple[int, ...]
     """The first segment of each part but the first, ascending."""
     groups: int
-    """How many groups of hosts start so."""
+    """The number of groups of hosts that start."""
     cost: PlanCost
 
     @property
@@ -146,12 +146,12 @@ class GroupPrices:
     """The costs of parts in the slowest of some groups of hosts."""
 
     starts: tuple[StartTable, ...]
-    """A table for each part."""
+    """The table of each part."""
     hops_s: tuple[tuple[float, ...], ...]
-    """For each part by the border behind it; for the last part of several, the way of the answers
-    to the first host."""
+    """The hop of each part, by the cut behind it; for the last part of several, the way of the
+    answers to the first host."""
     fastest: StartTable
-    """A lower bound of all tables."""
+    """A lower bound of the tables of all parts."""
 
 
 class Pricing:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from brisk.errors import InvalidConfigurationError
 
 HOP_LATENCY_S = 0.0003
-"""The time between two hosts of a rack, beside the bytes: a message is sent, received and
-answered."""
+"""The time of a hop between two hosts of a rack, in addition to that of the bytes: a message is
+sent, received and answered."""
 
 REGISTRY, OWN_COPY = "the registry", "its own copy"
 
@@ -24,7 +24,7 @@ class LinkedHost:
 
     link_mbit: float
     has_copy: bool = False
-    """Whether the model's bytes are there already."""
+    """Whether the host already has the model's bytes."""
 
 
 class Pull(NamedTuple):
@@ -33,9 +33,9 @@ class Pull(NamedTuple):
     source: str
     """The name of the source."""
     mbit: float
-    """The rate."""
+    """The rate of the transfer."""
     sharers: int
-    """How many hosts pull from the source at once."""
+    """The number of hosts that pull from the source at once."""
     is_full: bool
     """Whether the source's uplink, not the host's own link, sets the rate."""
 
@@ -46,7 +46,7 @@ class HostNetwork:
     others."""
 
     hosts: tuple[LinkedHost, ...]
-    """In the order in which parts are given to them."""
+    """The hosts, in the order in which parts are assigned to them."""
     registry_mbit: float
     """The uplink of the registry, shared by all hosts that pull from it at once."""
     peers_mbit: tuple[float, ...] = ()

@@ -186,9 +186,9 @@ class TradeOff(NamedTuple):
 
     parts: int
     speed_up: float
-    """C(1) / C(p)"""
+    """What parts save in cold start: C(1) / C(p)."""
     inference_cost: float
-    """IN / I(1)"""
+    """What parts cost in a request: IN / I(1)."""
 
 
 def trade_offs(plans: Sequence[PartitionPlan]) -> list[TradeOff]:

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from brisk.partitions.cost import GroupPrices, PartitionPlan, Pricing, StartTable, Turns
 
 _BEAM = 2
-"""The states that a border keeps in the quick search for a plan to measure others by."""
+"""The states that each cut keeps in the quick search for a plan to compare others with."""
 
 
 def best_plans(pricing: Pricing, turns: Turns) -> tuple[PartitionPlan, ...]:
@@ -77,17 +77,18 @@ class _State(NamedTuple):
     """A plan of a beginning of the model, linked to the plan without its last part."""
 
     start_s: float
-    """C"""
+    """The longest cold start, C, at least what the rest of the model makes of it."""
     step_s: float
-    """max(E, N)"""
+    """The slowest step, max(E, N), at least what the rest of the model makes of it; 0 without
+    turns."""
     hops_s: float
-    """IN"""
+    """The sum of the hops: IN."""
     least_s: float
     """A lower bound of the cost of any plan with this beginning."""
     first: int
     """The first segment of the last part."""
     before: _State | None
-    """The state without the last part."""
+    """The state without the last part; None at the model's beginning."""
 
 
 _STATE = itemgetter(0, 1, 2)

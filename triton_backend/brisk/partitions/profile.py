@@ -15,14 +15,14 @@ class SegmentProfile:
     """The bytes and times that one segment of a model costs."""
 
     weight_bytes: int
-    """The bytes that a host must have to run it."""
+    """The bytes that a host must have to run the segment."""
     run_s: float
-    """The time of one warm request."""
+    """The segment's time in one warm request."""
     live_bytes: int
-    """The size of the values that cross its end, which the next host is sent if the model is cut
-    there; of the last segment the answers."""
+    """The size of the values that cross the segment's end, which are sent to the next host if the
+    model is cut there; for the last segment, of the answers."""
     load_s: float
-    """The time from bytes to a session."""
+    """The time from the arrived bytes to a session."""
 
 
 @dataclass(frozen=True, slots=True)

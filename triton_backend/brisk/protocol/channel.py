@@ -42,27 +42,30 @@ from brisk.protocol.records import (
 from brisk.protocol.shared_memory import SlabChange, close_descriptors
 
 MAX_RECORD_BYTES = 192 * 1024
-"""Longest record in bytes; fits the default send buffer of a Unix socket."""
+"""The most bytes of a record, which fit the default send buffer of a Unix socket."""
 
 MAX_INTEGER = 2**63 - 1
 
 MAX_FORMS = 1024
 MAX_FORM_BYTES = 4096
-"""Longer forms are read anew each time, so that no peer can fill the memory with them."""
+"""The longest form that is cached: longer ones are read anew each time, so that no peer can fill
+the memory."""
 
 JSON_TYPES = [record for record in RECORD_TYPES if record not in (Infer, Result, Release)]
-"""The records that travel as JSON, by their kind: the number that such a record begins with."""
+"""The types of the records that are sent as JSON; a type's index is the number that begins such a
+record."""
 
 _KINDS = {record: kind for kind, record in enumerate(JSON_TYPES)}
 
 _INFER, _RESULT, _RELEASE = 1, 2, 3
-"""First bytes of the three others."""
+"""The first bytes of the three record types that are not sent as JSON."""
 
 _HAS_DEADLINE, _IS_REPLAY = 1, 2
 
 _HEAD = struct.Struct("<BBHI")
-"""Kind, flags, regions, bytes of what an Infer says in words. 64-bit integers follow: the record's
-own, then slab, offset and size of each region; then the words and the form."""
+"""The beginning of an Infer or Result: first byte, flags, number of regions, bytes of the words
+(``_Words``). 64-bit integers follow: the record's own, then slab, offset and size of each region;
+then the words and the form."""
 
 _INFER_NUMBERS, _RESULT_NUMBERS = 7, 4
 
@@ -271,7 +274,7 @@ def _regions(places: Sequence[int], count: int) -> tuple[Region, ...]:
 
 _CREDENTIALS = struct.Struct("3i")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(2 * array.array("i").itemsize)
-"""Room for two descriptors: one more than any record carries, so that a surplus is noticed."""
+"""The room for two descriptors: one more than any record carries, so that a surplus is noticed."""
 
 _WITH_DESCRIPTOR = (AttachSlab, ComputeInStub)
 

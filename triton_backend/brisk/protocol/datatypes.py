@@ -17,9 +17,9 @@ class Datatype(NamedTuple):
     """An element type of tensors, with its names."""
 
     name: str
-    """The name on the wire."""
+    """Triton's name, which records carry (``FP32`` …)."""
     element_name: str
-    """The name in a program (``float32`` …)."""
+    """The name of the element type in a program (``float32`` …)."""
 
     @property
     def numpy(self) -> np.dtype:

@@ -13,17 +13,19 @@ from pathlib import Path
 
 MODEL_FILE = "model.onnx"
 PIPELINE_FILE = "pipeline.json"
-"""A pipeline's description, in the place of MODEL_FILE: several networks answer one request."""
+"""The description of a pipeline, whose several networks answer one request; it takes the place of
+MODEL_FILE."""
 REMOTE_FILE = "model.remote"
-"""URL and digest of the manifest of a MODEL_FILE that lies elsewhere, in its place."""
+"""The URL and digest of the manifest of a MODEL_FILE that lies elsewhere, in its place."""
 CONFIG_FILE = "config.pbtxt"
-"""The entry's configuration, beside its version directories."""
+"""The entry's configuration, next to its version directories."""
 
 VIEW_VARIABLE = "_BRISK_REPOSITORY_VIEW"
-"""The directory of the view that a server reads. Set by ``brisk serve``, and by nobody else."""
+"""The variable with the directory of the view that a server reads; only ``brisk serve`` sets
+it."""
 
 REFUSED = "brisk_refused"
-"""A parameter of a view's configuration: why Brisk could not complete the user's."""
+"""The parameter of a view's configuration that says why Brisk could not complete the user's."""
 
 
 def layout_problem(repository: Path) -> str | None:

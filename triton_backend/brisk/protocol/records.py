@@ -26,7 +26,8 @@ class Hello(NamedTuple):
     parent: int
     """The process number of the stub's server; 0 from an observer."""
     settings: tuple[str, ...] | None = None
-    """What the stub's environment says to a runtime; None: that was said before."""
+    """The runtime's settings in the stub's environment, each ``NAME=value``; None if they were
+    sent before, and from an observer."""
 
 
 class Welcome(NamedTuple):
@@ -76,9 +77,10 @@ class StateForm(NamedTuple):
     output: str
     datatype: str
     shape: tuple[int, ...]
-    """The batch dimension, 1, included if the model has one."""
+    """The shape of the value, including the batch dimension, 1, if the model has one."""
     file: str
-    """The value, as a tensor lies in shared memory; empty: zeros."""
+    """The path of a file with the value, laid out like a tensor in shared memory; empty for
+    zeros."""
 
 
 class LoadModel(NamedTuple):
@@ -88,33 +90,35 @@ class LoadModel(NamedTuple):
     version: int
     path: str
     max_batch_size: int
-    """0: the model's first dimension is no batch."""
+    """The largest batch; 0 if the model's first dimension is no batch."""
     batching: bool
     """Whether queued requests may be joined along the batch."""
     max_queue_size: int
     job_class: str
     states: tuple[StateForm, ...] = ()
     max_sequences: int = 0
-    """The most sequences whose states are kept."""
+    """The most sequences that Triton's scheduler keeps alive at a time."""
     sequence_idle_ns: int = 0
-    """How long the states of a sequence without requests are kept."""
+    """The time without a request after which Triton ends a sequence, so that its states may be
+    freed."""
     tuning: SessionTuning = SessionTuning()
     mark: Region = Region(0, 0, 0)
-    """A region of the stub's that begins with its mark (``brisk.protocol.shared_memory``)."""
+    """A region in the stub's memory that begins with the load's mark
+    (``brisk.protocol.shared_memory``)."""
     model: int = 0
     """The number that names the session in later records."""
     strikes: int = 0
-    """How many workers this load has ended."""
+    """The number of worker crashes attributed to this load."""
     max_run_ns: int = DEFAULT_MAX_RUN_NS
-    """The longest that a run may take."""
+    """The longest time that a run may take."""
     cause: str = "entry"
-    """The reason for the load, for metrics."""
+    """The reason for the load, for metrics: ``entry``, ``request`` or ``restart``."""
     accuracy_ppm: int = 0
-    """How many of a million early answers must be the model's own, which are learned from the
+    """How many of a million early answers must be the model's own. They are learned from the
     traffic if no caches were trained; 0: only trained caches give early answers."""
     tolerance: str = ""
-    """The values that count as the model's own (``brisk.settings.tolerance``); empty: it has
-    classes."""
+    """The tolerance within which values count as the model's own (``brisk.settings.tolerance``);
+    empty if the model has classes."""
 
 
 class ModelLoaded(NamedTuple):
@@ -157,8 +161,8 @@ class InferForm(NamedTuple):
     """The names of the requested outputs, in order."""
     job_class: str
     agreement_ppm: int | None = None
-    """How many of a million early answers must be the model's own; None: as the caches promise; a
-    million: no early answers."""
+    """How many of a million early answers must be the model's own; a million: no early answers.
+    None: the model's ``accuracy_ppm``, or what the caches promise if that is 0."""
 
 
 class SequenceStep(NamedTuple):
@@ -179,19 +183,20 @@ class Infer(NamedTuple):
     regions: tuple[Region, ...]
     """The places of the form's inputs, in their order."""
     mark: Region
-    """The stub's mark, as in LoadModel; the inputs lie behind it."""
+    """The region that begins with the request's mark, as in LoadModel; the inputs lie behind the
+    mark."""
     deadline_ns: int | None = None
-    """The time after which the answer is of no use; None: no limit."""
+    """The time after which the answer is of no use; None for no limit."""
     is_replay: bool = False
-    """Whether an earlier worker had it: it waits again whatever the queue's bound is."""
+    """Whether an earlier worker had the request: it is queued whatever the queue's bound is."""
     trace_context: str = ""
-    """Triton's, if it traces the request; else empty."""
+    """Triton's trace context of the request; empty if Triton does not trace it."""
     arrived_ns: int = 0
-    """When Triton handed it to the stub, for traces; 0: unknown."""
+    """When Triton handed the request to the stub, for traces; 0 if unknown."""
     step: SequenceStep | None = None
-    """None: the model has no states."""
+    """The request's step in its sequence; None if the model has no states."""
     requests: int = 1
-    """How many requests of the model these are, whose inputs lie one behind the other."""
+    """The number of joined requests in this record, whose inputs lie one behind the other."""
 
 
 class Cancel(NamedTuple):
@@ -206,7 +211,8 @@ class ResultForm(NamedTuple):
 
     outputs: tuple[TensorForm, ...]
     exits: str = ""
-    """The exit that answered, row by row, if one answered any; else empty."""
+    """The exit that answered all rows, or what answered each row, if an exit answered any; else
+    empty."""
 
 
 class Result(NamedTuple):
@@ -215,7 +221,7 @@ class Result(NamedTuple):
     request: int
     form: ResultForm
     regions: tuple[Region, ...]
-    """The places of the form's outputs, in their order: the stub's to read until it sends
+    """The places of the form's outputs, in their order, which the stub may read until it sends
     Release."""
     queue_ns: int
     execution_ns: int
@@ -266,7 +272,8 @@ class ComputedInStub(NamedTuple):
     model: int
     answered: int
     durations: tuple[int, ...] = ()
-    """How many of their runs were of each class of ``metrics.BOUNDS_NS``."""
+    """The number of these requests in each class of ``metrics.BOUNDS_NS``, by the duration of
+    their run."""
 
 
 class Log(NamedTuple):
@@ -284,9 +291,9 @@ class AskStatistics(NamedTuple):
     ``is_last``."""
 
     takes_news: bool
-    """Whether to report only what no stub of the same server was told before. Then it counts as
-    told, and one stub of a server is told at all, the first that asked and is still there. Else
-    everything is reported, as it stands."""
+    """Whether to report only what was not yet reported to any stub of the same server. It then
+    counts as reported, and only one stub of a server gets reports: the first that asked and is
+    still there. Else everything is reported, as it stands."""
 
 
 class ForgetStatistics(NamedTuple):
@@ -308,7 +315,8 @@ class StatisticsTold(NamedTuple):
     worker: str
     """The worker's role."""
     is_chosen: bool
-    """Whether the receiver is the stub of its server that is told."""
+    """Whether the receiver is the one stub of its server that gets reports; always true if it
+    asked for everything."""
     samples: tuple[Sample, ...]
     is_last: bool
 
@@ -331,14 +339,15 @@ class Span(NamedTuple):
     """A span of time in a trace. Times are CLOCK_MONOTONIC; texts are cut to fit a record."""
 
     lane: str
-    """The thread or queue that it lies in."""
+    """The thread or queue that the span belongs to."""
     name: str
     begin_ns: int
     end_ns: int
     request: str
-    """The request or load that it belongs to, by a name that is the same in all processes."""
+    """The request or load that the span belongs to, by a name that is the same in all
+    processes."""
     details: str
-    """What else is worth reading, Triton's trace context for instance."""
+    """Further information, such as Triton's trace context."""
 
 
 class TraceTold(NamedTuple):
@@ -347,7 +356,7 @@ class TraceTold(NamedTuple):
     pid: int
     spans: tuple[Span, ...]
     left_out: int
-    """How many spans found no room."""
+    """The number of spans for which there was no room."""
     is_last: bool
 
 

@@ -24,7 +24,8 @@ from brisk.settings import runtime_directory
 
 MAX_SOCKET_PATH_BYTES = 107
 _MAKING_ATTEMPTS = 100
-"""A runtime that ends removes the directories, perhaps between our making and using them."""
+"""The most attempts to make the directories: a runtime that ends may remove them between their
+making and use."""
 
 MOST_WORDS = 2000
 
@@ -47,7 +48,7 @@ ROLE_OF_CLASS = {
     JobClass.NORMAL.value: Role.FOREGROUND,
     JobClass.BESTEFFORT.value: Role.BACKGROUND,
 }
-"""The role of the worker that requests of a class go to."""
+"""The role of the worker that serves the requests of a class."""
 
 
 def new_socket() -> socket.socket:

@@ -291,7 +291,7 @@ class ArenaView:
 # stub can attribute a crash of the worker.
 
 MARK_BYTES = 64
-"""A cache line, so that a mark shares none with tensor data."""
+"""The size of a mark: a cache line, so that a mark shares none with tensor data."""
 
 _WAITING, _BEGUN = 0, 1
 

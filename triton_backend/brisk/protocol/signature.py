@@ -11,9 +11,9 @@ class TensorType(NamedTuple):
     """The element type and shape of an input or output."""
 
     element: str | None
-    """``float32`` and so on; None: unknown."""
+    """The element type, such as ``float32``; None if unknown."""
     shape: tuple[int | None, ...] | None
-    """A size is None if it is dynamic or unknown, the shape if its rank is."""
+    """The sizes, each None if it is dynamic or unknown; None in all if the rank is unknown."""
     is_optional: bool = False
     """Whether it is an input with a default."""
 
@@ -23,8 +23,9 @@ class TensorType(NamedTuple):
 
 
 Origin: TypeAlias = "Literal['batch', 'input'] | None"
-"""Which dynamic size a size of an output is known to be: the first one of the inputs, another one
-that the inputs decide, or nothing is known."""
+"""The origin of a dynamic size of an output: ``batch``, the first size of the inputs, or
+``input``, another one that the inputs decide. None if it is unknown, or the size is not
+dynamic."""
 
 
 class NetworkSignature(NamedTuple):

@@ -21,43 +21,44 @@ class ModelStatus(NamedTuple):
     """The state of a session. Counts of requests are those of its current users."""
 
     name: str
-    """The name that it was first asked for by."""
+    """The name by which the first of its current users asked for it."""
     version: int
     is_ready: bool
     uses: int
-    """How many instances use it."""
+    """The number of model instances that use the session."""
     waiting: int
-    """The requests in the queue."""
+    """The number of requests in the queue."""
     answered: int
-    """The requests answered well."""
+    """The number of requests answered without an error."""
     path: str
     exits: tuple[ExitStatus, ...] = ()
     revision: int = 0
     """The revision of the learned caches whose exits these are."""
     offered_rows: int = 0
-    """The rows that the exits might have answered."""
+    """The number of rows that the exits might have answered."""
     layers: int = 0
-    """The model's segments; a pipeline has none of its own."""
+    """The number of the model's segments; a pipeline has none of its own."""
     loaded_layers: int = 0
-    """The segments that are loaded."""
+    """The number of loaded segments."""
     lanes: int = 0
-    """The lanes that load segments just now."""
+    """The number of loader threads that are loading segments now."""
     is_settled: bool = False
-    """Whether no session of it will be exchanged for a faster one any more."""
+    """Whether no session of the model will be exchanged for a faster one any more."""
     job_class: str = "normal"
     """The entry's class."""
     weight_bytes: int = 0
     """The size of the files that the weights are mapped from."""
     failed: int = 0
-    """The requests answered with an error."""
+    """The number of requests answered with an error."""
     shared_layers: int = 0
-    """The segments that run in a session of their structure."""
+    """The number of segments that run in sessions shared by models of one structure."""
     durations: tuple[int, ...] = ()
-    """How many of the requests answered well had runs of each class of ``metrics.BOUNDS_NS``."""
+    """The number of requests answered without an error in each class of ``metrics.BOUNDS_NS``, by
+    the duration of their run."""
     learning: str = ""
-    """How far learning of early answers from the traffic is, in words."""
+    """The progress of learning early answers from the traffic, in words."""
     arriving: str = ""
-    """How far the model's bytes have come, in words, if they are on their way."""
+    """The progress of the model's bytes, in words, if they are still arriving."""
 
 
 class RunStatus(NamedTuple):
@@ -69,7 +70,7 @@ class RunStatus(NamedTuple):
     is_parked: bool
     running_ns: int
     layers_done: int
-    """The segments that it has computed."""
+    """The number of segments that the run has computed."""
 
 
 class Incident(NamedTuple):

@@ -23,10 +23,10 @@ from pathlib import Path
 
 STUB = "triton_python_backend_stub"
 REGION, SERVER, BACKEND = 2, 5, 9
-"""Positions in the command line."""
+"""The positions in a stub's command line of its region, its server and the backend's folder."""
 
 POLL_INTERVAL_S = 0.5
-"""The time between two looks at a process, if the kernel has no process descriptors."""
+"""The time between two checks of a process, if the kernel has no process descriptors."""
 
 _forked: tuple[list[bytes], int] | None = None
 _watching = threading.Lock()

@@ -39,10 +39,10 @@ from brisk.sourcing.policies.stretches import Layout
 
 _DRAFT = ".manifest.json"
 _FORM_START = struct.Struct("<8sQQQ")
-"""The start of a prepared form: magic, format, bytes of its manifest, bytes of the file."""
+"""The start of a prepared form: magic, format, and the sizes of its manifest and of the file."""
 
 SEAL = slice(64, 96)
-"""The bytes of a prepared form's header that are zeros in what is published."""
+"""The bytes of a prepared form's header that hold its seal; zeros in the published form."""
 
 
 def make_copy(folder: Path, text: bytes, manifest: Manifest) -> None:
@@ -80,7 +80,7 @@ class ArrivingCopy:
         self.folder = folder
         self._files: dict[int, int] = {}
         self._lock = open_own(folder / MANIFEST)
-        """Held shared: nobody removes a copy that is written to or served."""
+        """The manifest's descriptor, locked shared: no process removes a copy in use."""
         try:
             fcntl.flock(self._lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             with open(os.dup(self._lock), "rb") as file:
@@ -346,7 +346,7 @@ def _starts_of_head(manifest: Manifest) -> list[int]:
 
 
 _DIGITS = bytes([ord("0"), ord("1")]) + b"0" * 254
-"""The translation of a progress's bytes to binary digits."""
+"""The translation table from the bytes of ``progress`` to binary digits."""
 
 
 @contextlib.contextmanager

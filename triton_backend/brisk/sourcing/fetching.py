@@ -30,18 +30,18 @@ PROGRESS_S = 0.2
 """The interval at which waiters get the progress."""
 
 _AT_ONCE_BYTES = 1 << 20
-"""The largest chunk that the loop itself verifies and writes, as long as the disk takes what it is
-given: 0.3 ms for 256 KiB, a third of what a thread's help costs beside that."""
+"""The largest chunk that the loop itself verifies and writes, unless a write was slow lately: 0.3
+ms for 256 KiB, a third of what a thread would cost in addition."""
 
 _SLOW_WRITE_S = 0.1
 _SLOW_FOR_S = 1.0
-"""The time for which threads write to a disk that took longer."""
+"""The time for which threads write all chunks after a write took longer than ``_SLOW_WRITE_S``."""
 
 _BEGUN_S = 1.0
-"""The time in which the outline of a form has to come for a start that does not wait longer."""
+"""The longest wait for a form's outline by a start that can do without the form."""
 
 _QUIET_S = 1.0
-"""The time without a byte after which problems are reported."""
+"""The time without a new chunk after which the progress names the problem."""
 
 
 class Awaited(NamedTuple):
@@ -50,7 +50,7 @@ class Awaited(NamedTuple):
     parts: tuple[Range, ...]
     bits: int
     come: Bell
-    """Rung when all are here, or never come."""
+    """Rung when all of these bytes are here, or can never arrive."""
 
 
 class Fetch:
@@ -68,16 +68,16 @@ class Fetch:
         self.arrived = Bell()
         """Rung whenever a chunk has arrived."""
         self.wanted_anew = Bell()
-        """Rung whenever other chunks are wanted than before."""
+        """Rung whenever the wanted chunks or their order may have changed."""
         self.forms: tuple[int, ...] = ()
-        """The numbers of the prepared forms that were taken."""
+        """The file numbers of the prepared forms to fetch, taken or guessed."""
         self.wanted: tuple[Stretch, ...] = ()
         self.wanted_bits = 0
         self.failure: BriskError | None = None
-        """Why nothing more can arrive."""
+        """The reason why no more chunks can be kept; None if there is none."""
         self.meter = RateMeter()
         self.heard_s = clock()
-        """When the last chunk arrived."""
+        """When the last chunk arrived; at first, when the fetch began."""
         self._executor = executor
         self._clock = clock
         self._awaited: list[Awaited] = []
@@ -89,7 +89,7 @@ class Fetch:
         self._guessed: int | None = None
         """The number of a prepared form that is fetched although no start has taken it yet."""
         self._is_decided = False
-        """Whether some start has decided what of the model is wanted."""
+        """Whether some start has decided between a prepared form and the weights."""
         self._taking = asyncio.Lock()
         self._writes: set[asyncio.Future[Any]] = set()
         self._order()

@@ -24,12 +24,12 @@ _USUAL_ANSWER_S = 0.01
 
 MOST_GATHERED_BYTES = 1 << 17
 GATHER_S = 0.004
-"""Bytes that arrive in so long, but at most ``MOST_GATHERED_BYTES`` and what a chunk misses, are
-worth a wake-up. To wake up for each packet took three times the processor's time, of which several
-couriers have too little."""
+"""The time for which arriving bytes are gathered before a wake-up: at most
+``MOST_GATHERED_BYTES``, and no more than the chunk lacks. A wake-up for each packet takes three
+times the processor time, of which several couriers have too little."""
 _SLOWER = 1.5
-"""The multiple of the usual time of an answer that is counted at most: a longer answer is an
-accident, at first."""
+"""The largest factor by which one answer raises the usual answer time: a longer answer first
+counts as an accident."""
 
 
 class Bell:
@@ -124,19 +124,20 @@ class Supplier:
         self.is_ranged = True
         self.is_blamed = False
         self.is_dry = False
-        """It had nothing new when it was asked last, and nothing comes to it."""
+        """Whether the peer sent no chunk in its last answer, and received none itself
+        meanwhile."""
         self.is_starved = False
-        """It did not have the next chunk when it was asked last."""
+        """Whether the peer sent no chunk in its last answer."""
         self.problem = ""
         self.rejected = 0
         self.slow_bytes_per_s = 0.0
         self.slow_until_s = -math.inf
-        """Until then it is expected to give at most ``slow_bytes_per_s``."""
+        """The time until which the source is expected to give at most ``slow_bytes_per_s``."""
         self.portions: list[Portion] = []
         self.meter = RateMeter()
         self._long_meter = RateMeter(SLOW_S)
         self._busy_s: float | None = None
-        """Since when there has always been some request."""
+        """The time since which there has always been some request; None if there is none now."""
         self._customer = customer
         self._clock = clock
         self._heard_s = -math.inf

@@ -36,11 +36,11 @@ IDLE_S = 30.0
 """The time without a connection after which a courier that serves no peers ends."""
 
 SERVING_IDLE_S = 600.0
-"""The time after which one that serves peers ends: since a peer asked, a connection was open, or a
-runtime was here."""
+"""The time after which a courier that serves peers ends, since a peer last asked, a connection was
+open, or a runtime was alive."""
 
 WRITERS = 2
-"""The threads that verify and write chunks."""
+"""The number of threads that verify and write chunks."""
 
 _LOOK_S = 0.5
 

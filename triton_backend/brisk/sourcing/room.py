@@ -35,9 +35,9 @@ class KeptCopy(NamedTuple):
 
     folder: Path
     size_bytes: int
-    """Its size on disk."""
+    """The size on disk, without forms that are also artefacts."""
     used_s: float
-    """When it was opened last, since the epoch."""
+    """The time of the last use, in seconds since the epoch."""
     is_held: bool
 
 

@@ -35,15 +35,15 @@ from brisk.sourcing.table import CopyTable
 
 MOST_CONNECTIONS = 64
 PULLS_S = 0.4
-"""The time since its last byte for which a host counts as one that pulls."""
+"""The time after a host was last sent bytes for which it counts as one that pulls."""
 
 HANDSHAKE_S = 5.0
 
 SHELF_S = 30.0
-"""The time for which a copy that nobody uses here stays open for hosts that ask for it."""
+"""The time after a host's last request for which a copy stays open that no local process uses."""
 
 STUCK_S = 30.0
-"""The time after which a connection that takes nothing is ended."""
+"""The time after which a connection whose client takes no bytes is ended."""
 
 _READ_BYTES = 1 << 20
 _BUFFERED_BYTES = 1 << 20
@@ -61,13 +61,14 @@ class CopyServer:
         ``own_user`` and root on this machine are.
         """
         self.asked_s = time.monotonic()
-        """When a host asked last."""
+        """When a host asked last; at first, when the server was made."""
         self._table = table
         self._own_user = own_user
         self._is_secure = is_secure
         self._shelf: dict[str, tuple[ArrivingCopy, float]] = {}
         self._pulls: dict[str, dict[str, float]] = {}
-        """For each copy and host, until when the host counts as one that pulls."""
+        """The time until which a host counts as one that pulls a copy, by the copy's digest and
+        the host's identity."""
         self._allowed: WeakKeyDictionary[asyncio.BaseTransport, bool] = WeakKeyDictionary()
         self._web = _Counted(
             self._answer,

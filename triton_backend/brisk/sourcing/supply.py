@@ -32,17 +32,17 @@ LOOK_S = 0.1
 """The interval at which sources and their requests are checked."""
 
 SLOW_FOR_S = 10.0
-"""The time for which a source that was slow is expected to stay so."""
+"""The time for which a source that was slow is expected to stay slow."""
 
 SENDING_S = 0.3
 """The time since its last byte for which a source counts as sending."""
 
 MOST_NEXT = 32
-"""The most stretches of what is fetched next that are reported to others."""
+"""The most stretches of chunks to fetch next that are reported to other hosts."""
 
 FIRST_CHUNKS = 4
-"""The chunks of a first request to a source that was never measured; then as many as it has given,
-until it is measured."""
+"""The most chunks of a first request to a source that was never measured. Until it is measured,
+later requests have at most as many as it has given so far."""
 
 _MEASURED_S = 0.5
 """The time for which a source has to be busy to be measured."""
@@ -72,7 +72,7 @@ class Supply:
         self.identity = identity
         self.suppliers: list[Supplier] = []
         self.upstream = ""
-        """The name of the peer that it pulls from; empty: none."""
+        """The name of the peer that the copy is pulled from; empty if none."""
         self._best = best_rates
         self._clock = clock
         self._known: dict[str, KnownPeer] = {}

@@ -37,8 +37,8 @@ HOLD_S = 0.2
 time are not waited for."""
 
 LINGER_S = 1.0
-"""The time for which a copy that nobody holds any more is still fetched: the process that opens it
-to see what the model is, and the one that decides what a start takes, are two."""
+"""The time for which a copy without users is still fetched: one process opens it to see what the
+model is, and another decides what a start takes."""
 
 
 class OpenedCopy:
@@ -51,7 +51,7 @@ class OpenedCopy:
         self.folder = table.base / remote.sha256
         self.users = 0
         self.leaving: asyncio.TimerHandle | None = None
-        """Set while nobody holds it, until it is closed."""
+        """The timer that closes the copy; set while the copy is arriving and has no users."""
         self.remote = remote
         self.arriving: ArrivingCopy | None = None
         self.fetch: Fetch | None = None
@@ -282,15 +282,16 @@ class CopyTable:
         self.allowed_urls = allowed_urls
         self.limit_bytes = limit_bytes
         self.best_rates = room.read_rates(base)
-        """The best bytes/s ever, by the names of sources."""
+        """The best bytes/s ever seen, by the sources' names; under the empty name, of all sources
+        together."""
         self.form_key = ""
-        """The key of the prepared forms that fit this machine, once one was taken."""
+        """The key of the prepared forms that fit this machine; empty until one is taken."""
         self.opened = Bell()
-        """Rung whenever a copy can be served that could not be before."""
+        """Rung whenever another copy can be served."""
         self.receivers_of: Callable[[str], int] = lambda sha256: 0
-        """Returns how many hosts pull a copy from this one."""
+        """Returns how many hosts pull the copy of this digest from this host."""
         self.fetches: dict[str, Fetch] = {}
-        """The copies that are being fetched or used here."""
+        """The fetches of the copies that are fetched or used here, by digest."""
         self._opened: dict[str, OpenedCopy] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
 

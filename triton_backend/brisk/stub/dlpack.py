@@ -55,7 +55,8 @@ _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 
 _NAME = b"dltensor"
 _exported: dict[int, tuple[Any, ...]] = {}
-"""What tensors handed to Triton refer to, by the address of their DLManagedTensor."""
+"""The objects whose memory the tensors handed to Triton use, by the address of their
+DLManagedTensor."""
 
 
 def bits_of(capsule: object, owner: object) -> np.ndarray:

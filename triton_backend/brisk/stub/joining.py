@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from brisk.stub.tensors import InputData
 
 LONGEST_JOINED_NS = 20_000_000
-"""Expected of a run: a longer one keeps other models waiting, and gains nothing by its length."""
+"""The longest expected run of joined requests: a longer one keeps other models waiting, and gains
+nothing by its length."""
 
 
 class ReadRequest(NamedTuple):

@@ -39,32 +39,34 @@ if TYPE_CHECKING:
     from brisk.segments.program import LoadedSegment, SegmentProgram
 
 LONGEST_NS, LONGEST_TRIED_NS = 4_000_000, 8_000_000
-"""Expected of a run of all that came at once: longer ones gain nothing by being here. What is
-guessed from fewer rows may be longer: a run of twice the rows takes less than twice the time."""
+"""The longest expected run that the stub computes itself, by measured times and by an estimate
+from fewer rows: longer ones gain nothing by being here. The estimate may be higher, since a run of
+twice the rows takes less than twice the time."""
 
 MOST_ROWS = 1 << 20
 
 TOO_LONG_NS = 50_000_000
-"""Then a run is ended, and the worker computes the model from now on."""
+"""The time after which a run is ended, and the worker computes the model from then on."""
 
 LOOK_S = 0.05
-"""Between two looks at the run under way: each takes the interpreter from Triton's thread."""
+"""The time between two checks of a run: each takes the interpreter from Triton's thread."""
 
 SUSPECT_NS = 10_000_000
-"""A run that is this old at a look is looked at again when it is TOO_LONG_NS old."""
+"""The age from which on a checked run is checked again when it is ``TOO_LONG_NS`` old."""
 
 _QUIET_LOOKS = 20
-"""Looks that found no run, until the next one wakes the guard."""
+"""The number of successive checks without a run after which the guard sleeps until the next
+run."""
 
 TELL_NS = 1_000_000_000
-"""Between two reports to the worker."""
+"""The least time between two reports to the worker."""
 
 LEARNT = 15
-"""The mask of answers' numbers: durations are learnt of answers whose number has none of these
-bits set. To do so each time costs more than all else that is done for a request."""
+"""The mask of answers' numbers: durations are learned from answers whose number has none of these
+bits set. Learning from each costs more than all else that is done for a request."""
 
 _NO_ARRAYS = frozenset({"string", "bfloat16"})
-"""Types whose tensors Triton's module does not make of arrays as they are."""
+"""The element types of which Triton's module does not make tensors from arrays as they are."""
 
 
 class LocalModel:
@@ -98,13 +100,13 @@ class LocalModel:
         """The program, which keeps the weights mapped."""
         self._run = _run_of(program)
         self._options: Any = None
-        """The ``RunOptions`` of the thread that runs it, once it has."""
+        """The ``RunOptions`` of Triton's thread; None before its first run."""
         self._shrinks_arena = any(each.session.shrinks_arena for each in _loaded_segments(program))
         shapes = [each.type.shape for each in program.plan.outputs]
         self._has_scalars = any(not shape for shape in shapes)
         self._joins = model.batching
         self._expected_ns = {1: float(offer.row_ns)}
-        """The time of a run by its number of rows in binary digits: 1, 2 or 3, 4 to 7, …"""
+        """The expected time of a run, by the binary digits of its rows: 1, 2 or 3, 4 to 7, …"""
         self._model = offer.model
         self._tell = tell
         self._answered = self._told = 0

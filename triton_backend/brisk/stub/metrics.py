@@ -22,8 +22,8 @@ from brisk.telemetry.statistics import (
 )
 
 PAUSE_S = 0.001
-"""Between two calls. A call keeps the interpreter's lock for its round trip, some 0.1 ms; without
-a pause a request could wait for the lock for as long as the interpreter's switch interval."""
+"""The pause before each call. A call keeps the interpreter's lock for its round trip, some 0.1 ms;
+without a pause a request could wait for the lock for the interpreter's whole switch interval."""
 
 CLOSE_TIMEOUT_S = 5.0
 OWN_NEWS = 0
@@ -50,8 +50,8 @@ class Publisher:
         self._told: deque[StatisticsTold] = deque()
         self._own_label = ("stub", str(os.getpid()))
         self._families: dict[tuple[str, str], tuple[Any, dict[_Labels, Any]]] = {}
-        """Triton's family and its metrics by labels; by name and, of a gauge, the worker that it
-        tells of."""
+        """Triton's metric families and their metrics by labels; the key is the family's name and,
+        for a gauge, the worker that it describes, else empty."""
         self._lock = threading.Lock()  # of the families, and of the decision to publish no more
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None

@@ -34,7 +34,7 @@ class OfferedModel:
         self._report = report
         self._log = log
         self._offer: Offer | None = None
-        """The one that stands: taken up, or just being so."""
+        """The offer that stands, accepted or being accepted; None if there is none."""
 
     def take(self, offer: Offer | None) -> None:
         """Accept the worker's offer of the model, or close a further one; None withdraws it."""

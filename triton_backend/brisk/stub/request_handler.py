@@ -41,16 +41,17 @@ if TYPE_CHECKING:
 
 
 MOST_PENDING, HELD_BACK_S, HELD_LOOK_S = 64, 0.05, 0.002
-"""The number of an instance's requests in flight from which on each waits so long in Triton's
-queue, unless they get fewer, and the time between two looks. 512 requests to each of ten models
-kept the processors for some seconds, before the most of them were computed."""
+"""The number of an instance's requests in flight from which on others wait in Triton's queue until
+there are fewer; the longest such wait; and the interval of checks meanwhile. Otherwise 512
+requests to each of ten models keep the processors for some seconds, before most of them are
+computed."""
 
 IN_VAIN_NS = 100_000_000
-"""How long short runs are not awaited once one has not come in time: others are computed first,
-and an urgent request of the same instance stands behind who waits."""
+"""The time for which short runs are not awaited after one did not come in time: others are
+computed first, and an urgent request of the same instance would wait behind the awaited one."""
 
 TOLD_AGAIN_S = 60.0
-"""Between two lines of the log about that."""
+"""The least time between two log lines about requests that wait in Triton's queue."""
 
 
 class RequestHandler:

@@ -26,7 +26,7 @@ _CODES = {
     "unavailable": "UNAVAILABLE",
     "cancelled": "CANCELLED",
 }
-"""Triton error code by the code of each class in ``brisk.errors``; any other is INTERNAL."""
+"""Triton's error codes by the code of each class in ``brisk.errors``; any other is INTERNAL."""
 
 
 def failed_response(error: Exception) -> Any:
@@ -39,11 +39,12 @@ def failed_response(error: Exception) -> Any:
 
 
 EXIT_PARAMETER = "brisk_exit"
-"""A response's parameter, if the server has such: the exit that answered, if one did."""
+"""The response parameter that names the exit that answered, if one did and the server has response
+parameters."""
 
 _FINAL = 1
-"""TRITONSERVER_RESPONSE_COMPLETE_FINAL of Triton's C interface. Triton's module has it, too, but
-would be run for it."""
+"""TRITONSERVER_RESPONSE_COMPLETE_FINAL of Triton's C interface. Triton's Python module has it,
+too, but would have to be run for it."""
 
 
 class Counted(NamedTuple):
@@ -246,11 +247,11 @@ def _parameters(exits: str) -> dict[str, Any]:
 
 POLL_INTERVAL_S = 0.05
 MINIMUM_AGE_NS = 50_000_000
-"""Requests answered sooner than this are never asked about."""
+"""The least age of a request that is checked for cancellation; those answered sooner never are."""
 
 BUDGET_NS = 1_000_000
-"""The time for asking in each interval: some ten requests. With 512 in flight to each of ten
-models, asking about all of them took a whole processor."""
+"""The time for checks in each interval: some ten requests. With 512 in flight to each of ten
+models, checking all of them takes a whole processor."""
 
 
 class CancellationWatcher:

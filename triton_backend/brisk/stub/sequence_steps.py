@@ -23,8 +23,8 @@ class Steps:
     def __init__(self, settings: SequenceSettings) -> None:
         self._settings = settings
         self._failed: dict[str, None] = {}
-        """Sequences whose first request never got to the worker, which may still have the state of
-        one before it with this correlation id."""
+        """The sequences whose first request did not reach the worker, which may still have the
+        state of an earlier sequence with the same correlation id."""
 
     @staticmethod
     def is_filler(request: Any) -> bool:

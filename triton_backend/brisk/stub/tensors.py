@@ -27,7 +27,7 @@ class InputData(NamedTuple):
 
     form: TensorForm
     content: np.ndarray
-    """The values in row-major order; serialised strings as uint8."""
+    """The values in row-major order; serialized strings as uint8."""
 
     def write(self, memory: memoryview) -> None:
         """Copy the values into ``memory``, which must have as many bytes."""

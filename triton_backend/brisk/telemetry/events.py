@@ -55,7 +55,7 @@ class SpanRecorder:
 
 
 SPANS = SpanRecorder()
-"""This process's own spans."""
+"""The recorder of this process's spans."""
 
 
 KEPT = 100
@@ -83,4 +83,4 @@ class Incidents:
 
 
 INCIDENTS = Incidents()
-"""This process's own incidents."""
+"""The incidents of this process."""

@@ -51,7 +51,8 @@ class Metric:
         self.bounds = BOUNDS_NS if is_time else _BOUNDS_REQUESTS
         """The bounds of a histogram's classes, in the unit in which values are kept."""
         self.per_unit = 1e9 if is_time else 1
-        """The units in which values are kept per published one."""
+        """The number of units in which values are kept per published unit: 1e9 for durations, else
+        1."""
         self.help = help
         self.labels = labels
         METRICS[name] = self

@@ -26,7 +26,8 @@ from brisk.protocol.status import Status
 from brisk.protocol.stub_process import parent_of
 
 TIMEOUT_S = 10.0
-"""A worker answers between two segments; a best-effort one gets only what processors have left."""
+"""The longest wait for a worker: it answers between two segments, and a best-effort one gets only
+idle processors."""
 
 INCIDENTS = 20
 

@@ -127,7 +127,7 @@ class Statistics:
 
 
 STATISTICS = Statistics()
-"""This process's own statistics. A forked worker starts with what its supervisor counted:
+"""The statistics of this process. A forked worker starts with what its supervisor counted:
 nothing."""
 
 
@@ -146,13 +146,15 @@ class RequestAccount:
         self._statistics = statistics
         self._model = (model, str(version))
         self._cells: dict[str, tuple[list[int], ...]] = {}
-        """The cells of requests and their durations, by class."""
+        """The cells in which requests and their durations are counted, by class."""
         self.uncounted: deque[tuple[str, int, int]] = deque()
-        """Requests that this process has computed itself, without a queue: class, duration in ns
-        and how many. They are counted when somebody reads, and now and then by who appends: to
-        count each costs more than all else that is done beside its run."""
+        """The requests that this process has computed itself, without a queue: class, duration in
+        ns and number of requests. They are counted when statistics are read, and now and then by
+        the thread that appends them: counting each at once costs more than all else that is done
+        for it, apart from its run."""
         self._durations = [0] * (len(BOUNDS_NS) + 1)
-        """The counted ones among them in each class, since they were taken."""
+        """The number of requests from ``uncounted`` in each class of durations, counted since the
+        last ``take_durations``."""
         statistics.before_reading(self.count)
 
     def succeeded(

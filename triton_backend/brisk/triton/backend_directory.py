@@ -27,7 +27,7 @@ DEFAULT_NAMES = ("brisk", "onnxruntime")
 REPLACED_SUFFIX = ".replaced-by-brisk"
 
 STUB_FILES = ("model.py", "triton_python_backend_utils.py")
-"""The files beside the package that Triton's stub imports by these names."""
+"""The files next to the package that Triton's stub imports by these names."""
 
 
 def package_folder() -> Path:

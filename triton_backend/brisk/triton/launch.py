@@ -37,8 +37,8 @@ _LINE_CHARACTERS = 400
 _TETHER = Path(__file__).with_name("parent_bound.py")
 
 MALLOC_ARENAS = 2
-"""The arenas of glibc's allocator, which else makes one for nearly every thread and gives little
-back: with 64 clients the server's memory went on growing after a minute."""
+"""The most arenas of glibc's allocator, which else makes one for nearly every thread and gives
+little back: with 64 clients the server's memory then goes on growing after a minute."""
 
 
 class ServerFailedError(BriskError):

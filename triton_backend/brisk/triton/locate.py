@@ -33,11 +33,12 @@ class ServerInstallation:
     python_backend: tuple[Path, ...]
     """The files of Triton's Python backend, in the order library, module, stub."""
     backends: Path | None
-    """The server's own backend directory; None: the wheel's, which has only the Python backend."""
+    """The server's own backend directory; None for the wheel's server, which has only the Python
+    backend."""
     caches: Path | None
-    """The value of ``--cache-directory``; None: the server finds its caches by itself."""
+    """The value of ``--cache-directory``; None if the server finds its caches by itself."""
     library_path: tuple[Path, ...]
-    """Directories the server and the stub need in ``LD_LIBRARY_PATH``."""
+    """The directories that the server and the stub need in ``LD_LIBRARY_PATH``."""
 
     @property
     def embedded(self) -> bool:

@@ -117,7 +117,7 @@ class _Option(NamedTuple):
 
     name: str
     value: str
-    """Empty if it has none, or an option follows."""
+    """The value; empty if the option has none, or another option follows."""
     places: range
 
 

@@ -25,7 +25,8 @@ PREFIX_OPTION = "shm-region-prefix-name"
 
 _OWNED = re.compile(r"brisk_server_(\d+)_(\d+)_(\d+)_")
 _ANY = re.compile(r"brisk_server_\d+_|triton_\w+_backend_shm_region_")
-"""The names that Python backends give unless told otherwise: ``triton_<backend>_backend_…``."""
+"""The beginnings of regions' names: Brisk's, and those of Python backends without a prefix of
+their own (``triton_<backend>_backend_…``)."""
 
 
 class StubRegion(NamedTuple):

@@ -17,10 +17,10 @@ from brisk.settings import FORK_STUBS
 
 PRELOADS = "LD_PRELOAD"
 _OTHERS = "_BRISK_SERVER_LD_PRELOAD"
-"""The value of PRELOADS without the file, which sets it again in the server."""
+"""The variable for the value of PRELOADS without the library, which restores it in the server."""
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "/._-+=:,@%")
-"""The characters that a shell leaves as they are. ``server.cpp`` has the same, and the blank
+"""The characters that a shell leaves unchanged. ``server.cpp`` has the same ones, and the blank
 between words."""
 
 

@@ -54,9 +54,10 @@ class EntryText(NamedTuple):
     """The configuration of an entry to show to Triton."""
 
     text: str | None
-    """None: Triton reads the entry as it is."""
+    """The completed text of ``config.pbtxt``; None if Triton reads the entry as it is."""
     lost: str | None
-    """What Triton's own completion would do for the entry beyond that; None: nothing."""
+    """What Triton's own completion would do for the entry in addition, or the reason why it may be
+    needed; None if it is not."""
 
 
 AS_IT_IS = EntryText(None, None)

@@ -29,11 +29,11 @@ class Shown(NamedTuple):
     """The content of a written view."""
 
     place: Path
-    """Its directory of repositories."""
+    """The view's directory of repositories."""
     lost: dict[Path, str]
-    """Entries for which Triton's own completion would do more, and what."""
+    """The entries for which Triton's own completion would do more, and what."""
     left_out: tuple[Path, ...]
-    """Entries that are not shown."""
+    """The entries that the view does not show."""
 
 
 def make_root(base: Path) -> tuple[Path, int]:

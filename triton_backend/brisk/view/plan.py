@@ -20,18 +20,19 @@ REPOSITORY_OPTIONS = ("model-repository", "model-store")
 OFF = "disable-auto-complete-config"
 
 _USERS_CHOICE = (OFF, "strict-model-config", "model-config-name", "model-namespacing")
-"""Options that say what is completed, which configuration counts, or what models are called."""
+"""The options by which the user decides what is completed, which configuration counts, or what
+models are called: with one of them there is no view."""
 
 
 class View(NamedTuple):
     """A view that exists until this process, or the program that it becomes, has ended."""
 
     options: tuple[str, ...]
-    """The server's options, with the view."""
+    """The server's options, with the view in place of the user's repositories."""
     environment: Mapping[str, str]
-    """The variables that the server needs beside its own."""
+    """The variables that the server needs in addition to its own."""
     left_out: tuple[Path, ...]
-    """Entries that it does not show."""
+    """The entries that the view does not show."""
 
 
 def local_repositories(options: Sequence[str]) -> list[Path] | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from brisk_client.workload.description import Workload
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-"""Everything behind the name is the benchmark's own, ``--help`` too."""
+"""The settings of a command that leaves all its arguments, ``--help`` too, to another parser."""
 
 
 def bench(

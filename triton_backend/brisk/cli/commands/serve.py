@@ -22,8 +22,8 @@ _NEEDS_COMPILER = (
 )
 
 _AWAY = {"_BRISK_STUB_AWAY": "1"}
-"""Stubs leave the working directory, whose files Triton's stub would import before its own
-(``fork_server/source/launcher.cpp``): no path that they are given is relative."""
+"""The variable by which stubs leave the working directory, whose files Triton's stub would import
+before its own (``fork_server/source/launcher.cpp``): no path that they are given is relative."""
 
 
 DESCRIPTION = """\

@@ -37,13 +37,13 @@ class Size(NamedTuple):
     entry: str
     is_loaded: bool
     mib: float = 0.0
-    """The memory that the processes of the server hold more with it."""
+    """The additional memory of the server's processes with this entry."""
     p50_ms: float | None = None
     p99_ms: float | None = None
     processor_ms: float | None = None
-    """The user and system time of all processes, for a request."""
+    """The user and system time of all processes, per request."""
     problem: str = ""
-    """Why no request was sent."""
+    """Why the entry was not loaded or not measured; empty if it was measured."""
 
 
 def size(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CLIENT = "client"
 
 LABELLED_SHARE = 0.05
-"""Spans as long as this share of the whole get their name written on them in the picture."""
+"""The share of the whole time from which on a span has its name written on it in the picture."""
 
 
 class ProcessSpans(NamedTuple):

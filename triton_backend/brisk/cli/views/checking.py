@@ -24,7 +24,7 @@ from brisk.view.entry_text import SCHEMA, entry_text, loaded_versions, read_conf
 from brisk.view.plan import A_GPU
 
 SERVED = ("brisk", "onnxruntime")
-"""Backends whose entries are Brisk's own, or could be."""
+"""The backends whose entries are Brisk's own, or could be."""
 
 _PLATFORM = "onnxruntime_onnx"
 
@@ -35,11 +35,11 @@ class Remark(NamedTuple):
     """A remark of ``brisk check`` on a repository, an entry or a version."""
 
     entry: str
-    """Empty: the whole repository."""
+    """The entry's name; empty for the whole repository."""
     version: int | None
-    """None: all of the entry."""
+    """The version; None for all of the entry."""
     severity: str
-    """A problem is refused at load, a warning has no effect or not the one meant."""
+    """The severity: a problem is refused at load, a warning has no effect or not the one meant."""
     text: str
 
 

@@ -9,7 +9,7 @@ from brisk.paths import find_inside
 from brisk.protocol.entry_files import MODEL_FILE, PIPELINE_FILE, REMOTE_FILE
 
 _NAMES = (REMOTE_FILE, PIPELINE_FILE, MODEL_FILE)
-"""The names that a version's model may have; of several, the last one is it."""
+"""The names that a version's model file may have; of several files, the last one is used."""
 
 
 def version_files(model_directory: Path) -> dict[int, Path]:

@@ -39,7 +39,7 @@ from brisk.tuning import SessionTuning
 from brisk.view.entry_text import written_config
 
 MOST_VARIABLES = 6
-"""Inputs, and outputs, that are told one by one unless all are asked for."""
+"""The most inputs, and outputs, that are listed unless all are requested."""
 
 
 def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[str]:

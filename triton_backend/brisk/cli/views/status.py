@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHOWN_INCIDENTS = 8
 _WORDS = ("model", "class", "state", "early exits of")
-"""Columns of words; numbers stand at the right."""
+"""The columns of words, aligned left; columns of numbers are aligned right."""
 
 
 class ProcessUse(NamedTuple):
@@ -167,7 +167,7 @@ _COLUMNS = (
     *("starts", "errors"),
 )
 _BETWEEN = 2
-"""Blanks between columns, as the table has them."""
+"""The number of blanks between the table's columns."""
 
 _FIRST_TO_GO = ("starts", "memory", "early", "class", "queued", "state", "errors", "p50")
 

@@ -19,38 +19,41 @@ LONGEST_CHAIN = 64
 
 AHEAD_CHUNKS = 16
 AHEAD_S = 0.5
-"""How much more one has to have than another to be ahead beyond doubt: reports are somewhat
-old."""
+"""The margin beyond which a receiver with more chunks is certainly ahead, as reports are somewhat
+old: ``AHEAD_CHUNKS`` and what arrives in ``AHEAD_S``."""
 
 IN_TIME_S = 0.15
-"""A chunk may come so much later from a host that fetches it than it could come otherwise."""
+"""The accepted delay of a chunk from a host that is still fetching it."""
 
 STILL_IN_TIME_S = 0.3
-"""The same for a source that is sending, whose report may have come late, and for receivers of the
-same upstream: both come to more alternately, until one of them pulls from the other."""
+"""``IN_TIME_S`` for a source that is sending, whose report may be late, and for receivers of the
+same upstream: these get ahead of each other alternately, until one pulls from the other."""
 
 STALE_S = 0.7
-"""The age of a report after which its host may have gone, and nothing more is hoped for."""
+"""The age of a report after which its host may have gone: no chunk that it is still fetching is
+expected from it."""
 
 FEW_CHUNKS = 8
-"""So few urgent chunks come at once, whatever else comes beside them."""
+"""The number of urgent chunks up to which they arrive at once even if others share the link."""
 
 MEASURED_CHUNKS, UNMEASURED_BYTES_PER_S = 8, 10e6
-"""The chunks that a host has once its rate counts as known, and the rate that is assumed
-before."""
+"""The number of chunks from which on a host's reported rate counts as known, and the rate that is
+assumed before."""
 
 EQUAL_SHARE, STILL_EQUAL_SHARE = 0.7, 0.5
 """The share of the best speed from which on sources count as equally fast, so that the one with
 fewer receivers is chosen; and that share for the present upstream."""
 
 RICH_SHARE = 0.5
-"""The share of the most chunks that one of the sources of the next chunk can give."""
+"""The share of the chunks that the best source of the next chunk can give, which an upstream must
+be able to give at least."""
 
 GOOD_SHARE = 0.5
-"""The share of the registry's speed at which peers relieve it."""
+"""The share of the registry's best rate at which peers relieve it. Below this share of a source's
+best rate, the receiver's link has room for its chunks that are not urgent."""
 
 MOST_MORE = 3
-"""The most peers that are pulled from beside the first."""
+"""The most peers that are pulled from concurrently with the upstream."""
 
 
 class PeerReport(NamedTuple):
@@ -58,16 +61,16 @@ class PeerReport(NamedTuple):
 
     identity: str
     here: int
-    """The set of chunks that it has."""
+    """The set of chunks that the peer has."""
     is_fetching: bool
     next: tuple[Stretch, ...]
-    """The chunks that it fetches next, in order."""
+    """The chunks that the peer fetches next, in order."""
     bytes_per_s: float
-    """The rate at which it fetches."""
+    """The rate at which the peer fetches."""
     receivers: int
-    """How many hosts pull from it."""
+    """The number of hosts that pull from the peer."""
     path: tuple[str, ...]
-    """The identities of its upstream, of that one's upstream, and so on."""
+    """The identities of the peer's upstream, of that one's upstream, and so on."""
 
 
 class KnownSource(NamedTuple):
@@ -75,17 +78,17 @@ class KnownSource(NamedTuple):
 
     name: str
     report: PeerReport | None
-    """None: it is a registry, which has all."""
+    """The peer's last report; None for a registry, which has all chunks."""
     age_s: float
     """The age of the report."""
     bytes_per_s: float
-    """The rate that is expected from it."""
+    """The rate that is expected from the source."""
     known_bytes_per_s: float
-    """The best rate that was ever seen; 0: unknown."""
+    """The best rate ever seen from the source; 0 if unknown."""
     is_dry: bool
-    """It had nothing new when it was last asked for more than it has."""
+    """Whether the peer had nothing new when it was last asked for more than it has."""
     is_sending: bool
-    """Something came from it just now."""
+    """Whether something came from the source just now."""
 
 
 class ReceiverState(NamedTuple):
@@ -97,15 +100,15 @@ class ReceiverState(NamedTuple):
     wanted: tuple[Stretch, ...]
     """The chunks that are wanted, in order."""
     urgent: int
-    """The set of those that somebody waits for."""
+    """The set of missing chunks that a caller waits for, or that describe the model."""
     chunk_bytes: int
     bytes_per_s: float
     best_bytes_per_s: float
     """The best rate ever, of all sources together."""
     upstream: str
-    """The name of the peer that it pulls from now; empty: none."""
+    """The name of the peer that the receiver pulls from now; empty if none."""
     path: tuple[str, ...] = ()
-    """The identities of a ``PeerReport``."""
+    """The identities of the receiver's upstream, of that one's upstream, and so on."""
 
 
 class Roles(NamedTuple):
@@ -114,7 +117,7 @@ class Roles(NamedTuple):
     allowed: Mapping[str, int]
     """The chunks that each source may be asked for, by its name."""
     upstream: str
-    """The peer that the others of a chain see; empty: none."""
+    """The name of the peer that other hosts see as the receiver's upstream; empty if none."""
 
 
 def is_before(report: PeerReport, name: str, standing: ReceiverState) -> bool:
@@ -352,7 +355,7 @@ def next_run(wanted: Sequence[Stretch], allowed: int, most: int, least: int) -> 
 
 
 USUAL_LEAST_CHUNKS = 4
-"""The fewest chunks of a request, unless some of many are waited for."""
+"""The fewest chunks of a request, unless several callers wait for chunks."""
 
 
 def least_chunks(bytes_per_s: float, chunk_bytes: int, answer_s: float) -> int:

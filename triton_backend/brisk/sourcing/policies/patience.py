@@ -7,17 +7,17 @@ from collections import deque
 from typing import NamedTuple
 
 PEER_SILENCE_S = 0.6
-"""A peer that is silent for so long has gone: a live one ends its answer when it has had nothing
-new for 0.25 s."""
+"""The silence after which a peer counts as gone: a live one ends its answer when it has had
+nothing new for 0.25 s."""
 
 FIRST_BYTE_S, NEXT_BYTE_S = 10.0, 3.0
-"""The silence of a registry, which may have to fetch the file itself, before the first byte and
-before others."""
+"""The silence after which a registry's answer is given up: before the first byte, since the
+registry may have to fetch the file itself, and before later bytes."""
 
 SLOW_S = 2.0
 SLOW_SHARE = 0.5
-"""A source that gives less than this share of what was expected for ``SLOW_S`` is left if there is
-another."""
+"""The share of the expected rate below which a source that was busy for ``SLOW_S`` counts as slow,
+so that another one is preferred."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_DOUBLINGS = 8
@@ -29,13 +29,13 @@ class Waited(NamedTuple):
     is_peer: bool
     asked_s: float
     heard_s: float | None
-    """When the last byte came; None: none has."""
+    """When the last byte came; None if none has."""
     bytes_per_s: float
     """The rate over the last ``SLOW_S``, from all requests to the source."""
     busy_s: float
-    """How long the source has always had some request."""
+    """The time for which the source has always had some request."""
     expected: float
-    """The bytes/s that were expected when it was chosen."""
+    """The bytes/s that are expected from the source."""
 
 
 def is_silent(waited: Waited, now_s: float) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 RAW_START_S = 0.05
-"""What a start from the model's own file takes longer than from its prepared form, until its first
-answer: 45 to 57 ms for six models of 20 to 550 MB (``brisk bench cold``)."""
+"""The additional time until the first answer of a start from the model's own file, compared with
+its prepared form: 45 to 57 ms for six models of 20 to 550 MB (``brisk bench cold``)."""
 
 UNKNOWN_BYTES_PER_S = 125e6
 """The bandwidth that is assumed if none was measured: 1 Gbit/s."""

@@ -26,7 +26,7 @@ _UNASKED = ("https", "http", "s3")
 """The schemes that entries may name unless ``BRISK_REMOTE_URLS`` is set."""
 
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-"""The addresses that carry one of IPv4 (NAT64)."""
+"""The IPv6 addresses that carry an IPv4 address (NAT64)."""
 
 _USER = re.compile("//[^/]*@")
 _SETTING = "BRISK_REMOTE_URLS"

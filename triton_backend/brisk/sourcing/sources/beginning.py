@@ -14,17 +14,19 @@ from brisk.sourcing.sources.peers import PeerCopy
 from brisk.sourcing.sources.registry import Registry
 
 OPEN_PATIENCE_S = 20.0
-"""The time without anything new after which opening a copy fails. Waits of an open one go on."""
+"""The time without anything new after which opening a copy fails. Waits for bytes of an open copy
+go on."""
 
 ALONE_S = 0.05
-"""The time for the registry to send the manifest before peers are asked for it, too: a connection
-to each, with its handshake, takes longer than most registries do."""
+"""The registry's head start before peers are also asked for the manifest: a connection to each,
+with its handshake, takes longer than most registries do."""
 
 _HEAD_S = 2.0
-"""The time for the head after the manifest; then it is asked for again, as the manifest says."""
+"""The longest wait for the head once the manifest is here; after it the head is requested again,
+as the manifest says."""
 
 _SHORT_BYTES = 1 << 16
-"""A manifest of at most so many bytes is parsed at once, a longer one by a thread."""
+"""The largest manifest that is parsed in the event loop; a thread parses larger ones."""
 
 
 async def obtain(

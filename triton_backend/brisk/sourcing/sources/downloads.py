@@ -15,11 +15,12 @@ from brisk.sourcing.sources import addresses
 from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
 
 READ_BYTES = 1 << 20
-"""The bytes of a connection that are buffered while nobody takes them."""
+"""The bytes of a connection that are buffered while no task reads them; also the largest piece
+that is read of a local file."""
 
 RECORD_BYTES = 17 << 10
-"""The largest record of TLS, with what surrounds it: so much may have been read and not be
-decoded."""
+"""The size of the largest TLS record with its framing: so many bytes may have been received but
+not yet be decoded."""
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
@@ -30,9 +31,10 @@ class RangeAnswer(NamedTuple):
 
     response: aiohttp.ClientResponse
     offset: int
-    """The place in the file of the content's first byte; 0 if the server does not know ranges."""
+    """The place in the file of the content's first byte; 0 if the server does not support
+    ranges."""
     is_ranged: bool
-    """Whether the server knows ranges."""
+    """Whether the server supports ranges."""
 
 
 class Web:

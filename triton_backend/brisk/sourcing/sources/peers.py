@@ -20,10 +20,11 @@ from brisk.sourcing.sources.failures import MissingError, SourceError
 from brisk.sourcing.sources.registry import Pieces
 
 ASKED_S = 0.2
-"""The interval of questions to a peer: its report is so old, while its chunks go on coming."""
+"""The least interval of requests for a peer's report, and so the report's age while chunks keep
+arriving there."""
 
 HELD_S = 0.25
-"""The time after which a peer that has nothing new answers."""
+"""The time after which a peer answers even if it has nothing new."""
 
 ANSWER_S = 0.6
 IDENTITY_HEADER = "Brisk-Host"
@@ -56,7 +57,7 @@ class PeerHost:
         self.web = web
         self.identity = identity
         self.answers = True
-        """Whether it answered when it was asked last."""
+        """Whether the peer answered the last request for a report; True before the first."""
         self.base = f"{'https' if is_secure else 'http'}://{address}/v1/copies"
 
     def copy_of(self, sha256: str) -> PeerCopy:
@@ -73,7 +74,8 @@ class PeerCopy:
         self._peer = peer
         self._url = f"{peer.base}/{sha256}"
         self._count: int | None = None
-        """The count of changes in its last report; None: it is to answer at once."""
+        """The number of chunks in the peer's last report; None if the peer is to answer at
+        once."""
 
     @property
     def answers(self) -> bool:

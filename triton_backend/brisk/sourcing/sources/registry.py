@@ -29,19 +29,19 @@ class Pieces(NamedTuple):
 
     content: AsyncIterator[bytes]
     offset: int
-    """The place of the first piece in the file."""
+    """The place of the first piece in the file, in bytes."""
     is_ranged: bool
-    """Whether it may be anywhere in the file."""
+    """Whether the source supports ranges, so that ``offset`` may be anywhere in the file."""
     expect: Callable[[int], None] = expect_any
-    """Called with a number of bytes: fewer are not worth a wake-up, until it is called again. That
-    many must be on their way, or the end of the connection."""
+    """Sets the least number of bytes that are worth a wake-up, until the next call. That many, or
+    the end of the connection, must be on their way."""
 
 
 class ByteSource(Protocol):
     """The interface of a source of bytes of a model's files."""
 
     name: str
-    """The name in messages, by which it is also recognised."""
+    """The name in messages, which also identifies the source."""
     is_peer: bool
 
     def read(

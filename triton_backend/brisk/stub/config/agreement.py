@@ -23,7 +23,7 @@ _TYPE_OF_CONTROL = {
     "fp32_false_true": "TYPE_FP32",
     "bool_false_true": "TYPE_BOOL",
 }
-"""A control's type by the field that says its values."""
+"""The type of a sequence control, by the field that states its values."""
 
 
 def check_tensors(config: Mapping[str, Any], path: Path) -> None:

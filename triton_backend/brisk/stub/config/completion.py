@@ -14,11 +14,11 @@ from brisk.stub.config.signature import dims_of, model_dims
 
 _OPTION = "--backend-config"
 _NAMES = ("", "onnxruntime", "brisk")
-"""The backends whose defaults apply, the one that wins last: everybody's, that of ONNX models,
+"""The backends whose defaults apply, by ascending precedence: all backends, that of ONNX models,
 Brisk."""
 _SETTING = "default-max-batch-size"
 DEFAULT_MAX_BATCH_SIZE = 4
-"""Triton's own."""
+"""Triton's own default."""
 
 
 @dataclass(frozen=True, slots=True)

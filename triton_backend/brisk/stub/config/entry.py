@@ -32,21 +32,21 @@ class Entry(NamedTuple):
     """One version of a model entry on one device."""
 
     model: LoadModel
-    """The record that asks the runtime for it."""
+    """The record that asks the runtime for the model."""
     device: str
     outputs: tuple[str, ...]
     """The configured output names, in order."""
     ones: Mapping[str, tuple[int, ...]]
-    """The shape in which an answer has a value without sizes, by output."""
+    """The shape in which an answer has a value without sizes, by the output's name."""
     bfloat16_inputs: frozenset[str]
-    """The inputs that numpy cannot show."""
+    """The names of the BF16 inputs, a type that numpy lacks."""
     parameters: Parameters
     is_first: bool
     """Whether this is the first instance, which logs ``notices`` for all."""
     notices: tuple[Notice, ...]
-    """What the entry asks for in vain."""
+    """The notices of the entry's fields and parameters without their usual effect."""
     sequences: SequenceSettings | None
-    """None: Triton's scheduler knows of no sequences."""
+    """The settings of the entry's ``sequence_batching``; None if it has none."""
 
 
 def read_entry(

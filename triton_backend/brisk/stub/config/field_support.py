@@ -29,9 +29,9 @@ class Notice(NamedTuple):
     """A notice that a field of an entry does not have its usual effect."""
 
     level: str
-    """The log's level."""
+    """The log level."""
     field: str
-    """The field's path in ``config.pbtxt``, in dots."""
+    """The field's dotted path in ``config.pbtxt``."""
     consequence: str
     effect: str = "has no effect"
 
@@ -90,7 +90,7 @@ IGNORED = (
         "it names files by a GPU's compute capability, and this instance computes on the CPU",
     ),
 )
-"""The notices of the fields that Triton hands on and Brisk has no use for."""
+"""The notices of the fields that Triton passes on and Brisk does not use."""
 
 DELAY = Notice(
     "warning",
@@ -108,7 +108,7 @@ REFUSED = {
     "model_transaction_policy.decoupled": "an ONNX model has one answer to a request, and clients "
     "of a decoupled model wait for any number",
 }
-"""Consequence by field."""
+"""The fields that are refused, with the consequence of ignoring each."""
 
 _ONLY_ON_GPU = {
     "cc_model_filenames": "the default model file would be served on every GPU",
@@ -125,7 +125,8 @@ _USUAL: Mapping[str, Any] = {
     "optimization.input_pinned_memory": {"enable": True},
     "optimization.output_pinned_memory": {"enable": True},
 }
-"""What Triton writes into a configuration that says nothing of a field, beside 0 and nothing."""
+"""The values that Triton writes for fields that a configuration does not set, unless these are 0
+or empty."""
 
 
 def check_fields(config: Mapping[str, Any], device: str) -> tuple[Notice, ...]:

@@ -24,19 +24,19 @@ LONGEST_RUN_S = 30 * 24 * 3600
 CLASS, MAX_CLASS = "brisk_class", "brisk_max_class"
 
 Parser = Callable[[str], Any]
-"""Raises ValueError that says what the text must be."""
+"""Returns the value of a text; raises ValueError that says what the text must be."""
 
 
 class Parameters(NamedTuple):
     """The parsed parameters of an entry, as far as Brisk uses them."""
 
     job_class: str
-    """The class of requests that ask for none."""
+    """The class of requests that do not ask for one."""
     max_class: str
     """The most urgent class that requests may ask for."""
     max_queue_size: int
     max_run_ns: int
-    """The longest that a run may take."""
+    """The longest time that a run may take."""
     is_lazy: bool
     """Whether the first request loads the model."""
     accuracy_ppm: int
@@ -46,7 +46,7 @@ class Parameters(NamedTuple):
     foreign: tuple[str, ...]
     """The names of parameters that are not Brisk's, listed once in the log."""
     ignored_onnxruntime: tuple[str, ...]
-    """The parameters of the ONNX Runtime backend that mean nothing here."""
+    """The parameters of the ONNX Runtime backend that have no meaning in Brisk."""
 
     def ignored(self) -> Iterator[str]:
         """Yield a log line for each kind of parameters that have no effect."""
@@ -231,7 +231,8 @@ def trace_context(request: Any) -> str:
 
 
 LONGEST_TIMEOUT_US = 30 * 24 * 3600 * MILLION
-"""A longer one is no deadline at all, and its end in ns might be no integer of the protocol."""
+"""The longest timeout that sets a deadline; the end of a longer one, in ns, might be no integer of
+the protocol."""
 
 
 def request_deadline_ns(arrived_ns: int, timeout_us: int) -> int | None:

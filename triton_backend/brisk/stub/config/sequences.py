@@ -37,9 +37,9 @@ class SequenceSettings(NamedTuple):
 
     states: tuple[StateForm, ...]
     left_out: frozenset[str]
-    """The inputs that Triton adds and the request's record does not take along."""
+    """The inputs that Triton adds and that are not sent to the worker."""
     correlation_input: str | None
-    """The input with the correlation id, if the record takes it along."""
+    """The control input for the correlation id; None if there is none."""
     max_sequences: int
     """The most sequences of one instance that Triton's scheduler keeps alive at a time."""
     idle_ns: int

@@ -27,7 +27,7 @@ from brisk.stub.config.parameters import (
 from brisk.tuning import ALL, BASIC, EXTENDED, NONE, SESSION_KEYS, SessionTuning, Setting
 
 _LEVELS = {-1: BASIC, 0: ALL, 1: EXTENDED, 2: NONE}
-"""The optimisation by ``optimization.graph.level``; 0 is what an entry has that says nothing."""
+"""The optimization by ``optimization.graph.level``, which is 0 if the entry does not set it."""
 
 _PREFIXES = ("session.", "ep.", "optimization.", "mlas.")
 _LIBRARIES = "model_operations.op_library_filename"
@@ -69,7 +69,7 @@ _FIELDS: Mapping[str, tuple[str, Parser]] = {
     ),
     "brisk_share": ("shares_structures", ENTRY_PARAMETERS["brisk_share"]),
 }
-"""Field of SessionTuning and parser, by the parameter's name."""
+"""The field of SessionTuning and the parser, by the parameter's name."""
 
 _PARSERS: Mapping[str, Parser] = {
     **{name: parser for name, (_, parser) in _FIELDS.items()},
@@ -77,7 +77,7 @@ _PARSERS: Mapping[str, Parser] = {
     "share_session_between_instances": _flag,  # all do, whatever it is
 }
 TAKEN = frozenset(_PARSERS) - ENTRY_PARAMETERS.keys()
-"""Names of ONNX Runtime's parameters that mean something where ONNX Runtime computes the model."""
+"""The names of ONNX Runtime's parameters that are read for a model on a CPU."""
 
 
 class ReadTuning(NamedTuple):
@@ -85,7 +85,7 @@ class ReadTuning(NamedTuple):
 
     tuning: SessionTuning
     notices: tuple[Notice, ...]
-    """What is taken otherwise than it may have been meant."""
+    """The notices of settings that are taken otherwise than they may have been meant."""
 
 
 def read_tuning(

@@ -51,8 +51,8 @@ class _Stated(NamedTuple):
 
     signature: NetworkSignature
     is_open: bool
-    """Whether the file leaves open what an output is, or whether its first size is the inputs'
-    first one."""
+    """Whether the file leaves open an output's type or rank, or whether its first size is the
+    inputs' first one."""
 
 
 def model_signature(path: Path) -> NetworkSignature:

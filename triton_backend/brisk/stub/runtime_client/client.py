@@ -232,23 +232,25 @@ class RuntimeClient:
 # to requests that come one by one.
 
 QUICK_NS = 2_000_000
-"""Answers are awaited where the last ones took less, from arrival to answer.
+"""The time from arrival to answer up to which answers are quick: if the last ones were, the next
+one is awaited.
 
-A small network's take half of it on a busy machine, 0.4 to 0.9 ms where Triton, its client and the
-worker have two processors between them.
+A small network's answers take half of it on a busy machine, 0.4 to 0.9 ms if Triton, its client
+and the worker have two processors between them.
 """
 
 EYES_OPEN_NS = 1_000_000
-"""Answers that took less than this are awaited without sleeping, for so long at most."""
+"""The longest wait for an answer without sleeping, if the last answers took less than this."""
 
 WAIT_NS = 4_000_000
-"""How long others are awaited asleep; an answer that takes longer goes through a sender."""
+"""The longest wait for an answer asleep; an answer that takes longer goes through a sender."""
 
 CROWDED_NS = 150_000
-"""A request that comes sooner after the last return had been waiting in Triton's queue."""
+"""The time since ``execute`` last returned below which a new request had been waiting in Triton's
+queue."""
 
 CROWDED_REQUESTS = 32
-"""How many requests are not awaited after such a one."""
+"""The number of requests that are not awaited, from one on that did not come alone."""
 
 
 class Promptness:

@@ -17,10 +17,10 @@ from brisk.protocol.records import Infer, LoadModel, ModelLoaded, Region, Result
 from brisk.protocol.shared_memory import MARK_BYTES, Arena, mark_is_set, padded, reset_mark
 
 MAX_LOAD_STRIKES = 3
-"""Workers a model's load may take down with it before the model is given up."""
+"""The number of worker crashes attributed to a model's load after which the model is given up."""
 
 MAX_STRIKES = 2
-"""Workers a request may take down with it before it is refused."""
+"""The number of worker crashes attributed to a request after which it is refused."""
 
 OutputReader = Callable[[Region], memoryview]
 
@@ -136,7 +136,8 @@ class ModelLoad:
         self._is_loading = False
         self._cause = "entry" if is_waited_for else "request"
         self.is_deferred = False
-        """No worker has the model, or is loading it, until ``begin`` is called."""
+        """Whether the load is deferred: no worker has the model, or is loading it, until ``begin``
+        is called."""
         self._outcome: ModelLoaded | BriskError | None = None
         self._settled = threading.Event()
 

@@ -26,31 +26,32 @@ if TYPE_CHECKING:  # a stub that finds its runtime does without
     import subprocess
 
 NICENESS = process_niceness()
-"""The niceness of this process when it began, and so the server's: a stub of a real-time model
-changes its own, and what it starts is for all models."""
+"""The niceness of this process when it began, and so the server's. A stub of a real-time model
+changes its own, but a runtime that it starts is for all models."""
 
 CONNECT_TIMEOUT_S = 5.0
 START_TIMEOUT_S = 120.0
-"""How long a runtime may take to its first word: torch from a cold disk can take long."""
+"""The longest wait for a runtime to answer: torch from a cold disk can take long."""
 
 _SEND_TIMEOUT_S = 60
-"""A foreground worker that reads nothing for so long is taken for dead. A background worker may
-have to wait longer than that for a processor."""
+"""The time after which a foreground worker that reads nothing counts as dead. A background worker
+may have to wait longer for a processor."""
 
 _RETRY_PAUSE_S = 0.02
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 _lock = threading.Lock()
-"""Guards both: connections to both workers are made by threads of their own."""
+"""Guards ``_starting`` and ``_running``: the connections to both workers are made by threads of
+their own."""
 
 _starting: dict[RuntimePaths, subprocess.Popen[bytes]] = {}
-"""Runtimes that this process has started and that have not answered yet."""
+"""The runtimes that this process has started and that have not answered yet."""
 
 _greeted: set[RuntimePaths] = set()
-"""Places of runtimes that have welcomed this process."""
+"""The places of the runtimes that have welcomed this process."""
 
 _running: list[subprocess.Popen[bytes]] = []
-"""The processes that were started; polled so that none stays behind as a zombie."""
+"""The started runtimes that have answered; polled so that none stays a zombie."""
 
 
 def start_early() -> None:
@@ -168,17 +169,18 @@ TUNABLES = {
     "glibc.malloc.trim_threshold": str(1 << 30),
     "glibc.malloc.arena_max": "1",
 }
-"""Settings of the C library's allocator, which reads them when a process starts: huge pages where
-the kernel grants them on advice, and blocks of weights and activations kept for the next run
-instead of being mapped, faulted in and unmapped each time. On a virtual machine a page fault costs
-1.3 µs: 100 MB of fresh memory took 33 ms by small pages and 13 by huge ones. One heap for all
-threads: each other one would begin with huge pages of its own. No huge pages where the machine
-gives free memory back to its host: each of them is the host's to find then. glibc before 2.35 and
-other C libraries ignore what they do not know."""
+"""Settings of the C library's allocator, which reads them when a process starts. Huge pages are
+used where the kernel grants them on advice, and blocks of weights and activations are kept for the
+next run instead of being mapped, faulted in and unmapped each time. On a virtual machine a page
+fault costs 1.3 µs: 100 MB of fresh memory take 33 ms by small pages and 13 by huge ones. All
+threads share one heap: each further one would begin with huge pages of its own. No huge pages are
+used if the machine gives free memory back to its host, which then has to find each of them again.
+glibc before 2.35 and other C libraries ignore what they do not know."""
 
 _VIRTIO = Path("/sys/bus/virtio/devices")
 _BALLOON, _REPORTS_FREE_PAGES = 5, 5
-"""Kind of a virtio device, and the bit of its features (Virtual I/O Device 1.2, section 5.5.3)."""
+"""The kind of a virtio balloon device, and the bit of its features that says whether it reports
+free pages (Virtual I/O Device 1.2, section 5.5.3)."""
 
 
 def allocator_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -139,7 +139,8 @@ class Reader:
         self._lock = threading.Lock()
         self._receiver: Receiver | None = None
         self._sleeping: select.epoll | None = None
-        """What the receiver's thread sleeps on; asks for nothing while another thread reads."""
+        """The epoll in which the receiver's thread sleeps, which watches for nothing while another
+        thread reads; None without a connection."""
         self._looking: select.poll | None = None
         self._descriptor = -1
         self._failure: Exception | None = None

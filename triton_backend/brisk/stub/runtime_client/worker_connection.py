@@ -29,7 +29,8 @@ from brisk.stub.runtime_client.runtime_process import open_connection
 from brisk.stub.runtime_client.transport import DirectSender, QueuedSender, Reader, Sender
 
 RESTART_TIMEOUT_S = 60.0
-"""How long requests wait for a new runtime before they fail; then it is tried again."""
+"""The time for which requests wait for a new runtime before they fail; then connecting is tried
+again."""
 
 
 class Offer(NamedTuple):

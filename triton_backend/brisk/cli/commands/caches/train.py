@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from brisk.settings import Tolerance
 
 NOTHING_WRITTEN = 3
-"""Exit status."""
+"""The exit status if no caches are written."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -199,9 +199,9 @@ class _TrainingData(NamedTuple):
 
     groups: SampleGroups
     samples: Samples
-    """All of them, labels included; if rows have several shapes, those of the most frequent."""
+    """All samples, labels included; if rows have several shapes, those of the most frequent."""
     more: Samples | None
-    """Inputs to fit on that need not be like the served."""
+    """Further inputs to fit on, which need not be like those served; None if there are none."""
     division: Division
 
 
