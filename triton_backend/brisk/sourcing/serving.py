@@ -204,6 +204,9 @@ class CopyServer:
             await self._stream(request, response, sha256, copy, number, begin, end)
         except ConnectionError:
             pass  # the client has turned to another source
+        except asyncio.TimeoutError:  # it reads nothing: what is left would wait as long again
+            if request.transport is not None:
+                request.transport.abort()
         return response
 
     async def _stream(
