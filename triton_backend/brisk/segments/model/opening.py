@@ -116,15 +116,17 @@ def _make_session(
         spins_long=is_warm and is_one_of_several,
         uses_memory_pattern=is_warm,  # a block for the second run, then another session's
     )
-    in_place = [tensor.name for tensor in proto.graph.initializer if tensor.name in file.weights]
     held: list[Any] = []
-    if not is_warm:
-        for name in in_place:
+    if is_warm and provider == CPU:
+        file.give_weights(options, proto.graph)
+    else:
+        in_place = [each.name for each in proto.graph.initializer if each.name in file.weights]
+        for name in () if is_warm else in_place:
             if (value := value_in_place(file.weights[name])) is not None:
                 options.add_initializer(name, value)
                 held.append(value)
-    if len(held) < len(in_place):
-        file.give_to(options)
+        if len(held) < len(in_place):
+            file.give_to(options)
     options.add_session_config_entry(FOLDER_ENTRY, str(file.path.parent))
     model = proto.SerializeToString() if file.unread is None else bytes(file.unread)
     providers = [provider] if provider == CPU else [provider, CPU]

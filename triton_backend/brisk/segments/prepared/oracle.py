@@ -42,8 +42,7 @@ class WholeModel:
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.add_session_config_entry(FOLDER_ENTRY, str(path.parent))
-        if file.weights:
-            file.give_to(options)
+        file.give_weights(options, file.proto.graph)
         try:
             self._session = library.InferenceSession(
                 file.proto.SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -65,8 +65,7 @@ def save_optimised(
     library = onnxruntime()
     label = f"{file.path}: segment {segment.spec.index} ({segment.spec.words})"
     options = session_options(SessionTuning(), threads, is_warm=True)
-    if file.weights:
-        file.give_to(options)
+    file.give_weights(options, segment.proto.graph)
     model, data = folder / "optimised.onnx", folder / "optimised.bin"
     options.optimized_model_filepath = str(model)
     for key, value in (
