@@ -1,10 +1,12 @@
 """Arrays and OrtValues of types that numpy has only through ``ml_dtypes``, or that share bytes;
-and runs by arrays in a single call, which answer as any run does.
+runs by arrays in a single call, which answer as any run does; and weights that warm sessions are
+given as tensors in the mapped file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -15,14 +17,16 @@ from onnx import TensorProto, helper
 
 from brisk.errors import InvalidRequestError
 from brisk.segments.frame import control, run_in_one, run_serially
+from brisk.segments.model import model_file
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime import onnxruntime
+from brisk.segments.onnxruntime import IN_PLACE_BYTES, Weight, onnxruntime
 from brisk.segments.program import SegmentProgram
 from brisk.segments.starting import open_warm_program
 from brisk.segments.values import to_array, to_ort_value
-from support.models.segment_models import chain, info, save
+from support.models.segment_models import chain, info, save, source_of, whole
 
 TEXTS = TensorProto.STRING
+RANDOM = np.random.default_rng(0)
 OPTIONS = control().options(shrinks_arena=False)
 ERRORS = tuple(
     getattr(onnxruntime().capi.onnxruntime_pybind11_state, name)
@@ -146,3 +150,81 @@ def test_strings_several_segments_and_inputs_that_are_outputs_take_the_longer_wa
     else:
         found = run_serially(handed_on, {"a": a, "b": a}, ["a"])["a"]
     np.testing.assert_array_equal(found, a)
+
+
+def weight(*shape: int, dtype: type = np.float32) -> np.ndarray:
+    """Return a weight that is large enough to stay in the file."""
+    array = (RANDOM.standard_normal(shape) / 8).astype(dtype)
+    assert array.nbytes >= IN_PLACE_BYTES
+    return array
+
+
+def test_a_warm_session_keeps_none_of_the_memory_that_its_weights_lay_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may be unmapped, or written to, once the session is made."""
+    weights = {
+        "table": weight(64, 48),  # read as it is
+        "kernel": weight(32, 3, 4, 4),  # stored in another layout, or not
+        "left": weight(480, 64),  # packed
+        "right": weight(64, 32),
+        "bias": weight(32, 32),
+        "half": weight(32, 64, dtype=ml_dtypes.bfloat16),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Reshape", ["rows", "shape"], ["image"]),
+        helper.make_node("Conv", ["image", "kernel"], ["features"]),
+        helper.make_node("Relu", ["features"], ["positive"]),
+        helper.make_node("Flatten", ["positive"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "left"], ["hidden"]),
+        helper.make_node("Gemm", ["hidden", "right"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["sum"]),
+        helper.make_node("Cast", ["half"], ["whole"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["sum", "whole"], ["y"]),
+    ]
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        [info("ids", 3, kind=TensorProto.INT64)],
+        [info("y", 32, 64)],
+        {**weights, "shape": np.array([1, 3, 8, 6])},
+    )
+    inputs = {"ids": np.array([1, 60, 7])}
+    lent: list[np.ndarray] = []
+
+    def lend(original: Weight) -> object:
+        lent.append(np.array(original.data))
+        return show(replace(original, data=lent[-1]))
+
+    show = model_file.value_in_place
+    monkeypatch.setattr(model_file, "value_in_place", lend)
+    program = open_warm_program(source_of(path))
+    assert len(lent) == len(weights)
+    before = run_serially(program, inputs)
+    for array in lent:
+        array[:] = 0xFF
+    np.testing.assert_array_equal(run_serially(program, inputs)["y"], before["y"])
+    np.testing.assert_array_equal(before["y"], whole(path, inputs)["y"])
+
+
+def test_weights_of_which_a_byte_holds_several_are_given_with_others(tmp_path: Path) -> None:
+    packed = RANDOM.integers(-8, 8, (128, 128)).astype(ml_dtypes.int4)
+    weights = {"packed": packed, "plain": weight(128, 32), "scale": np.float32(0.1)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["packed", "scale"], ["wide"]),
+        helper.make_node("MatMul", ["x", "wide"], ["hidden"]),
+        helper.make_node("MatMul", ["hidden", "plain"], ["y"]),
+    ]
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        [info("x", "n", 128)],
+        [info("y", "n", 32)],
+        weights,
+        {"": 21},
+        ir=10,
+    )
+    inputs = {"x": RANDOM.standard_normal((3, 128)).astype("f4")}
+    program = open_warm_program(source_of(path))
+    np.testing.assert_array_equal(run_serially(program, inputs)["y"], whole(path, inputs)["y"])
