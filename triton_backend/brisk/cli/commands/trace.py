@@ -101,7 +101,11 @@ def trace(
     else:
         processes = _cold_start(Path(model), device, job_class, given_inputs)
     stem = Path(model).resolve().name if not url else model
-    file = output or Path(f"{stem}.trace.json")
+    _write(processes, output or Path(f"{stem}.trace.json"))
+
+
+def _write(processes: Sequence[ProcessSpans], file: Path) -> None:
+    """Write the trace, and its picture if matplotlib is installed; print where they are."""
     write_perfetto(processes, file)
     count = sum(len(process.spans) for process in processes)
     print(f"{count} spans in {file}, for https://ui.perfetto.dev")

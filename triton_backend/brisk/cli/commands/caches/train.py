@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from brisk.exits.cascade import Cascade
     from brisk.exits.data.reading import ImageForm
     from brisk.exits.data.samples import Division, SampleGroups, Samples
+    from brisk.exits.exploration import ExplorationSettings
     from brisk.exits.exploration.settings import EvaluationMode
     from brisk.exits.guarantee.calibration import Promise
     from brisk.exits.heads.exit_model import Judge
@@ -116,10 +117,7 @@ def train(
     An interrupted training goes on where it was. Without gain or proof nothing is written, and the
     exit status is 3.
     """
-    from rich.console import Console
-
-    from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
-    from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
+    from brisk.exits.exploration import ExplorationSettings
 
     settings = ExplorationSettings(
         accuracy=_share("accuracy", accuracy),
@@ -142,19 +140,35 @@ def train(
     if len(training_data.groups.groups) > 1:  # a cache reads values of one shape
         subject = subject._replace(is_whole=True)
     _check_proof(training_data.division, settings.promise)
-    folder = _work_folder(subject.file, training_data.groups, training_data.more, seed)
+    if not _train(subject, training_data, settings, keep_data=keep_data):
+        raise typer.Exit(NOTHING_WRITTEN)
+
+
+def _train(
+    subject: _Subject,
+    training_data: _TrainingData,
+    settings: ExplorationSettings,
+    *,
+    keep_data: bool,
+) -> bool:
+    """Train caches, print what came of it, and write them; return whether there are any."""
+    from rich.console import Console
+
+    from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
+    from brisk.exits.exploration import explore, explore_whole
+
+    groups, more = training_data.groups, training_data.more
+    folder = _work_folder(subject.file, groups, more, settings.seed)
     console = Console(soft_wrap=True, highlight=False)
     cascade: Cascade | None
     with bars(console) as drawn:
         progress = RichProgress(drawn)
         if subject.is_whole:
-            whole = explore_whole(
-                subject.file, training_data.groups, subject.tolerance, settings, progress
-            )
+            whole = explore_whole(subject.file, groups, subject.tolerance, settings, progress)
             cascade, reason, verification = whole.cascade, whole.reason, whole.verification
         else:
             explored = explore(
-                subject.file, training_data.samples, folder, settings, training_data.more, progress
+                subject.file, training_data.samples, folder, settings, more, progress
             )
             cascade, reason = explored.cascade, explored.reason
             verification = explored.verification
@@ -167,8 +181,7 @@ def train(
         for written in _write(subject, cascade, training_data if keep_data else None):
             console.print(f"written: {written}", markup=False)
     shutil.rmtree(folder)
-    if cascade is None:
-        raise typer.Exit(NOTHING_WRITTEN)
+    return cascade is not None
 
 
 class _Subject(NamedTuple):
