@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.errors import InternalError, InvalidModelError, InvalidRequestError, UnavailableError
+from brisk.errors import InternalError, InvalidRequestError, UnavailableError
 from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.protocol.shared_memory import mark_is_set
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.runtime_process import start_if_absent
 from brisk.stub.runtime_client.transport import DirectSender
+from brisk.telemetry.observer import Observer
 from support.runtime.runtime_process import (
     SLOW_INPUT,
     Answer,
@@ -146,8 +147,32 @@ def test_a_model_that_has_gone_meanwhile_is_told_after_a_restart(
     quick.unlink()
     kill(worker_of(shared_place))
     error = submit(connection, ROWS)[1].wait().error
-    assert isinstance(error, InvalidModelError)
+    assert isinstance(error, UnavailableError)
     assert "quick.onnx" in str(error)
+    with Observer(shared_place, Role.FOREGROUND) as observer:
+        incidents = [incident.what for incident in observer.status().incidents]
+    assert any("quick.onnx" in what for what in incidents), incidents
+
+
+def test_a_file_that_is_cut_short_when_a_worker_dies_is_loaded_once_it_is_whole_again(
+    shared_place: RuntimePaths, connection: RuntimeClient, quick: Path, logged: list[str]
+) -> None:
+    whole = quick.read_bytes()
+    quick.write_bytes(whole[:-20])
+    kill(worker_of(shared_place))
+    errors = [submit(connection, ROWS)[1].wait().error for _ in range(5)]
+    for error in errors:
+        assert isinstance(error, UnavailableError)
+        assert "cannot be loaded now" in str(error)
+    assert sum("cannot be loaded now" in text for text in logged) == 1, "not once a request"
+    quick.write_bytes(whole)
+
+    def is_served() -> bool:
+        answer = submit(connection, ROWS)[1].wait()
+        return answer.error is None and np.array_equal(answer.output(), -ROWS)
+
+    wait_until(is_served, "the next attempt")
+    assert all(is_served() for _ in range(5))
 
 
 def test_a_runtime_that_cannot_be_restarted_makes_requests_unavailable_not_eternal(

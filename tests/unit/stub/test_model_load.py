@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from brisk.errors import InternalError, InvalidModelError
+from brisk.errors import InternalError, InvalidModelError, UnavailableError
 from brisk.protocol.records import LoadModel, ModelLoaded
 from brisk.protocol.shared_memory import Arena, reset_mark, set_mark
-from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES, ModelLoad
+from brisk.stub.runtime_client.pending import MAX_LOAD_STRIKES, RETRY_S, ModelLoad
 
 MODEL = LoadModel("resnet", 3, "/m.onnx", 0, False, 8, "normal")
 
@@ -83,3 +84,40 @@ def test_a_failed_load_raises_its_error_and_refuses_requests(load: ModelLoad) ->
     assert load.failure is error
     with pytest.raises(InvalidModelError, match="no"):
         load.wait()
+    assert load.is_given_up
+    assert not load.is_deferred
+
+
+def test_a_model_that_was_served_is_tried_again_a_second_after_a_failed_load(
+    load: ModelLoad, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    load.settle(ModelLoaded(0, 7))
+    load.begin()
+    error = load.settle(InvalidModelError("the file ends too early"))
+    assert isinstance(error, UnavailableError), "it is no fault of the request"
+    assert "'resnet' version 3 cannot be loaded now: the file ends too early" in str(error)
+    assert load.failure is error
+    now_s[0] += RETRY_S
+    assert load.failure is None
+    assert load.is_deferred
+    load.begin()
+    assert load.settle(ModelLoaded(0, 7)) is None
+    assert (load.failure, load.is_deferred) == (None, False)
+
+
+def test_a_load_that_was_short_of_memory_is_tried_by_the_next_request(load: ModelLoad) -> None:
+    load.settle(ModelLoaded(0, 7))
+    load.begin()
+    short = UnavailableError("not enough memory")
+    assert load.settle(short) is short
+    assert (load.failure, load.is_deferred) == (None, True)
+
+
+def test_a_model_that_ended_workers_is_not_tried_again(load: ModelLoad) -> None:
+    load.settle(ModelLoaded(0, 7))
+    error = InternalError("it ended 3 workers")
+    assert load.settle(error, is_final=True) is error
+    assert load.failure is error
+    assert load.is_given_up

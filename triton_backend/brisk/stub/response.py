@@ -18,15 +18,14 @@ from brisk.telemetry.statistics import RequestAccount
 # Brisk's errors as Triton's: the only place where they are mapped.
 
 _CODES = {
-    "invalid_model": "INVALID_ARG",
     "unsupported_operator": "UNSUPPORTED",
-    "invalid_configuration": "INVALID_ARG",
     "invalid_request": "INVALID_ARG",
     "not_loaded": "NOT_FOUND",
     "unavailable": "UNAVAILABLE",
     "cancelled": "CANCELLED",
 }
-"""Triton's error codes by the code of each class in ``brisk.errors``; any other is INTERNAL."""
+"""Triton's error codes by the code of each class in ``brisk.errors``; any other is INTERNAL, those
+of an invalid model or configuration included: no request can correct these."""
 
 
 def failed_response(error: Exception) -> Any:

@@ -228,6 +228,7 @@ class Dispatcher:
         except ProtocolError:
             raise
         except BriskError as error:
+            INCIDENTS.note(f"model '{model.name}' version {model.version}: {error}")
             self.transport.send(peer, load_failed(model.model, error))
             return
         if binding.session is not None:

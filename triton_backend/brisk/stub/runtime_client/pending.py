@@ -7,6 +7,7 @@ A mark in shared memory, which the worker sets when it begins, says what it was 
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
@@ -18,6 +19,9 @@ from brisk.protocol.shared_memory import MARK_BYTES, Arena, mark_is_set, padded,
 
 MAX_LOAD_STRIKES = 3
 """The number of worker crashes attributed to a model's load after which the model is given up."""
+
+RETRY_S = 1.0
+"""The time after a failed load in which requests are refused without another attempt."""
 
 MAX_STRIKES = 2
 """The number of worker crashes attributed to a request after which it is refused."""
@@ -138,13 +142,20 @@ class ModelLoad:
         self.is_deferred = False
         """Whether the load is deferred: no worker has the model, or is loading it, until ``begin``
         is called."""
+        self.is_given_up = False
+        """Whether no worker is asked for the model any more."""
         self._outcome: ModelLoaded | BriskError | None = None
+        """The first load's outcome, or later the error with which the model was given up."""
+        self._refusal: BriskError | None = None
+        self._retry_s = 0.0
+        """The time until which requests get ``_refusal``, unless the model is given up."""
         self._settled = threading.Event()
 
     @property
     def failure(self) -> BriskError | None:
-        """The reason why the model cannot be served; None while it can be, or still may be."""
-        return self._outcome if isinstance(self._outcome, BriskError) else None
+        """The error for a request that comes now; None: the model is served, or is tried again."""
+        is_refused = self.is_given_up or time.monotonic() < self._retry_s
+        return self._refusal if is_refused else None
 
     @property
     def is_settled(self) -> bool:
@@ -169,18 +180,37 @@ class ModelLoad:
         self.is_deferred = False
         return self.model._replace(mark=self._mark, strikes=self._strikes, cause=self._cause)
 
-    def settle(self, outcome: ModelLoaded | BriskError) -> None:
-        """Note a load's outcome.
+    def settle(
+        self, outcome: ModelLoaded | BriskError, *, is_final: bool = False
+    ) -> BriskError | None:
+        """Note a load's outcome; return the error for the requests that wait for it, if it failed.
 
-        If the load was short of memory, and no thread waits for it, it is deferred to the next
-        request instead.
+        The model is given up if that ``is_final``, or if a thread waits for its first load. After
+        any other failure a request begins another load: at once if memory was short, else after
+        ``RETRY_S``. The file of a model that was served may be whole again by then.
         """
         # A ready session still loads segments; the worker resets the mark after the last.
         self._is_loading = isinstance(outcome, ModelLoaded)
-        self.is_deferred = isinstance(outcome, UnavailableError) and not self.is_waited_for
-        if not self.is_deferred:
-            self._outcome = outcome
-            self._settled.set()
+        self.is_deferred = False
+        if isinstance(outcome, ModelLoaded):
+            self._refusal = None
+        elif is_final or (self.is_waited_for and not self.is_settled):
+            self._refusal, self.is_given_up = outcome, True
+        else:
+            is_short = isinstance(outcome, UnavailableError)
+            self._refusal = outcome if is_short else self._unloaded(outcome)
+            self._retry_s = time.monotonic() + (0.0 if is_short else RETRY_S)
+            self.is_deferred = True
+            return self._refusal
+        self._outcome = outcome
+        self._settled.set()
+        return self._refusal
+
+    def _unloaded(self, error: BriskError) -> UnavailableError:
+        return UnavailableError(
+            f"model '{self.model.name}' version {self.model.version} cannot be loaded now: "
+            f"{error}; it is tried again with a request, at most once a second"
+        )
 
     def strike(self) -> BriskError | None:
         """Note a worker's crash. Return the error to settle with if the load has caused

@@ -76,6 +76,8 @@ class WorkerConnection:
         self._line: Sender = kind(arena, role.value)
         self._pending = PendingTable(arena)
         self._closing = False
+        self._refused = ""
+        """The last logged reason why a model that was served cannot be loaded again."""
         self.reader = Reader(self._take, self._break_off)
         self._receiver: threading.Thread | None = None
 
@@ -218,11 +220,18 @@ class WorkerConnection:
             with self._lock:
                 self._line.send(records.Release(result.request))
 
-    def _settle_load(self, outcome: records.ModelLoaded | BriskError) -> None:
+    def _settle_load(
+        self, outcome: records.ModelLoaded | BriskError, *, is_final: bool = False
+    ) -> None:
         with self._lock:
-            self.load.settle(outcome)
-        if isinstance(outcome, BriskError):
-            self._fail_all(outcome)
+            refusal = self.load.settle(outcome, is_final=is_final)
+        if refusal is None:
+            self._refused = ""
+            return
+        if self.load.is_deferred and str(refusal) != self._refused:
+            self._refused = str(refusal)
+            self._log("error", self._refused)
+        self._fail_all(refusal)
 
     def _fail_all(self, error: BriskError) -> None:
         with self._lock:
@@ -265,7 +274,7 @@ class WorkerConnection:
         requests."""
         with self._lock:
             self._line.connect(opened)
-            if self.load.failure is None:  # a model given up is not tried on another worker
+            if not self.load.is_given_up:
                 self._line.send(self.load.begin())
             for record in self._pending.replay():
                 self._line.send(record)
@@ -276,7 +285,7 @@ class WorkerConnection:
         many."""
         failure = self.load.strike()
         if failure is not None:
-            self._settle_load(failure)
+            self._settle_load(failure, is_final=True)
         with self._lock:
             guilty = self._pending.strike()
         for pending in guilty:
