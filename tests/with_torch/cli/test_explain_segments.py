@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.exits.files.versions import caches_file
+from brisk.exits.files.learning_record import LearningRecord, Stage, write_record
+from brisk.exits.files.versions import caches_file, make_private_folder, samples_folder
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.model import cutting
 from brisk.segments.prepared.form import find_prepared
@@ -190,3 +191,17 @@ def test_caches_that_do_not_fit_are_told_as_ignored(tmp_path: Path) -> None:
     caches_file(path).write_bytes(b"no caches")
     (told,) = (line for line in explained(path) if line.startswith("  learned caches: "))
     assert f"{caches_file(path)} is ignored: " in told
+
+
+def test_samples_that_find_too_little_room_are_told_with_how_much_would_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_model(tmp_path / "model.onnx")
+    caches_file(made.file).unlink()
+    make_private_folder(made.file)
+    record = LearningRecord(Stage.REFUSED, 0.98, 2966, 1483, 1, 0.0, "nothing is shorter")
+    write_record(made.file, record)
+    (samples_folder(made.file) / f"{1:020}-1-5.npz").write_bytes(bytes(2**20))
+    monkeypatch.setenv("BRISK_SAMPLES_MIB", "2")
+    (line,) = (line for line in explained(made.file) if "learned caches" in line)
+    assert "none; BRISK_SAMPLES_MIB keeps 10 samples at most, 593 keeps 2,966; does not" in line

@@ -16,7 +16,7 @@ from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError, tapped_values
-from brisk.exits.files.learning_record import collected, read_record
+from brisk.exits.files.learning_record import collected, read_record, samples_limit_bytes
 from brisk.exits.files.versions import latest
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import find_places
@@ -270,8 +270,8 @@ def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]]
     record = read_record(file)
     tried = f"; tried alone: {', '.join(map(str, record.ways))}" if record and record.ways else ""
     if not path.exists():
-        words = "none" if record is None else f"none; {record.words(collected(file)[0])}"
-        return {}, words + tried
+        told = "" if record is None else record.progress(*collected(file), samples_limit_bytes())
+        return {}, f"none; {told}{tried}" if told else "none"
     try:
         cascade = read_cascade(path, digest_of(file))
         places = find_places(plan, read_graph(file), cascade)
