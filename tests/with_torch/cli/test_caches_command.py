@@ -224,12 +224,27 @@ def test_an_accuracy_that_the_data_cannot_prove_is_said(small_entry: Path) -> No
     assert "give some 14975" in text
 
 
+@pytest.mark.parametrize(("accuracy", "needed"), [("0.5", 200), ("0.97", 495), ("0.99", 1495)])
+def test_as_many_samples_are_asked_for_as_the_promise_takes_however_few_there_are(
+    small_entry: Path, accuracy: str, needed: int
+) -> None:
+    """Who gives what the message says is not told of more by the next one."""
+    data = small_entry.parent / "data.npz"
+    np.savez(data, image=corners(50))
+    answer = train(small_entry, "--accuracy", accuracy)
+    assert f"expected at least {needed} different ones" in str(answer.exception)
+    if needed > 200:
+        np.savez(data, image=corners(250))
+        answer = train(small_entry, "--accuracy", accuracy)
+        assert f"give some {needed}," in str(answer.exception)
+
+
 @pytest.mark.parametrize(
     ("arrays", "text"),
     [
         ({"image": np.zeros((300, 3, SIDE, SIDE), np.float32)}, "input 'image' is float32"),
         ({"a": corners(300), "b": corners(300)}, "has no array image; it has a, b"),
-        ({"image": corners(50)}, "there are 50 samples .* expected at least 200"),
+        ({"image": corners(50)}, "there are 50 samples .* expected at least 495"),
         ({"image": np.full((300, 1, SIDE, SIDE), np.nan, np.float32)}, "infinite values"),
     ],
 )
