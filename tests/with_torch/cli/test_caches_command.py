@@ -290,3 +290,14 @@ def test_showing_says_where_there_are_no_caches(small_entry: Path) -> None:
     answer = CliRunner().invoke(application, ["caches", "show", str(small_entry)])
     assert isinstance(answer.exception, InvalidModelError)
     assert "has no caches; `brisk caches train" in str(answer.exception)
+
+
+def test_showing_says_that_an_entry_learns_from_its_traffic(small_entry: Path) -> None:
+    (small_entry / "config.pbtxt").write_text(
+        'parameters { key: "brisk_accuracy" value { string_value: "0.98" } }'
+    )
+    answer = CliRunner().invoke(application, ["caches", "show", str(small_entry)])
+    assert isinstance(answer.exception, InvalidModelError)
+    text = str(answer.exception)
+    assert "has no caches yet: brisk_accuracy 0.98 is learned from the traffic" in text
+    assert "0 of 1,483 samples are there; `brisk status`" in text

@@ -205,3 +205,20 @@ def test_samples_that_find_too_little_room_are_told_with_how_much_would_do(
     monkeypatch.setenv("BRISK_SAMPLES_MIB", "2")
     (line,) = (line for line in explained(made.file) if "learned caches" in line)
     assert "none; BRISK_SAMPLES_MIB keeps 10 samples at most, 593 keeps 2,966; does not" in line
+
+
+def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: Path) -> None:
+    asks = 'parameters { key: "brisk_accuracy" value { string_value: "0.98" } }'
+    net = entry(tmp_path / "net", asks)
+    asked = (
+        "  learned caches: none; brisk_accuracy 0.98 is learned from the traffic: "
+        "{} of 1,483 samples are there"
+    )
+    assert asked.format(0) in explained(net)
+    file = net / "1" / "model.onnx"
+    make_private_folder(file)
+    write_record(file, LearningRecord(Stage.REFUSED, 0.9, reason="of another promise"))
+    (samples_folder(file) / f"{1:020}-1-5.npz").write_bytes(b"five rows")
+    assert asked.format(5) in explained(net)
+    (net / "config.pbtxt").write_text(asks + "sequence_batching { state { input_name: 'a' } }")
+    assert not any("is learned from the traffic" in line for line in explained(net))

@@ -190,6 +190,9 @@ SPARE = 2.5
 
 FEWEST = 1000
 
+CONFIDENCE = 0.95
+"""The confidence with which learning from the traffic alone proves its promise."""
+
 
 def rows_wanted(accuracy: float, confidence: float) -> int:
     """Return the number of samples with which learning is tried."""
