@@ -147,7 +147,7 @@ def test_a_real_time_request_that_must_be_late_is_refused_at_once(
     error = submit(slow, SLOW_INPUT, "realtime", deadline_ns)[1].wait().error
     assert isinstance(error, UnavailableError)
     assert "cannot be met" in str(error)
-    assert "retry in" in str(error)
+    assert "give it a longer time-out" in str(error), "it is late also on an idle device"
     with TIMED:
         assert time.monotonic() - sent_s < half_a_run_ns / 1e9, "at once: before it is late"
     late = submit(slow, SLOW_INPUT, "normal", time.monotonic_ns() + half_a_run_ns)[1].wait().error

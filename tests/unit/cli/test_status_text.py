@@ -167,3 +167,16 @@ def test_recent_errors_are_shown() -> None:
 def test_it_says_how_far_a_model_that_arrives_has_come() -> None:
     arriving = model("net")._replace(arriving="40 of 98 MB are here, 57 MB/s")
     assert "net arrives: 40 of 98 MB are here, 57 MB/s" in shown(snapshot(arriving))
+
+
+def test_a_line_longer_than_the_width_is_whole_unless_the_terminal_has_no_room_for_it() -> None:
+    end = "again with 2,966 samples, 563 are there"
+    learning = model("net")._replace(learning=f"does not pay: {'nothing is shorter, ' * 5}{end}")
+    incident = Incident(10**9, f"request of model 'net': {'too large, ' * 10}the end")
+    now = snapshot(learning, incidents=(incident,))
+    once = " ".join(shown(now, width=80))
+    assert end in once
+    assert "the end" in once
+    looking = shown(now, width=80, height=20)
+    assert end not in " ".join(looking)
+    assert len([line for line in looking if line.endswith("…")]) == 2

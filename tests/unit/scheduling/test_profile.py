@@ -77,6 +77,15 @@ def test_a_deadline_that_cannot_be_met_is_refused_with_a_hint() -> None:
         refuse_if_late(0, 45_500_000, 30_000_000, [10_000_000], 20_000_000)
 
 
+def test_a_time_out_shorter_than_the_run_alone_is_refused_without_a_time_to_retry() -> None:
+    expected = (
+        r"time-out of 4\.5 ms cannot be met: the request alone takes 12\.2 ms; "
+        r"give it a longer time-out$"
+    )
+    with pytest.raises(UnavailableError, match=expected):
+        refuse_if_late(0, 4_500_000, None, [], 12_200_000)
+
+
 def test_a_hint_is_whole_milliseconds_and_never_none() -> None:
     assert retry_hint(1) == "retry in 1 ms"
     assert retry_hint(2_000_001) == "retry in 3 ms"

@@ -224,12 +224,27 @@ def test_an_accuracy_that_the_data_cannot_prove_is_said(small_entry: Path) -> No
     assert "give some 14975" in text
 
 
+@pytest.mark.parametrize(("accuracy", "needed"), [("0.5", 200), ("0.97", 495), ("0.99", 1495)])
+def test_as_many_samples_are_asked_for_as_the_promise_takes_however_few_there_are(
+    small_entry: Path, accuracy: str, needed: int
+) -> None:
+    """Who gives what the message says is not told of more by the next one."""
+    data = small_entry.parent / "data.npz"
+    np.savez(data, image=corners(50))
+    answer = train(small_entry, "--accuracy", accuracy)
+    assert f"expected at least {needed} different ones" in str(answer.exception)
+    if needed > 200:
+        np.savez(data, image=corners(250))
+        answer = train(small_entry, "--accuracy", accuracy)
+        assert f"give some {needed}," in str(answer.exception)
+
+
 @pytest.mark.parametrize(
     ("arrays", "text"),
     [
         ({"image": np.zeros((300, 3, SIDE, SIDE), np.float32)}, "input 'image' is float32"),
         ({"a": corners(300), "b": corners(300)}, "has no array image; it has a, b"),
-        ({"image": corners(50)}, "there are 50 samples .* expected at least 200"),
+        ({"image": corners(50)}, "there are 50 samples .* expected at least 495"),
         ({"image": np.full((300, 1, SIDE, SIDE), np.nan, np.float32)}, "infinite values"),
     ],
 )
@@ -251,7 +266,9 @@ def test_a_model_that_does_not_classify_is_refused_before_data_is_read(
     (tmp_path / "data.npz").write_bytes(b"not even data")
     answer = train(entry)
     assert isinstance(answer.exception, InvalidModelError)
+    assert str(answer.exception).startswith("model 'entry' has no class scores")
     assert "a tolerance has to say which values count" in str(answer.exception)
+    assert '--tolerance "cosine 0.99"' in str(answer.exception)
 
 
 @pytest.mark.parametrize(
@@ -273,3 +290,14 @@ def test_showing_says_where_there_are_no_caches(small_entry: Path) -> None:
     answer = CliRunner().invoke(application, ["caches", "show", str(small_entry)])
     assert isinstance(answer.exception, InvalidModelError)
     assert "has no caches; `brisk caches train" in str(answer.exception)
+
+
+def test_showing_says_that_an_entry_learns_from_its_traffic(small_entry: Path) -> None:
+    (small_entry / "config.pbtxt").write_text(
+        'parameters { key: "brisk_accuracy" value { string_value: "0.98" } }'
+    )
+    answer = CliRunner().invoke(application, ["caches", "show", str(small_entry)])
+    assert isinstance(answer.exception, InvalidModelError)
+    text = str(answer.exception)
+    assert "has no caches yet: brisk_accuracy 0.98 is learned from the traffic" in text
+    assert "0 of 1,483 samples are there; `brisk status`" in text

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.exits.files.versions import caches_file
+from brisk.exits.files.learning_record import LearningRecord, Stage, write_record
+from brisk.exits.files.versions import caches_file, make_private_folder, samples_folder
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.model import cutting
 from brisk.segments.prepared.form import find_prepared
@@ -190,3 +191,34 @@ def test_caches_that_do_not_fit_are_told_as_ignored(tmp_path: Path) -> None:
     caches_file(path).write_bytes(b"no caches")
     (told,) = (line for line in explained(path) if line.startswith("  learned caches: "))
     assert f"{caches_file(path)} is ignored: " in told
+
+
+def test_samples_that_find_too_little_room_are_told_with_how_much_would_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_model(tmp_path / "model.onnx")
+    caches_file(made.file).unlink()
+    make_private_folder(made.file)
+    record = LearningRecord(Stage.REFUSED, 0.98, 2966, 1483, 1, 0.0, "nothing is shorter")
+    write_record(made.file, record)
+    (samples_folder(made.file) / f"{1:020}-1-5.npz").write_bytes(bytes(2**20))
+    monkeypatch.setenv("BRISK_SAMPLES_MIB", "2")
+    (line,) = (line for line in explained(made.file) if "learned caches" in line)
+    assert "none; BRISK_SAMPLES_MIB keeps 10 samples at most, 593 keeps 2,966; does not" in line
+
+
+def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: Path) -> None:
+    asks = 'parameters { key: "brisk_accuracy" value { string_value: "0.98" } }'
+    net = entry(tmp_path / "net", asks)
+    asked = (
+        "  learned caches: none; brisk_accuracy 0.98 is learned from the traffic: "
+        "{} of 1,483 samples are there"
+    )
+    assert asked.format(0) in explained(net)
+    file = net / "1" / "model.onnx"
+    make_private_folder(file)
+    write_record(file, LearningRecord(Stage.REFUSED, 0.9, reason="of another promise"))
+    (samples_folder(file) / f"{1:020}-1-5.npz").write_bytes(b"five rows")
+    assert asked.format(5) in explained(net)
+    (net / "config.pbtxt").write_text(asks + "sequence_batching { state { input_name: 'a' } }")
+    assert not any("is learned from the traffic" in line for line in explained(net))

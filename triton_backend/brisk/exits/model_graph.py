@@ -41,7 +41,12 @@ class ModelGraph:
 
     @property
     def name(self) -> str:
-        return self.model.graph.name or self.path.stem
+        """The name that people know: of the entry that the file is a version of, else the file's.
+
+        The graph's own is often its exporter's, such as ``main_graph``.
+        """
+        version = self.path.absolute().parent
+        return version.parent.name if version.name.isdecimal() else self.path.name
 
     @property
     def graph(self) -> GraphProto:
@@ -130,6 +135,13 @@ def _first(info: onnx.ValueInfoProto) -> onnx.TensorShapeProto.Dimension:
     """Return the first dimension of an input, one of size 1 if there is none."""
     dims = info.type.tensor_type.shape.dim
     return dims[0] if dims else onnx.TensorShapeProto.Dimension(dim_value=1)
+
+
+def sizes_text(shape: Sequence[Dimension]) -> str:
+    """Return sizes as text: ``[rows, 3, ?, ?]``. The rows have that name unless the model gives
+    them another one; ``?`` stands for a size without a name."""
+    names: dict[Dimension, str] = {_BATCH: "rows", None: "?"}
+    return f"[{', '.join(names.get(size) or str(size) for size in shape)}]"
 
 
 def readable(graph: ModelGraph) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ import numpy as np
 from onnx import GraphProto, ModelProto
 
 from brisk.errors import InternalError, InvalidModelError
-from brisk.exits.model_graph import ModelGraph
+from brisk.exits.model_graph import ModelGraph, sizes_text
 from brisk.graph.program import ValueType, Variable
 from brisk.segments.model.extraction import Segment
 from brisk.segments.model.graph_names import constants_of, reads_of
@@ -103,7 +103,8 @@ def find_scores(graph: ModelGraph, wanted: str | None = None) -> Scores:
     raise InvalidModelError(
         f"model '{graph.name}' has no class scores that all its outputs ({outputs}) follow "
         f"from: expected {named}; of other models a tolerance has to say which values count as "
-        "the model's own"
+        f'the model\'s own: the option --tolerance "{COSINE} 0.99" of `brisk caches train`, '
+        "an entry's parameter brisk_tolerance"
     )
 
 
@@ -122,7 +123,7 @@ def find_values(graph: ModelGraph, tolerance: Tolerance) -> Scores:
         for each in outputs
     )
     described = ", ".join(
-        f"{each.name} {each.type.dtype} {list(each.type.shape or ())}" for each in outputs
+        f"{each.name} {each.type.dtype} {sizes_text(each.type.shape or ())}" for each in outputs
     )
     first = next((each for each in outputs if _may_be_typical(each.type)), None)
     if not is_fit or first is None:

@@ -13,6 +13,7 @@ from brisk.errors import InvalidConfigurationError
 from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_policy
 from brisk.scheduling.queue import DEFAULT_BOUND
 from brisk.settings import (
+    DEFAULT_SAMPLES_MIB,
     cache_limit_bytes,
     computes_in_stubs,
     realtime_niceness,
@@ -104,7 +105,7 @@ def read_settings() -> Settings:
         background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
         artefacts=_artefact_use(),
         sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
-        sample_bytes=int(_positive("BRISK_SAMPLES_MIB", 64) * MIB),
+        sample_bytes=int(_positive("BRISK_SAMPLES_MIB", DEFAULT_SAMPLES_MIB) * MIB),
         adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
         realtime_niceness=realtime_niceness(),
         max_load_s=_positive("BRISK_MAX_LOAD_S", MAX_LOAD_S),

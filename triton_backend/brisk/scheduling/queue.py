@@ -371,7 +371,7 @@ def refuse_if_late(
     ahead_ns: Iterable[float | None],
     run_ns: float | None,
 ) -> None:
-    """Raises UnavailableError, with a hint when to try again, if the deadline cannot be met.
+    """Raises UnavailableError, with a hint what to do, if the deadline cannot be met.
 
     ``running_end_ns``: expected end of the current run, if the request does not interrupt it.
     ``ahead_ns``: the durations of the jobs that go first, ``run_ns``: the request's own. Unknown
@@ -383,10 +383,13 @@ def refuse_if_late(
     end_ns = start_ns + run_ns
     if end_ns <= deadline_ns:
         return
+    late = f"the time-out of {(deadline_ns - now_ns) / 1e6:.1f} ms cannot be met: the "
+    takes = f"takes {run_ns / 1e6:.1f} ms"
+    if now_ns + run_ns > deadline_ns:  # also on an idle device
+        raise UnavailableError(f"{late}request alone {takes}; give it a longer time-out")
     raise UnavailableError(
-        f"the time-out of {(deadline_ns - now_ns) / 1e6:.1f} ms cannot be met: the device is "
-        f"expected to be free in {(start_ns - now_ns) / 1e6:.1f} ms and the request takes "
-        f"{run_ns / 1e6:.1f} ms; {retry_hint(end_ns - deadline_ns)}"
+        f"{late}device is expected to be free in {(start_ns - now_ns) / 1e6:.1f} ms and the "
+        f"request {takes}; {retry_hint(end_ns - deadline_ns)}"
     )
 
 

@@ -15,6 +15,7 @@ from brisk.exits.files.learning_record import (
     read_record,
     record_file,
     rows_wanted,
+    samples_limit_bytes,
     write_record,
 )
 from brisk.exits.files.versions import (
@@ -73,6 +74,29 @@ def test_a_damaged_record_is_none(model: Path, text: str) -> None:
 def test_it_says_where_it_is(record: LearningRecord, words: str) -> None:
     assert record.words(1240) == words
     assert record.collects is (record.wanted > 0)
+
+
+SHORTAGE = "BRISK_SAMPLES_MIB keeps 607 samples at most, 313 keeps 2,966"
+
+
+def test_room_for_too_few_samples_is_said_first_where_nothing_is_learned_for_want_of_it() -> None:
+    most_bytes, rows = 64 << 20, 563
+    size = rows * most_bytes // 607
+    refused = LearningRecord(Stage.REFUSED, 0.98, 2966, 1483, 1, 0.0, "nothing is shorter")
+    words = refused.words(rows)
+    assert refused.progress(rows, size, most_bytes) == f"{SHORTAGE}; {words}"
+    assert not refused.is_full(rows, size, most_bytes), "a second try wants all"
+    assert refused.progress(rows, size, 5 * most_bytes) == words
+    first = LearningRecord(Stage.COLLECTING, 0.99, 2300)
+    assert first.progress(rows, size, most_bytes).startswith("collecting: 563 of 2,300 samples; ")
+    assert first.is_full(rows, size, most_bytes), "the first try takes what finds room"
+    assert first.progress(0, 0, most_bytes) == "collecting: 0 of 2,300 samples"
+    assert not first.is_full(0, 0, most_bytes)
+
+
+@pytest.mark.parametrize(("text", "mib"), [("", 64), ("3.5", 3.5), ("much", 64), ("inf", 64)])
+def test_the_limit_of_samples_is_the_runtimes(text: str, mib: float) -> None:
+    assert samples_limit_bytes({"BRISK_SAMPLES_MIB": text}) == mib * 2**20
 
 
 def test_a_stricter_promise_wants_more_samples() -> None:

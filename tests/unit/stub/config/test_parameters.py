@@ -45,6 +45,14 @@ def test_parameters_of_others_are_listed_not_refused() -> None:
     assert parameters.foreign == ("EXECUTION_ENV_PATH", "author")
 
 
+@pytest.mark.parametrize("name", ["max_class", "briskmaxclass", "MaxClass", "brisk-max-class"])
+def test_an_ignored_name_like_one_of_brisk_s_is_told_with_that(name: str) -> None:
+    (line,) = parse_parameters(said(**{name: "realtime", "author": "me"})).ignored()
+    assert line.endswith("are unknown to Brisk and ignored; did you mean brisk_max_class?")
+    (other,) = parse_parameters(said(author="me", brisk="1")).ignored()
+    assert "did you mean" not in other
+
+
 def test_tensors_in_a_gpu_s_memory_are_refused_by_the_parameter_s_name() -> None:
     assert parse_parameters(said(FORCE_CPU_ONLY_INPUT_TENSORS="yes")).foreign == ()
     with pytest.raises(
@@ -120,7 +128,7 @@ def test_a_request_asks_for_any_class_up_to_the_entry_s_most_urgent_one(
     text = str(caught.value)
     assert f"asks for class '{JOB_CLASSES[asked]}'" in text
     assert f"allows '{JOB_CLASSES[most_of_entry]}' at most" in text
-    assert "brisk_max_class" in text
+    assert f'set the parameter brisk_max_class to "{JOB_CLASSES[asked]}" in config.pbtxt' in text
 
 
 @pytest.mark.parametrize("job_class", JOB_CLASSES)

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from PIL import Image
 
 from brisk.errors import InvalidRequestError
 from brisk.exits.data.reading import ImageForm, read_parts, read_samples
 from brisk.exits.files.sample_files import write_samples
-from brisk.exits.model_graph import ModelGraph
+from brisk.exits.model_graph import ModelGraph, read_graph
 from support.exits.cascades import SIDE, graph_of, network
 from support.exits.texts import text_classifier, texts
+from support.models.segment_models import save
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +136,17 @@ def test_nothing_there_is_said(tmp_path: Path, graph: ModelGraph) -> None:
         read_samples(tmp_path / "missing", graph)
     with pytest.raises(InvalidRequestError, match=r"neither \.npz files nor images"):
         read_samples(tmp_path, graph)
+
+
+def test_sizes_that_the_model_does_not_name_are_told_as_rows_and_question_marks(
+    tmp_path: Path,
+) -> None:
+    image, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3, None, "width"])
+        for name in ("image", "y")
+    )
+    save(tmp_path / "model.onnx", [helper.make_node("Relu", ["image"], ["y"])], [image], [y])
+    graph = read_graph(tmp_path / "model.onnx")
+    np.savez(tmp_path / "data.npz", image=np.zeros((2, 1, 4, 4), np.float32))
+    with pytest.raises(InvalidRequestError, match=r"expected float32 \[rows, 3, \?, width\]$"):
+        read_samples(tmp_path / "data.npz", graph)

@@ -12,11 +12,12 @@ from onnx import ModelProto, TensorProto, TypeProto, helper
 
 from brisk.artefacts.room import refusal_of
 from brisk.artefacts.skeletons import noted_forms
+from brisk.cli.views.learning import aim_of, learning_text
 from brisk.errors import ArtefactError, InvalidModelError
 from brisk.exits.base_model import live_at
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError, tapped_values
-from brisk.exits.files.learning_record import collected, read_record
+from brisk.exits.files.learning_record import Aim, read_record
 from brisk.exits.files.versions import latest
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import find_places
@@ -49,13 +50,13 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
     Raises InvalidModelError and InvalidConfigurationError as a load does.
     """
     threads = usable_cores()
-    class_text, tuning = _said(entry, file)
+    class_text, tuning, aim = _said(entry, file)
     taps = tapped_values(latest(file))
     source = checked_model(file, threads, taps, tuning)
     typed = _typed(source.file.proto)
     times_ns = [] if typed is None else predicted_times_ns(typed)
     types = {} if typed is None else types_of(typed.graph)
-    exits, exits_text = _exits(file, source.plan)
+    exits, exits_text = _exits(file, source.plan, aim)
     prepared, prepared_text = _prepared(file, threads, taps, tuning)
     version = onnxruntime().__version__
     yield f"{file}: computed by ONNX Runtime {version} on {_count_text(threads, 'thread')}"
@@ -90,10 +91,10 @@ def segments_text(file: Path, entry: Path | None, *, every: bool) -> Iterator[st
             yield f"        {domain}{shown(node.op_type)} {name}"
 
 
-def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
-    """Return a text on the entry's class, and its settings of sessions."""
+def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning, Aim | None]:
+    """Return a text on the entry's class, its settings of sessions, and what it asks to learn."""
     if entry is None:
-        return "normal, unless its entry says otherwise", SessionTuning()
+        return "normal, unless its entry says otherwise", SessionTuning(), None
     config = written_config(entry)
     said = parse_parameters(config.get("parameters", {}), TAKEN)
     words = said.job_class
@@ -101,7 +102,7 @@ def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning]:
         words += f"; requests may ask for {said.max_class}"
     if said.is_lazy:
         words += "; loaded by its first request"
-    return words, read_tuning(config, entry, file).tuning
+    return words, read_tuning(config, entry, file).tuning, aim_of(config, said)
 
 
 def _typed(proto: ModelProto) -> ModelProto | None:
@@ -262,16 +263,18 @@ def captured_text(file: Path, device: str, *, every: bool) -> Iterator[str]:
         yield f"        {domain}{shown(node.op_type)} {name}"
 
 
-def _exits(file: Path, plan: SegmentPlan) -> tuple[Mapping[int, tuple[str, ...]], str]:
+def _exits(
+    file: Path, plan: SegmentPlan, aim: Aim | None
+) -> tuple[Mapping[int, tuple[str, ...]], str]:
     """Return the names of the exits that the model would be served with, by the number of segments
-    before them, and a text about them.
+    before them, and a text about them. ``aim``: what the entry asks to learn.
     """
     path = latest(file)
     record = read_record(file)
     tried = f"; tried alone: {', '.join(map(str, record.ways))}" if record and record.ways else ""
     if not path.exists():
-        words = "none" if record is None else f"none; {record.words(collected(file)[0])}"
-        return {}, words + tried
+        told = learning_text(file, aim)
+        return {}, f"none; {told}{tried}" if told else "none"
     try:
         cascade = read_cascade(path, digest_of(file))
         places = find_places(plan, read_graph(file), cascade)

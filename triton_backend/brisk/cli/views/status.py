@@ -52,8 +52,9 @@ def render(
     """Return the display of all workers of a runtime, with rates for workers that have an earlier
     snapshot in ``before``.
 
-    ``height``: lines of the terminal; models that do not fit are counted in one line. ``width``:
-    its columns; the least important columns of the table are dropped if it is too narrow.
+    ``height``: lines of the terminal; models that do not fit are counted in one line, and what is
+    longer than a line is cut. None: all is shown. ``width``: columns; the least important columns
+    of the table are dropped if there are too few.
     """
     from rich.console import Group
     from rich.text import Text
@@ -77,14 +78,12 @@ def render(
     parts: list[RenderableType] = [_models(rows, hidden, room, width)]
     if exits:
         parts.append(exits_table(exits))
-    for name, words in learning.items():
-        text = f"early answers of {name}: {words}"
-        parts.append(Text(text, overflow="ellipsis", no_wrap=True))
-    for name, words in arriving.items():
-        parts.append(Text(f"{name} arrives: {words}", overflow="ellipsis", no_wrap=True))
-    for incident in incidents:
-        text = f"{_duration(incident.ago_ns)} ago: {incident.what}"
-        parts.append(Text(text, style="red", overflow="ellipsis", no_wrap=True))
+    told = [(f"early answers of {name}: {words}", "") for name, words in learning.items()]
+    told += [(f"{name} arrives: {words}", "") for name, words in arriving.items()]
+    told += [(f"{_duration(each.ago_ns)} ago: {each.what}", "red") for each in incidents]
+    is_cut = height is not None
+    overflow: Literal["ellipsis", "fold"] = "ellipsis" if is_cut else "fold"
+    parts += [Text(text, style, overflow=overflow, no_wrap=is_cut) for text, style in told]
     return Group(*heads, *parts)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from brisk.errors import InvalidRequestError, counted
 from brisk.exits.data.samples import Samples
 from brisk.exits.files.sample_files import groups_of
-from brisk.exits.model_graph import ModelGraph
+from brisk.exits.model_graph import ModelGraph, sizes_text
 from brisk.graph.program import Variable
 
 LABELS = "labels"
@@ -162,7 +162,7 @@ def _checked(samples: Samples, path: Path, graph: ModelGraph) -> Samples:
             declared = variable.type
             raise InvalidRequestError(
                 f"'{path}': input '{variable.name}' is {array.dtype} {list(array.shape)}, "
-                f"expected {declared.dtype} {list(declared.shape or ())}"
+                f"expected {declared.dtype} {sizes_text(declared.shape or ())}"
             )
         inputs[variable.name] = array.astype(variable.type.dtype or array.dtype, copy=False)
         if array.dtype.kind == "f" and not np.isfinite(array).all():

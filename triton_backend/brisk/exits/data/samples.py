@@ -158,28 +158,32 @@ def divide(
     more: Samples | None = None,
     *,
     proves_newest: bool = False,
+    proving: int = 0,
 ) -> Division:
     """Divide the sources at random; raises InvalidRequestError if there are too few.
 
     ``more`` fits predictors, too, except its copies of rows that do anything else.
-    ``proves_newest``: samples are in order of time, and the newest calibrate.
+    ``proves_newest``: samples are in order of time, and the newest calibrate. ``proving``: how
+    many have to calibrate, so that an error says how many samples to give.
     """
     numbered = Sources()
     sources = samples.sources(numbered)
     _, firsts = np.unique(sources, return_index=True)
     firsts.sort()
     rows = len(firsts)
-    if rows < FEWEST:
-        copies = f", {len(samples) - rows} of them copies of others" if rows < len(samples) else ""
-        raise InvalidRequestError(
-            f"there are {len(samples)} samples to train learned caches on{copies}; "
-            f"expected at least {FEWEST} different ones"
-        )
     theirs = np.empty(0, np.int64) if more is None else more.sources(numbered)
-    order = np.random.default_rng(seed).permutation(rows)
     shares = SHARES if len(theirs) < rows else SHARES_FITTED_ELSEWHERE
     if proves_newest:
         shares = SHARES_IN_TIME
+    if rows < FEWEST:
+        fewest = max(FEWEST, math.ceil(round(proving / (1 - sum(shares)), 6)))
+        copies = f", {len(samples) - rows} of them copies of others" if rows < len(samples) else ""
+        raise InvalidRequestError(
+            f"there are {len(samples)} samples to train learned caches on{copies}; "
+            f"expected at least {fewest} different ones"
+        )
+    order = np.random.default_rng(seed).permutation(rows)
+    if proves_newest:
         is_new = order >= sum(shares) * rows
         order = np.concatenate([order[~is_new], order[is_new]])
     order = firsts[order]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.exits.files.versions import private_folder, samples_folder
+from brisk.settings import DEFAULT_SAMPLES_MIB
 
 
 class Stage(str, Enum):
@@ -95,6 +96,45 @@ class LearningRecord:
         verdict = "not for this model" if self.stage is Stage.UNFIT else "does not pay"
         return f"{verdict}: {self.reason}{again}"
 
+    def progress(self, rows: int, size: int, most_bytes: int) -> str:
+        """Return ``words``, and what samples take of disk if they may not take that much.
+
+        That comes first if nothing is learned for want of it. ``size``: the bytes of the ``rows``
+        that are stored; ``most_bytes``: see ``samples_limit_bytes``.
+        """
+        room = _room(rows, size, most_bytes)
+        if not self.collects or room >= self.wanted:
+            return self.words(rows)
+        needed = size / rows * self.wanted / 2**20
+        shortage = (
+            f"BRISK_SAMPLES_MIB keeps {room:,.0f} samples at most, {needed:.0f} keeps "
+            f"{self.wanted:,}"
+        )
+        parts = (self.words(rows), shortage)
+        return "; ".join(parts if self._takes_fewer(room) else reversed(parts))
+
+    def is_full(self, rows: int, size: int, most_bytes: int) -> bool:
+        """Whether ``most_bytes`` leave no room for more samples, and those stored will do."""
+        room = _room(rows, size, most_bytes)
+        return room < self.wanted and self._takes_fewer(room) and rows > 0.9 * room
+
+    def _takes_fewer(self, samples: float) -> bool:
+        """Whether learning is tried with fewer samples than are wanted, if no more find room: the
+        first time only, and with enough for a proof."""
+        return self.tries == 0 and samples > self.wanted * HELD_OUT
+
+
+def _room(rows: int, size: int, most_bytes: int) -> float:
+    """Return how many samples of the present mean size fit into ``most_bytes``."""
+    return most_bytes / (size / rows) if rows and size else float("inf")
+
+
+def samples_limit_bytes(environment: Mapping[str, str] = os.environ) -> int:
+    """Return the most bytes of a model's samples in a runtime that has this environment."""
+    with contextlib.suppress(ValueError, OverflowError):  # the runtime refuses such a text
+        return int(float(environment.get("BRISK_SAMPLES_MIB") or DEFAULT_SAMPLES_MIB) * 2**20)
+    return DEFAULT_SAMPLES_MIB * 2**20
+
 
 def record_file(model_file: Path, environment: Mapping[str, str] = os.environ) -> Path:
     return private_folder(model_file, environment) / "learning.json"
@@ -149,6 +189,9 @@ SPARE = 2.5
 """The number of samples that prove, as a multiple of the fewest that prove without a mistake."""
 
 FEWEST = 1000
+
+CONFIDENCE = 0.95
+"""The confidence with which learning from the traffic alone proves its promise."""
 
 
 def rows_wanted(accuracy: float, confidence: float) -> int:

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from brisk.exits.files.learning_record import (
-    HELD_OUT,
     Aim,
     LearningRecord,
     Stage,
@@ -88,7 +87,7 @@ class FirstLearning:
             return False, "withdrawn: what was learned is gone; a new load begins anew"
         if record.collects and find_spec("torch") is None:
             return False, f"learning takes torch, which {sys.executable} does not have"
-        return record.collects, record.words(rows) + self._shortage(record, rows, size)
+        return record.collects, record.progress(rows, size, self._most_bytes)
 
     def begin_anew(self, model: Path) -> None:
         """Delete all files learned for ``model``, since they do not fit it."""
@@ -119,7 +118,7 @@ class FirstLearning:
             record is None or record.stage is Stage.LEARNING
         )  # the process was killed, perhaps
         if record is not None and record.wanted:
-            is_due = rows >= record.wanted or self._is_full(record, rows, size)
+            is_due = rows >= record.wanted or record.is_full(rows, size, self._most_bytes)
             is_due = is_due and find_spec("torch") is not None
         now_s = time.monotonic()
         failures = self._failures.get(model, 0)
@@ -149,23 +148,6 @@ class FirstLearning:
             rows, size = collected(model)
             self._counted[model] = now_s, rows, size
         return rows, size
-
-    def _is_full(self, record: LearningRecord, rows: int, size: int) -> bool:
-        """Whether the limit leaves no room for more samples, and these suffice for a proof."""
-        room = self._room(rows, size)
-        proves = record.wanted * HELD_OUT
-        return record.tries == 0 and room < record.wanted and room > proves and rows > 0.9 * room
-
-    def _shortage(self, record: LearningRecord, rows: int, size: int) -> str:
-        room = self._room(rows, size)
-        if not record.collects or room >= record.wanted:
-            return ""
-        needed = size / max(rows, 1) * record.wanted / 2**20
-        return f"; BRISK_SAMPLES_MIB keeps {room:,.0f} at most, {needed:.0f} keeps them all"
-
-    def _room(self, rows: int, size: int) -> float:
-        """Return how many samples of the present mean size fit into ``most_bytes``."""
-        return self._most_bytes / (size / rows) if rows else float("inf")
 
 
 def is_trained_by_hand(model: Path) -> bool:

@@ -32,6 +32,7 @@ from brisk.errors import BriskError, InvalidModelError, InvalidRequestError
 from brisk.exits.data.samples import SampleGroups, Samples
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.files.learning_record import (
+    CONFIDENCE,
     Aim,
     LearningRecord,
     Stage,
@@ -54,7 +55,6 @@ from brisk.settings import tolerance
 if TYPE_CHECKING:
     from brisk.exits.exploration import Exploration, ExploredWhole
 
-CONFIDENCE = 0.95
 SEED = 0
 
 POINTS = 6

@@ -6,6 +6,7 @@ Those of an entry are parsed once, and all their problems are reported together.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -55,11 +56,20 @@ class Parameters(NamedTuple):
             yield f"{_named(names)} of the ONNX Runtime backend {are} no meaning"
         if names := self.foreign:
             are = "is" if len(names) == 1 else "are"
-            yield f"{_named(names)} {are} unknown to Brisk and ignored"
+            own = {_bare(name): name for name in ENTRY_PARAMETERS}
+            meant = [own[_bare(name)] for name in names if _bare(name) in own]
+            guess = f"; did you mean {', '.join(meant)}?" if meant else ""
+            yield f"{_named(names)} {are} unknown to Brisk and ignored{guess}"
 
 
 def _named(names: Sequence[str]) -> str:
     return f"{'parameter' if len(names) == 1 else 'parameters'} {', '.join(names)}"
+
+
+def _bare(name: str) -> str:
+    """Return a parameter's name as misremembered names still have it: small letters, without
+    ``brisk`` in front and what joins words."""
+    return re.sub(r"[\W_]", "", name.lower()).removeprefix("brisk")
 
 
 def choice(words: Mapping[str, Any], expected: str) -> Parser:
@@ -259,7 +269,8 @@ def request_class(parameters: Mapping[str, Any], entry: Parameters) -> str:
             if is_above(value, entry.max_class):
                 raise InvalidRequestError(
                     f"request parameter {CLASS} asks for class '{value}', but the entry allows "
-                    f"'{entry.max_class}' at most; its parameter {MAX_CLASS} may allow more"
+                    f"'{entry.max_class}' at most; to allow it, set the parameter {MAX_CLASS} to "
+                    f'"{value}" in config.pbtxt'
                 )
             job_class = value
         elif name.lower().startswith("brisk_") and name not in _REQUEST_PARAMETERS:

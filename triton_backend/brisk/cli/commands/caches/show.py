@@ -30,13 +30,19 @@ def show(
     from rich.console import Console
 
     from brisk.cli.views.caches import draw_caches, print_cascade, print_live_figures
+    from brisk.cli.views.learning import learning_text, read_aim
     from brisk.exits.files.versions import latest, trained_file
 
     file = model_file(model, version)
     path = trained_file(file)
     if not path.exists():
+        train = f"`brisk caches train {model} --data DATA` makes them"
+        aim = read_aim(model) if model.is_dir() else None
+        if aim is None:
+            raise InvalidModelError(f"'{file}' has no caches; {train}")
         raise InvalidModelError(
-            f"'{file}' has no caches; `brisk caches train {model} --data DATA` makes them"
+            f"'{file}' has no caches yet: {learning_text(file, aim)}; `brisk status` shows what a "
+            f"server learns, or {train} now"
         )
     cascade = _read(file, path)
     console = Console(soft_wrap=True, highlight=False)

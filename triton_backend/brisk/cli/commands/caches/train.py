@@ -135,7 +135,12 @@ def train(
     )
     subject = _subject(model_file(model, version), output, tolerance)
     training_data = _training_data(
-        subject, data, fit_data, _image_form(scale, mean, deviation), seed
+        subject,
+        data,
+        fit_data,
+        _image_form(scale, mean, deviation),
+        seed,
+        settings.promise.fewest_inputs,
     )
     if len(training_data.groups.groups) > 1:  # a cache reads values of one shape
         subject = subject._replace(is_whole=True)
@@ -219,7 +224,12 @@ class _TrainingData(NamedTuple):
 
 
 def _training_data(
-    subject: _Subject, data: Path, fit_data: Path | None, form: ImageForm, seed: int
+    subject: _Subject,
+    data: Path,
+    fit_data: Path | None,
+    form: ImageForm,
+    seed: int,
+    proving: int,
 ) -> _TrainingData:
     from brisk.exits.data.reading import read_parts, read_samples
     from brisk.exits.data.samples import SampleGroups, divide
@@ -228,7 +238,7 @@ def _training_data(
     is_alike = len(groups.groups) == 1
     samples = read_samples(data, subject.graph, form) if is_alike else groups.largest
     more = None if fit_data is None else read_samples(fit_data, subject.graph, form)
-    division = divide(samples if is_alike else groups, seed, more)
+    division = divide(samples if is_alike else groups, seed, more, proving=proving)
     return _TrainingData(groups, samples, more, division)
 
 

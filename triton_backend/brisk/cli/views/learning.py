@@ -1,0 +1,50 @@
+"""Texts on early answers that are learned from an entry's traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from brisk.exits.files.learning_record import (
+    CONFIDENCE,
+    Aim,
+    collected,
+    read_record,
+    rows_wanted,
+    samples_limit_bytes,
+)
+from brisk.stub.config.parameters import Parameters, parse_parameters
+from brisk.stub.config.session_tuning import TAKEN
+from brisk.view.entry_text import written_config
+
+
+def aim_of(config: Mapping[str, Any], said: Parameters) -> Aim | None:
+    """Return what an entry asks to be learned; None if nothing. ``said``: its parameters.
+
+    A model with states learns nothing, since caches do not compute them.
+    """
+    has_states = bool((config.get("sequence_batching") or {}).get("state"))
+    if not said.accuracy_ppm or has_states:
+        return None
+    return Aim(said.accuracy_ppm / 1e6, said.tolerance)
+
+
+def read_aim(entry: Path) -> Aim | None:
+    """Return ``aim_of`` the entry in a directory. Raises InvalidConfigurationError."""
+    config = written_config(entry)
+    return aim_of(config, parse_parameters(config.get("parameters", {}), TAKEN))
+
+
+def learning_text(file: Path, aim: Aim | None) -> str:
+    """Return a text on what was learned for the model ``file``; empty if nothing is to be, and
+    nothing was. ``aim``: what its entry asks for now."""
+    record = read_record(file)
+    rows, size = collected(file)
+    if aim is not None and (record is None or record.aim != aim):  # no server has looked at it
+        wanted = rows_wanted(aim.accuracy, CONFIDENCE)
+        return (
+            f"brisk_accuracy {aim.accuracy:g} is learned from the traffic: "
+            f"{rows:,} of {wanted:,} samples are there"
+        )
+    return "" if record is None else record.progress(rows, size, samples_limit_bytes())
