@@ -18,6 +18,7 @@ from brisk.doctor import CHECKS, examine
 from brisk.doctor.deployment import Deployment, Severity
 from brisk.doctor.installation import artefacts, interpreter, operators, runtime
 from brisk.doctor.machine import open_files
+from brisk.errors import InvalidConfigurationError
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.records import PROTOCOL_VERSION, Cancel, Record, Refused, Welcome
 from brisk.protocol.runtime_paths import Role, new_socket, runtime_place
@@ -203,3 +204,23 @@ def test_the_command_prints_json_and_fails_where_something_cannot_work(tmp_path:
     assert findings["threads"]["verdict"] == "problem"
     assert doctor.returncode == 1
     assert set(findings) >= {"threads", "cache", "operators"}
+
+
+@pytest.mark.parametrize("place", ["everybodys", "file/below", "long" * 30, "/proc/brisk"])
+def test_a_runtime_directory_that_cannot_be_used_is_one_problem_in_the_words_of_the_runtime(
+    place: str,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="brisk-") as name:  # a socket's path must be short
+        folder = Path(name)
+        (folder / "everybodys").mkdir()
+        (folder / "everybodys").chmod(0o777)
+        (folder / "file").touch()
+        environment = {"HOME": name, "BRISK_RUNTIME_DIR": str(folder / place)}
+        findings = list(examine(deployment(folder, environment=environment)))
+        with pytest.raises(InvalidConfigurationError) as refusal:
+            runtime_place("cpu", environment).prepare()
+    problems = [each for each in findings if each[1].verdict is Severity.PROBLEM]
+    assert [(check, finding.found) for check, finding in problems] == [
+        ("runtime directory", str(refusal.value))
+    ]
+    assert not [finding for _, finding in findings if "itself failed" in finding.found]

@@ -57,6 +57,15 @@ def interpreter(deployment: Deployment) -> Findings:
     return good(f"{python}: {ended.stdout.strip()}")
 
 
+def runtime_directory(deployment: Deployment) -> Findings:
+    """Check that a runtime can be where the settings put it: each model's load is refused else."""
+    place = runtime_place(deployment.device, deployment.environment)
+    if deployment.is_contained:
+        return unknown(f"{place.base} is the container's, which is not looked into")
+    place.check()
+    return good(str(place.base))
+
+
 def runtime(deployment: Deployment) -> Findings:
     """Check that the running runtime is of this installation's version: after an update the old
     one may still run."""
