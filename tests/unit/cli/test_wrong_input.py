@@ -49,6 +49,7 @@ def refused(*arguments: object) -> str:
         (("trace", "model", "--shape", "x=a"), "--shape x=a: expected NAME=1,3,224,224"),
         (("trace", "model", "--data", "file"), "--data must be a .npz with an array for"),
         (("trace", "model", "--data", "no.npz"), "--data: no.npz holds no arrays by name"),
+        (("trace", "nosuch"), "at 'nosuch'; for a model of a running server give --url HOST:PORT"),
         (("trace", "open"), "'x' declares no shape; give one: --shape x=1,2,3"),
     ],
 )
