@@ -251,6 +251,22 @@ def test_explain_of_a_repository_tells_of_all_its_models(tmp_path: Path) -> None
     assert "has no version: expected a file like" in answer.stderr
 
 
+def test_explain_of_a_repository_names_the_entry_of_each_error_once(tmp_path: Path) -> None:
+    wrong = 'parameters { key: "brisk_acuracy" value { string_value: "0.98" } }'
+    for name, config in (("good", ""), ("misspelt", wrong), ("torn", "")):
+        write_model(tmp_path / name, {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+        (tmp_path / name / "config.pbtxt").write_text(config)
+    torn = tmp_path / "torn" / "1" / "model.onnx"
+    torn.write_text("no model")
+    answer = run("explain", tmp_path)
+    assert answer.returncode == 1
+    assert "computed by ONNX Runtime" in answer.stdout
+    misspelt, of_torn = answer.stderr.splitlines()
+    assert misspelt.startswith(f"error: {tmp_path / 'misspelt'}: ")
+    assert "brisk_acuracy" in misspelt
+    assert of_torn.startswith(f"error: {torn}: ")
+
+
 def test_explain_for_a_gpu_says_who_computes_and_that_it_is_captured(tmp_path: Path) -> None:
     entry = write_model(tmp_path / "net", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     answer = run("explain", entry, "--device", "cuda:0", "--all")
