@@ -214,6 +214,24 @@ def test_explain_shows_what_a_model_is_served_as(tmp_path: Path) -> None:
     assert "1 segment: it is small" in answer.stdout
 
 
+@pytest.mark.parametrize(
+    ("config", "shape", "said"),
+    [
+        ("", ["batch", 3], "up to 4 rows (max_batch_size)"),
+        ("max_batch_size: 1", ["batch", 3], "up to 1 row (max_batch_size)"),
+        ("", [2, 3], "none (max_batch_size 0)"),
+    ],
+)
+def test_explain_shows_the_batch_that_an_entry_is_completed_with(
+    tmp_path: Path, config: str, shape: list[str | int], said: str
+) -> None:
+    kind = (TensorProto.FLOAT, shape)
+    entry = write_model(tmp_path / "net", {"x": kind}, {"y": kind})
+    (entry / "config.pbtxt").write_text(config)
+    assert f"  batch: {said}" in run("explain", entry).stdout.splitlines()
+    assert "  batch: " not in run("explain", entry / "1" / "model.onnx").stdout
+
+
 def test_explain_counts_what_bodies_of_nodes_hold(tmp_path: Path) -> None:
     kind = (TensorProto.FLOAT, [256, 256])
 
