@@ -140,7 +140,8 @@ def _look_at_repositories(options: Sequence[str]) -> None:
     """Print which repositories and entries Triton would not load; Triton itself is silent.
 
     Raises InvalidConfigurationError if a repository is no directory, or the server would never
-    have a model: it reads its repositories once, and none has an entry.
+    have a model: it reads its repositories once, and can serve no entry of them. The error then
+    has the lines.
     """
     from brisk.protocol.entry_files import entry_problem, layout_problem, listed
     from brisk.view.plan import local_repositories, reads_once
@@ -149,21 +150,25 @@ def _look_at_repositories(options: Sequence[str]) -> None:
     for repository in repositories:
         if not repository.is_dir():
             raise InvalidConfigurationError(f"model repository '{repository}' is no directory")
-    entries = [[path for path in sorted(listed(each)) if path.is_dir()] for each in repositories]
-    is_final = bool(repositories) and not any(entries) and reads_once(options)
-    for repository, inside in zip(repositories, entries, strict=True):
+    lines, entries, served = [], 0, 0
+    for repository in repositories:
         with contextlib.suppress(OSError):  # Triton says what it cannot read
             if (problem := layout_problem(repository)) is not None:
-                text = f"model repository '{repository}': {problem}"
-                if is_final:
-                    raise InvalidConfigurationError(
-                        f"{text}; what is put there later is served with --model-control-mode "
-                        "explicit or poll"
-                    )
-                print(f"brisk: {text}", file=sys.stderr)
-        for entry in inside:
-            if (problem := entry_problem(entry)) is not None:
-                print(f"brisk: '{entry}' is not served: {problem}", file=sys.stderr)
+                lines.append(f"model repository '{repository}': {problem}")
+        for entry in sorted(path for path in listed(repository) if path.is_dir()):
+            entries += 1
+            if (problem := entry_problem(entry)) is None:
+                served += 1
+            else:
+                lines.append(f"'{entry}' is not served: {problem}")
+    if lines and not served and reads_once(options):
+        if not entries:
+            lines[0] += (
+                "; what is put there later is served with --model-control-mode explicit or poll"
+            )
+        raise InvalidConfigurationError("\n".join(lines))
+    for line in lines:
+        print(f"brisk: {line}", file=sys.stderr)
 
 
 def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:
