@@ -11,6 +11,8 @@ import stat
 from pathlib import Path
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_THE_KERNELS = "/proc", "/sys"
+"""File systems where root may write by their modes, and can make nothing."""
 
 
 def make_private(directory: Path) -> None:
@@ -44,8 +46,8 @@ def check_makable(directory: Path) -> None:
     check_directory(present)
     if not os.access(present, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
-    status = os.statvfs(present)
-    if not (status.f_blocks or status.f_files):  # as /proc, where root may write, and cannot
+    device = os.stat(present).st_dev
+    if any(os.path.ismount(each) and os.stat(each).st_dev == device for each in _THE_KERNELS):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
 
 

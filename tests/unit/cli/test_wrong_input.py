@@ -202,6 +202,16 @@ def test_a_damaged_model_is_told_by_all_in_the_same_words(
         assert refused(command, model) == found.text
 
 
+def test_a_runtime_directory_that_cannot_be_used_ends_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "file" / "r"))
+    write_model(tmp_path / "models" / "entry", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    with pytest.raises(BriskError, match="set BRISK_RUNTIME_DIR to"):
+        serve(["--repository", str(tmp_path / "models"), "--tritonserver", "/absent"])
+
+
 def test_doctor_names_settings_that_are_none_and_threads_that_are_no_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

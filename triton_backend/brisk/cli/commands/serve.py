@@ -105,6 +105,7 @@ def serve(words: Sequence[str]) -> None:
             f"no model repository; give one with --repository DIR{stray}"
         )
     check_settings()
+    _check_runtime_settings()
     _look_at_repositories(options)
     installation = locate_server(own.tritonserver)
     environment = {**server_environment(installation), **_AWAY}
@@ -134,6 +135,21 @@ def serve(words: Sequence[str]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(command[0], command, environment)
+
+
+def _check_runtime_settings() -> None:
+    """Raise the InvalidConfigurationError with which a runtime with this environment would end;
+    the loads of all models would be refused."""
+    from brisk.settings import runtime_settings
+
+    if runtime_settings():  # else reading them, whose imports take milliseconds, finds nothing
+        from brisk.runtime.settings import read_settings
+
+        read_settings()
+    if os.environ.get("BRISK_RUNTIME_DIR"):
+        from brisk.protocol.runtime_paths import runtime_place
+
+        runtime_place("cpu").check()
 
 
 def _look_at_repositories(options: Sequence[str]) -> None:
