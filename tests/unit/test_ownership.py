@@ -16,7 +16,7 @@ from brisk.errors import InvalidConfigurationError
 from brisk.fork_server import build
 from brisk.fork_server.build import LAUNCHER, place_launchers
 from brisk.fork_server.start import PRELOAD, SERVER_PRELOAD, add_seal
-from brisk.ownership import check_directory, make_private, open_own
+from brisk.ownership import check_directory, check_makable, make_private, open_own
 from brisk.protocol.runtime_paths import runtime_place
 from brisk.runtime.sessions.open_session import load_session
 from brisk.segments.prepared.preparation import prepare
@@ -32,6 +32,28 @@ def own(tmp_path: Path) -> Path:
     file.parent.mkdir()
     file.write_bytes(b"content")
     return file
+
+
+@pytest.mark.parametrize(
+    "place", ["new/deeper", "file", "file/below", "everybodys/new", "/proc/n"]
+)
+def test_what_can_be_made_is_told_without_making_it(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "everybodys").mkdir()
+    (tmp_path / "everybodys").chmod(0o777)
+    directory = tmp_path / place  # an absolute one stays what it is
+    told = made = None
+    try:
+        check_makable(directory)
+    except OSError as error:
+        told = str(error)
+    assert not directory.is_dir()
+    try:
+        make_private(directory)
+    except OSError as error:
+        made = str(error)
+    assert told == made
+    assert (told is None) == directory.is_dir()
 
 
 def test_a_file_of_ours_is_opened_and_one_that_others_may_write_is_not(own: Path) -> None:

@@ -5,11 +5,14 @@ Root is trusted, as it can write everything anyway.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_THE_KERNELS = "/proc", "/sys"
+"""File systems where root may write by their modes, and can make nothing."""
 
 
 def make_private(directory: Path) -> None:
@@ -27,6 +30,25 @@ def make_private(directory: Path) -> None:
     for each in (*reversed(missing), directory):
         each.mkdir(mode=0o700, exist_ok=True)
     check_directory(directory)
+
+
+def check_makable(directory: Path) -> None:
+    """Check that ``directory`` can be made, or is there, and that files can be put into it; make
+    nothing.
+
+    Raises PermissionError as ``check_directory`` does, else the OSError with which that would
+    fail.
+    """
+    present = next(each for each in (directory, *directory.parents) if each.exists())
+    if not present.is_dir():
+        number = errno.EEXIST if present == directory else errno.ENOTDIR
+        raise OSError(number, os.strerror(number), str(directory))
+    check_directory(present)
+    if not os.access(present, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(directory))
+    device = os.stat(present).st_dev
+    if any(os.path.ismount(each) and os.stat(each).st_dev == device for each in _THE_KERNELS):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(directory))
 
 
 def check_directory(directory: Path) -> None:

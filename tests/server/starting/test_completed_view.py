@@ -270,6 +270,18 @@ def test_an_entry_that_comes_later_is_complete_when_it_is_loaded(
         explicit.load("new3")
 
 
+def test_triton_makes_two_instances_of_an_onnx_runtime_entry_that_it_completes(
+    empty: Path, explicit: ServeCommand
+) -> None:
+    """As docs/migration.md says of ``instance_group``."""
+    write_entry(empty, "two", doubled(), 'platform: "onnxruntime_onnx"')
+    explicit.load("two")
+    (group,) = explicit.get("models/two/config")["instance_group"]
+    assert group["count"] == 2
+    page = (Path(__file__).resolve().parents[3] / "docs" / "migration.md").read_text()
+    assert "in `poll` and `explicit` mode, and under another server, Triton completes it" in page
+
+
 def test_completion_by_triton_costs_a_load_no_second(tmp_path: Path, serve: Serving) -> None:
     """Of the later ones of several loads, whose stubs are forked: a tenth of a second each."""
     if find_compiler() is None:

@@ -214,6 +214,24 @@ def test_explain_shows_what_a_model_is_served_as(tmp_path: Path) -> None:
     assert "1 segment: it is small" in answer.stdout
 
 
+@pytest.mark.parametrize(
+    ("config", "shape", "said"),
+    [
+        ("", ["batch", 3], "up to 4 rows (max_batch_size)"),
+        ("max_batch_size: 1", ["batch", 3], "up to 1 row (max_batch_size)"),
+        ("", [2, 3], "none (max_batch_size 0)"),
+    ],
+)
+def test_explain_shows_the_batch_that_an_entry_is_completed_with(
+    tmp_path: Path, config: str, shape: list[str | int], said: str
+) -> None:
+    kind = (TensorProto.FLOAT, shape)
+    entry = write_model(tmp_path / "net", {"x": kind}, {"y": kind})
+    (entry / "config.pbtxt").write_text(config)
+    assert f"  batch: {said}" in run("explain", entry).stdout.splitlines()
+    assert "  batch: " not in run("explain", entry / "1" / "model.onnx").stdout
+
+
 def test_explain_counts_what_bodies_of_nodes_hold(tmp_path: Path) -> None:
     kind = (TensorProto.FLOAT, [256, 256])
 
@@ -249,6 +267,22 @@ def test_explain_of_a_repository_tells_of_all_its_models(tmp_path: Path) -> None
     answer = run("explain", tmp_path / "no_model")
     assert answer.returncode == 1
     assert "has no version: expected a file like" in answer.stderr
+
+
+def test_explain_of_a_repository_names_the_entry_of_each_error_once(tmp_path: Path) -> None:
+    wrong = 'parameters { key: "brisk_acuracy" value { string_value: "0.98" } }'
+    for name, config in (("good", ""), ("misspelt", wrong), ("torn", "")):
+        write_model(tmp_path / name, {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+        (tmp_path / name / "config.pbtxt").write_text(config)
+    torn = tmp_path / "torn" / "1" / "model.onnx"
+    torn.write_text("no model")
+    answer = run("explain", tmp_path)
+    assert answer.returncode == 1
+    assert "computed by ONNX Runtime" in answer.stdout
+    misspelt, of_torn = answer.stderr.splitlines()
+    assert misspelt.startswith(f"error: {tmp_path / 'misspelt'}: ")
+    assert "brisk_acuracy" in misspelt
+    assert of_torn.startswith(f"error: {torn}: ")
 
 
 def test_explain_for_a_gpu_says_who_computes_and_that_it_is_captured(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def refused(*arguments: object) -> str:
         (("trace", "model", "--shape", "x=a"), "--shape x=a: expected NAME=1,3,224,224"),
         (("trace", "model", "--data", "file"), "--data must be a .npz with an array for"),
         (("trace", "model", "--data", "no.npz"), "--data: no.npz holds no arrays by name"),
+        (("trace", "nosuch"), "at 'nosuch'; for a model of a running server give --url HOST:PORT"),
         (("trace", "open"), "'x' declares no shape; give one: --shape x=1,2,3"),
     ],
 )
@@ -129,22 +130,39 @@ def test_an_entry_that_triton_loads_nothing_of_is_told_by_all_in_the_same_words(
     (found,) = check_repository(repository)
     assert found.severity == PROBLEM
     assert found.text.startswith(said)
+    words = ["--repository", str(repository), "--tritonserver", str(tmp_path / "absent")]
+    line = f"'{repository / found.entry}' is not served: {found.text}"
+    with pytest.raises(BriskError, match=f"^{re.escape(line)}$"):
+        serve(words)
+    assert capfd.readouterr().err == ""
+    write_model(tmp_path / "good" / "entry", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
     with pytest.raises(BriskError, match="absent"):
-        serve(["--repository", str(repository), "--tritonserver", str(tmp_path / "absent")])
-    entry = repository / found.entry
-    assert capfd.readouterr().err == f"brisk: '{entry}' is not served: {found.text}\n"
+        serve([*words, "--repository", str(tmp_path / "good")])
+    assert capfd.readouterr().err == f"brisk: {line}\n"
     (finding,) = installation.entries(deployment(tmp_path, repositories=(repository,)))
     assert finding.verdict is Severity.PROBLEM
-    assert finding.found == f"'{entry}': {found.text}"
+    assert finding.found == f"'{repository / found.entry}': {found.text}"
 
 
 def test_a_model_served_in_place_of_its_repository_is_told(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
 ) -> None:
     model = write_model(tmp_path / "model", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
-    with pytest.raises(BriskError, match="absent"):
+    with pytest.raises(BriskError, match=r"looks like one model: give the folder above it$"):
         serve(["--repository", str(model), "--tritonserver", str(tmp_path / "absent")])
-    assert "looks like one model: give the folder above it" in capfd.readouterr().err
+
+
+def test_all_that_is_wrong_is_told_where_no_entry_of_any_repository_can_be_served(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "models" / "net" / "v1").mkdir(parents=True)
+    words = ["--repository", str(tmp_path / "empty"), "--repository", str(tmp_path / "models")]
+    with pytest.raises(BriskError) as refusal:
+        serve([*words, "--tritonserver", str(tmp_path / "absent")])
+    of_empty, of_net = str(refusal.value).splitlines()
+    assert "there is no model in it" in of_empty
+    assert of_net.startswith(f"'{tmp_path / 'models' / 'net'}' is not served: it has no version")
 
 
 def test_an_empty_repository_beside_one_with_a_model_keeps_it_from_nothing(
@@ -182,6 +200,16 @@ def test_a_damaged_model_is_told_by_all_in_the_same_words(
     assert re.fullmatch(f"{file}: not a complete ONNX model: .*{said}.*", found.text)
     for command in ("explain", "prepare", "config"):
         assert refused(command, model) == found.text
+
+
+def test_a_runtime_directory_that_cannot_be_used_ends_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(tmp_path / "file" / "r"))
+    write_model(tmp_path / "models" / "entry", {"x": FLOAT_BATCH}, {"y": FLOAT_BATCH})
+    with pytest.raises(BriskError, match="set BRISK_RUNTIME_DIR to"):
+        serve(["--repository", str(tmp_path / "models"), "--tritonserver", "/absent"])
 
 
 def test_doctor_names_settings_that_are_none_and_threads_that_are_no_number(

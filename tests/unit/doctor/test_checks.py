@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_auto_completion_is_advised_against_and_incomplete_entries_are_named(
 
 
 def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look(**environment: str) -> Finding:
         command = ("tritonserver", f"--backend-directory={tmp_path}")
@@ -54,7 +55,12 @@ def test_without_a_launcher_stubs_start_anew_and_the_check_says_what_it_takes(
         return finding
 
     assert look().verdict is Severity.ADVICE
-    assert "C++ compiler" in look().change
+    monkeypatch.setenv("CXX", "/absent")
+    assert look().change.startswith("install a C++ compiler")
+    monkeypatch.setenv("CXX", sys.executable)
+    assert look().change.startswith("`brisk install` or `brisk serve` again")
+    (tmp_path / "file").touch()
+    assert "see the finding 'cache'" in look(BRISK_CACHE_DIR=str(tmp_path / "file" / "c")).change
     (tmp_path / "brisk").mkdir()
     (tmp_path / "brisk" / LAUNCHER).touch()
     assert look().verdict is Severity.GOOD
@@ -200,4 +206,15 @@ def test_a_cache_that_cannot_be_written_is_told(
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     chosen = deployment(tmp_path, environment={"BRISK_CACHE_DIR": "/somewhere"})
     (finding,) = cache(chosen)
-    assert (finding.verdict, finding.found) == (Severity.ADVICE, "/somewhere cannot be written")
+    assert finding.verdict is Severity.ADVICE
+    assert finding.found == "/somewhere cannot be used (Permission denied)"
+    assert "stubs start slower" in finding.cost
+
+
+@pytest.mark.parametrize("place", ["/proc/brisk", "file/below"])
+def test_a_cache_that_cannot_be_made_is_told(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    directory = str(tmp_path / place)  # an absolute one stays what it is
+    (finding,) = cache(deployment(tmp_path, environment={"BRISK_CACHE_DIR": directory}))
+    assert finding.verdict is Severity.ADVICE
+    assert finding.found.startswith(f"{directory} cannot be used (")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,13 +17,21 @@ import pytest
 from brisk import __version__
 from brisk.doctor import CHECKS, examine
 from brisk.doctor.deployment import Deployment, Severity
-from brisk.doctor.installation import artefacts, interpreter, operators, runtime
+from brisk.doctor.installation import (
+    artefacts,
+    interpreter,
+    operators,
+    runtime,
+    runtime_directory,
+)
 from brisk.doctor.machine import open_files
+from brisk.errors import InvalidConfigurationError
 from brisk.protocol.channel import Receiver, send_record
 from brisk.protocol.records import PROTOCOL_VERSION, Cancel, Record, Refused, Welcome
 from brisk.protocol.runtime_paths import Role, new_socket, runtime_place
 from brisk.segments.prepared.preparation import prepare
 from support.deployments import deployment, write_model
+from support.waiting import wait_until
 
 
 def test_a_python_without_onnxruntime_is_a_problem(tmp_path: Path) -> None:
@@ -203,3 +212,44 @@ def test_the_command_prints_json_and_fails_where_something_cannot_work(tmp_path:
     assert findings["threads"]["verdict"] == "problem"
     assert doctor.returncode == 1
     assert set(findings) >= {"threads", "cache", "operators"}
+
+
+@pytest.mark.parametrize("place", ["everybodys", "file/below", "long" * 30, "/proc/brisk"])
+def test_a_runtime_directory_that_cannot_be_used_is_one_problem_in_the_words_of_the_runtime(
+    place: str,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="brisk-") as name:  # a socket's path must be short
+        folder = Path(name)
+        (folder / "everybodys").mkdir()
+        (folder / "everybodys").chmod(0o777)
+        (folder / "file").touch()
+        environment = {"HOME": name, "BRISK_RUNTIME_DIR": str(folder / place)}
+        findings = list(examine(deployment(folder, environment=environment)))
+        with pytest.raises(InvalidConfigurationError) as refusal:
+            runtime_place("cpu", environment).prepare()
+    problems = [each for each in findings if each[1].verdict is Severity.PROBLEM]
+    assert [(check, finding.found) for check, finding in problems] == [
+        ("runtime directory", str(refusal.value))
+    ]
+    assert not [finding for _, finding in findings if "itself failed" in finding.found]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process another root")
+def test_the_runtime_directory_of_a_container_is_not_judged_by_this_machine_s(
+    tmp_path: Path,
+) -> None:
+    environment = {"BRISK_RUNTIME_DIR": "/proc/brisk"}
+    server = os.fork()
+    if not server:
+        os.chroot(tmp_path)
+        signal.pause()
+    try:
+        contained = deployment(tmp_path, server=server, environment=environment)
+        wait_until(lambda: contained.is_contained, "the other root directory")
+        (finding,) = runtime_directory(contained)
+    finally:
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
+    assert finding.verdict is Severity.UNKNOWN
+    assert not contained.is_contained
+    assert not deployment(tmp_path).is_contained

@@ -89,11 +89,13 @@ def test_what_is_said_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wrong_setting_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, name: str, text: str, reason: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str, reason: str
 ) -> None:
     monkeypatch.setenv(name, text)
     with pytest.raises(InvalidConfigurationError, match=reason):
         read_settings()
+    with pytest.raises(InvalidConfigurationError, match=f"^{name}.* {reason}"):
+        serve(["--repository", str(tmp_path)])
 
 
 @pytest.mark.parametrize(("limit", "expected_mib"), [(str(512 * MIB), 256), ("max", None)])

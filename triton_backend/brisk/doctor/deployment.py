@@ -81,12 +81,22 @@ class Deployment:
     """The directory of the control group that limits the server's processor time; it need not
     exist."""
 
+    @property
+    def is_contained(self) -> bool:
+        """Whether the server has another root directory than this process."""
+        if self.server is None:
+            return False
+        try:
+            return not os.path.samefile(f"/proc/{self.server}/root", "/")
+        except OSError:  # it has ended, or is another user's
+            return False
+
 
 def running(deployment: Deployment) -> Status | None:
-    """Return the status of the deployment's runtime; None if none runs, or it is of another
-    version."""
-    place = runtime_place(deployment.device, deployment.environment)
+    """Return the status of the deployment's runtime; None if none runs, none can run there, or it
+    is of another version."""
     try:
+        place = runtime_place(deployment.device, deployment.environment)
         with Observer(place, Role.FOREGROUND) as observer:
             return observer.status()
     except (BriskError, OSError):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from brisk.doctor.deployment import Deployment, Findings, advice, good, problem, unknown
 from brisk.errors import ArtefactError, BriskError, counted
-from brisk.fork_server.build import LAUNCHER
-from brisk.ownership import check_directory
+from brisk.fork_server.build import LAUNCHER, find_compiler
+from brisk.ownership import check_makable
 from brisk.protocol.channel import greet
 from brisk.protocol.entry_files import MODEL_FILE, entry_problem, layout_problem, listed
 from brisk.protocol.runtime_paths import runtime_place
@@ -57,6 +57,15 @@ def interpreter(deployment: Deployment) -> Findings:
     return good(f"{python}: {ended.stdout.strip()}")
 
 
+def runtime_directory(deployment: Deployment) -> Findings:
+    """Check that a runtime can be where the settings put it: each model's load is refused else."""
+    place = runtime_place(deployment.device, deployment.environment)
+    if deployment.is_contained:
+        return unknown(f"{place.base} is the container's, which is not looked into")
+    place.check()
+    return good(str(place.base))
+
+
 def runtime(deployment: Deployment) -> Findings:
     """Check that the running runtime is of this installation's version: after an update the old
     one may still run."""
@@ -81,21 +90,21 @@ def runtime(deployment: Deployment) -> Findings:
 def cache(deployment: Deployment) -> Findings:
     """Check the cache directory, which holds artefacts and the assembled backend directory."""
     directory = cache_directory(deployment.environment).absolute()
-    present = next(path for path in (directory, *directory.parents) if path.exists())
-    if not os.access(present, os.W_OK | os.X_OK):
+    if (refusal := _cache_refusal(deployment)) is not None:
+        slower = "stubs start slower, too, unless their launcher was compiled ahead, as in wheels"
+        if not refusal.strerror:  # it is another user's, or others can write there
+            return advice(
+                str(refusal),
+                f"nothing in it is used: who may write there decides what code runs; {slower}",
+                "BRISK_CACHE_DIR=<a directory of the server's user alone>",
+            )
         return advice(
-            f"{directory} cannot be written",
-            "nothing is kept between starts: every start reads and prepares each model again",
+            f"{directory} cannot be used ({refusal.strerror})",
+            "nothing is kept between starts: every start reads and prepares each model again; "
+            f"{slower}",
             "BRISK_CACHE_DIR=<a writable directory>; in a container, a volume",
         )
-    try:
-        check_directory(present)
-    except PermissionError as error:
-        return advice(
-            str(error),
-            "nothing in it is used: who may write there decides what code runs",
-            "BRISK_CACHE_DIR=<a directory of the server's user alone>",
-        )
+    present = next(path for path in (directory, *directory.parents) if path.exists())
     status = os.statvfs(present)
     free = status.f_frsize * status.f_bavail
     state = f"{directory}, {free / 2**30:.1f} GiB free"
@@ -106,6 +115,15 @@ def cache(deployment: Deployment) -> Findings:
         "a model whose artefact finds no room starts as slowly as the first time",
         "make room: an artefact takes about as much as its model",
     )
+
+
+def _cache_refusal(deployment: Deployment) -> OSError | None:
+    """Return why nothing can be kept in the cache directory; None if it can be used."""
+    try:
+        check_makable(cache_directory(deployment.environment).absolute())
+    except OSError as error:
+        return error
+    return None
 
 
 def artefacts(deployment: Deployment) -> Findings:
@@ -238,11 +256,17 @@ def forked_stubs(deployment: Deployment) -> Findings:
         return advice(state, cost, f"remove {FORK_STUBS}")
     if (root / backends.relative_to(backends.anchor) / "brisk" / LAUNCHER).is_file():
         return good("from the second model on")
-    return advice(
-        f"'{backends}/brisk' has no {LAUNCHER}: each stub starts Python",
-        cost,
-        "install a C++ compiler (Debian: g++), then `brisk install` or `brisk serve` again",
-    )
+    again = "`brisk install` or `brisk serve` again"
+    if find_compiler() is None:
+        change = f"install a C++ compiler (Debian: g++), then {again}"
+    elif _cache_refusal(deployment) is not None:
+        change = (
+            "see the finding 'cache': the launcher is compiled in the cache directory, which "
+            f"cannot be used; then {again}"
+        )
+    else:
+        change = f"{again}: a C++ compiler is here, which makes it"
+    return advice(f"'{backends}/brisk' has no {LAUNCHER}: each stub starts Python", cost, change)
 
 
 def names(deployment: Deployment) -> Findings:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.errors import InvalidConfigurationError
-from brisk.ownership import check_directory, open_own
+from brisk.ownership import check_directory, check_makable, open_own
 from brisk.scheduling.job_class import JobClass
 from brisk.settings import runtime_directory
 
@@ -60,6 +60,12 @@ def _make_own(directory: Path) -> int:
     """Create a directory with mode 0700, or check that an existing one is this user's. Return its
     mode. Raises InvalidConfigurationError, OSError."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _own_mode(directory)
+
+
+def _own_mode(directory: Path) -> int:
+    """Return the mode of this user's directory. Raises InvalidConfigurationError if it is another
+    user's or no directory, OSError if there is none."""
     status = os.lstat(directory)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise InvalidConfigurationError(
@@ -129,10 +135,24 @@ class RuntimePaths(NamedTuple):
             except OSError as error:
                 is_race = isinstance(error, (FileNotFoundError, FileExistsError))
                 if not is_race or attempt == _MAKING_ATTEMPTS - 1:
-                    raise InvalidConfigurationError(
-                        f"runtime directory {self.directory} cannot be used ({error}); "
-                        "set BRISK_RUNTIME_DIR to a writable one of the user's own"
-                    ) from error
+                    raise self._unusable(error) from error
+
+    def check(self) -> None:
+        """Raise the InvalidConfigurationError with which ``prepare`` would fail; make nothing."""
+        try:
+            if self.base.is_dir():
+                _own_mode(self.base)
+            check_makable(self.base)
+            if self.directory.is_dir():
+                _own_mode(self.directory)
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> InvalidConfigurationError:
+        return InvalidConfigurationError(
+            f"runtime directory {self.directory} cannot be used ({error}); "
+            "set BRISK_RUNTIME_DIR to a writable one of the user's own"
+        )
 
     def connect(self, timeout_s: float, role: Role = Role.FOREGROUND) -> socket.socket:
         """Return a connection to a worker, or to its listening queue while it starts. Raises

@@ -30,8 +30,8 @@ DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:NUMBER.")]
 def for_each_entry(model: Path, act: Callable[[Path], None]) -> None:
     """Call ``act`` with ``model``, or with each entry if it is a repository.
 
-    For a model, raises what ``act`` raises. For a repository, prints the errors of entries and
-    goes on; raises typer.Exit with status 1 in the end if some entries failed.
+    For a model, raises what ``act`` raises. For a repository, prints the errors of entries, each
+    with its entry, and goes on; raises typer.Exit with status 1 in the end if some entries failed.
     """
     entries = entries_in(model)
     has_failed = False
@@ -41,7 +41,9 @@ def for_each_entry(model: Path, act: Callable[[Path], None]) -> None:
         except BriskError as error:
             if entries == [model]:
                 raise
-            tell_error(str(error))
+            text = str(error)
+            is_named = text.startswith(f"{entry}/") or f"'{entry}" in text
+            tell_error(text if is_named else f"{entry}: {text}")
             has_failed = True
     if has_failed:
         raise typer.Exit(1)

@@ -105,6 +105,7 @@ def serve(words: Sequence[str]) -> None:
             f"no model repository; give one with --repository DIR{stray}"
         )
     check_settings()
+    _check_runtime_settings()
     _look_at_repositories(options)
     installation = locate_server(own.tritonserver)
     environment = {**server_environment(installation), **_AWAY}
@@ -136,11 +137,27 @@ def serve(words: Sequence[str]) -> None:
     os.execve(command[0], command, environment)
 
 
+def _check_runtime_settings() -> None:
+    """Raise the InvalidConfigurationError with which a runtime with this environment would end;
+    the loads of all models would be refused."""
+    from brisk.settings import runtime_settings
+
+    if runtime_settings():  # else reading them, whose imports take milliseconds, finds nothing
+        from brisk.runtime.settings import read_settings
+
+        read_settings()
+    if os.environ.get("BRISK_RUNTIME_DIR"):
+        from brisk.protocol.runtime_paths import runtime_place
+
+        runtime_place("cpu").check()
+
+
 def _look_at_repositories(options: Sequence[str]) -> None:
     """Print which repositories and entries Triton would not load; Triton itself is silent.
 
     Raises InvalidConfigurationError if a repository is no directory, or the server would never
-    have a model: it reads its repositories once, and none has an entry.
+    have a model: it reads its repositories once, and can serve no entry of them. The error then
+    has the lines.
     """
     from brisk.protocol.entry_files import entry_problem, layout_problem, listed
     from brisk.view.plan import local_repositories, reads_once
@@ -149,21 +166,25 @@ def _look_at_repositories(options: Sequence[str]) -> None:
     for repository in repositories:
         if not repository.is_dir():
             raise InvalidConfigurationError(f"model repository '{repository}' is no directory")
-    entries = [[path for path in sorted(listed(each)) if path.is_dir()] for each in repositories]
-    is_final = bool(repositories) and not any(entries) and reads_once(options)
-    for repository, inside in zip(repositories, entries, strict=True):
+    lines, entries, served = [], 0, 0
+    for repository in repositories:
         with contextlib.suppress(OSError):  # Triton says what it cannot read
             if (problem := layout_problem(repository)) is not None:
-                text = f"model repository '{repository}': {problem}"
-                if is_final:
-                    raise InvalidConfigurationError(
-                        f"{text}; what is put there later is served with --model-control-mode "
-                        "explicit or poll"
-                    )
-                print(f"brisk: {text}", file=sys.stderr)
-        for entry in inside:
-            if (problem := entry_problem(entry)) is not None:
-                print(f"brisk: '{entry}' is not served: {problem}", file=sys.stderr)
+                lines.append(f"model repository '{repository}': {problem}")
+        for entry in sorted(path for path in listed(repository) if path.is_dir()):
+            entries += 1
+            if (problem := entry_problem(entry)) is None:
+                served += 1
+            else:
+                lines.append(f"'{entry}' is not served: {problem}")
+    if lines and not served and reads_once(options):
+        if not entries:
+            lines[0] += (
+                "; what is put there later is served with --model-control-mode explicit or poll"
+            )
+        raise InvalidConfigurationError("\n".join(lines))
+    for line in lines:
+        print(f"brisk: {line}", file=sys.stderr)
 
 
 def _assembled(installation: ServerInstallation, names: Sequence[str]) -> Path:

@@ -17,7 +17,7 @@ import typer
 
 from brisk.cli.commands.models import DeviceOption
 from brisk.cli.views.model_files import model_file
-from brisk.errors import BriskError, InvalidConfigurationError, UnavailableError
+from brisk.errors import BriskError, InvalidConfigurationError, InvalidModelError, UnavailableError
 from brisk.protocol.channel import check_peer
 from brisk.protocol.records import LoadModel, Span, TensorForm
 from brisk.protocol.runtime_paths import Role, RuntimePaths, runtime_place
@@ -211,6 +211,10 @@ def _cold_start(path: Path, device: str, job_class: str, given: GivenInputs) -> 
     from brisk_bench.engines.model_inputs import make_inputs
     from brisk_bench.harness.command_line import UnusableArgumentError
 
+    if not path.exists():  # a model's name, more likely than a wrong path
+        raise InvalidModelError(
+            f"there is no model at '{path}'; for a model of a running server give --url HOST:PORT"
+        )
     file = model_file(path).resolve()
     try:
         inputs = make_inputs(file, given)
