@@ -16,6 +16,7 @@ from brisk.telemetry.observer import Observer
 from support.exits.exits_model import MILLION, Model, ask, make_model
 from support.pipeline_entries import confident, scaler, slow_variant, write
 from support.runtime.runtime_process import describe, infer, opened
+from support.runtime.runtime_processes import hurry_helpers
 from support.waiting import TIMED
 
 pytestmark = pytest.mark.timing
@@ -147,6 +148,7 @@ def test_early_answers_within_a_pipeline_are_audited(
     while not told(shared_place, AUDITED_ANSWERS, "detecting:detect", "agrees"):
         with TIMED:
             assert time.monotonic() < deadline_s, "nothing was audited"
+        hurry_helpers(shared_place.base)  # the audit's process
         ask(connection, model.easy).output()
     assert not told(shared_place, AUDITED_ANSWERS, "detecting:detect", "differs")
 
