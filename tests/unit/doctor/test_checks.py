@@ -150,6 +150,8 @@ def test_a_scheduling_group_is_a_control_group_with_a_weight_or_else_a_session(
         (tmp_path / str(process) / "autogroup").write_text(f"/autogroup-{process} nice 0\n")
     names = [scheduling_group(process, tmp_path) for process in (1, 2, 3)]
     assert names == ["autogroup-1", "autogroup-2", "control group /pod"]
+    (tmp_path / "2" / "autogroup").write_text("")  # of the session that the kernel started
+    assert scheduling_group(2, tmp_path) == "the kernel's root group"
     switch.write_text("0\n")
     assert scheduling_group(2, tmp_path) == "the machine's only group"
 

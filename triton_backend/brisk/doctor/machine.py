@@ -232,7 +232,10 @@ def scheduling_group(process: int, processes: Path = Path("/proc")) -> str:
                     return f"control group {above}"
     setting = processes / "sys/kernel/sched_autogroup_enabled"
     if setting.exists() and setting.read_text().strip() == "1":
-        return (processes / str(process) / "autogroup").read_text().split()[0].strip("/")
+        autogroup = (processes / str(process) / "autogroup").read_text().split()
+        if autogroup:  # nothing is in it for a process of the session that the kernel started
+            return autogroup[0].strip("/")
+        return "the kernel's root group"
     return "the machine's only group"
 
 
