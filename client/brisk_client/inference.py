@@ -1,4 +1,4 @@
-"""One way to ask a Triton server, over HTTP or gRPC, in numpy arrays."""
+"""A client of a Triton server that sends and receives numpy arrays, over HTTP or gRPC."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ EXAMPLE_TEXT = "1"
 
 
 class Transport(str, Enum):
-    """What a connection speaks."""
+    """The protocol of a connection."""
 
     HTTP = "HTTP"
     GRPC = "gRPC"
 
 
 def transport_of(url: str, timeout_s: float = 10.0) -> Transport:
-    """What ``HOST:PORT`` speaks: HTTP where a question by it is answered so, else gRPC.
+    """Return the protocol of the server at ``HOST:PORT``: HTTP if it answers an HTTP request, else
+    gRPC.
 
-    Raises OSError where nothing listens, ValueError where that is no address.
+    Raises OSError if nothing listens there, ValueError if ``url`` is no address.
     """
     host, separator, port = url.rpartition(":")
     if not separator or not port.isdecimal():
@@ -72,9 +73,10 @@ class InferenceClient:
         outputs: Sequence[str] | None = None,
         parameters: Parameters | None = None,
     ) -> dict[str, np.ndarray]:
-        """Ask ``model`` (its newest version unless given) for ``outputs`` (all unless given).
+        """Send a request and return its outputs by name.
 
-        ``parameters`` travel with the request, for example ``{"brisk_class": "realtime"}``.
+        ``version``: the newest by default. ``outputs``: the names of those wanted, by default all.
+        ``parameters`` are sent with the request, for example ``{"brisk_class": "realtime"}``.
         """
         timeout = {} if self.transport is Transport.HTTP else {"client_timeout": self._timeout_s}
         result = self._client.infer(
@@ -88,11 +90,12 @@ class InferenceClient:
         return {name: result.as_numpy(name) for name in self._output_names(result)}
 
     def load(self, model: str) -> None:
-        """Of a server with ``--model-control-mode explicit``; returns when it is READY."""
+        """Load a model on a server with ``--model-control-mode explicit``; return once it is
+        READY."""
         self._client.load_model(model)
 
     def inputs(self, model: str) -> list[dict[str, Any]]:
-        """``name``, ``datatype`` and ``shape`` of each input, as the server tells."""
+        """Return ``name``, ``datatype`` and ``shape`` of each input, as the server has them."""
         if self.transport is Transport.HTTP:
             metadata = self._client.get_model_metadata(model)
         else:
@@ -105,11 +108,11 @@ class InferenceClient:
         shapes: Mapping[str, Sequence[int]] = MappingProxyType({}),
         given: Mapping[str, np.ndarray] = MappingProxyType({}),
     ) -> dict[str, np.ndarray]:
-        """Arrays that fit ``model``: the ``given`` ones, else made up in these ``shapes``, else
-        with 1 for a first size that is free and EXAMPLE_SIZE for others. Strings are EXAMPLE_TEXT.
+        """Return an array for each input of ``model``: the ``given`` one, else a synthetic one.
 
-        Raises ValueError for an input of a type that numpy does not have, and for a name that is
-        none of the model's inputs.
+        A synthetic array has the shape in ``shapes``, else the model's, where an open size is 1 in
+        the first place and EXAMPLE_SIZE in others. Strings are EXAMPLE_TEXT. Raises ValueError for
+        an input of a type that numpy does not have, and for a name that is none of the inputs.
         """
         wanted = self.inputs(model)
         names = [described["name"] for described in wanted]

@@ -4,12 +4,12 @@
 
     infer(client, "model", inputs, job_class="realtime", deadline_s=0.05)
 
-The server refuses a class above the entry's own, unless its parameter ``brisk_max_class`` allows
-it.
+The server refuses a class above the entry's own, unless the entry's parameter ``brisk_max_class``
+allows it.
 
 ``client`` is an ``InferenceServerClient`` of ``tritonclient.http``, ``.grpc``, ``.http.aio`` or
-``.grpc.aio``; with the last two the call is awaited. Calls without any of this keep working: the
-model's entry then decides the class.
+``.grpc.aio``; with the last two the call is awaited. For requests without a class the model's
+entry decides.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 JOB_CLASSES = ("realtime", "normal", "besteffort")
-"""Most urgent first."""
+"""The classes of requests, the most urgent first."""
 
 CLASS_PARAMETER = "brisk_class"
 
@@ -32,12 +32,12 @@ def options(
     deadline_s: float | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Keyword arguments for ``infer`` or ``async_infer`` of any tritonclient client.
+    """Return keyword arguments for ``infer`` or ``async_infer`` of any tritonclient client.
 
     ``job_class``: one of JOB_CLASSES; None leaves it to the model's entry. ``deadline_s``:
     seconds from the request's arrival at the server after which its answer is of no use; the
-    server then answers an error (UNAVAILABLE) at the next segment. ``parameters``: others that
-    travel with the request. Raises ValueError naming what is wrong.
+    server then ends the run at the next segment with an error (UNAVAILABLE). ``parameters``:
+    further parameters of the request. Raises ValueError, which names the wrong argument.
     """
     chosen: dict[str, Any] = {}
     merged = dict(parameters or {})
@@ -67,9 +67,9 @@ def infer(
     parameters: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Any:
-    """What ``client.infer`` gives: the result, or an awaitable of it for asyncio clients.
+    """Call ``client.infer`` and return its result, which for asyncio clients is an awaitable.
 
-    ``others`` go to ``client.infer`` as they are. Raises ValueError as ``options`` does, before
+    ``others`` are passed on to ``client.infer``. Raises ValueError like ``options``, before
     anything is sent, and tritonclient's own ``InferenceServerException``.
     """
     if deadline_s is not None and "timeout" in others:
@@ -78,7 +78,8 @@ def infer(
 
 
 def check_class(job_class: str) -> str:
-    """``job_class`` itself. Raises ValueError with the nearest name where there is none such."""
+    """Return ``job_class``. Raises ValueError, which names the nearest class, if there is none of
+    that name."""
     if job_class not in JOB_CLASSES:
         near = difflib.get_close_matches(str(job_class).lower(), JOB_CLASSES, n=1, cutoff=0.5)
         hint = f"; did you mean '{near[0]}'?" if near else ""
@@ -87,9 +88,9 @@ def check_class(job_class: str) -> str:
 
 
 def deadline_us(deadline_s: float) -> int:
-    """Whole microseconds, as the request's ``timeout`` wants them; at least one.
+    """Return a deadline in whole microseconds, the unit of a request's ``timeout``; at least one.
 
-    Raises ValueError for what is no positive time of at most 11 days.
+    Raises ValueError if ``deadline_s`` is no positive time of at most 11 days.
     """
     if not (math.isfinite(deadline_s) and 0 < deadline_s <= _LONGEST_S):
         raise ValueError(f"a deadline is a positive number of seconds, not {deadline_s!r}")

@@ -49,10 +49,20 @@ def test_each_entry_is_loaded_asked_and_told_and_what_is_not_says_why(tmp_path: 
     text = [("s", TensorProto.STRING, ("rows",))], [("t", TensorProto.STRING, ("rows",))]
     words = make_model([helper.make_node("Identity", ["s"], ["t"])], *text)
     write_entry(repository, "words", words, 'backend: "brisk"')
-    done = size(tmp_path, "--seconds", "0.2", "--shape", "x=1,4096", "--json")
+    rows = make_model(
+        [helper.make_node("Gather", ["table", "row"], ["y"])],
+        [("row", TensorProto.INT64, ("rows",))],
+        [("y", TensorProto.FLOAT, ("rows", 2))],
+        [("table", np.zeros((1, 2), np.float32))],
+    )
+    write_entry(repository, "table", rows, 'backend: "brisk"')  # has a row 0, and no row 1
+    np.savez(tmp_path / "rows.npz", row=np.zeros((3, 1), np.int64))
+    given = f"table={tmp_path / 'rows.npz'}"
+    done = size(tmp_path, "--seconds", "0.2", "--shape", "x=1,4096", "--data", given, "--json")
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
-    broken, small, large, strings = found["entries"]
+    broken, small, large, table, strings = found["entries"]
+    assert (table["problem"], table["p50_ms"] > 0) == ("", True), "the file's row, no made-up one"
     assert not broken["is_loaded"]
     assert "model.onnx" in broken["problem"]
     # 4096 columns are not what "doubled" takes: it is there, and its memory is told.
@@ -83,13 +93,19 @@ def test_what_is_found_is_a_table_and_a_sum_and_a_shape_that_fits_nothing_is_nam
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(("--shape", "x=1,a"), "expected NAME=1,3,224,224"), ((), "is no directory")],
+    [
+        (("--shape", "x=1,a"), "expected NAME=1,3,224,224"),
+        (("--data", "inputs.npz"), "--data inputs.npz: expected ENTRY=FILE.npz"),
+        (("--data", "net=inputs.npz"), "the repository has no entry 'net'"),
+        (("--data", "here=absent.npz"), "absent.npz"),
+        ((), "is no directory"),
+    ],
 )
 def test_what_cannot_be_measured_is_one_line(
     tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     if arguments:
-        (tmp_path / "repository").mkdir()
+        (tmp_path / "repository" / "here").mkdir(parents=True)
     done = size(tmp_path, *arguments)
     assert done.returncode == 1
     assert said in done.stderr

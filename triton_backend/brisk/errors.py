@@ -1,14 +1,14 @@
-"""Every error Brisk raises on purpose, classed by what the caller can do about it.
+"""The errors that Brisk raises on purpose, classed by what the caller can do about them.
 
-The class decides the Triton error code, once, at the edge (``brisk.stub.response``).
-A message says what failed, which one, and what was expected.
+The class decides Triton's error code, at one place (``brisk.stub.response``). A message says what
+failed, which one, and what was expected.
 """
 
 from __future__ import annotations
 
 
 class BriskError(Exception):
-    """Base of all deliberate errors; ``code`` is the name carried on the wire."""
+    """The base of all errors raised on purpose; ``code`` is the name sent over sockets."""
 
     code = "internal"
 
@@ -45,13 +45,13 @@ class ModelNotLoadedError(BriskError):
 
 
 class UnavailableError(BriskError):
-    """A queue is full, a time-out ran out or the runtime is restarting; try again later."""
+    """A queue is full, a time-out is over, or the runtime restarts; try again later."""
 
     code = "unavailable"
 
 
 class CancelledError(BriskError):
-    """The client gave the request up."""
+    """The client cancelled the request."""
 
     code = "cancelled"
 
@@ -63,7 +63,8 @@ class ProtocolError(BriskError):
 
 
 class ArtefactError(BriskError):
-    """A kept artefact cannot be used: damaged, stale, foreign; it is ignored and made anew."""
+    """A stored artefact cannot be used: it is damaged, stale or foreign. It is ignored and made
+    anew."""
 
     code = "artefact"
 
@@ -75,10 +76,11 @@ class InternalError(BriskError):
 
 
 def named_error(code: str, message: str) -> BriskError:
-    """The error that crossed the wire; an InternalError where the code is unknown."""
+    """Return the error that was received; an InternalError if its code is unknown."""
     return _BY_CODE.get(code, InternalError)(message)
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """For messages: ``1 segment``, ``2 segments``. ``plural``: where that takes more than an s."""
+    """Return a count for messages: ``1 segment``, ``2 segments``. ``plural``: of nouns that take
+    more than an s."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"

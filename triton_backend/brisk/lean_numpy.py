@@ -1,7 +1,7 @@
-"""Importing numpy without what it imports for its users' sake, a third of its time.
+"""The import of numpy without modules that only its users need, which take a third of its time.
 
-Those modules run at their first use. Like ``importlib.util.LazyLoader``, but for several threads:
-before Python 3.12 that shows a second thread a module that has not run.
+These modules run at their first use. Unlike ``importlib.util.LazyLoader``, which before Python
+3.12 shows a second thread a module that has not run, this is safe for several threads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _running: set[str] = set()
 
 @contextlib.contextmanager
 def on_demand() -> Iterator[None]:
-    """While entered, modules of ON_DEMAND are imported without running them."""
+    """Return a context in which modules of ON_DEMAND are imported without being run."""
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     try:
@@ -34,7 +34,7 @@ def on_demand() -> Iterator[None]:
 
 
 class _Finder:
-    """Finds and makes the modules ON_DEMAND; leaves all others to the finders after it."""
+    """Finds and makes the modules ON_DEMAND; all others are left to the finders after it."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -54,7 +54,7 @@ class _Finder:
 
 
 class _Deferred(ModuleType):
-    """A module that has not run; what importing itself looks at is there."""
+    """A module that has not run; it has the attributes that the import system reads."""
 
     def __getattribute__(self, name: str) -> Any:
         if not (name.startswith("__") and name.endswith("__")):
@@ -63,7 +63,8 @@ class _Deferred(ModuleType):
 
 
 def _run(module: ModuleType) -> None:
-    """Once; another thread waits for it, the one that runs it sees what is there by then."""
+    """Run the module once. Another thread waits for it; the thread that runs it sees what is
+    defined so far."""
     name = module.__name__
     with _lock:
         if not isinstance(module, _Deferred) or name in _running:

@@ -1,7 +1,7 @@
 """Inputs and outputs of a model in ONNX Runtime's own format (``.ort``), a FlatBuffer.
 
-Read here without any library, since Triton's stub has none: a few fields of ``ort.fbs`` in ONNX
-Runtime's sources are enough. Its graph is optimised already; only ONNX Runtime computes it.
+It is read without a library, since Triton's stub has none: a few fields of ``ort.fbs`` in ONNX
+Runtime's sources are enough. The graph is optimised already; only ONNX Runtime computes it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ class OrtSignature(NamedTuple):
 
 
 def is_ort_format(data: bytes | memoryview) -> bool:
-    """Whether a file that begins with ``data``, at least 8 bytes of it, is in this format."""
+    """Whether a file that begins with ``data``, 8 bytes or more, has this format."""
     return bytes(data[4:8]) == _IDENTIFIER
 
 
 def read_ort_signature(data: memoryview) -> OrtSignature:
-    """Raises InvalidModelError saying what is wrong; the caller names the file.
+    """Return the model's inputs and outputs. Raises InvalidModelError that says what is wrong; the
+    caller names the file.
 
-    No reference to ``data`` is kept, also where it raises.
+    No reference to ``data`` is kept, even if it raises.
     """
     problem = None
     try:
@@ -55,7 +56,8 @@ def read_ort_signature(data: memoryview) -> OrtSignature:
 
 
 def read_ort_operators(data: memoryview) -> set[str]:
-    """Operators of all nodes, those of bodies included; none where the file is not complete."""
+    """Return the operators of all nodes, including those of subgraphs; none if the file is
+    incomplete."""
     found: set[str] = set()
     seen: set[int] = set()
     try:
@@ -110,7 +112,7 @@ def _size(dimension: _Table) -> int | str | None:
 
 
 class _Table:
-    """A FlatBuffer's table: its fields are found by numbers, absent ones are 0 or nothing."""
+    """A table of a FlatBuffer: its fields have numbers, and absent ones are 0 or nothing."""
 
     __slots__ = ("_data", "position")
 
@@ -144,7 +146,7 @@ class _Table:
             yield _Table(self._data, place)
 
     def _place(self, field: int) -> int | None:
-        """Where a field's value lies."""
+        """Return the position of a field's value."""
         layout = self.position - _at(self._data, self.position, "<i")
         if 4 + 2 * field >= _at(self._data, layout, "<H"):
             return None
@@ -152,12 +154,12 @@ class _Table:
         return self.position + offset if offset else None
 
     def _target(self, field: int) -> int | None:
-        """Where lies what a field refers to."""
+        """Return the position that a field refers to."""
         place = self._place(field)
         return None if place is None else place + _u32(self._data, place)
 
     def _elements(self, field: int) -> Iterator[int]:
-        """Where lies what the elements of a vector refer to."""
+        """Return the positions that a vector's elements refer to."""
         start = self._target(field)
         if start is not None:
             count = _u32(self._data, start)

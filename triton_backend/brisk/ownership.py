@@ -1,6 +1,6 @@
-"""Whose a file is: what is executed, mapped or indexed comes from where nobody else can write.
+"""Checks that files which are executed, mapped or indexed come from where no other user can write.
 
-Root is trusted, as it can write everything anyway.
+Root is trusted: it can write everywhere anyway.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _THE_KERNELS = "/proc", "/sys"
 
 
 def make_private(directory: Path) -> None:
-    """Make the directory, and what is missing above it, with mode 0700, unless it is there.
+    """Make a directory, and what is missing above it, with mode 0700; do nothing if it exists.
 
-    Nothing is made where others could exchange it.
-    Raises PermissionError as ``check_directory`` does, OSError where it cannot be made.
+    Nothing is made where other users could exchange it. Raises PermissionError like
+    ``check_directory``, OSError if it cannot be made.
     """
     missing = []
     for each in directory.parents:
@@ -33,11 +33,10 @@ def make_private(directory: Path) -> None:
 
 
 def check_makable(directory: Path) -> None:
-    """Check that ``directory`` can be made, or is there, and that files can be put into it; make
+    """Check that ``directory`` exists or can be made, and that files can be put into it; make
     nothing.
 
-    Raises PermissionError as ``check_directory`` does, else the OSError with which that would
-    fail.
+    Raises PermissionError like ``check_directory``, else the OSError with which that would fail.
     """
     present = next(each for each in (directory, *directory.parents) if each.exists())
     if not present.is_dir():
@@ -52,10 +51,10 @@ def check_makable(directory: Path) -> None:
 
 
 def check_directory(directory: Path) -> None:
-    """That nobody else can exchange what lies in ``directory``: neither there nor further up.
+    """Check that no other user can exchange what lies in ``directory``, there or further up.
 
-    A sticky directory, as ``/tmp`` is, lets others add files but rename and remove none of ours.
-    Raises PermissionError that names the directory, OSError where there is none.
+    In a sticky directory, such as ``/tmp``, others can add files but rename or remove none of
+    ours. Raises PermissionError that names the directory, OSError if it does not exist.
     """
     real = Path(os.path.realpath(directory))
     for each in (real, *real.parents):
@@ -73,11 +72,11 @@ def check_directory(directory: Path) -> None:
 
 
 def open_own(path: Path, *, is_secret: bool = False, is_anywhere: bool = False) -> int:
-    """A descriptor, to be read, of a file that nobody else can have written, in such a directory.
+    """Open a file that no other user can have written, in such a directory; return the descriptor.
 
-    ``is_secret``: nor may others read it. ``is_anywhere``: whoever put it there is trusted. The
-    file that is opened is the one that is looked at. Raises PermissionError that names it, OSError
-    where it cannot be opened.
+    ``is_secret``: no other user may read it either. ``is_anywhere``: whoever put it there is
+    trusted. The file that is checked is the one that is opened. Raises PermissionError that names
+    it, OSError if it cannot be opened.
     """
     if not is_anywhere:
         check_directory(path.parent)

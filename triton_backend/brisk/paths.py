@@ -1,15 +1,15 @@
-"""Files that a model entry names: found, checked and opened here, and nowhere else.
+"""The files that a model entry names, which are found, checked and opened here alone.
 
-Who writes to the model repository says which files are read: ``default_model_filename``,
+Whoever writes to the model repository decides which files are read: ``default_model_filename``,
 external data of ONNX files, the networks of a ``pipeline.json``, learned caches beside a model.
-None of them may lead out of the entry's version folder, however it is written and whatever links
-are on the way. The version folder itself may be a link, or lie behind one: whoever manages the
-repository puts entries where they like. So it is opened first, and all below must stay within
-what it is.
+None of them may lie outside the entry's version folder, however its path is written and whatever
+links it has. The version folder itself may be a link, or lie behind one: whoever manages the
+repository puts entries where they like. So it is opened first, and everything below must stay
+within it.
 
-Nothing is checked by a name and opened by it afterwards. A file is opened without reading
-(``O_PATH``, which neither waits for the writer of a FIFO nor wakes a device), the kernel says
-where it lies and what it is, and that very file is then opened for reading.
+No file is checked by its name and opened by the name afterwards. It is opened without reading
+(``O_PATH``, which neither waits for the writer of a FIFO nor wakes a device), the kernel reports
+where it lies and what kind it is, and that very file is then opened for reading.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _EXPECTED = "expected a path to a regular file inside that folder, links followe
 
 
 def version_folder(path: Path) -> Path:
-    """The folder that a model's file must not lead out of.
+    """Return the folder that a model's file must not lie outside of.
 
-    The nearest one above ``path`` whose name is a version's number; its own folder where there is
-    none, as with a file that is given to a command.
+    It is the nearest one above ``path`` whose name is a version's number; else, as for a file that
+    a command is given, its own folder.
     """
     return next((above for above in path.parents if above.name.isdecimal()), path.parent)
 
 
 def find_inside(folder: Path, name: str, what: str) -> Path | None:
-    """The path of the file or directory ``name`` of ``folder``; None where there is none.
+    """Return the path of the file or directory ``name`` in ``folder``; None if there is none.
 
-    ``what``: the parameter that names it, for messages. Raises InvalidModelError where it lies
-    elsewhere, or is neither a regular file nor a directory. Whoever opens the path later does so
-    by ``open_file``, which looks again: by then it may lead elsewhere.
+    ``what``: the parameter that names it, for messages. Raises InvalidModelError if it lies
+    elsewhere, or is neither a regular file nor a directory. Whoever opens the path later uses
+    ``open_file``, which checks again: by then it may lead elsewhere.
     """
     try:
         found = _Found(folder, name, what)
@@ -63,10 +63,10 @@ def find_inside(folder: Path, name: str, what: str) -> Path | None:
 
 
 def open_inside(folder: Path, name: str, what: str) -> BinaryIO:
-    """The regular file ``name`` of ``folder``, opened for reading.
+    """Open the regular file ``name`` in ``folder`` for reading.
 
-    Raises InvalidModelError as ``find_inside``, and where it is no regular file or cannot be
-    read, and FileNotFoundError where there is none.
+    Raises InvalidModelError like ``find_inside``, and if it is no regular file or cannot be read;
+    FileNotFoundError if there is none.
     """
     with _Found(folder, name, what) as found:
         found.check(stat.S_IFREG)
@@ -74,9 +74,10 @@ def open_inside(folder: Path, name: str, what: str) -> BinaryIO:
 
 
 def open_file(path: Path, what: str = "the model") -> BinaryIO:
-    """The file at ``path``, which must not lead out of its ``version_folder``; as ``open_inside``.
+    """Open the file at ``path``, which must not lie outside its ``version_folder``, like
+    ``open_inside``.
 
-    Precondition: a file that a command is given by the user has been resolved.
+    Precondition: a path that a user gave to a command has been resolved.
     """
     folder = version_folder(path)
     return open_inside(folder, str(path.relative_to(folder)), what)
@@ -89,21 +90,23 @@ their times."""
 
 
 def is_kept(status: os.stat_result) -> bool:
-    """Whether a file is one of a copy's."""
+    """Whether a file belongs to a copy."""
     return status.st_mode & 0o7777 == KEPT and status.st_uid == os.geteuid()
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Of a file of a copy without times: it is the same model before and after it has arrived."""
+    """Return a file's stamp. A copy's has no times: it is the same model before and after it has
+    arrived."""
     times = (0, 0) if is_kept(status) else (status.st_mtime_ns, status.st_ctime_ns)
     return [status.st_size, *times, status.st_ino, status.st_dev]
 
 
 class _Found:
-    """A file that is there and lies within its folder, held by a descriptor that reads nothing."""
+    """A file that lies within its folder, held by a descriptor that reads nothing."""
 
     def __init__(self, folder: Path, name: str, what: str) -> None:
-        """Raises InvalidModelError where it lies elsewhere, FileNotFoundError where nowhere."""
+        """Find the file. Raises InvalidModelError if it lies outside, FileNotFoundError if there
+        is none."""
         self._text = f"{what} '{shown(name, 120)}'"
         self._folder = folder
         if not name:
@@ -137,7 +140,7 @@ class _Found:
         os.close(self._descriptor)
 
     def check(self, *kinds: int) -> None:
-        """Raises InvalidModelError where it is of none of these kinds (``stat.S_IFMT``)."""
+        """Raise InvalidModelError unless it is of one of these kinds (``stat.S_IFMT``)."""
         status = os.fstat(self._descriptor)
         kind = stat.S_IFMT(status.st_mode)
         if not status.st_nlink:
@@ -168,7 +171,7 @@ class _Found:
 
 
 def _place(descriptor: int) -> str:
-    """Where the kernel says that an open file lies; no link is left in it."""
+    """Return the path that the kernel reports for an open file, without links."""
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
 

@@ -1,4 +1,4 @@
-"""Calls of the C library that Python's own modules have not."""
+"""Functions of the C library that Python's own modules lack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PR_SET_NAME = 15
 
 @functools.cache
 def libc() -> ctypes.CDLL:
-    """The process's C library; ``ctypes.get_errno`` tells of a call that has failed."""
+    """Return the process's C library; ``ctypes.get_errno`` returns the error of a failed call."""
     import ctypes  # a stub's start does without
 
     return ctypes.CDLL(None, use_errno=True)
@@ -24,11 +24,11 @@ def libc() -> ctypes.CDLL:
 def end_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
     """Have the kernel send the signal to this process when the thread that started it ends.
 
-    Where that has ended already, nothing is sent: the caller looks at its parent afterwards.
+    If that has ended already, nothing is sent: the caller checks its parent afterwards.
     """
     libc().prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def name_process(name: str) -> None:
-    """What ``top`` calls the process, at most 15 characters."""
+    """Set the name that ``top`` shows for the process, at most 15 characters."""
     libc().prctl(_PR_SET_NAME, name.encode())

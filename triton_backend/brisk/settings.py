@@ -1,7 +1,7 @@
-"""What users set by environment variables, for any of Brisk's processes.
+"""The settings that environment variables give to any of Brisk's processes.
 
-``docs/configuration.md`` explains them. Those of the runtime alone are in
-``brisk.runtime.settings``.
+``docs/configuration.md`` explains them. ``brisk.runtime.settings`` reads those of the runtime
+alone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from brisk.errors import InvalidConfigurationError
 
 REALTIME_NICENESS = "BRISK_REALTIME_NICENESS"
 DEFAULT_NICENESS = -15
-"""A thread of this niceness gets 97 percent of a processor that one of niceness 0 wants, too."""
+"""The default niceness of real-time work: such a thread gets 97 percent of a processor that a
+thread of niceness 0 wants, too."""
 MOST_URGENT = -20
 
 COURIER_SOCKET = "courier.sock"
-"""The socket in the runtime directory, while a courier is there (``brisk.sourcing``)."""
+"""The name of the courier's socket in the runtime directory (``brisk.sourcing``)."""
 
 CUSTOM_OPERATORS = "BRISK_CUSTOM_OPS"
 FORK_STUBS = "BRISK_FORK_STUBS"
@@ -45,7 +46,7 @@ OF_THE_RUNTIME = (
     *("BRISK_ADAPTATION_S", "BRISK_MAX_LOAD_S", "BRISK_CACHE_DIR", CACHE_LIMIT),
     *(REALTIME_NICENESS, CUSTOM_OPERATORS, STUB_COMPUTES, SIDE_BY_SIDE),
 )
-"""Variables that a runtime reads when it starts: all servers that use one set them alike."""
+"""The variables that a runtime reads when it starts: all servers that share one set them alike."""
 
 VARIABLES = frozenset(
     (
@@ -60,12 +61,12 @@ DEFAULT_INTERVAL_S, LARGEST_INTERVAL_S = 5.0, 3600.0
 
 
 def runtime_settings(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """What is set of a runtime's variables, each as ``NAME=value``."""
+    """Return the runtime's variables that are set, each as ``NAME=value``."""
     return tuple(f"{name}={environment[name]}" for name in OF_THE_RUNTIME if environment.get(name))
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """A line for each variable that looks like one of Brisk's and is none."""
+    """Yield a line for each variable that looks like one of Brisk's but is none."""
     own = "BRISK_"
     names = {name for name in environment if name.startswith(own)} - VARIABLES
     for name in sorted(names):
@@ -77,8 +78,8 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> Iterator[s
 
 
 def wrong_settings(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """A line for each variable with a wrong value that is read by others than the runtime alone,
-    which names its own when it starts."""
+    """Yield a line for each variable with an invalid value, except those that the runtime alone
+    reads (``brisk.runtime.settings``)."""
     for read in (
         *(forks_stubs, metrics_interval_s, accuracy_ppm, loads_custom_operators, remote_urls),
         *(peer_keys, realtime_niceness, cache_limit_bytes, computes_in_stubs, runs_side_by_side),
@@ -92,22 +93,22 @@ def wrong_settings(environment: Mapping[str, str] = os.environ) -> Iterator[str]
 
 
 def check_settings(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises InvalidConfigurationError with the first of ``wrong_settings``."""
+    """Raise InvalidConfigurationError with the first line of ``wrong_settings``, if any."""
     for wrong in wrong_settings(environment):
         raise InvalidConfigurationError(wrong)
 
 
 def forks_stubs(environment: Mapping[str, str] = os.environ) -> bool:
-    """``$BRISK_FORK_STUBS``: whether stubs are forked from one process; they are, unless 0.
+    """Return whether stubs are forked from one process (``$BRISK_FORK_STUBS``, default 1).
 
-    Raises InvalidConfigurationError where it is neither 0 nor 1.
+    Raises InvalidConfigurationError if it is neither 0 nor 1.
     """
     forked = "stubs are forked from one process"
     return _is_on(environment, FORK_STUBS, forked, "Triton starts each anew")
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``."""
+    """Return ``$BRISK_CACHE_DIR``, else ``$XDG_CACHE_HOME/brisk``, else ``~/.cache/brisk``."""
     if named := environment.get("BRISK_CACHE_DIR"):
         return Path(named)
     if base := environment.get("XDG_CACHE_HOME"):
@@ -116,9 +117,9 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def cache_limit_bytes(environment: Mapping[str, str] = os.environ) -> int | None:
-    """``$BRISK_CACHE_MIB``, which artefacts may take together; None where it is not set.
+    """Return the most that all artefacts may take (``$BRISK_CACHE_MIB``); None if it is not set.
 
-    Raises InvalidConfigurationError where it is no whole number above 0.
+    Raises InvalidConfigurationError if it is no whole number above 0.
     """
     text = environment.get(CACHE_LIMIT, "")
     if not text:
@@ -131,7 +132,7 @@ def cache_limit_bytes(environment: Mapping[str, str] = os.environ) -> int | None
 
 
 def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """``$BRISK_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/brisk``, else ``/tmp/brisk-<uid>``."""
+    """Return ``$BRISK_RUNTIME_DIR``, ``$XDG_RUNTIME_DIR/brisk`` or ``/tmp/brisk-<uid>``."""
     if chosen := environment.get("BRISK_RUNTIME_DIR"):
         return Path(chosen).absolute()  # the runtime starts in another directory
     if session := environment.get("XDG_RUNTIME_DIR"):
@@ -140,23 +141,23 @@ def runtime_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def runtime_python(environment: Mapping[str, str] = os.environ) -> str:
-    """``$BRISK_PYTHON``, else the Python this process runs on, else ``python3``."""
+    """Return ``$BRISK_PYTHON``, else the Python of this process, else ``python3``."""
     if chosen := environment.get("BRISK_PYTHON"):
         return chosen
     own = Path(sys.prefix) / "bin" / "python3"
     if own.exists():
         return str(own)
-    import shutil  # which is long to import, for what is hardly ever needed
+    import shutil  # late: its import takes long, and this is hardly ever reached
 
     return shutil.which("python3") or "python3"
 
 
 ENVIRONMENT = threading.RLock()
-"""A lock, held while this process's environment differs from what it is to hand on."""
+"""The lock held while this process's environment differs from the one that its children get."""
 
 
 def python_environment() -> dict[str, str]:
-    """The environment of a process of the runtime's Python, which is to find this Brisk."""
+    """Return an environment in which the runtime's Python finds this Brisk."""
     package_root = str(Path(__file__).resolve().parents[1])
     with ENVIRONMENT:
         search_path = os.environ.get("PYTHONPATH", "")
@@ -167,9 +168,9 @@ def python_environment() -> dict[str, str]:
 
 
 def realtime_niceness(environment: Mapping[str, str] = os.environ) -> int:
-    """``$BRISK_REALTIME_NICENESS``, -20 to 0; 0: none is wanted.
+    """Return the niceness of real-time work (``$BRISK_REALTIME_NICENESS``), -20 to 0.
 
-    Raises InvalidConfigurationError where it is something else.
+    Raises InvalidConfigurationError if it is anything else.
     """
     text = environment.get(REALTIME_NICENESS, "") or str(DEFAULT_NICENESS)
     try:
@@ -184,9 +185,9 @@ def realtime_niceness(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def metrics_interval_s(environment: Mapping[str, str] = os.environ) -> float:
-    """``$BRISK_METRICS_INTERVAL_S``, 0: no metrics are published.
+    """Return the time between publications of metrics (``$BRISK_METRICS_INTERVAL_S``); 0: none.
 
-    Raises InvalidConfigurationError where it is no number from 0 to LARGEST_INTERVAL_S.
+    Raises InvalidConfigurationError if it is no number from 0 to LARGEST_INTERVAL_S.
     """
     text = environment.get("BRISK_METRICS_INTERVAL_S", "")
     try:
@@ -202,35 +203,38 @@ def metrics_interval_s(environment: Mapping[str, str] = os.environ) -> float:
 
 
 def loads_custom_operators(environment: Mapping[str, str] = os.environ) -> bool:
-    """``$BRISK_CUSTOM_OPS``: whether libraries that entries name are loaded; they are, unless 0.
+    """Return whether libraries of custom operators that entries name are loaded
+    (``$BRISK_CUSTOM_OPS``, default 1).
 
-    Raises InvalidConfigurationError where it is neither 0 nor 1.
+    Raises InvalidConfigurationError if it is neither 0 nor 1.
     """
     loaded = "libraries of custom operators that entries name are loaded"
     return _is_on(environment, CUSTOM_OPERATORS, loaded, "such entries are refused")
 
 
 def computes_in_stubs(environment: Mapping[str, str] = os.environ) -> bool:
-    """``$BRISK_STUB_COMPUTES``: whether stubs compute hot small models; they do, unless 0.
+    """Return whether stubs compute hot small models (``$BRISK_STUB_COMPUTES``, default 1).
 
-    Raises InvalidConfigurationError where it is neither 0 nor 1.
+    Raises InvalidConfigurationError if it is neither 0 nor 1.
     """
     computed = "stubs compute hot small models themselves"
     return _is_on(environment, STUB_COMPUTES, computed, "the worker computes all")
 
 
 def runs_side_by_side(environment: Mapping[str, str] = os.environ) -> bool:
-    """``$BRISK_SIDE_BY_SIDE``: whether runs go on side by side where requests crowd; they do,
-    unless 0.
+    """Return whether runs that crowd compute at once (``$BRISK_SIDE_BY_SIDE``, default 1).
 
-    Raises InvalidConfigurationError where it is neither 0 nor 1.
+    Raises InvalidConfigurationError if it is neither 0 nor 1.
     """
     beside = "runs go on side by side where requests crowd"
     return _is_on(environment, SIDE_BY_SIDE, beside, "they take turns")
 
 
 def share_ppm(text: str) -> int:
-    """``0.98`` as 980,000; ``off`` as 0. Raises ValueError that says what it must be."""
+    """Return a share in parts of a million: 980,000 for ``0.98``, 0 for ``off``.
+
+    Raises ValueError, which says what is expected.
+    """
     try:
         share = 0.0 if text == "off" else float(text)
     except ValueError:
@@ -241,14 +245,13 @@ def share_ppm(text: str) -> int:
 
 
 class Tolerance(NamedTuple):
-    """Which values count as a model's own, row by row, where they are no scores of classes.
-
-    ``COSINE``: a row's cosine similarity to the model's is ``limit`` at least. ``ABSOLUTE``: no
-    value differs by more than ``limit``.
-    """
+    """The condition under which values that are no scores of classes count as the model's own,
+    row by row."""
 
     measure: str
+    """COSINE or ABSOLUTE."""
     limit: float
+    """The least cosine similarity of a row to the model's, or the largest difference."""
 
     def __str__(self) -> str:
         return f"{self.measure} {self.limit:.9g}"
@@ -258,7 +261,10 @@ COSINE, ABSOLUTE = "cosine", "absolute"
 
 
 def tolerance(text: str) -> Tolerance:
-    """``cosine 0.99`` or ``absolute 0.01``. Raises ValueError that says what it must be."""
+    """Return the tolerance that a text like ``cosine 0.99`` or ``absolute 0.01`` describes.
+
+    Raises ValueError, which says what is expected.
+    """
     measure, _, number = text.strip().partition(" ")
     try:
         limit = float(number)
@@ -273,9 +279,9 @@ def tolerance(text: str) -> Tolerance:
 
 
 def accuracy_ppm(environment: Mapping[str, str] = os.environ) -> int:
-    """``$BRISK_ACCURACY``, of entries that say nothing of it, in parts of a million; 0: off.
+    """Return the accuracy of entries that set none (``$BRISK_ACCURACY``), in parts of a million.
 
-    Raises InvalidConfigurationError where it is no such share.
+    Raises InvalidConfigurationError if it is no such share.
     """
     text = environment.get(ACCURACY, "") or "off"
     try:
@@ -285,9 +291,10 @@ def accuracy_ppm(environment: Mapping[str, str] = os.environ) -> int:
 
 
 class HostAddress(NamedTuple):
-    """``host``: a name or an address, without brackets."""
+    """The host and port of a service."""
 
     host: str
+    """A name or an address, without brackets."""
     port: int
 
     def __str__(self) -> str:
@@ -295,8 +302,8 @@ class HostAddress(NamedTuple):
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine's own, which nobody else reaches."""
-        import ipaddress  # by who has peers alone
+        """Whether it is a loopback address, which other machines cannot reach."""
+        import ipaddress  # late: only where peers are set
 
         try:
             return ipaddress.ip_address(self.host).is_loopback
@@ -305,28 +312,29 @@ class HostAddress(NamedTuple):
 
 
 def peers(environment: Mapping[str, str] = os.environ) -> tuple[HostAddress, ...]:
-    """``$BRISK_PEERS``: hosts that copies of models are fetched from, too.
+    """Return the hosts that copies of models are fetched from in addition (``$BRISK_PEERS``).
 
-    Raises InvalidConfigurationError where one of them is no host:port.
+    Raises InvalidConfigurationError if one of them is no host:port.
     """
     texts = environment.get(PEERS, "").split(",")
     return tuple(_address(PEERS, text.strip()) for text in texts if text.strip())
 
 
 def peer_listen(environment: Mapping[str, str] = os.environ) -> HostAddress | None:
-    """``$BRISK_PEER_LISTEN``: where copies of models are served to other hosts; None: nowhere.
+    """Return the address at which copies of models are served to other hosts
+    (``$BRISK_PEER_LISTEN``); None: they are not served.
 
-    Raises InvalidConfigurationError where it is no host:port.
+    Raises InvalidConfigurationError if it is no host:port.
     """
     text = environment.get(PEER_LISTEN, "").strip()
     return _address(PEER_LISTEN, text) if text else None
 
 
 def peer_keys(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """``$BRISK_PEER_KEYS``: the folder of this host's certificate; None: there is none.
+    """Return the folder of this host's certificate (``$BRISK_PEER_KEYS``); None: it has none.
 
-    Raises InvalidConfigurationError where there is none, and other hosts are to be reached or
-    to reach this one.
+    Raises InvalidConfigurationError if it has none although it is to reach other hosts, or to be
+    reached by them.
     """
     if folder := environment.get(PEER_KEYS):
         return Path(folder).absolute()
@@ -342,9 +350,10 @@ def peer_keys(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def remote_urls(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] | None:
-    """``$BRISK_REMOTE_URLS``: what URLs of models must begin with; None: it is not set.
+    """Return the prefixes of which URLs of models must have one (``$BRISK_REMOTE_URLS``); None: it
+    is not set.
 
-    Raises InvalidConfigurationError where one of them is no beginning of a URL.
+    Raises InvalidConfigurationError if one of them is no beginning of a URL.
     """
     text = environment.get(REMOTE_URLS, "")
     prefixes = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -358,7 +367,7 @@ def remote_urls(environment: Mapping[str, str] = os.environ) -> tuple[str, ...] 
 
 
 def _begins_a_url(text: str) -> bool:
-    from urllib.parse import urlsplit  # by who sets that alone
+    from urllib.parse import urlsplit  # late: only where prefixes are set
 
     scheme, separator, rest = text.partition("://")
     try:
@@ -383,7 +392,7 @@ def _address(name: str, text: str) -> HostAddress:
 
 
 def _is_on(environment: Mapping[str, str], name: str, one: str, zero: str) -> bool:
-    """A setting that is 1 unless it is set to 0; what either means, for the message."""
+    """Return whether a setting is 1, the default. ``one``, ``zero``: the values' meanings."""
     text = environment.get(name, "") or "1"
     if text not in ("0", "1"):
         raise InvalidConfigurationError(f"{name} must be 1 ({one}) or 0 ({zero}), not '{text}'")

@@ -1,8 +1,8 @@
-"""How an entry wants ONNX Runtime's sessions of its model: said in ``config.pbtxt``, once.
+"""The settings of ONNX Runtime's sessions that an entry makes in ``config.pbtxt``.
 
-The stub reads it (``stub.config.session_tuning``), ``LoadModel`` carries it,
-``segments.onnxruntime`` applies it. Two entries of one file that differ in it have sessions of
-their own.
+The stub reads them (``stub.config.session_tuning``), ``LoadModel`` carries them,
+``segments.onnxruntime`` applies them. Two entries of one file with different settings have
+sessions of their own.
 """
 
 import re
@@ -74,38 +74,38 @@ class Setting(NamedTuple):
 
 
 class SessionTuning(NamedTuple):
-    """``optimisation``: the graph optimisations of the warm session, one of OPTIMISATIONS.
-
-    ``intra_op_threads``, ``inter_op_threads``: as many, but not more than the worker has; 0: all
-    that it has. ``is_parallel``: nodes that do not depend on each other may run side by side.
-    ``uses_arena``: memory is kept between requests; ``shrinks_arena``: and given back after each.
-    ``uses_memory_pattern``: a run's memory is one block, laid out by the first run's; None: where
-    that gains.
-    ``settings``: of SESSION_KEYS, by key. ``operator_libraries``: absolute paths of libraries of
-    custom operators, in the order of the entry. ``shares_structures``: models of the same
-    structure may run in its sessions, and it in theirs.
-    """
+    """The settings of a model's sessions."""
 
     optimisation: str = ALL
+    """The graph optimisations of the warm session, one of OPTIMISATIONS."""
     intra_op_threads: int = 0
+    """The threads of a node, at most those of the worker; 0: all of these."""
     inter_op_threads: int = 0
+    """The threads of independent nodes, at most those of the worker; 0: all of these."""
     is_parallel: bool = False
+    """Whether independent nodes may run concurrently."""
     uses_arena: bool = True
+    """Whether memory is kept between requests."""
     uses_memory_pattern: bool | None = None
+    """Whether a run's memory is one block, laid out as in the first run; None: if that gains."""
     shrinks_arena: bool = False
+    """Whether the memory of the arena is given back after each request."""
     settings: tuple[Setting, ...] = ()
+    """The settings of SESSION_KEYS."""
     operator_libraries: tuple[str, ...] = ()
+    """The absolute paths of libraries of custom operators, in the order of the entry."""
     shares_structures: bool = True
+    """Whether models of the same structure may run in its sessions, and it in theirs."""
 
     @property
     def keeps_answers(self) -> bool:
-        """Whether its warm session computes the same graph, by the same kernels, as the usual one:
-        what was optimised and kept for that may be used for it.
-        """
+        """Whether its warm session computes the same graph, by the same kernels, as one with
+        default settings: what was optimised and stored for that may be used for it."""
         return self.optimisation == ALL and not self.settings and not self.operator_libraries
 
     def check(self) -> None:
-        """Raises InvalidConfigurationError naming what ONNX Runtime's sessions cannot be told."""
+        """Raise InvalidConfigurationError, which names the setting, if ONNX Runtime does not take
+        one."""
         if self.optimisation not in OPTIMISATIONS:
             raise InvalidConfigurationError(
                 f"unknown graph optimisation {self.optimisation!r:.60}; expected one of "
@@ -132,7 +132,7 @@ class SessionTuning(NamedTuple):
 
 
 def check_setting(key: str, value: str) -> None:
-    """Raises InvalidConfigurationError for a key that no entry may set, and for a wrong value."""
+    """Raise InvalidConfigurationError for a key that no entry may set, or an invalid value."""
     if key not in SESSION_KEYS:
         raise InvalidConfigurationError(f"{key!r:.140} is no setting that an entry may make")
     form, expected = SESSION_KEYS[key]

@@ -36,6 +36,7 @@ from brisk.exits.guarantee.calibration import (
     lower_bound,
     upper_bound,
 )
+from brisk.exits.heads.exit_model import given
 from brisk.exits.learning.exporting import network_of
 from brisk_bench.exits.data import ExitCase
 from brisk_bench.harness.report import Check, Report, check_limit
@@ -73,7 +74,9 @@ def look_through(studied: Studied, samples: Samples) -> list[Scored]:
         whole: dict[bytes, np.ndarray] = {}  # by the model that reads the input, for every point
         for part, exit_, network in zip(parts, exits, networks, strict=True):
             if exit_.reads_input:
-                (inputs,) = (np.ascontiguousarray(each[rows]) for each in samples.inputs.values())
+                inputs = given(
+                    exit_.shape, {name: array[rows] for name, array in samples.inputs.items()}
+                )
                 if exit_.model not in whole:
                     whole[exit_.model] = exit_.evaluate(inputs).logits
                 value = whole[exit_.model]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import tempfile
 import time
@@ -12,8 +13,10 @@ import numpy as np
 import onnx
 import pytest
 
+from brisk.exits.cascade import SMALLER, Cascade, Exit
 from brisk.exits.cascade_file import write_cascade
 from brisk.exits.files.learning_record import (
+    Aim,
     LearningRecord,
     Stage,
     collected,
@@ -27,6 +30,9 @@ from brisk.exits.files.versions import (
     private_folder,
     samples_folder,
 )
+from brisk.exits.heads.exit_model import Judge
+from brisk.exits.learning.approximate import as_approximate, until_scores
+from brisk.exits.model_graph import ExitPoint, read_graph
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.early_exit.cache_watch import LOOK_S
 from brisk.settings import cache_directory
@@ -218,3 +224,43 @@ def test_what_keeps_to_another_tolerance_answers_nothing(
         write_cascade(learned_file(model.file), model.cascade)  # as a worker finds it beside
         time.sleep(3 * LOOK_S)
         assert taken(ask(connection, model.easy[:1])) == ""
+
+
+def test_answers_of_a_smaller_model_end_once_the_entry_does_not_name_it(
+    place: RuntimePaths, model: Model
+) -> None:
+    shutil.copy(model.file, model.file.with_name("small.onnx"))
+    plain = describe(model.file, max_batch_size=64, accuracy_ppm=PPM)
+    named = plain._replace(smaller="small.onnx")
+    with opened(place, named):
+        await_record(place, model.file)
+    record = read_record(model.file)
+    assert record is not None
+    assert record.aim == Aim.of(model.file, 0.97, "", "small.onnx")
+    write_record(model.file, dataclasses.replace(record, stage=Stage.SERVED, speed_up=1.5))
+    write_cascade(learned_file(model.file), with_smaller(model))
+    with opened(place, named):
+        wait_until(lambda: learning(place, model.file).startswith("learned"), "what is served")
+        assert learned_file(model.file).exists()
+    with opened(place, plain):
+        wait_until(lambda: learning(place, model.file).startswith("collecting"), "a new look")
+        assert not learned_file(model.file).exists()
+
+
+def with_smaller(model: Model) -> Cascade:
+    """Return a cascade of the model itself as its smaller one."""
+    graph, scores = read_graph(model.file), model.cascade.scores
+    names = {each.name: each.name for each in graph.needed}
+    copy = as_approximate(SMALLER, until_scores(graph, scores), graph, scores, names)
+    exit_ = Exit(
+        point=ExitPoint(0, "image"),
+        variant=SMALLER,
+        shape=copy.shape,
+        form=copy.form,
+        model=copy.exit_model(0.0),
+        evaluation_s=1e-4,
+        memory_bytes=1000,
+        judge=Judge.MARGIN,
+    )
+    level = dataclasses.replace(model.cascade.levels[0], thresholds=(0.0,))
+    return dataclasses.replace(model.cascade, exits=(exit_,), levels=(level,), synchronous=True)

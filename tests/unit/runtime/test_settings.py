@@ -96,6 +96,11 @@ def test_a_wrong_setting_is_refused_by_name(
         read_settings()
     with pytest.raises(InvalidConfigurationError, match=f"^{name}.* {reason}"):
         serve(["--repository", str(tmp_path)])
+    wrong = {name: text, "BRISK_THREADS": "0", "BRISK_CACHE_MIB": "1G"}
+    reports = [each.found for each in machine.settings(deployment(tmp_path, environment=wrong))]
+    assert len(reports) == len(wrong), "each variable once"
+    if name != "BRISK_THREADS":
+        assert re.search(f"(?m)^{name}.* {reason}", "\n".join(reports))
 
 
 @pytest.mark.parametrize(("limit", "expected_mib"), [(str(512 * MIB), 256), ("max", None)])

@@ -5,8 +5,10 @@ import socket
 
 import pytest
 
+from brisk.errors import InvalidConfigurationError
 from brisk.triton.options import (
     Endpoints,
+    check_ports,
     endpoints,
     holding_free_ports,
     on_loopback,
@@ -88,3 +90,32 @@ def test_endpoints_name_the_host_a_local_client_can_reach() -> None:
 
 def test_metrics_follow_the_http_address_as_in_tritonserver() -> None:
     assert endpoints(["--http-address=127.0.0.2"]).metrics == "127.0.0.2:8002"
+
+
+def test_a_port_that_another_process_listens_on_is_refused_by_name() -> None:
+    with holding_free_ports([]) as options:
+        check_ports(on_loopback(options))  # ports that are held for the server count as free
+        grpc = int(option(options, "grpc-port") or 0)
+        with bind(grpc, reuse=1) as occupant:
+            occupant.listen()
+            reason = "Address already in use; choose another port with --grpc-port"
+            for address in ("127.0.0.1", "0.0.0.0"):
+                with pytest.raises(InvalidConfigurationError, match=rf"^grpc .*:{grpc}: {reason}"):
+                    check_ports([*options, f"--grpc-address={address}"])
+            check_ports([*on_loopback(options), "--reuse-grpc-port=true"])
+            check_ports([*on_loopback(options), "--allow-grpc=false"])
+
+
+def test_two_services_with_one_port_are_refused() -> None:
+    with holding_free_ports([]) as options:
+        http = option(options, "http-port")
+        with pytest.raises(InvalidConfigurationError, match=f"metrics .*:{http}: .* port of http"):
+            check_ports([*on_loopback(options), f"--metrics-port={http}"])
+
+
+@pytest.mark.parametrize(
+    "options", [["--http-port=99999"], ["--http-port=x"], ["--http-address=no.such.invalid"]]
+)
+def test_ports_and_addresses_that_are_none_are_left_to_triton(options: list[str]) -> None:
+    with holding_free_ports(options) as completed:
+        check_ports(on_loopback(completed))

@@ -103,6 +103,7 @@ def test_where_hidden_values_find_no_room_int8_alone_is_tried(
     """Those of photographs are megabytes a row."""
     win_benchmarks(monkeypatch)
     monkeypatch.setattr(learning_process, "HIDDEN_BYTES", 1 << 10)
+    monkeypatch.setattr(learning_process, "VARIANTS", ("Pool(4096)", "int8"))
     write_samples(digits, [{"image": adapted.images}])
     outcome = learn(digits, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
     assert outcome.stage is Stage.SERVED, outcome.reason

@@ -18,9 +18,10 @@ from brisk.exits.exploration.whole_models import floor_of
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import ExitCount, Scored
 from brisk.exits.heads.exit_model import AnswerForm, ExitModel, Judge
+from brisk.exits.learning.approximate import ApproximateModel
 from brisk.exits.learning.exporting import network_of
-from brisk.exits.learning.quantising import Quantised, quantised, readable
-from brisk.exits.model_graph import ExitPoint, ModelGraph
+from brisk.exits.learning.quantising import quantised
+from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
 from brisk.exits.scores import find_scores
 from brisk.exits.serving.frame import find_places
 from support.exits.cascades import (
@@ -38,11 +39,11 @@ from support.exits.cascades import (
 SHAPE = (3, SIDE, SIDE)
 
 
-def made_of(graph: ModelGraph) -> Quantised:
+def made_of(graph: ModelGraph) -> ApproximateModel:
     return quantised(graph, find_scores(graph), {"image": images(64, seed=9)})
 
 
-def front(model: Served, quantised_model: Quantised, floor: float = 0.0) -> Exit:
+def front(model: Served, quantised_model: ApproximateModel, floor: float = 0.0) -> Exit:
     point = ExitPoint(0, "image")
     form = AnswerForm(CLASSES)
     exit_model = quantised_model.exit_model(floor)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from brisk.doctor.deployment import (
@@ -15,10 +17,11 @@ from brisk.doctor.deployment import (
     running,
     unknown,
 )
-from brisk.errors import counted
+from brisk.errors import InvalidConfigurationError, counted
 from brisk.os_priority import run_when_idle
 from brisk.protocol.channel import check_peer
 from brisk.protocol.runtime_paths import runtime_place
+from brisk.runtime.settings import read_settings, wrong_runtime_settings
 from brisk.settings import runtime_directory, unknown_variables, wrong_settings
 from brisk.triton.regions import left
 
@@ -45,8 +48,8 @@ def server(deployment: Deployment) -> Findings:
     theirs = set(unknown_variables(deployment.environment))
     for line in set(unknown_variables(os.environ)) - theirs:
         findings += advice(f"{line} It is this shell's", "it sets nothing", "unset it")
-    theirs = set(wrong_settings(deployment.environment))
-    for line in set(wrong_settings(os.environ)) - theirs:
+    theirs = set(_invalid_values(deployment.environment))
+    for line in set(_invalid_values(os.environ)) - theirs:
         findings += advice(f"{line}; it is this shell's", "`brisk serve` refuses it", "unset it")
     return findings
 
@@ -55,7 +58,7 @@ def settings(deployment: Deployment) -> Findings:
     """Check for variables that look like settings but are none, and for invalid values."""
     findings = [
         finding
-        for line in wrong_settings(deployment.environment)
+        for line in _invalid_values(deployment.environment)
         for finding in problem(line, "no model can be loaded", "a value that the line names")
     ]
     findings += [
@@ -66,23 +69,26 @@ def settings(deployment: Deployment) -> Findings:
     return findings or good("every BRISK_ variable is a setting")
 
 
+def _invalid_values(environment: Mapping[str, str]) -> list[str]:
+    """Return a line for each setting whose value is invalid, whoever reads it."""
+    return list(
+        dict.fromkeys([*wrong_settings(environment), *wrong_runtime_settings(environment)])
+    )
+
+
 def threads(deployment: Deployment) -> Findings:
     """Check that there are no more threads than cores and the quota allow: more would alternate in
     the middle of a segment."""
     cores = len(os.sched_getaffinity(deployment.server or 0))
-    text = deployment.environment.get("BRISK_THREADS", "")
-    count = int(text) if text.isdecimal() else cores
+    count = cores
+    if text := deployment.environment.get("BRISK_THREADS"):
+        with contextlib.suppress(InvalidConfigurationError):  # the check of settings reports it
+            count = read_settings({"BRISK_THREADS": text}).threads
     if (status := running(deployment)) is not None:
         count = status.threads  # the actual number, whatever is set by now
     state = f"{counted(count, 'thread')} on {counted(cores, 'usable core')}"
     findings = good(state)
-    if text and not text.isdecimal():
-        findings = problem(
-            f"BRISK_THREADS is '{text}', no whole number",
-            "the runtime does not start",
-            f"BRISK_THREADS={cores}, or without it",
-        )
-    elif count > cores:
+    if count > cores:
         cost = "every segment waits for the thread that is not running"
         findings = problem(state, cost, f"BRISK_THREADS={cores} or less")
     quota = _quota_cores(deployment)

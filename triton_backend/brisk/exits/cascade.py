@@ -10,8 +10,11 @@ from brisk.exits.heads.exit_model import AnswerForm, ExitEvaluator, ExitModel, J
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import Scores
 
-INT8 = "int8"
-"""The variant that is the whole model, quantised; it reads the model's own input."""
+INT8, SMALLER = "int8", "smaller"
+"""The variants that are whole models, which read the model's own input: the model itself,
+quantised, and a smaller one that the user names."""
+
+WHOLE_MODELS = frozenset({INT8, SMALLER})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +58,7 @@ class Exit:
     @property
     def reads_input(self) -> bool:
         """Whether the exit reads the model's own input, and so may stand before all its nodes."""
-        return self.variant == INT8
+        return self.variant in WHOLE_MODELS
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from brisk.protocol.status import Status
 from brisk.tuning import SessionTuning
 
-PROTOCOL_VERSION = 22
+PROTOCOL_VERSION = 23
 
 DEFAULT_MAX_RUN_NS = 600_000_000_000
 
@@ -119,6 +119,9 @@ class LoadModel(NamedTuple):
     tolerance: str = ""
     """The tolerance within which values count as the model's own (``brisk.settings.tolerance``);
     empty if the model has classes."""
+    smaller: str = ""
+    """The name of the file of a smaller model, in the version's directory, that may answer early;
+    empty: there is none."""
 
 
 class ModelLoaded(NamedTuple):

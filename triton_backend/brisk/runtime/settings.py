@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -14,6 +14,7 @@ from brisk.scheduling.policies import DEFAULT_POLICY, Limits, Policy, find_polic
 from brisk.scheduling.queue import DEFAULT_BOUND
 from brisk.settings import (
     DEFAULT_SAMPLES_MIB,
+    OF_THE_RUNTIME,
     cache_limit_bytes,
     computes_in_stubs,
     realtime_niceness,
@@ -85,38 +86,52 @@ class Settings:
     """Whether several runs compute at once when requests crowd."""
 
 
-def read_settings() -> Settings:
+def read_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """Return the settings of environment variables, which docs/configuration.md explains.
 
     Raises InvalidConfigurationError, which names the variable, if a value is invalid.
     """
-    cache_limit_bytes()  # checked here because the builder, which uses it, would report it late
+    cache_limit_bytes(environment)  # checked here: the builder, which uses it, reports it late
     cores = len(os.sched_getaffinity(0))
+    read = _Reader(environment)
     return Settings(
-        threads=_whole("BRISK_THREADS", cores, max(cores, MOST_THREADS)),
-        idle_exit_s=_positive("BRISK_IDLE_EXIT_S", 10.0),
-        policy=_policy(),
+        threads=read.whole("BRISK_THREADS", cores, max(cores, MOST_THREADS)),
+        idle_exit_s=read.positive("BRISK_IDLE_EXIT_S", 10.0),
+        policy=_policy(environment),
         limits=Limits(
-            share=_between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
-            normal_share=_between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
+            share=read.between("BRISK_BESTEFFORT_SHARE", 0.0, 0.0, 0.5),
+            normal_share=read.between("BRISK_NORMAL_SHARE", NORMAL_SHARE, 0.0, 0.5),
         ),
-        outstanding_launches=_whole("BRISK_OUTSTANDING_LAYERS", 2),
-        max_waiting=_whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
-        background_bytes=int(_positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB),
-        artefacts=_artefact_use(),
-        sampled_share=_between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
-        sample_bytes=int(_positive("BRISK_SAMPLES_MIB", DEFAULT_SAMPLES_MIB) * MIB),
-        adaptation_s=_between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
-        realtime_niceness=realtime_niceness(),
-        max_load_s=_positive("BRISK_MAX_LOAD_S", MAX_LOAD_S),
-        computes_in_stubs=computes_in_stubs(),
-        runs_side_by_side=runs_side_by_side(),
+        outstanding_launches=read.whole("BRISK_OUTSTANDING_LAYERS", 2),
+        max_waiting=read.whole("BRISK_MAX_WAITING", DEFAULT_BOUND),
+        background_bytes=int(
+            read.positive("BRISK_BACKGROUND_MIB", _half_of_the_memory_mib()) * MIB
+        ),
+        artefacts=_artefact_use(environment),
+        sampled_share=read.between("BRISK_SAMPLED_SHARE", SAMPLED_SHARE, 0.0, 1.0),
+        sample_bytes=int(read.positive("BRISK_SAMPLES_MIB", DEFAULT_SAMPLES_MIB) * MIB),
+        adaptation_s=read.between("BRISK_ADAPTATION_S", ADAPTATION_S, 0.0, LARGEST),
+        realtime_niceness=realtime_niceness(environment),
+        max_load_s=read.positive("BRISK_MAX_LOAD_S", MAX_LOAD_S),
+        computes_in_stubs=computes_in_stubs(environment),
+        runs_side_by_side=runs_side_by_side(environment),
     )
 
 
-def _policy() -> Policy:
+def wrong_runtime_settings(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Yield a line for each variable with an invalid value, with which a runtime does not
+    start."""
+    for name in OF_THE_RUNTIME:
+        if value := environment.get(name):
+            try:
+                read_settings({name: value})
+            except InvalidConfigurationError as error:
+                yield str(error)
+
+
+def _policy(environment: Mapping[str, str]) -> Policy:
     try:
-        return find_policy(os.environ.get("BRISK_POLICY") or DEFAULT_POLICY)
+        return find_policy(environment.get("BRISK_POLICY") or DEFAULT_POLICY)
     except InvalidConfigurationError as error:
         raise InvalidConfigurationError(f"BRISK_POLICY: {error}") from None
 
@@ -129,33 +144,40 @@ def _half_of_the_memory_mib() -> float:
     return min(max(1.0, size / MIB / 2), LARGEST)
 
 
-def _number(name: str, default: float, expected: str, fits: Callable[[float], bool]) -> float:
-    text = os.environ.get(name) or str(default)
-    with contextlib.suppress(ValueError):
-        if fits(value := float(text)):
-            return value
-    raise InvalidConfigurationError(f"{name} must be {expected}, not '{text}'")
+class _Reader:
+    """Reads numbers of an environment's variables; a variable that is not set has a default."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def between(self, name: str, default: float, least: float, greatest: float) -> float:
+        expected = f"a number from {least:g} to {greatest:g}"
+        return self._number(name, default, expected, lambda value: least <= value <= greatest)
+
+    def positive(self, name: str, default: float) -> float:
+        expected = f"a positive number of at most {LARGEST:.0f}"
+        return self._number(name, default, expected, lambda value: 0 < value <= LARGEST)
+
+    def whole(self, name: str, default: int, most: int = int(LARGEST)) -> int:
+        expected = f"a whole number from 1 to {most}"
+
+        def fits(value: float) -> bool:
+            return value.is_integer() and 1 <= value <= most
+
+        return int(self._number(name, default, expected, fits))
+
+    def _number(
+        self, name: str, default: float, expected: str, fits: Callable[[float], bool]
+    ) -> float:
+        text = self._environment.get(name) or str(default)
+        with contextlib.suppress(ValueError):
+            if fits(value := float(text)):
+                return value
+        raise InvalidConfigurationError(f"{name} must be {expected}, not '{text}'")
 
 
-def _between(name: str, default: float, least: float, greatest: float) -> float:
-    expected = f"a number from {least:g} to {greatest:g}"
-    return _number(name, default, expected, lambda value: least <= value <= greatest)
-
-
-def _positive(name: str, default: float) -> float:
-    expected = f"a positive number of at most {LARGEST:.0f}"
-    return _number(name, default, expected, lambda value: 0 < value <= LARGEST)
-
-
-def _whole(name: str, default: int, most: int = int(LARGEST)) -> int:
-    expected = f"a whole number from 1 to {most}"
-    return int(
-        _number(name, default, expected, lambda value: value.is_integer() and 1 <= value <= most)
-    )
-
-
-def _artefact_use() -> ArtefactUse:
-    text = os.environ.get("BRISK_ARTEFACTS") or ArtefactUse.BUILD.value
+def _artefact_use(environment: Mapping[str, str]) -> ArtefactUse:
+    text = environment.get("BRISK_ARTEFACTS") or ArtefactUse.BUILD.value
     known = [choice.value for choice in ArtefactUse]
     if text not in known:
         import difflib

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from brisk.errors import InvalidConfigurationError
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 _FALSE = ("0", "false", "off", "no")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoints:
+class Endpoints(NamedTuple):
     """The ``host:port`` of each service; None for a service that is switched off."""
 
     http: str | None
@@ -80,6 +81,47 @@ def _bind(port: int) -> socket.socket:
             raise
         bound.bind((LOOPBACK, 0))
     return bound
+
+
+def check_ports(options: Sequence[str]) -> None:
+    """Raise InvalidConfigurationError if a service of the server cannot listen on its port.
+
+    Triton itself reports that once all models are loaded, and ends. What only Triton can judge is
+    left to it: ports that it may share (``--reuse-http-port``, ``--reuse-grpc-port``), and
+    addresses and ports that are none.
+    """
+    taken: dict[str, str] = {}
+    for service, endpoint in endpoints(options)._asdict().items():
+        shared = option(options, f"reuse-{service}-port")
+        if endpoint is None or (shared is not None and shared.lower() not in _FALSE):
+            continue
+        problem = _listening_problem(endpoint)
+        if (other := taken.setdefault(endpoint, service)) != service:
+            problem = f"it is the port of {other}"
+        if problem:
+            raise InvalidConfigurationError(
+                f"{service} cannot listen on {endpoint}: {problem}; choose another port with "
+                f"--{service}-port"
+            )
+
+
+def _listening_problem(endpoint: str) -> str:
+    """Return why a server cannot listen on an address of this machine; empty if it can, or if the
+    text is no address."""
+    host, _, port = endpoint.rpartition(":")
+    try:
+        (family, kind, _, _, address), *_ = socket.getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM
+        )
+    except (ValueError, OSError):
+        return ""
+    with socket.socket(family, kind) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind(address)
+        except (OSError, OverflowError) as error:
+            return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
+    return ""
 
 
 def endpoints(options: Sequence[str]) -> Endpoints:

@@ -8,6 +8,7 @@ import pytest
 
 from brisk.exits.files.learning_record import (
     FEWEST,
+    Aim,
     LearningRecord,
     Stage,
     WayTried,
@@ -42,10 +43,16 @@ def test_a_record_is_read_as_it_was_written(model: Path) -> None:
     assert read_record(model) is None
     proved = "nothing is proved"
     ways = WayTried("int8-margin@0", 0.68, 1.1), WayTried("Pool(4096)@4", 0.4, 0.9)
-    record = LearningRecord(Stage.REFUSED, 0.98, 2000, 1000, 1, 0.0, proved, "cosine 0.99", ways)
+    record = LearningRecord(
+        *(Stage.REFUSED, 0.98, 2000, 1000, 1, 0.0, proved),
+        tolerance="cosine 0.99",
+        ways=ways,
+        smaller="small.onnx",
+        smaller_stamp="12 34",
+    )
     write_record(model, record)
     assert read_record(model) == record
-    assert record.aim == (0.98, "cosine 0.99")
+    assert record.aim == Aim(0.98, "cosine 0.99", "small.onnx", "12 34")
     assert record_file(model).stat().st_mode & 0o777 == 0o600
 
 

@@ -126,3 +126,16 @@ def test_a_wrong_parameter_is_the_entry_s_fault(tmp_path: Path) -> None:
     config = {"parameters": {"brisk_clas": {"string_value": "x"}}}
     with pytest.raises(InvalidConfigurationError, match="did you mean 'brisk_class'"):
         read_entry(arguments(tmp_path, config))
+
+
+def test_a_smaller_model_lies_in_the_version_s_directory(tmp_path: Path) -> None:
+    config = {"parameters": {"brisk_smaller_model": {"string_value": "small.onnx"}}}
+    make_file(tmp_path / "3" / "model.onnx" / "model.onnx")
+    with pytest.raises(InvalidModelError, match=r"brisk_smaller_model: .* no file .*/3/small"):
+        read_entry(arguments(tmp_path, config))
+    make_file(tmp_path / "3" / "small.onnx")
+    assert read_entry(arguments(tmp_path, config)).model.smaller == "small.onnx"
+    (tmp_path / "small.onnx").touch()
+    config = {"parameters": {"brisk_smaller_model": {"string_value": "../small.onnx"}}}
+    with pytest.raises(InvalidModelError, match="leads outside the model's folder"):
+        read_entry(arguments(tmp_path, config))

@@ -242,6 +242,14 @@ def test_a_tolerance_that_is_none_is_refused(text: str) -> None:
         parse_parameters({"brisk_tolerance": {"string_value": text}})
 
 
+def test_a_smaller_model_is_a_file_s_name() -> None:
+    named = {"brisk_smaller_model": {"string_value": "small.onnx"}}
+    assert parse_parameters(named).smaller_model == "small.onnx"
+    assert parse_parameters({}).smaller_model == ""
+    with pytest.raises(InvalidConfigurationError, match="brisk_smaller_model must be a file"):
+        parse_parameters({"brisk_smaller_model": {"string_value": ""}})
+
+
 @pytest.mark.parametrize("text", ["1", "0.4", "nan", "high", "-0.98", "0,98"])
 def test_a_promise_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     told = "brisk_accuracy must be a share from 0.5 to below 1, or off"

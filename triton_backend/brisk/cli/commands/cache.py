@@ -11,7 +11,7 @@ from brisk.errors import counted
 
 cache = typer.Typer(
     name="cache",
-    help="What is kept of models for their next start: list it, clear it.",
+    help="What is stored for the next start of models: list it, clear it.",
     no_args_is_help=True,
 )
 
@@ -94,7 +94,7 @@ def _show_copies() -> None:
 def clear(
     unused_days: Annotated[
         float,
-        typer.Option(min=0.0, help="Only those that were not used for so many days; 0: all."),
+        typer.Option(min=0.0, help="Only what was not used for this many days; 0: all."),
     ] = 0.0,
 ) -> None:
     """Remove prepared forms and copies that nobody uses; models start from their own files then,

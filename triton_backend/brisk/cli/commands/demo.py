@@ -20,7 +20,7 @@ def demo(
         Path, typer.Option(help="The generated sample repository.", metavar="DIR")
     ] = Path("model_repository"),
     build: Annotated[
-        Path, typer.Option(help="Where the backend directory and the log go.", metavar="DIR")
+        Path, typer.Option(help="Folder for the backend directory and the log.", metavar="DIR")
     ] = Path("build"),
     tritonserver: Annotated[
         Path | None,
@@ -29,7 +29,7 @@ def demo(
     once: Annotated[
         bool,
         typer.Option(
-            "--once", help="End after the queries, with status 0 only if every answer is right."
+            "--once", help="Exit after the queries, with status 0 only if every answer is right."
         ),
     ] = False,
 ) -> None:

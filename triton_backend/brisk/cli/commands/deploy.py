@@ -70,8 +70,8 @@ def config(
         int | None,
         typer.Option(
             min=0,
-            help="For a model whose first dimension is dynamic everywhere; 0 serves it unbatched; "
-            "Triton's own 4 unless given.",
+            help="For a model whose first dimension is dynamic in all inputs and outputs; 0 "
+            "serves it unbatched; by default 4, as in Triton.",
             show_default=False,
         ),
     ] = None,
@@ -79,7 +79,7 @@ def config(
         bool, typer.Option("--stdout", help="Print the text instead of writing it.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Complete a config.pbtxt that is there.")
+        bool, typer.Option("--force", help="Complete an existing config.pbtxt.")
     ] = False,
 ) -> None:
     """Write a complete config.pbtxt, so that Triton need not auto-complete it.
@@ -111,13 +111,13 @@ def prepare(
     model: ModelArgument,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads to measure with; the usable cores unless given."),
+        typer.Option(min=1, help="Threads to measure with; by default the usable cores."),
     ] = None,
     disk: Annotated[
         float | None,
         typer.Option(
             min=0.0,
-            help="What kept weights may take, as a multiple of the model's files; 4.5.",
+            help="Most that stored weights take, as a multiple of the model's files; else 4.5.",
             show_default=False,
         ),
     ] = None,

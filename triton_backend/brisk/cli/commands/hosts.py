@@ -33,16 +33,14 @@ def publish(
     version: VersionOption = None,
     found_at: Annotated[
         str | None,
-        typer.Option(
-            "--found-at", help="The URL that hosts fetch it from, if that is another one."
-        ),
+        typer.Option("--found-at", help="The URL that hosts fetch it from, if it differs."),
     ] = None,
     form: Annotated[
         bool, typer.Option(help="Publish the prepared form for machines like this one, too.")
     ] = True,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads to measure with; the usable cores unless given."),
+        typer.Option(min=1, help="Threads to measure with; by default the usable cores."),
     ] = None,
     entry: Annotated[
         Path | None,
@@ -116,9 +114,7 @@ def show(context: typer.Context) -> None:
 
 @hosts.command()
 def init(
-    folder: Annotated[
-        Path, typer.Argument(help="Where the authority and its certificates are kept.")
-    ],
+    folder: Annotated[Path, typer.Argument(help="Folder of the authority and its certificates.")],
     names: Annotated[
         list[str],
         typer.Argument(

@@ -36,20 +36,20 @@ def explain(
     every: Annotated[bool, typer.Option("--all", help="List the nodes of every segment.")] = False,
     hosts: Annotated[
         int | None,
-        typer.Option(help="Plan its start on 1 to so many hosts instead.", metavar="N"),
+        typer.Option(help="Plan the model's start on 1 to N hosts instead.", metavar="N"),
     ] = None,
     link: Annotated[
-        float, typer.Option(help="Of each host, each way, for --hosts.", metavar="MBIT")
+        float, typer.Option(help="Bandwidth of each host, in each direction.", metavar="MBIT")
     ] = 1000,
     registry: Annotated[
         float,
-        typer.Option(help="Of the registry, for all hosts together, for --hosts.", metavar="MBIT"),
+        typer.Option(help="Bandwidth of the registry, for all hosts together.", metavar="MBIT"),
     ] = 2000,
     anywhere: Annotated[
         bool,
         typer.Option(
             "--anywhere",
-            help="Cut for --hosts at any border, not only between the segments served in.",
+            help="Let --hosts cut between any two nodes, not only between served segments.",
         ),
     ] = False,
 ) -> None:
@@ -129,7 +129,7 @@ def check(
             show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="What was found as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Look at a model repository without a server: what a load would refuse, what has no effect.
 
@@ -162,10 +162,12 @@ def check(
 def doctor(
     repository: Annotated[
         list[Path] | None,
-        typer.Option(help="Model repository to look at, beside the server's.", metavar="DIR"),
+        typer.Option(
+            help="A model repository to check in addition to the server's.", metavar="DIR"
+        ),
     ] = None,
     device: DeviceOption = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="Findings as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Look at the deployment on this machine and say what to change, why, and what it costs.
 

@@ -22,7 +22,7 @@ def bench(
     context: typer.Context,
     name: Annotated[
         str,
-        typer.Argument(help="Which benchmark; none lists them.", show_default=False),
+        typer.Argument(help="The benchmark; without it they are listed.", show_default=False),
     ] = "",
 ) -> None:
     """Run a benchmark: `brisk bench NAME [--quick] [--json FILE] [its options]`.
@@ -52,21 +52,22 @@ def workload(
         str, typer.Option(help="gRPC endpoint of the server.", metavar="HOST:PORT")
     ] = "127.0.0.1:8001",
     seconds: Annotated[
-        float | None, typer.Option(help="How long, in place of the file's time.", min=0.1)
+        float | None, typer.Option(help="Duration, instead of the file's.", min=0.1)
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Ask model B where the file says A; any number.", metavar="A=B"),
+        typer.Option(
+            help="Send requests to model B where the file names A; may be given again.",
+            metavar="A=B",
+        ),
     ] = None,
     rows: Annotated[
         Path | None,
         typer.Option(help="Write a row per request: .csv or .jsonl.", metavar="FILE"),
     ] = None,
-    json: Annotated[
-        Path | None, typer.Option(help="Write the report there.", metavar="FILE")
-    ] = None,
+    json: Annotated[Path | None, typer.Option(help="File for the report.", metavar="FILE")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the latencies there.", metavar="FOLDER")
+        Path | None, typer.Option(help="Folder for plots of the latencies.", metavar="FOLDER")
     ] = None,
 ) -> None:
     """Run a workload against any Triton server, over gRPC.

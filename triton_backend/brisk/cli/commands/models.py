@@ -21,7 +21,7 @@ ModelArgument = Annotated[
     ),
 ]
 VersionOption = Annotated[
-    int | None, typer.Option(help="Version of the model; the newest unless given.")
+    int | None, typer.Option(help="Version of the model; by default the newest.")
 ]
 
 DeviceOption = Annotated[str, typer.Option(help="cpu or cuda:NUMBER.")]

@@ -90,7 +90,7 @@ def serve(words: Sequence[str]) -> None:
     from brisk.settings import check_settings
     from brisk.triton.launch import command_line, server_environment
     from brisk.triton.locate import locate_server
-    from brisk.triton.options import option
+    from brisk.triton.options import check_ports, on_loopback, option
     from brisk.triton.regions import own_prefix, with_prefix
     from brisk.triton.server_preload import is_preloaded, preloading
 
@@ -108,6 +108,7 @@ def serve(words: Sequence[str]) -> None:
     _check_runtime_settings()
     _look_at_repositories(options)
     installation = locate_server(own.tritonserver)
+    check_ports(on_loopback(options))
     environment = {**server_environment(installation), **_AWAY}
     for name in ("BRISK_RUNTIME_DIR", "BRISK_CACHE_DIR"):
         if directory_set := environment.get(name):

@@ -21,6 +21,7 @@ from brisk.telemetry.observer import observe_all
 if TYPE_CHECKING:
     import numpy as np
 
+    from brisk_bench.engines.model_inputs import GivenInputs
     from brisk_bench.harness.served_server import BenchmarkServer
     from brisk_client.inference import InferenceClient
 
@@ -52,16 +53,23 @@ def size(
         typer.Argument(help="A model repository.", metavar="REPOSITORY", show_default=False),
     ],
     seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long each model is asked, once it is warm.")
+        float, typer.Option(min=0.1, help="Seconds for which each warm model is measured.")
     ] = 2.0,
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of an input of any model whose sizes are open; may be given again.",
+            help="Shape of an input whose sizes are open, in any model; may be given again.",
             metavar="NAME=1,3,224,224",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The figures as JSON.")] = False,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Inputs of an entry's requests by name; else synthetic; may be given again.",
+            metavar="ENTRY=FILE.npz",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure memory and processor time of each entry in a repository, and of all together.
 
@@ -70,12 +78,14 @@ def size(
     `$BRISK_THREADS` are those of the shell, and what is prepared stays. Exit status 1 where an
     entry could not be loaded.
     """
+    from brisk_bench.engines.model_inputs import GivenInputs
     from brisk_bench.harness.served_server import benchmark_server
     from brisk_client.inference import InferenceClient, Transport
 
     shapes = dict(map(_shape, shape or ()))
     _check_repository(repository)
     entries = sorted(path.name for path in repository.iterdir() if path.is_dir())
+    arrays = dict(_arrays(text, entries) for text in data or ())
     sizes, input_names = [], set[str]()
     with (
         tempfile.TemporaryDirectory(prefix="brisk-size-") as folder,
@@ -85,7 +95,8 @@ def size(
     ):
         alone_mib = held_mib = _settled_mib(server)
         for entry in entries:
-            measured = _measure(server, client, entry, seconds, shapes)
+            given = GivenInputs(arrays.get(entry, {}), shapes)
+            measured = _measure(server, client, entry, seconds, given)
             before_mib, held_mib = held_mib, _settled_mib(server)
             sizes.append(measured._replace(mib=held_mib - before_mib))
             if measured.is_loaded:
@@ -150,12 +161,31 @@ def _first_forgotten(folder: Path) -> Iterator[None]:
             room.remove(prepared)
 
 
-def _shape(text: str) -> tuple[str, list[int]]:
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, sizes = text.rpartition("=")
     try:
-        return name, [int(each) for each in sizes.split(",")]
+        return name, tuple(int(each) for each in sizes.split(","))
     except ValueError:
         raise InvalidConfigurationError(f"--shape {text}: expected NAME=1,3,224,224") from None
+
+
+def _arrays(text: str, entries: Sequence[str]) -> tuple[str, Mapping[str, np.ndarray]]:
+    """Return the entry and the arrays that a value of ``--data`` names. Raises
+    InvalidConfigurationError."""
+    from brisk_bench.engines.model_inputs import read_given
+    from brisk_bench.harness.command_line import UnusableArgumentError
+
+    entry, _, file = text.partition("=")
+    if not file.endswith(".npz"):
+        raise InvalidConfigurationError(f"--data {text}: expected ENTRY=FILE.npz")
+    if entry not in entries:
+        raise InvalidConfigurationError(
+            f"--data {text}: the repository has no entry '{entry}'; it has: {', '.join(entries)}"
+        )
+    try:
+        return entry, read_given([file]).arrays
+    except UnusableArgumentError as error:
+        raise InvalidConfigurationError(f"--data {text}: {error}") from None
 
 
 def _settled_mib(server: BenchmarkServer) -> float:
@@ -171,7 +201,7 @@ def _measure(
     client: InferenceClient,
     entry: str,
     seconds: float,
-    shapes: Mapping[str, Sequence[int]],
+    given: GivenInputs,
 ) -> Size:
     from tritonclient.utils import InferenceServerException
 
@@ -182,8 +212,8 @@ def _measure(
         return Size(entry, is_loaded=False, problem=problem)
     try:
         names = {described["name"] for described in client.inputs(entry)}
-        own_shapes = {name: sizes for name, sizes in shapes.items() if name in names}
-        inputs = client.example_inputs(entry, own_shapes)
+        own_shapes = {name: sizes for name, sizes in given.shapes.items() if name in names}
+        inputs = client.example_inputs(entry, own_shapes, given.arrays)
         _warm(server, client, entry, inputs)
         times_s: list[float] = []
         before_s = server.processor_s()

@@ -24,11 +24,11 @@ PIPE_COLUMNS = 160
 def status(
     device: DeviceOption = "cpu",
     interval: Annotated[
-        float, typer.Option(help="Seconds between two looks.", min=0.1, metavar="SECONDS")
+        float, typer.Option(help="Seconds between two updates.", min=0.1, metavar="SECONDS")
     ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="One look, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the status once and exit.")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One look, as JSON on the standard output.")
+        bool, typer.Option("--json", help="Print the status once, as JSON, and exit.")
     ] = False,
 ) -> None:
     """Show the runtime of a device as `top` does: its workers, a row a model, recent errors.

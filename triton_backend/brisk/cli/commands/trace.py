@@ -66,17 +66,18 @@ def trace(
         ),
     ] = "normal",
     data: Annotated[
-        Path | None, typer.Option(help="The request's inputs by name, .npz; else made up.")
+        Path | None, typer.Option(help="The request's inputs by name, .npz; else synthetic.")
     ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of an input that is made up, where its sizes are open; may be given again.",
+            help="Shape of a synthetic input whose sizes are open; may be given again.",
             metavar="NAME=1,3,224,224",
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="The trace; the picture lies beside it, as .png.")
+        Path | None,
+        typer.Option(help="File for the trace; its picture is written beside it, as .png."),
     ] = None,
 ) -> None:
     """Record when each lane, queue and segment did what, for one request.

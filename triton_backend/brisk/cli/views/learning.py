@@ -19,21 +19,23 @@ from brisk.stub.config.session_tuning import TAKEN
 from brisk.view.entry_text import written_config
 
 
-def aim_of(config: Mapping[str, Any], said: Parameters) -> Aim | None:
-    """Return what an entry asks to be learned; None if nothing. ``said``: its parameters.
+def aim_of(file: Path, config: Mapping[str, Any], said: Parameters) -> Aim | None:
+    """Return what an entry asks to be learned for its model ``file``; None if nothing.
+
+    ``said``: its parameters.
 
     A model with states learns nothing, since caches do not compute them.
     """
     has_states = bool((config.get("sequence_batching") or {}).get("state"))
     if not said.accuracy_ppm or has_states:
         return None
-    return Aim(said.accuracy_ppm / 1e6, said.tolerance)
+    return Aim.of(file, said.accuracy_ppm / 1e6, said.tolerance, said.smaller_model)
 
 
-def read_aim(entry: Path) -> Aim | None:
+def read_aim(entry: Path, file: Path) -> Aim | None:
     """Return ``aim_of`` the entry in a directory. Raises InvalidConfigurationError."""
     config = written_config(entry)
-    return aim_of(config, parse_parameters(config.get("parameters", {}), TAKEN))
+    return aim_of(file, config, parse_parameters(config.get("parameters", {}), TAKEN))
 
 
 def learning_text(file: Path, aim: Aim | None) -> str:

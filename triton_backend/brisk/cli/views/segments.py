@@ -106,7 +106,7 @@ def _said(entry: Path | None, file: Path) -> tuple[str, SessionTuning, Aim | Non
         words += f"; requests may ask for {said.max_class}"
     if said.is_lazy:
         words += "; loaded by its first request"
-    return words, read_tuning(config, entry, file).tuning, aim_of(config, said)
+    return words, read_tuning(config, entry, file).tuning, aim_of(file, config, said)
 
 
 def _batch_text(entry: Path, file: Path) -> str:

@@ -17,6 +17,7 @@ from brisk.exits.cascade import Cascade
 from brisk.exits.guarantee.calibration import Scored, in_order
 from brisk.exits.heads.distance_gate import summary
 from brisk.exits.heads.exit_head import ExitHead, GatedHead, Predicted, decided
+from brisk.exits.heads.exit_model import given
 from brisk.exits.learning.exporting import network_of
 from brisk.exits.learning.predictor import features_of, last_layer
 from brisk.exits.model_graph import ExitPoint
@@ -74,7 +75,7 @@ def gather(base: BaseModel, cascade: Cascade, inputs: Mapping[str, np.ndarray]) 
         features, summaries = [], []
         for exit_ in cascade.exits:
             if exit_.reads_input:
-                (batch,) = (np.ascontiguousarray(array[rows]) for array in inputs.values())
+                batch = given(exit_.shape, {name: array[rows] for name, array in inputs.items()})
                 features.append(torch.tensor(exit_.evaluate(batch).logits))
                 summaries.append(torch.zeros(len(distribution), 1))
                 continue

@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from brisk.errors import InvalidModelError
-from brisk.exits.base_model import BaseModel, run_base, run_in_batches, values_at
+from brisk.exits.base_model import (
+    BaseModel,
+    answers_of,
+    run_base,
+    run_in_batches,
+    values_at,
+)
 from brisk.exits.data.samples import Samples
 from brisk.exits.model_graph import ExitPoint
 from brisk.exits.scores import ScoreForm, Scores, checked_scores
@@ -157,4 +163,24 @@ def check_rows(
                 raise InvalidModelError(
                     f"model '{base.graph.name}' mixes the rows of a batch (value "
                     f"'{point.value}'): learned caches need rows that can leave it"
+                )
+
+
+def check_batches(base: BaseModel, scores: Scores, samples: Samples) -> None:
+    """Raise InvalidModelError if a row's answer depends on the other rows of its batch.
+
+    Precondition: ``base`` was loaded with ``taps_of`` the scores.
+    """
+    if base.graph.is_single:
+        return
+    some = samples.take(slice(COMPARED_ROWS))
+    together = answers_of(base, scores, bind_rows(some))
+    for row in range(len(some)):
+        alone = answers_of(base, scores, bind_rows(some.take(slice(row, row + 1))))
+        for one, every in zip(alone, together, strict=True):
+            most = 1e-3 * max(1.0, float(np.abs(every).max(initial=0.0)))
+            if not np.allclose(one[0], every[row], rtol=1e-2, atol=most):
+                raise InvalidModelError(
+                    f"model '{base.graph.name}' mixes the rows of a batch: early answers need "
+                    "rows that can leave it"
                 )

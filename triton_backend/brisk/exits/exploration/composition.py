@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from brisk.exits.cascade import INT8, way
+from brisk.exits.cascade import WHOLE_MODELS, way
 from brisk.exits.exploration.measuring import BaseProfile, EvaluationCost
 from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.files.learning_record import MOST_WAYS, WayTried
@@ -40,7 +40,7 @@ class CandidateExit:
     @property
     def is_whole(self) -> bool:
         """Whether it is a whole model, which may follow an exit at the same point."""
-        return self.variant == INT8
+        return self.variant in WHOLE_MODELS
 
     @property
     def place(self) -> tuple[int, bool]:

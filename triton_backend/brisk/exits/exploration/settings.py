@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from brisk.errors import InvalidModelError
 from brisk.exits.cascade import INT8
@@ -46,6 +47,8 @@ class ExplorationSettings:
     points: int = 8
     """The most exit points that are explored."""
     variants: tuple[str, ...] = (*(variant.name for variant in CATALOGUE), INT8)
+    smaller: Path | None = None
+    """The file of a smaller model, which is a further variant."""
     jobs: int = 1
     """Variants trained at once, one thread each."""
     threads: int = 1

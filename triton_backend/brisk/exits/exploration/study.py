@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from brisk.exits.base_model import BaseModel, load_graph
-from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level, answer_form
+from brisk.exits.cascade import WHOLE_MODELS, Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.cascade_file import digest_of
 from brisk.exits.data.collecting import Collected, bind_rows
 from brisk.exits.data.outliers import FOR_FLOOR
@@ -32,11 +32,12 @@ from brisk.exits.exploration.trial import Trial, measure_trials
 from brisk.exits.exploration.whole_models import (
     OUTLIERS,
     LabelledOutliers,
+    approximate_models,
     front,
-    try_quantised,
+    try_whole,
 )
 from brisk.exits.guarantee.calibration import CascadeCount, ExitCount
-from brisk.exits.model_graph import ExitPoint, ModelGraph
+from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
 from brisk.exits.scores import Scores
 
 Inputs = Mapping[str, np.ndarray]
@@ -140,7 +141,7 @@ class Studied:
     def _exit(self, synchronous: bool, index: int) -> Exit:
         problem, one = self.problems[synchronous], self.tried[index]
         candidate, point = problem.candidates[index], self.points[one.point]
-        threads = self.settings.threads if one.variant == INT8 else 1
+        threads = self.settings.threads if one.variant in WHOLE_MODELS else 1
         noticed = (
             None if synchronous else noticed_at(point, candidate.evaluation_s, self.boundaries)
         )
@@ -179,7 +180,10 @@ def study(
     settings: ExplorationSettings,
     progress: Progress,
 ) -> Studied:
-    """Measure the trained variants, the model in int8, and their costs."""
+    """Measure the trained variants, approximate models, and their costs.
+
+    Raises InvalidModelError if the smaller model of the settings cannot answer for this one.
+    """
     progress.stage("measuring", len(trials))
     first = data.first
     # Timed again: training may have taken hours.
@@ -195,14 +199,14 @@ def study(
         progress=progress,
     )
     points: Sequence[ExitPoint] = model.points
-    if INT8 in settings.variants and EvaluationMode.ASYNCHRONOUS is not settings.evaluation_mode:
+    if EvaluationMode.ASYNCHRONOUS is not settings.evaluation_mode:
         progress.stage("quantising", 1)
-        quantised = _try_quantised(model, data, settings.threads, between)
+        whole = _try_whole_models(model, data, settings, between)
         progress.advance()
-        if not isinstance(quantised, str):
+        if whole:
             points = (front(model.graph), *points)
             behind = [dataclasses.replace(one, point=one.point + 1) for one in tried]
-            tried = [*behind, *quantised]
+            tried = [*behind, *whole]
     stopping = load_graph(
         model.graph, settings.threads, [point.value for point in model.boundaries]
     )
@@ -251,24 +255,36 @@ def _cost_of_first(
     return evaluation_cost(stopping, scores, exit_, inputs)
 
 
-def _try_quantised(
-    model: ExploredModel, data: ExploredData, threads: int, between: Between
-) -> list[Tried] | str:
-    """Return the model in int8 at every point, judged with the outliers of the rows' file, or why
-    there is none."""
+def _try_whole_models(
+    model: ExploredModel, data: ExploredData, settings: ExplorationSettings, between: Between
+) -> list[Tried]:
+    """Return the approximate models at every point, judged with the outliers of the rows' file.
+
+    None if the model reads something else than one float32 tensor of fixed rows.
+    """
+    if readable(model.graph) is None:
+        return []
+    fit = data.samples.take(data.division.fit)
+    found, _ = approximate_models(model.graph, model.scores, fit, settings)
+    if not found:
+        return []
     with np.load(data.rows_file) as rows:
         is_for_floor = rows["meant"] == FOR_FLOOR
         some = slice(None, None, -(-int(is_for_floor.sum()) // OUTLIERS) or 1)  # of every kind
         chosen, kinds = rows["outliers"][is_for_floor][some], rows["kinds"][is_for_floor][some]
     classes = data.collected.teacher.argmax(1)
-    return try_quantised(
-        model.graph,
-        model.scores,
-        data.samples,
-        data.division,
-        answers=classes[: len(data.samples)],
-        outliers=LabelledOutliers(data.every.take(chosen), kinds, classes[chosen]),
-        points=len(model.points) + 1,
-        threads=threads,
-        between=between,
-    )
+    outliers = LabelledOutliers(data.every.take(chosen), kinds, classes[chosen])
+    return [
+        tried
+        for approximate in found
+        for tried in try_whole(
+            approximate,
+            data.samples,
+            data.division,
+            answers=classes[: len(data.samples)],
+            outliers=outliers,
+            points=len(model.points) + 1,
+            threads=settings.threads,
+            between=between,
+        )
+    ]

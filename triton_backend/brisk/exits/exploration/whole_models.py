@@ -1,5 +1,4 @@
-"""The model itself in int8 as a candidate: in front of the exact model, or behind an exit that
-misses."""
+"""Approximate models as candidates: in front of the exact model, or behind an exit that misses."""
 
 from __future__ import annotations
 
@@ -14,11 +13,14 @@ from brisk.exits.cascade import INT8
 from brisk.exits.data.samples import Division, Samples
 from brisk.exits.exploration.composition import Tried
 from brisk.exits.exploration.measuring import Between, evaluation_seconds
+from brisk.exits.exploration.settings import ExplorationSettings
 from brisk.exits.guarantee.calibration import Scored
 from brisk.exits.heads.exit_head import REFUSED, Predicted, decided, whole_model
-from brisk.exits.heads.exit_model import ExitModel
-from brisk.exits.learning.quantising import memory_of, quantised
-from brisk.exits.model_graph import ExitPoint, ModelGraph, readable
+from brisk.exits.heads.exit_model import ExitModel, Shape, given
+from brisk.exits.learning.approximate import ApproximateModel, memory_of
+from brisk.exits.learning.quantising import quantised
+from brisk.exits.learning.smaller import smaller_model
+from brisk.exits.model_graph import ExitPoint, ModelGraph
 from brisk.exits.scores import Scores
 
 OUTLIERS = 700
@@ -36,7 +38,7 @@ def front(graph: ModelGraph) -> ExitPoint:
 
 
 def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = None) -> float:
-    """Return the least score at which the model in int8 answers; 0 if no outlier reaches any.
+    """Return the least score at which an approximate model answers; 0 if no outlier reaches any.
 
     At most ``1 - REFUSED`` of each of the ``kinds`` (int64 [rows]) of outliers reach it that are
     answered otherwise than by the exact model: what is answered the same is no mistake, out of
@@ -67,9 +69,27 @@ class LabelledOutliers:
     """The exact model's classes, int64 [rows]."""
 
 
-def try_quantised(
-    graph: ModelGraph,
-    scores: Scores,
+def approximate_models(
+    graph: ModelGraph, scores: Scores, fit: Samples, settings: ExplorationSettings
+) -> tuple[list[ApproximateModel], list[str]]:
+    """Return the approximate models to try: the model in int8, the smaller one that the settings
+    name; and why there is none in int8. ``fit``: the rows that ranges are taken from.
+
+    Raises InvalidModelError if the smaller model cannot answer for this one.
+    """
+    found, reasons = [], []
+    if settings.smaller is not None:
+        found.append(smaller_model(settings.smaller, graph, scores, fit, settings.threads))
+    if INT8 in settings.variants:
+        try:
+            found.append(quantised(graph, scores, fit.inputs))
+        except ValueError as error:
+            reasons.append(str(error))
+    return found, reasons
+
+
+def try_whole(
+    approximate: ApproximateModel,
     samples: Samples,
     division: Division,
     *,
@@ -78,26 +98,19 @@ def try_quantised(
     points: int,
     threads: int,
     between: Between,
-) -> list[Tried] | str:
-    """Return the model in int8 at each of so many ``points``, the first being ``front``, or why
-    there is none.
+) -> list[Tried]:
+    """Return an approximate model at each of so many ``points``, the first being ``front``.
 
     ``answers``: the exact model's classes of the samples.
     """
-    if readable(graph) is None:
-        return "it reads something else than one float32 tensor of fixed rows"
-    try:
-        int8 = quantised(graph, scores, samples.take(division.fit).inputs)
-    except ValueError as error:
-        return str(error)
 
     def ready(model: bytes) -> ExitModel:
-        return int8.opened(model, threads)
+        return approximate.opened(model, threads)
 
-    without_floor = ready(int8.exit_model(0.0))
+    without_floor = ready(approximate.exit_model(0.0))
 
     def predicted(rows: Samples, classes: np.ndarray) -> Predicted:
-        logits = torch.from_numpy(_logits(without_floor, rows))
+        logits = torch.from_numpy(_logits(without_floor, approximate.shape, rows))
         return Predicted(logits, torch.zeros(len(logits)), torch.from_numpy(classes))
 
     network = whole_model(0.0)
@@ -110,15 +123,15 @@ def try_quantised(
         decided(network, predicted(samples.take(rows), answers[rows]))
         for rows in (division.tune, division.calibrate)
     )
-    model = int8.exit_model(float(network.floor))
-    one = np.ascontiguousarray(next(iter(samples.inputs.values()))[:1])
+    model = approximate.exit_model(float(network.floor))
+    one = given(approximate.shape, samples.take(slice(0, 1)).inputs)
     tried = Tried(
         point=0,
-        variant=INT8,
+        variant=approximate.variant,
         evaluation_s=evaluation_seconds(ready(model), one, between),
         model=model,
-        memory_bytes=memory_of(model, int8.shape),
-        shape=int8.shape,
+        memory_bytes=memory_of(model, approximate.shape),
+        shape=approximate.shape,
         tune=tune,
         held_out=held_out,
         judge=network.judge,
@@ -126,10 +139,9 @@ def try_quantised(
     return [dataclasses.replace(tried, point=point) for point in range(points)]
 
 
-def _logits(exit_model: ExitModel, rows: Samples) -> np.ndarray:
-    (values,) = rows.inputs.values()
+def _logits(exit_model: ExitModel, shape: Shape, rows: Samples) -> np.ndarray:
     parts: Sequence[np.ndarray] = [
-        exit_model(np.ascontiguousarray(values[start : start + ROWS])).logits
-        for start in range(0, len(values), ROWS)
+        exit_model(given(shape, rows.take(slice(start, start + ROWS)).inputs)).logits
+        for start in range(0, len(rows), ROWS)
     ]
     return np.concatenate(parts)

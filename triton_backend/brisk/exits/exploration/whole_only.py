@@ -1,9 +1,10 @@
-"""Early answers of models that rows cannot leave in the middle, by the model in int8.
+"""Early answers of models that rows cannot leave in the middle, by approximate models.
 
 Such models are embeddings and regressions, where an answer counts as the model's own within a
-tolerance, and classifiers without a boundary at which a cache could stand. The model in int8
-answers what it is sure of, the exact one the rest. Its floor keeps out what outliers reach that it
-answers otherwise; thresholds are proved as for caches (``brisk.exits.guarantee.calibration``).
+tolerance, and classifiers without a boundary at which a cache could stand. The model in int8, or a
+smaller one that the user names, answers what it is sure of, the exact one the rest. Its floor
+keeps out what outliers reach that it answers otherwise; thresholds are proved as for caches
+(``brisk.exits.guarantee.calibration``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 
-from brisk.errors import InvalidModelError
 from brisk.exits.base_model import (
     BATCH_ROWS,
     BaseModel,
@@ -27,8 +27,8 @@ from brisk.exits.base_model import (
 from brisk.exits.cascade import INT8, Cascade, Exit, Expected, Level, answer_form
 from brisk.exits.cascade_file import digest_of
 from brisk.exits.data.collecting import (
-    COMPARED_ROWS,
     bind_rows,
+    check_batches,
     check_classes,
     settled_scores,
 )
@@ -46,12 +46,12 @@ from brisk.exits.exploration.measuring import (
     seconds_of,
 )
 from brisk.exits.exploration.settings import ExplorationSettings, Progress
-from brisk.exits.exploration.whole_models import floor_of, front
+from brisk.exits.exploration.whole_models import approximate_models, floor_of, front
 from brisk.exits.files.learning_record import WayTried
 from brisk.exits.guarantee.calibration import CascadeCount, Scored, in_order, joined
 from brisk.exits.guarantee.proposals import calibrate
 from brisk.exits.heads.exit_model import ExitModel, Judge, given
-from brisk.exits.learning.quantising import Quantised, Typical, memory_of, quantised
+from brisk.exits.learning.approximate import ApproximateModel, Typical, memory_of
 from brisk.exits.model_graph import ModelGraph, read_graph
 from brisk.exits.scores import Scores, all_agreeing, find_scores, find_values
 from brisk.settings import Tolerance
@@ -69,20 +69,20 @@ word."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExploredWhole:
-    """The result of an exploration of the model in int8."""
+    """The result of an exploration of approximate models."""
 
     cascade: Cascade | None
-    """The cascade of the model in int8; None if the model is better served without."""
+    """The cascade of the fastest one; None if the model is better served without."""
     reason: str
     """The reason why there is no cascade; else empty."""
     verification: Verification | None = None
     ways: tuple[WayTried, ...] = ()
-    """The model in int8 as the only way; empty if it was not timed."""
+    """The approximate models that were timed, the best first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pair:
-    """The exact model and the one in int8."""
+    """The exact model and an approximate one."""
 
     graph: ModelGraph
     scores: Scores
@@ -90,32 +90,37 @@ class _Pair:
     """The exact model without stops."""
     base: BaseModel
     """The exact model, which stops at the scores."""
-    int8: Quantised
+    approximate: ApproximateModel
     typical: Typical | None
     threads: int
+
+    @property
+    def label(self) -> str:
+        """What the approximate model is called in reasons."""
+        return "int8" if self.approximate.variant == INT8 else "the smaller model"
 
     @property
     def judge(self) -> Judge:
         return Judge.MARGIN if self.typical is None else Judge.TYPICAL
 
     def exit_model(self, floor: float) -> bytes:
-        """Return the model in int8 as an exit's ONNX model with a ``floor``."""
-        return self.int8.exit_model(floor, self.typical)
+        """Return the approximate model as an exit's ONNX model with a ``floor``."""
+        return self.approximate.exit_model(floor, self.typical)
 
     def ready(self, model: bytes) -> ExitModel:
         """Open an ONNX model that ``exit_model`` has returned."""
-        return self.int8.opened(model, self.threads)
+        return self.approximate.opened(model, self.threads)
 
     def scored(self, exit_model: ExitModel, rows: SampleGroups) -> Scored:
-        """Return how sure the model in int8 is of ``rows``, and where the exact one agrees; the
-        rows of each shape are together."""
+        """Return how sure the approximate model is of ``rows``, and where the exact one agrees;
+        the rows of each shape are together."""
         return joined([self._scored(exit_model, group) for group in rows.groups])
 
     def _scored(self, exit_model: ExitModel, rows: Samples) -> Scored:
         parts = []
         for start in range(0, len(rows), BATCH_ROWS):
             some = bind_rows(rows.take(slice(start, start + BATCH_ROWS)))
-            found = exit_model(given(self.int8.shape, some))
+            found = exit_model(given(self.approximate.shape, some))
             exact = answers_of(self.base, self.scores, some)
             right = all_agreeing((found.logits, *found.others), exact, self.scores)
             parts.append(Scored(found.scores, right, found.near))
@@ -135,10 +140,11 @@ def explore_whole(
     settings: ExplorationSettings,
     progress: Progress | None = None,
 ) -> ExploredWhole:
-    """Quantise, find a floor and thresholds, prove, and benchmark against the exact model.
+    """Quantise, find floors and thresholds, prove, and benchmark against the exact model.
 
     ``tolerance`` None: the answers are classes. Raises InvalidModelError if the model does not
-    allow it, InvalidRequestError if the samples are too few.
+    allow it, or the smaller one of the settings cannot answer for it; InvalidRequestError if the
+    samples are too few.
     """
     progress = progress or Progress()
     graph = read_graph(model_file)
@@ -146,46 +152,66 @@ def explore_whole(
         find_scores(graph, settings.output) if tolerance is None else find_values(graph, tolerance)
     )
     division = divide(samples, settings.seed, proves_newest=settings.proves_newest)
-    pair = _open_pair(graph, scores, samples, division, settings.threads, progress)
-    if isinstance(pair, str):
-        return ExploredWhole(None, f"the model in int8 is the one way there is, and {pair}")
-    progress.stage("running both models", 1)
-    cascade = _proved(pair, samples, division, settings, digest_of(model_file))
-    progress.advance()
-    if isinstance(cascade, str):
-        return ExploredWhole(None, cascade)
+    pairs, reasons = _open_pairs(graph, scores, samples, division, settings, progress)
+    if not pairs:
+        reason = " ".join(reasons) or "it is not among the variants"
+        return ExploredWhole(None, f"the model in int8 is the one way there is, and {reason}")
+    progress.stage("running both models", len(pairs))
+    proved: list[tuple[_Pair, Cascade]] = []
+    for pair in pairs:
+        cascade = _proved(pair, samples, division, settings, digest_of(model_file))
+        progress.advance()
+        if isinstance(cascade, str):
+            reasons.append(cascade)
+        else:
+            proved.append((pair, cascade))
+    if not proved:
+        return ExploredWhole(None, "; ".join(reasons))
     progress.stage("benchmarking", 1)
     rows = division.tune[:BENCHMARK_ROWS]
     inputs = [
         bind_rows(samples.take(rows[place : place + 1]).largest) for place in range(len(rows))
     ]
-    [verification] = benchmark(pair.bare, [(pair.bare, cascade)], inputs)
+    bare = pairs[0].bare
+    timed = benchmark(bare, [(bare, cascade) for _, cascade in proved], inputs)
     progress.advance()
+    (pair, cascade), verification = min(
+        zip(proved, timed, strict=True), key=lambda each: each[1].cascade_s
+    )
+    ways = sorted((_way(cascade) for _, cascade in proved), key=lambda way: -way.speed_up)
+    if verification.cascade_s < verification.base_s:
+        return ExploredWhole(cascade, "", verification, tuple(ways))
+    how = "in int8 the model" if pair.label == "int8" else "with a smaller one the model"
+    reason = (
+        f"{how} took {verification.cascade_s * 1e3:.2f} ms on average, exactly "
+        f"{verification.base_s * 1e3:.2f} ms: it is better served as it is"
+    )
+    return ExploredWhole(None, reason, verification, tuple(ways))
+
+
+def _way(cascade: Cascade) -> WayTried:
     (count,) = cascade.levels[0].count.exits
     early = count.answered / cascade.levels[0].count.inputs
     gain = cascade.expected.base_s / cascade.expected.mean_s
-    ways = (WayTried(cascade.exits[0].name, early, gain),)
-    if verification.cascade_s < verification.base_s:
-        return ExploredWhole(cascade, "", verification, ways)
-    reason = (
-        f"in int8 the model took {verification.cascade_s * 1e3:.2f} ms on average, exactly "
-        f"{verification.base_s * 1e3:.2f} ms: it is better served as it is"
-    )
-    return ExploredWhole(None, reason, verification, ways)
+    return WayTried(cascade.exits[0].name, early, gain)
 
 
-def _open_pair(
+def _open_pairs(
     graph: ModelGraph,
     scores: Scores,
     samples: SampleGroups,
     division: Division,
-    threads: int,
+    settings: ExplorationSettings,
     progress: Progress,
-) -> _Pair | str:
-    """Open and quantise the model, or return why it cannot be quantised."""
+) -> tuple[list[_Pair], list[str]]:
+    """Open the model with each approximate one, and return why there is none in int8.
+
+    Raises InvalidModelError if the smaller model of the settings cannot answer for this one.
+    """
+    threads = settings.threads
     bare = load_graph(graph, threads)
     base = load_graph(graph, threads, taps_of((), scores, graph))
-    _check_rows(base, scores, samples.largest)
+    check_batches(base, scores, samples.largest)
     fit = samples.take(division.fit)
     progress.stage("quantising", 1)
     typical = None
@@ -195,12 +221,12 @@ def _open_pair(
     else:
         some = samples.take(division.fit[:TYPICAL_ROWS])
         typical = Typical.of(_values(base, scores, some))
-    try:
-        int8 = quantised(graph, scores, fit.largest.inputs)
-    except ValueError as error:
-        return str(error)
+    found, reasons = approximate_models(graph, scores, fit.largest, settings)
     progress.advance()
-    return _Pair(graph, scores, bare, base, int8, typical, threads)
+    pairs = [
+        _Pair(graph, scores, bare, base, approximate, typical, threads) for approximate in found
+    ]
+    return pairs, reasons
 
 
 def _proved(
@@ -210,7 +236,8 @@ def _proved(
     settings: ExplorationSettings,
     digest: str,
 ) -> Cascade | str:
-    """Return the cascade that held-out rows prove for the model in int8, or why there is none."""
+    """Return the cascade that held-out rows prove for the approximate model, or why there is
+    none."""
     scores = pair.scores
     without_floor = pair.ready(pair.exit_model(0.0))
     tuned_on = samples.take(division.tune)
@@ -220,7 +247,7 @@ def _proved(
         "gives the model's class" if scores.tolerance is None else f"keeps to {scores.tolerance}"
     )
     unproved = (
-        f"int8 {verb} in {agrees:.1%} of the samples to tune with, which does not prove "
+        f"{pair.label} {verb} in {agrees:.1%} of the samples to tune with, which does not prove "
         f"{settings.accuracy:.1%}"
     )
     if scores.tolerance is not None and agrees < settings.accuracy:
@@ -229,7 +256,7 @@ def _proved(
     passing = float((tune.scores >= floor).mean())
     if passing < DOUBTED_SHARE:
         return (
-            "out-of-distribution inputs that int8 answers otherwise look like "
+            f"out-of-distribution inputs that {pair.label} answers otherwise look like "
             f"{1 - passing:.0%} of the data"
         )
     held_out = pair.scored(without_floor, samples.take(division.calibrate))
@@ -268,8 +295,8 @@ def _levels(
 
 
 def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
-    """Return the model in int8 as an exit in front of the exact one, and the exact one's time for
-    a row, in seconds."""
+    """Return the approximate model as an exit in front of the exact one, and the exact one's time
+    for a row, in seconds."""
     inputs = bind_rows(row)
 
     def run() -> object:
@@ -277,13 +304,13 @@ def _as_exit(pair: _Pair, floor: float, row: Samples) -> tuple[Exit, float]:
 
     base_s = statistics.median(repeat(lambda _: seconds_of(run), WARM_UP, RUNS))
     model = pair.exit_model(floor)
-    shape = pair.int8.shape
+    shape = pair.approximate.shape
     evaluation_s = evaluation_seconds(
         pair.ready(model), given(shape, inputs), Between(run, base_s)
     )
     exit_ = Exit(
         point=front(pair.graph),
-        variant=INT8,
+        variant=pair.approximate.variant,
         shape=shape,
         form=answer_form(pair.scores),
         model=model,
@@ -321,20 +348,3 @@ def _values(base: BaseModel, scores: Scores, rows: SampleGroups) -> np.ndarray:
             for start in range(0, len(group), BATCH_ROWS)
         ]
     )
-
-
-def _check_rows(base: BaseModel, scores: Scores, samples: Samples) -> None:
-    """Raises InvalidModelError if a row's answer depends on the other rows of its batch."""
-    if base.graph.is_single:
-        return
-    some = samples.take(slice(COMPARED_ROWS))
-    together = answers_of(base, scores, bind_rows(some))
-    for row in range(len(some)):
-        alone = answers_of(base, scores, bind_rows(some.take(slice(row, row + 1))))
-        for one, every in zip(alone, together, strict=True):
-            most = 1e-3 * max(1.0, float(np.abs(every).max(initial=0.0)))
-            if not np.allclose(one[0], every[row], rtol=1e-2, atol=most):
-                raise InvalidModelError(
-                    f"model '{base.graph.name}' mixes the rows of a batch: early answers need "
-                    "rows that can leave it"
-                )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brisk.exits.files.versions import private_folder, samples_folder
+from brisk.paths import version_folder
 from brisk.settings import DEFAULT_SAMPLES_MIB
 
 
@@ -28,14 +29,30 @@ class Stage(str, Enum):
 
 
 class Aim(NamedTuple):
-    """The aim of learning from traffic alone: a share ``accuracy`` of answers is the model's.
-
-    ``tolerance``: which values count as such (``brisk.settings.tolerance``); empty: the model has
-    classes.
-    """
+    """The aim of learning from traffic alone: a share ``accuracy`` of answers is the model's."""
 
     accuracy: float
     tolerance: str = ""
+    """Which values count as the model's (``brisk.settings.tolerance``); empty: it has classes."""
+    smaller: str = ""
+    """The name of the file of a smaller model that may answer; empty: there is none."""
+    smaller_stamp: str = ""
+    """The size and time of change of that file: with another one learning begins anew."""
+
+    @classmethod
+    def of(cls, model_file: Path, accuracy: float, tolerance: str, smaller: str) -> Aim:
+        """Return the aim for a model, with the present stamp of the file ``smaller``."""
+        stamp = ""
+        if smaller:
+            with contextlib.suppress(OSError):
+                status = smaller_file(model_file, smaller).stat()
+                stamp = f"{status.st_size} {status.st_mtime_ns}"
+        return cls(accuracy, tolerance, smaller, stamp)
+
+
+def smaller_file(model_file: Path, name: str) -> Path:
+    """Return the path of a model's smaller one, by its name in the version's directory."""
+    return version_folder(model_file) / name
 
 
 class WayTried(NamedTuple):
@@ -57,7 +74,7 @@ MOST_WAYS = 6
 
 @dataclass(frozen=True, slots=True)
 class LearningRecord:
-    """A model's progress in learning; ``accuracy`` and ``tolerance`` are its ``Aim``."""
+    """A model's progress in learning; the fields that ``Aim`` has, too, are its aim."""
 
     stage: Stage
     accuracy: float
@@ -73,10 +90,12 @@ class LearningRecord:
     tolerance: str = ""
     ways: tuple[WayTried, ...] = ()
     """The ways that the last try found, the best of each kind."""
+    smaller: str = ""
+    smaller_stamp: str = ""
 
     @property
     def aim(self) -> Aim:
-        return Aim(self.accuracy, self.tolerance)
+        return Aim(self.accuracy, self.tolerance, self.smaller, self.smaller_stamp)
 
     @property
     def collects(self) -> bool:
@@ -156,6 +175,8 @@ def read_record(
             reason=str(found["reason"]),
             tolerance=str(found.get("tolerance", "")),
             ways=tuple(WayTried(str(a), float(b), float(c)) for a, b, c in found.get("ways", ())),
+            smaller=str(found.get("smaller", "")),
+            smaller_stamp=str(found.get("smaller_stamp", "")),
         )
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -1,26 +1,19 @@
-"""The whole model in int8 as an exit, in front of the exact model.
-
-It reads the model's own input. If the two best classes are clearly apart its answer is mostly that
-of the exact model, which gets the other inputs. The confidence in values that are no classes is
-how like those of the data they are.
-"""
+"""The whole model in int8, by ONNX Runtime's quantiser, as an approximate model."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import logging
-import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto
 from onnxruntime.quantization import (
     CalibrationDataReader,
     QuantFormat,
@@ -30,180 +23,25 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from brisk.exits.cascade import answer_form
+from brisk.exits.cascade import INT8
 from brisk.exits.files.container import DamagedFileError
-from brisk.exits.heads.exit_model import (
-    FLOOR_OF_WHOLE,
-    INPUT,
-    LOGITS,
-    NEAR,
-    OTHER,
-    OWN_INPUT,
-    SCORE,
-    AnswerForm,
-    ExitModel,
-    Shape,
+from brisk.exits.learning.approximate import (
+    LARGEST_BYTES,
+    ApproximateModel,
+    as_approximate,
+    shape_of_input,
+    until_scores,
 )
-from brisk.exits.model_graph import ModelGraph, can_be_fed, readable
-from brisk.exits.scores import ScoreForm, Scores
+from brisk.exits.model_graph import ModelGraph
+from brisk.exits.scores import Scores
 
 CALIBRATED_ROWS = 200
 """Rows of the data that fits predictors from which the ranges of all values are taken."""
 
-LARGEST_BYTES = 1 << 30
-"""The most bytes of a model: a larger one would be twice in a file of caches, and in memory."""
 
-LEAST_OPERATOR_SET = 13
-"""The first operator set that quantises by channel; models of earlier ones are raised to it."""
-
-WEIGHTS_ARE_NO_INPUTS = 4
-"""The first version of ONNX's format in which weights need not be among the inputs, too."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Typical:
-    """The distribution of values: ``centre`` and ``spread`` of each, float32 [values]."""
-
-    centre: np.ndarray
-    spread: np.ndarray
-
-    @classmethod
-    def of(cls, values: np.ndarray) -> Typical:
-        """Return the distribution of the data's values, [rows, values]; spreads have a minimum."""
-        spread = values.std(0)
-        least = 1e-3 * float(np.median(spread)) or 1e-6
-        return cls(values.mean(0), np.maximum(spread, np.float32(least)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Quantised:
-    """A model in int8, which gives ``LOGITS`` [rows, ..., classes] and ``OTHER`` outputs."""
-
-    model: ModelProto
-    """The ONNX model. It reads ``INPUT`` float32 [rows, *shape]; without a shape, all inputs under
-    ``OWN_INPUT``."""
-    shape: Shape
-    form: AnswerForm
-
-    def opened(self, exit_model: bytes, threads: int = 1) -> ExitModel:
-        """Open an ONNX model that ``exit_model`` has returned. Raises DamagedFileError."""
-        return ExitModel(exit_model, self.shape, self.form, threads, is_whole=True)
-
-    def exit_model(self, floor: float, typical: Typical | None = None) -> bytes:
-        """Return the model with the score of ``Judge.MARGIN``, or, if values are ``typical``, of
-        ``Judge.TYPICAL``; below ``floor`` it is 0.
-
-        The latter is 1 / (1 + the mean square of (value - centre) / spread).
-        """
-        model = ModelProto()
-        model.CopyFrom(self.model)
-        graph = model.graph
-        own = ("", "ai.onnx")
-        version = next(each.version for each in model.opset_import if each.domain in own)
-        rank = self.form.rank
-        scoring = _MARGIN if typical is None else _typical(rank, version)
-        ranks = {
-            info.name: len(info.type.tensor_type.shape.dim)
-            for info in graph.input
-            if info.type.tensor_type.elem_type == TensorProto.FLOAT
-        }
-        nodes = list(_judging(ranks, scoring))
-        constants = {
-            "brisk.two": np.array([2], np.int64),
-            "brisk.halves": np.array([[1], [-1]], np.float32),
-            "brisk.one": np.array(1, np.float32),
-            "brisk.rows": np.array([-1], np.int64),
-            "brisk.nothing": np.array(0, np.float32),
-            FLOOR_OF_WHOLE: np.array(floor, np.float32),
-            **{f"brisk.inner{each}": np.arange(1, each) for each in (rank, *ranks.values())},
-        }
-        if typical is not None:
-            constants["brisk.centre"] = typical.centre.astype(np.float32)
-            constants["brisk.spread"] = typical.spread.astype(np.float32)
-        read = {name for node in nodes for name in node.input}
-        graph.node.extend(nodes)
-        graph.initializer.extend(
-            numpy_helper.from_array(array, name)
-            for name, array in constants.items()
-            if name in read
-        )
-        graph.output.extend(
-            [
-                helper.make_tensor_value_info(SCORE, TensorProto.FLOAT, ["rows"]),
-                helper.make_tensor_value_info(NEAR, TensorProto.BOOL, ["rows"]),
-            ]
-        )
-        data: bytes = model.SerializeToString()
-        return data
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """An operator to append."""
-
-    operator: str
-    inputs: Sequence[str]
-    output: str
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-
-    def node(self) -> NodeProto:
-        outputs = [self.output, "brisk.places"] if self.operator == "TopK" else [self.output]
-        return helper.make_node(self.operator, list(self.inputs), outputs, **self.attributes)
-
-
-_MARGIN = (
-    _Step("Softmax", [LOGITS], "brisk.shares", {"axis": 1}),
-    _Step("TopK", ["brisk.shares", "brisk.two"], "brisk.greatest", {"axis": 1}),
-    _Step("MatMul", ["brisk.greatest", "brisk.halves"], "brisk.column"),
-    _Step("Reshape", ["brisk.column", "brisk.rows"], "brisk.sure"),
-)
-
-
-MEAN_AXES_ARE_INPUTS = 18
-"""The first operator set in which ReduceMean reads its axes."""
-
-
-def _typical(rank: int, version: int) -> Sequence[_Step]:
-    """Return the steps from values of ``rank`` dimensions to how typical each row is."""
-    axes: dict[str, Any] = {"axes": [*range(1, rank)]} if version < MEAN_AXES_ARE_INPUTS else {}
-    squares = ["brisk.squares"] if axes else ["brisk.squares", f"brisk.inner{rank}"]
-    return (
-        _Step("Sub", [LOGITS, "brisk.centre"], "brisk.apart"),
-        _Step("Div", ["brisk.apart", "brisk.spread"], "brisk.relative"),
-        _Step("Mul", ["brisk.relative", "brisk.relative"], "brisk.squares"),
-        _Step("ReduceMean", squares, "brisk.distance", {"keepdims": 0, **axes}),
-        _Step("Add", ["brisk.distance", "brisk.one"], "brisk.farness"),
-        _Step("Reciprocal", ["brisk.farness"], "brisk.sure"),
-    )
-
-
-def _judging(ranks: Mapping[str, int], scoring: Sequence[_Step]) -> Iterator[NodeProto]:
-    """Yield the nodes from logits to score and nearness.
-
-    A row of inputs with NaN is not near, for quantising makes numbers of anything. ``ranks``: of
-    the inputs that may have NaN.
-    """
-    every, steps = "brisk.sure", [*scoring]
-    for name, rank in ranks.items():
-        own, total = f"brisk.{name}", name
-        if rank > 1:
-            total = f"{own}.sum"
-            reads = [name, f"brisk.inner{rank}"]
-            steps.append(_Step("ReduceSum", reads, total, {"keepdims": 0}))
-        steps.append(_Step("Sub", [total, total], f"{own}.finite"))
-        steps.append(_Step("Add", [f"{own}.finite", every], f"{own}.every"))
-        every = f"{own}.every"
-    steps += [
-        _Step("IsNaN", [every], "brisk.is_none"),
-        _Step("Not", ["brisk.is_none"], NEAR),
-        _Step("Less", ["brisk.sure", FLOOR_OF_WHOLE], "brisk.is_low"),
-        _Step("Or", ["brisk.is_low", "brisk.is_none"], "brisk.is_out"),
-        _Step("Where", ["brisk.is_out", "brisk.nothing", "brisk.sure"], SCORE),
-    ]
-    yield from (step.node() for step in steps)
-
-
-def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray]) -> Quantised:
+def quantised(
+    graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray]
+) -> ApproximateModel:
     """Return the model in int8 by ONNX Runtime, weights quantised by channel.
 
     If the model reads one float32 tensor, of fixed rows or with convolutions, all is quantised,
@@ -211,14 +49,12 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
     ValueError that says why the model has no such form: not all its inputs have rows, it is too
     large, or ONNX Runtime cannot do it.
     """
-    shape = readable(graph) or ()
-    if not shape and not can_be_fed(graph):
-        raise ValueError("it reads something else than tensors of numbers with rows")
+    shape = shape_of_input(graph)
     if graph.path.stat().st_size > LARGEST_BYTES:
         raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
     try:
         with tempfile.TemporaryDirectory() as folder, quiet():
-            source, place = _until(graph, scores), Path(folder)
+            source, place = until_scores(graph, scores), Path(folder)
             if shape or _is_of_images(graph):
                 ((name, rows),) = inputs.items()
                 count = min(CALIBRATED_ROWS, len(rows))
@@ -228,54 +64,17 @@ def quantised(graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray
                 model = _dynamic_int8(source, place)
     except Exception as error:  # whatever a quantiser makes of a model
         raise ValueError(f"ONNX Runtime cannot quantise it: {error!r:.200}") from error
-    names = {each: f"brisk.own.{each}" for each in (INPUT, LOGITS, SCORE, NEAR)}
-    names[scores.value] = _OWN
-    names.update((name, f"{OTHER}{number}") for number, name in enumerate(scores.others))
-    read = [each.name for each in graph.needed]
-    _rename(model, {**names, **{each: INPUT if shape else OWN_INPUT + each for each in read}})
-    if not graph.is_single:
-        for info in model.graph.input:
-            info.type.tensor_type.shape.dim[0].dim_param = "rows"
-    model.graph.node.extend(_as_logits(scores))
-    kept = [info for info in model.graph.output if info.name.startswith(OTHER)]
-    form = answer_form(scores)
-    sizes = ["rows", *[None] * (form.rank - 2), scores.classes]
-    logits = helper.make_tensor_value_info(LOGITS, TensorProto.FLOAT, sizes)
-    del model.graph.output[:]
-    model.graph.output.extend([logits, *kept])
-    int8 = Quantised(model, shape, form)
+    inputs_by_name = {each.name: each.name for each in graph.needed}
     try:
-        int8.opened(int8.exit_model(0.0))
+        return as_approximate(INT8, model, graph, scores, inputs_by_name)
     except DamagedFileError as error:
         raise ValueError(f"ONNX Runtime cannot run it in int8: {error!s:.200}") from error
-    return int8
 
 
 def _is_of_images(graph: ModelGraph) -> bool:
     """Whether the model reads one float32 tensor, of any sizes, and has convolutions."""
     kinds = [each.type.dtype for each in graph.needed]
     return kinds == ["float32"] and any(node.op_type == "Conv" for node in graph.graph.node)
-
-
-_OWN = "brisk.scores"
-
-
-def _until(graph: ModelGraph, scores: Scores) -> ModelProto:
-    """Return the model from its inputs to the scores and other values, weights inside."""
-    model = onnx.load(str(graph.path))
-    read = [each.name for each in graph.needed]
-    needed = [info for info in model.graph.input if info.name in read]
-    del model.graph.input[:]
-    model.graph.input.extend(needed)
-    model.ir_version = max(model.ir_version, WEIGHTS_ARE_NO_INPUTS)
-    opsets = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
-    if opsets[0] < LEAST_OPERATOR_SET:
-        model = onnx.version_converter.convert_version(model, LEAST_OPERATOR_SET)
-    if scores.value not in {info.name for info in model.graph.output}:
-        model.graph.output.append(helper.make_tensor_value_info(scores.value, 1, None))
-    del model.graph.value_info[:]
-    model = onnx.shape_inference.infer_shapes(model)
-    return onnx.utils.Extractor(model).extract_model(read, [scores.value, *scores.others])
 
 
 def static_int8(model: ModelProto, folder: Path, name: str, rows: list[np.ndarray]) -> ModelProto:
@@ -330,25 +129,6 @@ class _RangeRows(CalibrationDataReader):  # type: ignore[misc]  # untyped base
         return next(self._rows, None)
 
 
-def _as_logits(scores: Scores) -> Iterator[NodeProto]:
-    """Yield the nodes from scores to logits, whose softmax is the model's distribution."""
-    own = _OWN
-    if scores.form is not ScoreForm.VALUES and scores.rank > 2:
-        own = "brisk.flat"
-        yield helper.make_node("Flatten", [_OWN], [own], axis=1)
-    operator = "Log" if scores.form is ScoreForm.PROBABILITIES else "Identity"
-    yield helper.make_node(operator, [own], [LOGITS])
-
-
-def _rename(model: ModelProto, names: Mapping[str, str]) -> None:
-    graph = model.graph
-    for node in graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-    for named in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        named.name = names.get(named.name, named.name)
-
-
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Suppress the quantiser's output and warnings, about which users can do nothing."""
@@ -370,8 +150,3 @@ def _has_dot_products() -> bool:
     except OSError:
         return False
     return any(flag in text.split() for flag in ("avx512_vnni", "avx_vnni", "asimddp"))
-
-
-def memory_of(model: bytes, shape: Shape) -> int:
-    """Return the memory of an exit and of an evaluation of it, in bytes."""
-    return 2 * len(model) + 4 * math.prod(shape)

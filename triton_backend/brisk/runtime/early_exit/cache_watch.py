@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError
+from brisk.exits.cascade import SMALLER
 from brisk.exits.files.learning_record import Aim
 from brisk.exits.files.versions import (
     candidate_file,
@@ -151,7 +152,7 @@ class CacheWatch:
         """Read the session's caches. Any thread.
 
         Return None if no caches fit, or if they were learned for another tolerance than that of
-        ``aim``.
+        ``aim``, or with a smaller model that it no longer has.
         """
         path = latest(session.path)
         if not path.exists():
@@ -282,10 +283,13 @@ def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> Ser
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:
-    """Return ``version``; None if it was learned for another tolerance than that of ``aim``."""
+    """Return ``version``; None if it was learned for another tolerance than that of ``aim``, or
+    with a smaller model that it no longer has."""
     if version is None or aim is None or is_trained_by_hand(model):
         return version
-    return version if str(version.cascade.scores.tolerance or "") == aim.tolerance else None
+    is_same = str(version.cascade.scores.tolerance or "") == aim.tolerance
+    has_smaller = any(exit_.variant == SMALLER for exit_ in version.cascade.exits)
+    return version if is_same and (aim.smaller or not has_smaller) else None
 
 
 def _keep(model: Path, change: Change) -> None:

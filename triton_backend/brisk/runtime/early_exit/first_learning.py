@@ -126,7 +126,7 @@ class FirstLearning:
         if not is_due or self._learner is not None or waits or failures >= MOST_FAILURES:
             return
         arguments = ["--accuracy", str(aim.accuracy), "--threads", str(threads)]
-        arguments += ["--tolerance", aim.tolerance]
+        arguments += ["--tolerance", aim.tolerance, "--smaller", aim.smaller]
         self._started_s[model] = now_s
         self._process.start(str(model), *arguments)
         self._learner = model

@@ -2,7 +2,8 @@
 
 ``python -m brisk.runtime.early_exit.learning_process MODEL --accuracy A --threads N``
 
-With ``--tolerance T`` values within that count as the model's own. Without a record of the model
+With ``--tolerance T`` values within that count as the model's own; with ``--smaller FILE`` the
+model in that file beside it may answer, too. Without a record of the model
 (``brisk.exits.files.learning_record``) it checks whether the model can have early answers at all.
 Else it takes the samples that workers have written, learns from the older ones, proves the promise
 on the newest, and writes caches that save time for the workers to serve. It lives as long as the
@@ -38,6 +39,7 @@ from brisk.exits.files.learning_record import (
     Stage,
     read_record,
     rows_wanted,
+    smaller_file,
     write_record,
 )
 from brisk.exits.files.sample_files import read_samples_file
@@ -85,10 +87,12 @@ def main() -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("--accuracy", type=float, required=True)
     parser.add_argument("--tolerance", default="")
+    parser.add_argument("--smaller", default="")
     parser.add_argument("--threads", type=int, required=True)
     arguments = parser.parse_args()
     start_logging()
-    model, aim = arguments.model, Aim(arguments.accuracy, arguments.tolerance)
+    model = arguments.model
+    aim = Aim.of(model, arguments.accuracy, arguments.tolerance, arguments.smaller)
     make_private_folder(model)
     record = read_record(model)
     if record is None or record.aim != aim:
@@ -102,20 +106,30 @@ def main() -> int:
 
 def look_at(model: Path, aim: Aim) -> LearningRecord:
     """Return a record that says whether the model can have early answers."""
-    accuracy, tolerated = aim
+    tolerated = aim.tolerance
     try:
         graph = read_graph(model)
         if tolerated:
             find_values(graph, tolerance(tolerated))
+        if aim.smaller:
+            _check_smaller(aim, graph)
         if not _has_points(graph, tolerated) and not can_be_fed(graph):
             raise InvalidModelError(
                 "there is no value at which rows could leave it, and int8, the other way, reads "
                 "tensors of numbers with rows alone"
             )
     except BriskError as error:
-        reason = _brief(error)
-        return LearningRecord(Stage.UNFIT, accuracy, reason=reason, tolerance=tolerated)
+        return LearningRecord(Stage.UNFIT, reason=_brief(error), **aim._asdict())
     return _collecting(aim)
+
+
+def _check_smaller(aim: Aim, graph: ModelGraph) -> None:
+    """Raise InvalidModelError if the aim's smaller model cannot answer for this one."""
+    from brisk.exits.learning.smaller import check_smaller
+
+    kept_to = aim.tolerance
+    scores = find_values(graph, tolerance(kept_to)) if kept_to else find_scores(graph)
+    check_smaller(smaller_file(graph.path, aim.smaller), graph, scores)
 
 
 def _has_points(graph: ModelGraph, tolerated: str) -> bool:
@@ -125,7 +139,7 @@ def _has_points(graph: ModelGraph, tolerated: str) -> bool:
 
 def _collecting(aim: Aim) -> LearningRecord:
     wanted = rows_wanted(aim.accuracy, CONFIDENCE)
-    return LearningRecord(Stage.COLLECTING, aim.accuracy, wanted, tolerance=aim.tolerance)
+    return LearningRecord(Stage.COLLECTING, wanted=wanted, **aim._asdict())
 
 
 def learn(model: Path, record: LearningRecord, threads: int) -> LearningRecord:
@@ -198,7 +212,7 @@ def _explored(
 def _search(
     graph: ModelGraph, samples: SampleGroups, folder: Path, threads: int, aim: Aim
 ) -> Exploration | ExploredWhole:
-    """Explore caches and the model in int8. Explore int8 alone if the model has no points for
+    """Explore caches and approximate models. Explore these alone if the model has no points for
     caches, samples have many shapes, or hidden values need too much room."""
     from brisk.exits.exploration import (
         ExplorationSettings,
@@ -212,6 +226,7 @@ def _search(
         confidence=CONFIDENCE,
         points=POINTS,
         variants=VARIANTS,
+        smaller=smaller_file(graph.path, aim.smaller) if aim.smaller else None,
         threads=threads,
         seed=SEED,
         proves_newest=True,
@@ -222,7 +237,7 @@ def _search(
         try:
             return explore(graph.path, alike, folder, settings)
         except TooLargeError as error:
-            LOGGER.info(f"of {graph.path} the model in int8 alone is tried: {error}")
+            LOGGER.info(f"of {graph.path} approximate models alone are tried: {error}")
     kept_to = tolerance(aim.tolerance) if aim.tolerance else None
     return explore_whole(graph.path, samples, kept_to, settings)
 

@@ -117,7 +117,8 @@ class SessionEntry:
         requester, is_asked = self.requester, self.bindings or not self.pipelines
         if not requester.accuracy_ppm or requester.states or not is_asked:
             return None
-        return Aim(requester.accuracy_ppm / 1e6, requester.tolerance)
+        accuracy = requester.accuracy_ppm / 1e6
+        return Aim.of(Path(requester.path), accuracy, requester.tolerance, requester.smaller)
 
     @property
     def is_settled(self) -> bool:

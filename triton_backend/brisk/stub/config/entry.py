@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
-from brisk.paths import find_inside
+from brisk.paths import find_inside, version_folder
 from brisk.protocol.entry_files import (
     CONFIG_FILE,
     MODEL_FILE,
@@ -20,7 +20,7 @@ from brisk.protocol.entry_files import (
 )
 from brisk.protocol.records import LoadModel
 from brisk.stub.config.field_support import COUNT, Notice, check_fields, is_first_instance
-from brisk.stub.config.parameters import Parameters, parse_parameters
+from brisk.stub.config.parameters import SMALLER_MODEL, Parameters, parse_parameters
 from brisk.stub.config.session_tuning import TAKEN, read_tuning
 from brisk.tuning import SessionTuning
 
@@ -95,6 +95,7 @@ def read_entry(
             max_run_ns=parameters.max_run_ns,
             accuracy_ppm=parameters.accuracy_ppm,
             tolerance=parameters.tolerance,
+            smaller=_smaller_model(model_path, parameters),
         ),
         device=device,
         outputs=tuple(output["name"] for output in config.get("output", ())),
@@ -159,6 +160,20 @@ def find_model(
     from brisk.copies.connection import resolve
 
     return resolve(chosen[0], meanwhile)
+
+
+def _smaller_model(model_path: Path, parameters: Parameters) -> str:
+    """Return the name of the version's smaller model; empty if the entry has none.
+
+    Raises InvalidModelError if there is no such file, or it lies outside the version's directory.
+    """
+    name = parameters.smaller_model
+    if name:
+        folder = version_folder(model_path)
+        file = find_inside(folder, name, SMALLER_MODEL)
+        if file is None or not file.is_file():
+            raise InvalidModelError(f"{SMALLER_MODEL}: there is no file {folder / name}")
+    return name
 
 
 def _check_completion(config: Mapping[str, Any]) -> None:

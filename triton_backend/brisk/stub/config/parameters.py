@@ -23,6 +23,7 @@ DEFAULT_MAX_QUEUE_SIZE = 512
 LONGEST_RUN_S = 30 * 24 * 3600
 
 CLASS, MAX_CLASS = "brisk_class", "brisk_max_class"
+SMALLER_MODEL = "brisk_smaller_model"
 
 Parser = Callable[[str], Any]
 """Returns the value of a text; raises ValueError that says what the text must be."""
@@ -44,6 +45,8 @@ class Parameters(NamedTuple):
     """See ``LoadModel``."""
     tolerance: str
     """See ``LoadModel``."""
+    smaller_model: str
+    """The file of a smaller model in the version's directory; empty: there is none."""
     foreign: tuple[str, ...]
     """The names of parameters that are not Brisk's, listed once in the log."""
     ignored_onnxruntime: tuple[str, ...]
@@ -99,6 +102,12 @@ def _duration_ns(text: str) -> int:
     return round(seconds * 1e9)
 
 
+def _file_name(text: str) -> str:
+    if not text or "\0" in text:
+        raise ValueError("must be a file in the version's directory")
+    return text
+
+
 _job_class = choice({name: name for name in JOB_CLASSES}, f"one of {', '.join(JOB_CLASSES)}")
 
 ENTRY_PARAMETERS: Mapping[str, Parser] = {
@@ -108,6 +117,7 @@ ENTRY_PARAMETERS: Mapping[str, Parser] = {
     "brisk_load": choice({"eager": False, "lazy": True}, "eager or lazy"),
     "brisk_max_queue_size": _positive_integer,
     "brisk_max_run": _duration_ns,
+    SMALLER_MODEL: _file_name,
     "brisk_share": choice({"on": True, "off": False}, "on or off"),
     "brisk_tolerance": lambda text: str(tolerance(text)),
 }
@@ -188,6 +198,7 @@ def parse_parameters(parameters: Mapping[str, Any], taken: Collection[str] = ())
         values.get("brisk_load", False),
         values["brisk_accuracy"] if "brisk_accuracy" in values else accuracy_ppm(),
         values.get("brisk_tolerance", ""),
+        values.get(SMALLER_MODEL, ""),
         foreign=tuple(
             name for name in others if name not in (*ONNXRUNTIME_PARAMETERS, INPUTS_ON_CPU)
         ),

@@ -37,7 +37,7 @@ def show(
     path = trained_file(file)
     if not path.exists():
         train = f"`brisk caches train {model} --data DATA` makes them"
-        aim = read_aim(model) if model.is_dir() else None
+        aim = read_aim(model, file) if model.is_dir() else None
         if aim is None:
             raise InvalidModelError(f"'{file}' has no caches; {train}")
         raise InvalidModelError(
@@ -64,7 +64,7 @@ def show(
 
 def export(
     model: ModelArgument,
-    folder: Annotated[Path, typer.Argument(help="Where to write them.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Folder for the ONNX files.", show_default=False)],
     version: VersionOption = None,
 ) -> None:
     """Write each exit, as it is evaluated, to an ONNX file, for inspection."""

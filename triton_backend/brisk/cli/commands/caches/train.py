@@ -39,15 +39,15 @@ def train(
     data: Annotated[
         Path,
         typer.Option(
-            help="Inputs like those that will be served: a .npz with an array for each input and "
+            help="Inputs like those that will be served: an .npz with an array for each input and "
             "perhaps `labels`, a folder of such files, or a folder of images."
         ),
     ],
     accuracy: Annotated[
-        float, typer.Option(help="Share of early answers that the model itself would give.")
+        float, typer.Option(help="Share of early answers that must agree with the model's own.")
     ] = 0.97,
     confidence: Annotated[
-        float, typer.Option(help="Confidence with which that is proved on held-out data.")
+        float, typer.Option(help="Confidence of the proof of --accuracy on held-out data.")
     ] = 0.95,
     memory_budget: Annotated[
         str | None,
@@ -62,16 +62,19 @@ def train(
     ] = 0.02,
     fit_data: Annotated[
         Path | None,
-        typer.Option(help="More inputs to fit the caches on; they need not be like the served."),
+        typer.Option(
+            help="More inputs to fit the caches on; they need not resemble the served ones."
+        ),
     ] = None,
     variants: Annotated[
-        str | None, typer.Option(help="Only these, separated by ';', as `Pool(4096);Conv(3,1)`.")
+        str | None,
+        typer.Option(help="The only variants to try, separated by ';': `Pool(4096);Conv(3,1)`."),
     ] = None,
     points: Annotated[int, typer.Option(help="Most exit points to explore.")] = 8,
     judges: Annotated[
         str,
         typer.Option(
-            help="Which judges of answers are candidates: `gated`, those that reject "
+            help="The judges of early answers to try: `gated`, those that reject "
             "out-of-distribution inputs by their distance, or `all`."
         ),
     ] = "gated",
@@ -84,7 +87,7 @@ def train(
         ),
     ] = "automatic",
     output: Annotated[
-        str | None, typer.Option(help="The value with the class scores; inferred unless given.")
+        str | None, typer.Option(help="The output with the class scores; by default inferred.")
     ] = None,
     tolerance: Annotated[
         str | None,
@@ -93,29 +96,37 @@ def train(
             "`cosine 0.99` or `absolute 0.01`, for example."
         ),
     ] = None,
+    smaller: Annotated[
+        Path | None,
+        typer.Option(
+            help="A smaller model that may answer, too: an ONNX file with the same inputs.",
+            resolve_path=True,
+        ),
+    ] = None,
     version: VersionOption = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Caches trained at once; as many as cores unless given.")
+        int | None, typer.Option(help="Caches trained concurrently; by default as many as cores.")
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the model while it is measured.")] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
-    scale: Annotated[float, typer.Option(help="Images: what pixels are divided by.")] = 1.0,
-    mean: Annotated[str, typer.Option(help="Images: what is subtracted then, by channel.")] = "0",
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    scale: Annotated[float, typer.Option(help="Images: divisor of pixel values.")] = 1.0,
+    mean: Annotated[
+        str, typer.Option(help="Images: mean to subtract then, for each channel.")
+    ] = "0",
     deviation: Annotated[
-        str, typer.Option(help="Images: what is divided by then, by channel.")
+        str, typer.Option(help="Images: deviation to divide by then, for each channel.")
     ] = "1",
     keep_data: Annotated[
         bool,
         typer.Option(
-            help="Keep some of the data beside the caches, readable by its owner only: without it "
-            "they cannot learn from the traffic."
+            help="Keep some of the data beside the caches, readable by its owner only; without it "
+            "they cannot adapt to the traffic."
         ),
     ] = True,
 ) -> None:
     """Explore, compose and calibrate caches; write `model.caches` beside `model.onnx`.
 
-    An interrupted training goes on where it was. Without gain or proof nothing is written, and the
-    exit status is 3.
+    An interrupted training resumes. Without gain or proof nothing is written: exit status 3.
     """
     from brisk.exits.exploration import ExplorationSettings
 
@@ -126,6 +137,7 @@ def train(
         memory_budget_bytes=None if memory_budget is None else _bytes(memory_budget),
         points=_count("points", points),
         variants=_variants(variants),
+        smaller=smaller,
         jobs=len(os.sched_getaffinity(0)) if jobs is None else _count("jobs", jobs),
         threads=_count("threads", threads),
         seed=seed,
@@ -133,7 +145,7 @@ def train(
         evaluation_mode=_evaluation_mode(evaluation_mode),
         judges=_judges(judges),
     )
-    subject = _subject(model_file(model, version), output, tolerance)
+    subject = _subject(model_file(model, version), output, tolerance, smaller)
     training_data = _training_data(
         subject,
         data,
@@ -190,24 +202,29 @@ def _train(
 
 
 class _Subject(NamedTuple):
-    """The model that caches are trained for. ``is_whole``: it cannot have caches at hidden values,
-    only the whole model in int8 before it."""
+    """The model that caches are trained for."""
 
     file: Path
     graph: ModelGraph
     tolerance: Tolerance | None
     is_whole: bool
+    """Whether it can have no caches at hidden values, only approximate models before it."""
 
 
-def _subject(file: Path, output: str | None, tolerance: str | None) -> _Subject:
-    """Read and check the model before any data. Raises InvalidModelError or
-    InvalidConfigurationError."""
+def _subject(
+    file: Path, output: str | None, tolerance: str | None, smaller: Path | None
+) -> _Subject:
+    """Read and check the models. Raises InvalidModelError, InvalidConfigurationError."""
     from brisk.exits.model_graph import can_have_caches, read_graph
     from brisk.exits.scores import find_scores, find_values
 
     graph = read_graph(file)
     tolerated = None if tolerance is None else _tolerance(tolerance, output)
     scores = find_scores(graph, output) if tolerated is None else find_values(graph, tolerated)
+    if smaller is not None:
+        from brisk.exits.learning.smaller import check_smaller
+
+        check_smaller(smaller, graph, scores)
     is_whole = tolerated is not None or not can_have_caches(graph, scores.position)
     return _Subject(file, graph, tolerated, is_whole)
 
