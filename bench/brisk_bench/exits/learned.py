@@ -9,7 +9,8 @@ reason is told, and that costs nothing then.
 
 The model is the ResNet-50 on Fashion-MNIST of `brisk bench exits` (`--fashion`), or any other with
 its inputs: `--model FILE --data FILE.npz`, or a folder of such files, of several lengths perhaps.
-`--tolerance` says which values count as the model's own where it does not classify.
+`--tolerance` says which values count as the model's own where it does not classify, `--smaller`
+names a smaller model that may answer, too.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from brisk_client.inference import InferenceClient, Transport
 
 LEARNED, BARE, URGENT = "learned", "bare", "urgent"
 URGENT_MODEL = "mlp/1"
+SMALLER_FILE = "smaller.onnx"
 URGENT_EVERY_S = 0.02
 
 LOOK_S = 1.0
@@ -137,6 +139,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", type=Path, metavar="FILE", help="another model")
     parser.add_argument("--data", type=Path, metavar="PATH", help="its inputs, .npz, or a folder")
     parser.add_argument("--tolerance", default="", help="as brisk_tolerance, for values")
+    parser.add_argument("--smaller", type=Path, metavar="FILE", help="a smaller model")
     parser.add_argument("--accuracy", type=float, default=0.98)
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
     parser.add_argument("--most-s", type=float, default=1200.0, help="give up then")
@@ -168,6 +171,8 @@ def _write(repository: Path, model: Path, chosen: argparse.Namespace) -> None:
     parameters = line % ("brisk_accuracy", chosen.accuracy)
     if chosen.tolerance:
         parameters += line % ("brisk_tolerance", chosen.tolerance)
+    if chosen.smaller is not None:
+        parameters += line % ("brisk_smaller_model", SMALLER_FILE)
     rows = 0 if read_graph(model).is_single else 8
     for name, file, text in (
         (LEARNED, model, parameters),
@@ -180,6 +185,8 @@ def _write(repository: Path, model: Path, chosen: argparse.Namespace) -> None:
         config = target.parents[1] / "config.pbtxt"
         most = 8 if name == URGENT else rows
         config.write_text(f'backend: "brisk" max_batch_size: {most}\n{text}')
+    if chosen.smaller is not None:
+        place_model(chosen.smaller, repository / LEARNED / "1" / SMALLER_FILE)
 
 
 def _learn(
