@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from brisk.errors import BriskError
-from brisk.exits.cascade import SMALLER
 from brisk.exits.files.learning_record import Aim
 from brisk.exits.files.versions import (
     candidate_file,
@@ -287,6 +286,8 @@ def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> Serv
     with a smaller model that it no longer has."""
     if version is None or aim is None or is_trained_by_hand(model):
         return version
+    from brisk.exits.cascade import SMALLER  # imported already by who has caches
+
     is_same = str(version.cascade.scores.tolerance or "") == aim.tolerance
     has_smaller = any(exit_.variant == SMALLER for exit_ in version.cascade.exits)
     return version if is_same and (aim.smaller or not has_smaller) else None
