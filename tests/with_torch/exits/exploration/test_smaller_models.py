@@ -19,6 +19,7 @@ from brisk.exits.exploration import ExplorationSettings, explore, explore_whole
 from brisk.exits.files.learning_record import Aim, Stage, read_record, write_record
 from brisk.exits.files.sample_files import write_samples
 from brisk.exits.files.versions import learned_file, make_private_folder
+from brisk.exits.guarantee.calibration import Promise, shared
 from brisk.exits.learning.smaller import check_smaller
 from brisk.exits.model_graph import read_graph
 from brisk.exits.scores import find_scores, find_values
@@ -106,6 +107,9 @@ def test_the_faster_of_int8_and_the_smaller_model_is_taken(file: Path) -> None:
     answer = explore_whole(file, samples, None, settings(file, INT8))
     assert {way.name for way in answer.ways} == {"int8-margin@0", "smaller-margin@0"}
     assert answer.cascade is not None
+    half = shared(Promise(0.9, answer.cascade.confidence), 2)
+    assert half.confidence == pytest.approx(0.975)
+    assert half.keeps(answer.cascade.levels[0].count), "one of two is chosen: each proves for both"
 
 
 def test_values_are_the_smaller_model_s_within_the_tolerance(file: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,14 @@ from brisk.exits.exploration.measuring import (
 from brisk.exits.exploration.settings import ExplorationSettings, Progress
 from brisk.exits.exploration.whole_models import approximate_models, floor_of, front
 from brisk.exits.files.learning_record import WayTried
-from brisk.exits.guarantee.calibration import CascadeCount, Scored, in_order, joined
+from brisk.exits.guarantee.calibration import (
+    CascadeCount,
+    Promise,
+    Scored,
+    in_order,
+    joined,
+    shared,
+)
 from brisk.exits.guarantee.proposals import calibrate
 from brisk.exits.heads.exit_model import ExitModel, Judge, given
 from brisk.exits.learning.approximate import ApproximateModel, Typical, memory_of
@@ -159,7 +167,7 @@ def explore_whole(
     progress.stage("running both models", len(pairs))
     proved: list[tuple[_Pair, Cascade]] = []
     for pair in pairs:
-        cascade = _proved(pair, samples, division, settings, digest_of(model_file))
+        cascade = _proved(pair, samples, division, settings, len(pairs), digest_of(model_file))
         progress.advance()
         if isinstance(cascade, str):
             reasons.append(cascade)
@@ -234,10 +242,13 @@ def _proved(
     samples: SampleGroups,
     division: Division,
     settings: ExplorationSettings,
+    candidates: int,
     digest: str,
 ) -> Cascade | str:
-    """Return the cascade that held-out rows prove for the approximate model, or why there is
-    none."""
+    """Return the cascade that held-out rows prove for the approximate model, or why there is none.
+
+    ``candidates``: the approximate models of which one is chosen, which share the promise's error.
+    """
     scores = pair.scores
     without_floor = pair.ready(pair.exit_model(0.0))
     tuned_on = samples.take(division.tune)
@@ -262,7 +273,8 @@ def _proved(
     held_out = pair.scored(without_floor, samples.take(division.calibrate))
     exit_, base_s = _as_exit(pair, floor, tuned_on.typical_row)
     saved_s = base_s - exit_.evaluation_s
-    levels = _levels(_above(tune, floor), _above(held_out, floor), settings, saved_s)
+    promises = [shared(each, candidates) for each in (settings.promise, *settings.stricter)]
+    levels = _levels(_above(tune, floor), _above(held_out, floor), promises, saved_s)
     if not levels:
         return unproved
     missed = 1 - levels[0].count.exits[0].answered / levels[0].count.inputs
@@ -278,15 +290,15 @@ def _proved(
 
 
 def _levels(
-    tune: Scored, held_out: Scored, settings: ExplorationSettings, saved_s: float
+    tune: Scored, held_out: Scored, promises: Sequence[Promise], saved_s: float
 ) -> tuple[Level, ...]:
-    """Return what the held-out rows prove, from the settings' promise to stricter ones."""
+    """Return what the held-out rows prove of ``promises``, the least strict first."""
 
     def value(count: CascadeCount) -> float:
         return count.saving_s([saved_s], [0.0])
 
     levels = []
-    for promise in (settings.promise, *settings.stricter):
+    for promise in promises:
         proof = calibrate(in_order([tune]), in_order([held_out]), promise, value)
         if proof is None:
             break
