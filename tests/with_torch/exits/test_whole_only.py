@@ -181,6 +181,19 @@ def test_traffic_teaches_them_and_nothing_is_trained_again(file: Path) -> None:
     assert not reference_file(file).exists()
 
 
+def test_what_hardly_gains_is_not_served(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("brisk.exits.exploration.whole_only")
+    hardly = Verification(1.04e-3, 1e-3, 0.9, 0.0)
+    monkeypatch.setattr(module, "benchmark", lambda *_: [hardly])
+    record = look_at(file, Aim(0.9, str(COSINE)))
+    for seed in range(12):
+        write_samples(file, [{"image": images(100, seed=seed)}])
+    outcome = learn(file, record, 1)
+    assert outcome.stage is Stage.REFUSED
+    assert outcome.reason == "int8-typical@0 gains 1.04 ×; from 1.05 × on it is served"
+    assert not learned_file(file).exists()
+
+
 def test_without_what_int8_reads_it_is_said_before_anything_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     model = text_classifier()

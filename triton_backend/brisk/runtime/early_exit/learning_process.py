@@ -76,7 +76,8 @@ MORE = 4
 """The factor of samples with which learning is tried again while something is served."""
 
 CLEARLY = 1.05
-"""The factor by which the result has to be faster than what is served to replace it."""
+"""The factor by which the result has to be faster than what is served, the model itself at first,
+to replace it: less is within what a benchmark beside the traffic is off."""
 
 PRIVATE = 0o600
 
@@ -195,6 +196,11 @@ def _explored(
     speed_up = found.verification.base_s / found.verification.cascade_s
     if refused.stage is Stage.SERVED and speed_up < CLEARLY * tried.speed_up:
         return refused
+    if speed_up < CLEARLY:
+        way = ", ".join(exit_.name for exit_ in found.cascade.exits)
+        return dataclasses.replace(
+            refused, reason=f"{way} gains {speed_up:.2f} ×; from {CLEARLY:g} × on it is served"
+        )
     target = learned_file(graph.path)
     reference = target.with_suffix(REFERENCE_SUFFIX)
     if isinstance(found, Exploration):
