@@ -247,6 +247,43 @@ def test_answers_of_a_smaller_model_end_once_the_entry_does_not_name_it(
         assert not learned_file(model.file).exists()
 
 
+def test_an_entry_that_no_longer_asks_for_early_answers_gets_none(
+    place: RuntimePaths, model: Model
+) -> None:
+    has_learned(place, model)
+    with opened(place, describe(model.file, max_batch_size=64)) as connection:
+        time.sleep(3 * LOOK_S)
+        assert taken(ask(connection, model.easy[:1])) == ""
+    assert learned_file(model.file).exists(), "it may ask again"
+
+
+def test_an_entry_that_asks_anew_does_so_while_its_predecessor_is_there(
+    place: RuntimePaths, model: Model
+) -> None:
+    """Triton loads a changed entry before it unloads the present one."""
+    plain = describe(model.file, max_batch_size=64)
+    asking = plain._replace(accuracy_ppm=PPM, model=2)
+    with opened(place, plain) as before, opened(place, asking) as after:
+        wait_until(lambda: "collecting: 0 of 1,000 samples" in progress(place, model), "a look")
+        write_record(model.file, LearningRecord(Stage.SERVED, 0.97, 0, 1000, 1, 1.5))
+        write_cascade(learned_file(model.file), model.cascade)
+        wait_until(lambda: taken(ask(after, model.easy[:1])) == model.name, "early answers")
+        assert taken(ask(before, model.easy[:1])) == "", "it has not asked for them"
+        with opened(place, plain._replace(accuracy_ppm=990_000, model=3)):
+            wait_until(
+                lambda: "off: another entry of this file asks for 99.0%" in progress(place, model),
+                "the newest entry, which decides what is learned",
+            )
+
+
+def progress(place: RuntimePaths, model: Model) -> set[str]:
+    """Return what the status says of all sessions of a model."""
+    hurry_helpers(place.base)
+    with Observer(place, Role.FOREGROUND) as observer:
+        models = observer.status().models
+    return {each.learning for each in models if str(model.file).endswith(each.path)}
+
+
 def with_smaller(model: Model) -> Cascade:
     """Return a cascade of the model itself as its smaller one."""
     graph, scores = read_graph(model.file), model.cascade.scores

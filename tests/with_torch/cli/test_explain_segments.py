@@ -13,7 +13,12 @@ from typer.testing import CliRunner
 from brisk.cli.application import application
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.exits.files.learning_record import LearningRecord, Stage, write_record
-from brisk.exits.files.versions import caches_file, make_private_folder, samples_folder
+from brisk.exits.files.versions import (
+    caches_file,
+    learned_file,
+    make_private_folder,
+    samples_folder,
+)
 from brisk.runtime.sessions.segment_session import load_segment_session
 from brisk.segments.model import cutting
 from brisk.segments.prepared.form import find_prepared
@@ -222,3 +227,11 @@ def test_an_entry_that_has_learned_nothing_yet_says_what_it_asks_for(tmp_path: P
     assert asked.format(5) in explained(net)
     (net / "config.pbtxt").write_text(asks + "sequence_batching { state { input_name: 'a' } }")
     assert not any("is learned from the traffic" in line for line in explained(net))
+
+
+def test_what_was_learned_is_served_only_where_an_entry_asks_for_it(tmp_path: Path) -> None:
+    made = make_model(tmp_path / "model.onnx")
+    make_private_folder(made.file)
+    caches_file(made.file).rename(learned_file(made.file))
+    text = "\n".join(explained(made.file))
+    assert f"none; {learned_file(made.file)} was learned, for entries that ask for it" in text

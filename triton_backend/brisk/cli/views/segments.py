@@ -18,7 +18,7 @@ from brisk.exits.base_model import live_at
 from brisk.exits.cascade_file import digest_of, read_cascade
 from brisk.exits.files.container import DamagedFileError, tapped_values
 from brisk.exits.files.learning_record import Aim, read_record
-from brisk.exits.files.versions import latest
+from brisk.exits.files.versions import caches_file, latest
 from brisk.exits.model_graph import read_graph
 from brisk.exits.serving.frame import find_places
 from brisk.graph.program import ValueType, Variable
@@ -293,6 +293,8 @@ def _exits(
     if not path.exists():
         told = learning_text(file, aim)
         return {}, f"none; {told}{tried}" if told else "none"
+    if aim is None and not caches_file(file).exists():
+        return {}, f"none; {path} was learned, for entries that ask for it (brisk_accuracy){tried}"
     try:
         cascade = read_cascade(path, digest_of(file))
         places = find_places(plan, read_graph(file), cascade)

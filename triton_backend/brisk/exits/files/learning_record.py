@@ -49,6 +49,9 @@ class Aim(NamedTuple):
                 stamp = f"{status.st_size} {status.st_mtime_ns}"
         return cls(accuracy, tolerance, smaller, stamp)
 
+    def __str__(self) -> str:
+        return " ".join(filter(None, (f"{self.accuracy:.1%}", self.tolerance, self.smaller)))
+
 
 def smaller_file(model_file: Path, name: str) -> Path:
     """Return the path of a model's smaller one, by its name in the version's directory."""

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ from brisk.exits.files.learning_record import Aim
 from brisk.exits.files.versions import (
     candidate_file,
     latest,
+    private_folder,
     promote,
     reference_file,
     samples_folder,
@@ -124,6 +125,11 @@ class _Watched:
     """The file of the last candidate, as it was read."""
     aim: Aim | None = None
     """The aim of learning from the traffic alone; None if nothing is learned."""
+    folder: Path = field(init=False)
+    """The folder of what is learned, which several sessions of a model share."""
+
+    def __post_init__(self) -> None:
+        self.folder = private_folder(self.session.path)
 
 
 class CacheWatch:
@@ -145,13 +151,15 @@ class CacheWatch:
         self._look_s = look_s
         self._lock = threading.Lock()
         self._watched: list[_Watched] = []
+        self._newest: dict[Path, _Watched] = {}
+        """The last that learns of those with one folder, which alone decides what is learned."""
         self._thread: threading.Thread | None = None
 
     def open(self, session: Session, aim: Aim | None = None) -> ServedCaches | None:
         """Read the session's caches. Any thread.
 
-        Return None if no caches fit, or if they were learned for another tolerance than that of
-        ``aim``, or with a smaller model that it no longer has.
+        Return None if no caches fit, or if they were learned and nobody asks for that (``aim`` is
+        None), for another tolerance, or with a smaller model that the aim no longer has.
         """
         path = latest(session.path)
         if not path.exists():
@@ -209,6 +217,7 @@ class CacheWatch:
                     each for each in self._watched if not each.session.table.is_closed
                 ]
                 watched = list(self._watched)
+            self._newest = {each.folder: each for each in watched if each.aim is not None}
             for each in watched:
                 try:
                     self._look(each)
@@ -227,7 +236,10 @@ class CacheWatch:
     def _look(self, watched: _Watched) -> None:
         session = watched.session
         if watched.aim is not None and self._first is not None:
-            found = self._first.look(session.path, watched.aim, session.threads)
+            newest = self._newest[watched.folder]
+            found = False, f"off: another entry of this file asks for {newest.aim}"
+            if newest.aim == watched.aim:
+                found = self._first.look(session.path, watched.aim, session.threads)
             session.caches.collects, session.caches.learning = found
         while session.caches.changes:
             change = session.caches.changes.popleft()
@@ -282,10 +294,12 @@ def _read(session: SegmentSession, path: Path, last: ServedCaches | None) -> Ser
 
 
 def _kept_to(aim: Aim | None, model: Path, version: ServedCaches | None) -> ServedCaches | None:
-    """Return ``version``; None if it was learned for another tolerance than that of ``aim``, or
-    with a smaller model that it no longer has."""
-    if version is None or aim is None or is_trained_by_hand(model):
+    """Return ``version``; None if it was learned, but not for ``aim``: nobody asks for it, or for
+    another tolerance, or with a smaller model that the aim no longer has."""
+    if version is None or is_trained_by_hand(model):
         return version
+    if aim is None:
+        return None
     from brisk.exits.cascade import SMALLER  # imported already by who has caches
 
     is_same = str(version.cascade.scores.tolerance or "") == aim.tolerance

@@ -14,6 +14,7 @@ from brisk.os_priority import Precedence
 from brisk.protocol.entry_files import is_pipeline
 from brisk.protocol.records import Infer, LoadModel
 from brisk.protocol.shared_memory import checked_mark
+from brisk.runtime.early_exit.first_learning import is_trained_by_hand
 from brisk.runtime.models.entry import (
     Binding,
     LoadCompletion,
@@ -73,7 +74,10 @@ class SessionTable:
         sequences = Sequences(model) if model.states else None
         if sequences is not None and is_pipeline(path):
             raise InvalidModelError("a pipeline cannot have states")
-        entry = self._open_pipeline(path, model) if is_pipeline(path) else self._open(path, model)
+        if is_pipeline(path):
+            entry = self._open_pipeline(path, model)
+        else:
+            entry = self._open(path, model, _early_answers(model))
         binding = Binding(peer, model, entry.key, entry.session, sequences=sequences)
         entry.ask(memory)
         entry.bindings.append(binding)
@@ -170,9 +174,12 @@ class SessionTable:
         """Return every session that was asked for by itself, in the order of the requests."""
         return (entry for entry in self._entries.values() if entry.bindings)
 
-    def _open(self, path: Path, requester: LoadModel) -> SessionEntry:
-        """Return the entry of a model file; start its load as urgently as asked, unless begun."""
-        key = identity_of(str(path), requester.tuning)
+    def _open(self, path: Path, requester: LoadModel, early_answers: str = "") -> SessionEntry:
+        """Return the entry of a model file; start its load as urgently as asked, unless begun.
+
+        ``early_answers``: what is asked of these, by ``_early_answers``.
+        """
+        key = identity_of(str(path), requester.tuning) + early_answers
         entry = self._entries.get(key)
         if entry is None or entry.error is not None:
             is_urgent = requester.job_class == JobClass.REALTIME.value
@@ -231,3 +238,15 @@ class SessionTable:
             network.pipelines.remove(entry)
             self._drop_unless_needed(network)
         entry.networks.clear()
+
+
+def _early_answers(requester: LoadModel) -> str:
+    """Return a text of the early answers that an entry asks to be learned; empty if none.
+
+    Entries of one file that ask for others have sessions of their own, since caches are a
+    session's: so do an entry whose settings have changed and its predecessor, which Triton unloads
+    only once the new one is loaded. Caches that were trained by hand are the same for all.
+    """
+    if not requester.accuracy_ppm or is_trained_by_hand(Path(requester.path)):
+        return ""
+    return f":{requester.accuracy_ppm}:{requester.tolerance}:{requester.smaller}"
