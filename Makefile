@@ -13,7 +13,8 @@ VENV := .venv
 TESTS ?= tests
 PROCESSES ?= 3
 BENCH ?= warm
-SOURCES := triton_backend client bench tests model_repository tools/publication
+SCRIPTS := $(filter-out tools/make-environment tools/publication,$(wildcard tools/*)) tools/gpu/bundle
+SOURCES := triton_backend client bench tests model_repository tools/publication $(SCRIPTS)
 
 SAMPLES = $(VENV)/bin/python model_repository/generate.py
 TYPES = $(VENV)/bin/mypy triton_backend client bench tools/publication

@@ -24,6 +24,7 @@ from brisk.segments.onnxruntime import onnxruntime
 from brisk.stub.runtime_client.client import RuntimeClient
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.telemetry.observer import Observer
+from brisk.tuning import SessionTuning, Setting
 
 DEVICE = os.environ.get("BRISK_TEST_DEVICE", "cuda:0")
 """Another one tries the tests themselves."""
@@ -77,9 +78,11 @@ class Answer(Reply):
 class Model:
     """Asked through a connection of its own."""
 
-    def __init__(self, path: Path, job_class: str = "normal") -> None:
+    def __init__(self, path: Path, job_class: str = "normal", *options: tuple[str, str]) -> None:
+        """``options``: of the CUDA provider."""
         self.job_class = job_class
-        description = LoadModel(path.stem, 1, str(path), 0, False, 64, job_class)
+        tuning = SessionTuning(cuda=tuple(Setting(*each) for each in options))
+        description = LoadModel(path.stem, 1, str(path), 0, False, 64, job_class, tuning=tuning)
         self.client = RuntimeClient(runtime_place(DEVICE), description, print)
         self.client.open()
         self.oracle = onnxruntime().InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -107,8 +110,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Model]]:
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
 
-        def make(path: Path, job_class: str = "normal") -> Model:
-            model = Model(path, job_class)
+        def make(path: Path, job_class: str = "normal", *options: tuple[str, str]) -> Model:
+            model = Model(path, job_class, *options)
             stack.callback(model.client.close)
             return model
 
@@ -199,6 +202,21 @@ def test_what_cannot_be_captured_is_served(opened: Callable[..., Model], tmp_pat
     for rows in (1, 3):
         x = (random_like(rows, 5) > 0).astype(np.float32)
         np.testing.assert_array_equal(model.ask(x), model.expected(x))
+
+
+def test_options_of_an_entry_are_those_of_its_session(
+    opened: Callable[..., Model], convolution: Path, products: Path
+) -> None:
+    exact = opened(convolution, "normal", ("use_tf32", "0"), ("cudnn_conv_algo_search", "DEFAULT"))
+    for rows in (1, 4, 1):
+        x = random_like(rows, 3, 16, 16)
+        np.testing.assert_allclose(exact.ask(x), exact.expected(x), rtol=1e-4, atol=1e-4)
+    with pytest.raises(BriskError, match="emory"):
+        opened(products, "normal", ("gpu_mem_limit", str(8 << 20)))
+    x = random_like(2, 1024)
+    np.testing.assert_allclose(
+        opened(products).ask(x), opened(products).expected(x), rtol=RTOL, atol=ATOL
+    )
 
 
 def test_a_request_that_does_not_fit_harms_no_other(

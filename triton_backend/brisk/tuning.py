@@ -7,9 +7,12 @@ sessions of their own.
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from brisk.errors import InvalidConfigurationError
+
+ValueForm: TypeAlias = "tuple[re.Pattern[str], str]"
+"""The form of a setting's values, and its description."""
 
 ALL, EXTENDED, BASIC, NONE = "all", "extended", "basic", "none"
 OPTIMISATIONS = (ALL, EXTENDED, BASIC, NONE)
@@ -24,7 +27,7 @@ _CORES = (
     "processors of each thread but the first, counted from 1, as in '1;2' or '1,2;3-4'",
 )
 
-SESSION_KEYS: Mapping[str, tuple[re.Pattern[str], str]] = {
+SESSION_KEYS: Mapping[str, ValueForm] = {
     "session.allow_released_opsets_only": _FLAG,
     "session.disable_aot_function_inlining": _FLAG,
     "session.disable_cpu_ep_fallback": _FLAG,
@@ -65,6 +68,32 @@ their values. Those that name files, or say in which form Brisk hands the model 
 included: what an entry names is opened by ``brisk.paths`` alone.
 """
 
+_SWITCH = (re.compile(r"[01]|[Tt]rue|[Ff]alse"), "0 or 1, or false or true")
+
+CUDA_OPTIONS: Mapping[str, ValueForm] = {
+    "arena_extend_strategy": (
+        re.compile("kNextPowerOfTwo|kSameAsRequested"),
+        "kNextPowerOfTwo or kSameAsRequested",
+    ),
+    "cudnn_conv1d_pad_to_nc1d": _SWITCH,
+    "cudnn_conv_algo_search": (
+        re.compile("EXHAUSTIVE|HEURISTIC|DEFAULT"),
+        "EXHAUSTIVE, HEURISTIC or DEFAULT",
+    ),
+    "cudnn_conv_use_max_workspace": _SWITCH,
+    "enable_skip_layer_norm_strict_mode": _SWITCH,
+    "fuse_conv_bias": _SWITCH,
+    "gpu_mem_limit": (re.compile(r"[0-9]{1,20}"), "a number of bytes"),
+    "prefer_nhwc": _SWITCH,
+    "sdpa_kernel": _COUNT,
+    "tunable_op_enable": _SWITCH,
+    "tunable_op_max_tuning_duration_ms": _COUNT,
+    "tunable_op_tuning_enable": _SWITCH,
+    "use_tf32": _SWITCH,
+}
+"""Options of ONNX Runtime's CUDA provider that an entry may set; device, streams and captures are
+Brisk's."""
+
 MOST_LIBRARIES = 64
 
 
@@ -92,6 +121,8 @@ class SessionTuning(NamedTuple):
     """Whether the memory of the arena is given back after each request."""
     settings: tuple[Setting, ...] = ()
     """The settings of SESSION_KEYS."""
+    cuda: tuple[Setting, ...] = ()
+    """The settings of CUDA_OPTIONS; none on a CPU."""
     operator_libraries: tuple[str, ...] = ()
     """The absolute paths of libraries of custom operators, in the order of the entry."""
     shares_structures: bool = True
@@ -117,8 +148,9 @@ class SessionTuning(NamedTuple):
         ):
             if count < 0:
                 raise InvalidConfigurationError(f"{name} must be 0 or more, not {count}")
-        for key, value in self.settings:
-            check_setting(key, value)
+        for known, settings in ((SESSION_KEYS, self.settings), (CUDA_OPTIONS, self.cuda)):
+            for key, value in settings:
+                _check_setting(key, value, known)
         if self.shrinks_arena and not self.uses_arena:
             raise InvalidConfigurationError(
                 "memory.enable_memory_arena_shrinkage needs the arena that enable_mem_arena takes "
@@ -131,10 +163,10 @@ class SessionTuning(NamedTuple):
             )
 
 
-def check_setting(key: str, value: str) -> None:
-    """Raise InvalidConfigurationError for a key that no entry may set, or an invalid value."""
-    if key not in SESSION_KEYS:
+def _check_setting(key: str, value: str, known: Mapping[str, ValueForm]) -> None:
+    """Raise InvalidConfigurationError for a key that is none of ``known``, or an invalid value."""
+    if key not in known:
         raise InvalidConfigurationError(f"{key!r:.140} is no setting that an entry may make")
-    form, expected = SESSION_KEYS[key]
+    form, expected = known[key]
     if not form.fullmatch(value):
         raise InvalidConfigurationError(f"{key} must be {expected}, not {value!r:.60}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from brisk.stub.config.field_support import DELAY, IGNORED, NOTICED_ON_GPU, REFUSED
+from brisk.stub.config.field_support import DELAY, IGNORED, REFUSED
 from brisk.stub.config.session_tuning import TAKEN
 from brisk.tuning import SESSION_KEYS
 
@@ -79,7 +79,7 @@ def test_what_the_code_refuses_is_told(field: str) -> None:
 
 
 def test_no_other_field_is_said_to_be_told_at_load() -> None:
-    spoken = {notice.field for notice in (*IGNORED, DELAY, NOTICED_ON_GPU)} | {"parameters"}
+    spoken = {notice.field for notice in (*IGNORED, DELAY)} | {"parameters"}
     for fields, effect, _ in ROWS:
         if "said at load" in effect:
             assert spoken & set(fields), fields

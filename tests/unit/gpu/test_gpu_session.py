@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -14,12 +15,14 @@ from onnx import TensorProto, helper
 
 from brisk.errors import InvalidModelError, InvalidRequestError, UnavailableError
 from brisk.gpu.device import Device
-from brisk.gpu.driver import Context, CudaError, Driver
+from brisk.gpu.driver import Context, CudaError, Driver, Stream
 from brisk.runtime.sessions import device as worker_device
 from brisk.runtime.sessions import gpu_session
-from brisk.runtime.sessions.device import has_lost_device, open_queues
-from brisk.runtime.sessions.gpu_session import GpuSession, load_gpu_session
+from brisk.runtime.sessions.device import PROVIDER, has_lost_device, open_queues
+from brisk.runtime.sessions.gpu_session import GpuSession, load_gpu_session, provider_on
 from brisk.runtime.sessions.session import Session
+from brisk.tuning import BASIC, SessionTuning, Setting
+from support.models.custom_operators import compile_library, scaled
 from support.models.segment_models import info, save, scaling
 from support.runtime.fake_driver import fake_driver
 
@@ -32,7 +35,7 @@ ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
     device = Device(Context(Driver(fake_driver())))
     monkeypatch.setattr(worker_device, "_device", device)
-    monkeypatch.setattr(gpu_session, "provider_on", lambda ordinal, stream: "CPUExecutionProvider")
+    monkeypatch.setattr(gpu_session, "provider_on", lambda *settings: "CPUExecutionProvider")
     yield device
     device.perform(lambda: None).result()
     device.context.close()
@@ -133,6 +136,57 @@ def test_a_model_that_lost_the_device_twice_is_not_captured_any_more(
     session = load_gpu_session(model)
     assert session.network.may_capture, "it is another model"
     session.close()
+
+
+def test_every_session_of_an_entry_has_its_settings(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuning = SessionTuning(
+        optimisation=BASIC,
+        settings=(Setting("session.set_denormal_as_zero", "1"),),
+        cuda=(Setting("use_tf32", "0"),),
+    )
+    asked = []
+
+    def provider_on(ordinal: int, stream: Stream, settings: tuple[Setting, ...]) -> str:
+        asked.append(settings)
+        return "CPUExecutionProvider"
+
+    monkeypatch.setattr(gpu_session, "provider_on", provider_on)
+    session = load_gpu_session(model, tuning)
+    scale = np.array([5.0], np.float32)
+    np.testing.assert_array_equal(answer(session, {"x": ROWS}), 3 * ROWS)
+    np.testing.assert_array_equal(answer(session, {"x": ROWS, "scale": scale}), 5 * ROWS)
+    assert asked == [tuning.cuda] * 2, "one of them takes the optional input"
+    assert session._taking_optional is not None
+    for opened in (session._opened, session._taking_optional):
+        (segment,) = opened.program.segments
+        options = segment.session.session.get_session_options()
+        assert options.graph_optimization_level.name == "ORT_ENABLE_BASIC"
+        assert options.get_session_config_entry("session.set_denormal_as_zero") == "1"
+    session.close()
+
+
+def test_custom_operators_are_computed(tmp_path: Path) -> None:
+    library = compile_library(tmp_path / "libscaled.so", 3)
+    onnx.save(scaled(), tmp_path / "model.onnx")
+    tuning = SessionTuning(operator_libraries=(str(library),))
+    session = load_gpu_session(tmp_path / "model.onnx", tuning)
+    rows = np.arange(8, dtype=np.float32).reshape(2, 4)
+    np.testing.assert_array_equal(answer(session, {"x": rows}), 3 * rows + 1)
+    session.close()
+
+
+def test_the_provider_has_the_entry_s_options_but_brisk_s_device_and_stream() -> None:
+    stream = SimpleNamespace(handle=77)
+    name, options = provider_on(1, stream, (Setting("cudnn_conv_algo_search", "EXHAUSTIVE"),))
+    assert name == PROVIDER
+    assert options == {
+        "arena_extend_strategy": "kSameAsRequested",
+        "cudnn_conv_algo_search": "EXHAUSTIVE",
+        "device_id": "1",
+        "user_compute_stream": "77",
+    }
 
 
 def test_without_the_provider_the_sentence_says_what_to_do() -> None:

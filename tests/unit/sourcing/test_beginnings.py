@@ -15,8 +15,8 @@ from brisk.sourcing.sources.registry import Registry
 PATIENCE_S = 0.3
 
 
-def test_who_refuses_every_connection_is_asked_again_and_named_when_patience_ends(
-    monkeypatch: pytest.MonkeyPatch,
+def test_who_refuses_every_connection_is_asked_again_and_named_at_once_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(beginning, "OPEN_PATIENCE_S", PATIENCE_S)
     asked = 0
@@ -40,3 +40,6 @@ def test_who_refuses_every_connection_is_asked_again_and_named_when_patience_end
         asyncio.run(obtain())
     assert time.monotonic() - began_s >= PATIENCE_S
     assert asked > 1
+    (line,) = caplog.messages
+    assert "cannot be opened yet" in line
+    assert "127.0.0.1:9/gone" in line

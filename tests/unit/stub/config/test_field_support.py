@@ -87,15 +87,11 @@ def test_files_by_compute_capability_are_refused_where_they_would_count() -> Non
         check_fields(named, "cuda:0")
 
 
-def test_custom_operators_and_graph_levels_are_of_the_cpu() -> None:
+def test_custom_operators_and_graph_levels_are_taken_on_every_device() -> None:
     asked = changed(
         model_operations={"op_library_filename": ["a.so"]}, optimization={"graph": {"level": 1}}
     )
-    assert check_fields(asked, "cpu") == ()
-    with pytest.raises(InvalidConfigurationError, match="op_library_filename is not supported"):
-        check_fields(asked, "cuda:0")
-    (notice,) = check_fields(changed(optimization={"graph": {"level": 1}}), "cuda:0")
-    assert notice.field == "optimization.graph"
+    assert check_fields(asked, "cpu") == check_fields(asked, "cuda:0") == ()
 
 
 def test_the_first_instance_alone_speaks_for_all() -> None:

@@ -26,13 +26,14 @@ from brisk.segments.prepared.trial import SIZES, made_up
 from brisk.segments.program import SegmentProgram, requested_slots
 from brisk.segments.starting import open_warm_program
 from brisk.segments.values import Value
+from brisk.tuning import SessionTuning, Setting
 
 
 class GpuSession(Session):
     origin = "model"
     wants_artefact = False
 
-    def __init__(self, path: Path, opened: OpenedNetwork) -> None:
+    def __init__(self, path: Path, opened: OpenedNetwork, tuning: SessionTuning) -> None:
         program, network, _ = opened
         plan = program.plan
         self.path = path
@@ -42,7 +43,7 @@ class GpuSession(Session):
         self.caches = SessionCaches()
         self.load_ns = 0
         self.network = network
-        self._opened = opened
+        self._opened, self._tuning = opened, tuning
         self._fixed = frozenset(variable.name for variable in plan.fixed)
         self._taking_optional: OpenedNetwork | None = None
         self.summary = self._words()
@@ -75,7 +76,7 @@ class GpuSession(Session):
     def _open_taking_optional(self) -> OpenedNetwork:
         """Open the network that takes optional inputs, for the first request that gives one.
         Raises BriskError."""
-        opened = _open(self.path, takes_optional=True)
+        opened = _open(self.path, self._tuning, takes_optional=True)
         if opened.made_of != self._opened.made_of:
             opened.network.close()
             raise InvalidModelError(f"{self.path} has changed since it was loaded")
@@ -100,16 +101,20 @@ class GpuSession(Session):
             self._taking_optional.network.close()
 
 
-def load_gpu_session(path: Path) -> GpuSession:
+def load_gpu_session(
+    path: Path,
+    tuning: SessionTuning = SessionTuning(),  # noqa: B008  # immutable
+) -> GpuSession:
     """Load a session on a GPU (``load_session``). Runs of batch 1 are captured at once, if inputs
     can be made up.
 
     Raises InvalidModelError if ONNX Runtime does not take the model or the device has no memory
-    for it, and CudaError if the device is lost.
+    for it, InvalidConfigurationError for a tuning that cannot be applied, and CudaError if the
+    device is lost.
     """
-    opened = _open(path, takes_optional=False)
+    opened = _open(path, tuning, takes_optional=False)
     _try_out(opened)
-    return GpuSession(path, opened)
+    return GpuSession(path, opened, tuning)
 
 
 class OpenedNetwork(NamedTuple):
@@ -125,16 +130,21 @@ _PLANNED = frozenset({"LSTM", "GRU", "RNN"})
 """Operators, in addition to convolutions, that cuDNN plans."""
 
 
-def _open(path: Path, *, takes_optional: bool) -> OpenedNetwork:
+def _open(path: Path, tuning: SessionTuning, *, takes_optional: bool) -> OpenedNetwork:
     """Open a model. Raises BriskError, and CudaError if the device cannot be used."""
     device = gpu()
     device.context.enter()
 
     def open_one() -> tuple[SegmentProgram, BareModel, Instance]:
         stream = device.borrow()
-        provider = provider_on(device.ordinal, stream)
+        provider = provider_on(device.ordinal, stream, tuning.cuda)
         source = BareModel(
-            path, 1, longest_ns=math.inf, provider=provider, takes_optional=takes_optional
+            path,
+            1,
+            tuning=tuning,
+            longest_ns=math.inf,
+            provider=provider,
+            takes_optional=takes_optional,
         )
         program = open_warm_program(source)
         (segment,) = program.segments
@@ -183,13 +193,15 @@ def _losses(note: Path) -> int:
     return int(note.read_text() or "0") if note.exists() else 0
 
 
-def provider_on(ordinal: int, stream: Stream) -> Provider:
-    """Return ONNX Runtime's provider for the device, which issues to ``stream``."""
+def provider_on(ordinal: int, stream: Stream, settings: Sequence[Setting] = ()) -> Provider:
+    """Return ONNX Runtime's provider for the device, which issues to ``stream``. ``settings``: the
+    entry's of CUDA_OPTIONS."""
     return PROVIDER, {
-        "device_id": str(ordinal),
-        "user_compute_stream": str(stream.handle),
         "arena_extend_strategy": "kSameAsRequested",
         "cudnn_conv_algo_search": "HEURISTIC",
+        **dict(settings),
+        "device_id": str(ordinal),
+        "user_compute_stream": str(stream.handle),
     }
 
 

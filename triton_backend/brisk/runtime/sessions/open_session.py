@@ -27,15 +27,14 @@ def load_session(
 
     ``threads``: the number that run it. ``reject`` is called with the reason why an artefact
     cannot be used, maybe later and in another thread; None: artefacts are not looked for. Loader
-    threads call ``before_each`` before a segment. ``tuning``: of ONNX Runtime's sessions on a CPU,
-    the only ones that know libraries of custom operators. Raises InvalidModelError and similar
-    errors if the model cannot be served."""
+    threads call ``before_each`` before a segment. ``tuning``: of ONNX Runtime's sessions. Raises
+    InvalidModelError and similar errors if the model cannot be served."""
     started_ns = time.monotonic_ns()
     session: Session
     if device != "cpu":
         from brisk.runtime.sessions.gpu_session import load_gpu_session
 
-        session = load_gpu_session(path)
+        session = load_gpu_session(path, tuning)
     else:
         from brisk.runtime.sessions.segment_session import load_segment_session
 

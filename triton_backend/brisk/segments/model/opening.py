@@ -23,12 +23,15 @@ from brisk.segments.onnxruntime import (
     session_options,
     value_in_place,
 )
-from brisk.tuning import SessionTuning
+from brisk.tuning import SessionTuning, Setting
 
 Provider: TypeAlias = "str | tuple[str, Mapping[str, str]]"
 """An execution provider of ONNX Runtime, with its options if it has any."""
 
 CPU: Provider = "CPUExecutionProvider"
+
+_NO_FALLBACK = Setting("session.disable_cpu_ep_fallback", "1")
+"""The entry's setting with which a model is refused if its provider does not take all nodes."""
 
 PATIENCE_S = 2.0
 """The longest search for the refused node: sessions of the first nodes of a large segment take
@@ -129,7 +132,8 @@ def _make_session(
             file.give_to(options)
     options.add_session_config_entry(FOLDER_ENTRY, str(file.path.parent))
     model = proto.SerializeToString() if file.unread is None else bytes(file.unread)
-    providers = [provider] if provider == CPU else [provider, CPU]
+    is_alone = provider == CPU or _NO_FALLBACK in tuning.settings
+    providers = [provider] if is_alone else [provider, CPU]
     session = onnxruntime().InferenceSession(model, options, providers=providers)
     provider_name = provider if isinstance(provider, str) else provider[0]
     if session.get_providers()[0] != provider_name:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from brisk.copies.manifest import read_manifest
 from brisk.errors import InvalidModelError, UnavailableError
+from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.patience import pause_s
 from brisk.sourcing.sources.failures import MissingError, SourceError
 from brisk.sourcing.sources.peers import PeerCopy
@@ -83,6 +84,11 @@ async def _obtain_manifest(registry: Registry, peers: Sequence[PeerCopy], sha256
             raise InvalidModelError(text)
         if time.monotonic() - began_s > OPEN_PATIENCE_S:
             raise UnavailableError(text)
+        if not failures:
+            LOGGER.warning(
+                f"{sha256[:16]} cannot be opened yet, and is asked for again for "
+                f"{OPEN_PATIENCE_S:.0f} s: {text}"
+            )
         failures += 1
         await asyncio.sleep(pause_s(failures))
 

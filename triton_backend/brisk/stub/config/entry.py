@@ -21,8 +21,7 @@ from brisk.protocol.entry_files import (
 from brisk.protocol.records import LoadModel
 from brisk.stub.config.field_support import COUNT, Notice, check_fields, is_first_instance
 from brisk.stub.config.parameters import SMALLER_MODEL, Parameters, parse_parameters
-from brisk.stub.config.session_tuning import TAKEN, read_tuning
-from brisk.tuning import SessionTuning
+from brisk.stub.config.session_tuning import read_tuning
 
 if TYPE_CHECKING:
     from brisk.stub.config.sequences import SequenceSettings
@@ -72,11 +71,8 @@ def read_entry(
         from brisk.stub.config.sequences import read_sequences
 
         sequences = read_sequences(config, directory, model_path)
-    tuning, read_by_tuning = SessionTuning(), frozenset[str]()
-    if device == "cpu":
-        tuning, tuning_notices = read_tuning(config, directory, model_path)
-        notices, read_by_tuning = (*notices, *tuning_notices), TAKEN
-    parameters = parse_parameters(config.get("parameters", {}), read_by_tuning)
+    tuning = read_tuning(config, directory, model_path, is_on_gpu=device != "cpu")
+    parameters = parse_parameters(config.get("parameters", {}), tuning.taken)
     max_batch_size = int(config.get("max_batch_size", 0))
     joins = "dynamic_batching" in config or sequences is not None
     return Entry(
@@ -91,7 +87,7 @@ def read_entry(
             states=sequences.states if sequences else (),
             max_sequences=sequences.max_sequences if sequences else 0,
             sequence_idle_ns=sequences.idle_ns if sequences else 0,
-            tuning=tuning,
+            tuning=tuning.tuning,
             max_run_ns=parameters.max_run_ns,
             accuracy_ppm=parameters.accuracy_ppm,
             tolerance=parameters.tolerance,
@@ -107,7 +103,7 @@ def read_entry(
         ),
         parameters=parameters,
         is_first=is_first_instance(config, arguments.get("model_instance_name", "")),
-        notices=notices,
+        notices=(*notices, *tuning.notices),
         sequences=sequences,
     )
 

@@ -45,6 +45,12 @@ COUNT = Notice(
     "all instances share one session; more of them compute nothing sooner",
 )
 
+ACCELERATORS = Notice(
+    "warning",
+    "optimization.execution_accelerators",
+    "ONNX Runtime's own kernels, on a GPU its CUDA provider's, compute the model",
+)
+
 IGNORED = (
     Notice(
         "warning",
@@ -73,11 +79,7 @@ IGNORED = (
         "dynamic_batching.preferred_batch_size",
         "Brisk's worker joins the requests that wait when it is free, up to max_batch_size",
     ),
-    Notice(
-        "warning",
-        "optimization.execution_accelerators",
-        "ONNX Runtime's own kernels, on a GPU its CUDA provider's, compute the model",
-    ),
+    ACCELERATORS,
     Notice("warning", "optimization.priority", "brisk_class says what is computed first"),
     Notice("info", "optimization.cuda", "the runtime decides itself how it drives its device"),
     Notice("info", "optimization.input_pinned_memory", _PINNED),
@@ -110,14 +112,7 @@ REFUSED = {
 }
 """The fields that are refused, with the consequence of ignoring each."""
 
-_ONLY_ON_GPU = {
-    "cc_model_filenames": "the default model file would be served on every GPU",
-    "model_operations.op_library_filename": "no library of custom operators is loaded on a GPU",
-}
-
-NOTICED_ON_GPU = Notice(
-    "info", "optimization.graph", "on a GPU, Brisk's own passes are always applied"
-)
+_REFUSED_ON_GPU = {"cc_model_filenames": "the default model file would be served on every GPU"}
 
 _USUAL: Mapping[str, Any] = {
     "instance_group.count": 1,
@@ -135,7 +130,7 @@ def check_fields(config: Mapping[str, Any], device: str) -> tuple[Notice, ...]:
     ``config``: the whole configuration as Triton hands it over, with its defaults. ``device``:
     ``cpu`` or ``cuda:N``. Raises InvalidConfigurationError with every field that is refused.
     """
-    refused = REFUSED if device == "cpu" else {**REFUSED, **_ONLY_ON_GPU}
+    refused = REFUSED if device == "cpu" else {**REFUSED, **_REFUSED_ON_GPU}
     problems = [
         f"{field} is not supported: {consequence}"
         for field, consequence in refused.items()
@@ -145,10 +140,18 @@ def check_fields(config: Mapping[str, Any], device: str) -> tuple[Notice, ...]:
         raise InvalidConfigurationError(
             "; ".join(problems) + "; expected a configuration without (docs/migration.md)"
         )
-    on_device = () if device == "cpu" else (NOTICED_ON_GPU,)
+    has_effect = {ACCELERATORS} if device != "cpu" and _accelerators(config) == {"cuda"} else set()
     return tuple(
-        notice for notice in (*IGNORED, *on_device, DELAY) if _is_asked_for(config, notice.field)
+        notice
+        for notice in (*IGNORED, DELAY)
+        if notice not in has_effect and _is_asked_for(config, notice.field)
     )
+
+
+def _accelerators(config: Mapping[str, Any]) -> set[str]:
+    """Return the names of all execution accelerators that an entry asks for."""
+    kinds = (config.get("optimization") or {}).get("execution_accelerators") or {}
+    return {str(each.get("name", "")) for names in kinds.values() for each in names or ()}
 
 
 def is_first_instance(config: Mapping[str, Any], instance: str) -> bool:

@@ -108,6 +108,17 @@ def _file_name(text: str) -> str:
     return text
 
 
+def matching(form: re.Pattern[str], expected: str) -> Parser:
+    """Return a parser of texts of a form. ``expected``: its description."""
+
+    def parse(text: str) -> str:
+        if not form.fullmatch(text):
+            raise ValueError(f"must be {expected}")
+        return text
+
+    return parse
+
+
 _job_class = choice({name: name for name in JOB_CLASSES}, f"one of {', '.join(JOB_CLASSES)}")
 
 ENTRY_PARAMETERS: Mapping[str, Parser] = {
@@ -139,8 +150,8 @@ ONNXRUNTIME_PARAMETERS = frozenset(
         *("share_session_between_instances", "use_global_thread_pool"),
     )
 )
-"""Parameters of Triton's ONNX Runtime backend; an entry may keep them. Those that
-``session_tuning`` takes mean something on a CPU."""
+"""Parameters of Triton's ONNX Runtime backend; an entry may keep them. ``session_tuning`` reads
+those that have an effect."""
 
 
 def read_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -152,11 +163,14 @@ def read_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parse_texts(
-    texts: Mapping[str, str], parsers: Mapping[str, Parser], problems: Collection[str] = ()
+    texts: Mapping[str, str],
+    parsers: Mapping[str, Parser],
+    problems: Collection[str] = (),
+    where: str = "in the parameters",
 ) -> dict[str, Any]:
     """Return the parsed values, by name, of the texts that have a parser.
 
-    Raises InvalidConfigurationError with every mistake, and with ``problems``.
+    Raises InvalidConfigurationError, which says ``where``, with every mistake and ``problems``.
     """
     values: dict[str, Any] = {}
     mistakes = list(problems)
@@ -166,7 +180,7 @@ def parse_texts(
         except ValueError as error:
             mistakes.append(f"{name} {error}, not '{texts[name]:.60}'")
     if mistakes:
-        raise InvalidConfigurationError("in the parameters: " + "; ".join(sorted(mistakes)))
+        raise InvalidConfigurationError(f"{where}: " + "; ".join(sorted(mistakes)))
     return values
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from brisk.errors import InvalidConfigurationError, InvalidModelError
 from brisk.paths import find_inside
 from brisk.settings import CUSTOM_OPERATORS, loads_custom_operators
+from brisk.stub.config.cuda_options import read_cuda_options
 from brisk.stub.config.field_support import Notice
 from brisk.stub.config.parameters import (
     ENTRY_PARAMETERS,
     Parser,
     choice,
+    matching,
     parse_texts,
     read_texts,
 )
@@ -39,31 +41,24 @@ def _flag(text: str) -> bool:
     return bool(_word(text.lower()))
 
 
-def _matching(form: re.Pattern[str], expected: str) -> Parser:
-    def parse(text: str) -> str:
-        if not form.fullmatch(text):
-            raise ValueError(f"must be {expected}")
-        return text
-
-    return parse
-
-
 def _count(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", text):
         raise ValueError("must be a whole number, 0 (as many as there are) or more")
     return int(text)
 
 
+_EXECUTION_MODE, _SHRINKAGE = "execution_mode", "memory.enable_memory_arena_shrinkage"
+
 _FIELDS: Mapping[str, tuple[str, Parser]] = {
     "intra_op_thread_count": ("intra_op_threads", _count),
     "inter_op_thread_count": ("inter_op_threads", _count),
-    "execution_mode": (
+    _EXECUTION_MODE: (
         "is_parallel",
         choice({"0": False, "1": True}, "0 (sequential) or 1 (parallel)"),
     ),
     "enable_mem_arena": ("uses_arena", _flag),
     "enable_mem_pattern": ("uses_memory_pattern", _flag),
-    "memory.enable_memory_arena_shrinkage": (
+    _SHRINKAGE: (
         "shrinks_arena",
         choice({"cpu:0": True}, "cpu:0, the arena of this device"),
     ),
@@ -73,11 +68,15 @@ _FIELDS: Mapping[str, tuple[str, Parser]] = {
 
 _PARSERS: Mapping[str, Parser] = {
     **{name: parser for name, (_, parser) in _FIELDS.items()},
-    **{key: _matching(*form) for key, form in SESSION_KEYS.items()},
+    **{key: matching(*form) for key, form in SESSION_KEYS.items()},
     "share_session_between_instances": _flag,  # all do, whatever it is
 }
 TAKEN = frozenset(_PARSERS) - ENTRY_PARAMETERS.keys()
 """The names of ONNX Runtime's parameters that are read for a model on a CPU."""
+
+_ARENAS = matching(
+    re.compile("(cpu|gpu):[0-9]+(;(cpu|gpu):[0-9]+)*"), "arenas such as gpu:0, with ';' between"
+)
 
 
 class ReadTuning(NamedTuple):
@@ -86,6 +85,8 @@ class ReadTuning(NamedTuple):
     tuning: SessionTuning
     notices: tuple[Notice, ...]
     """The notices of settings that are taken otherwise than they may have been meant."""
+    taken: frozenset[str]
+    """The names of the entry's parameters that were read."""
 
 
 def read_tuning(
@@ -93,15 +94,21 @@ def read_tuning(
     directory: Path,
     model_path: Path,
     environment: Mapping[str, str] = os.environ,
+    *,
+    is_on_gpu: bool = False,
 ) -> ReadTuning:
-    """Read the session settings of the entry in ``directory``, for a CPU.
+    """Read the session settings of the entry in ``directory``.
 
     ``environment``: the server's. Raises InvalidConfigurationError with every wrong value, by the
     parameter's name, and InvalidModelError if a library of custom operators is missing or not
     allowed.
     """
     texts = read_texts(config.get("parameters") or {})
-    values = parse_texts(texts, _PARSERS)
+    cuda, cuda_notices, taken = read_cuda_options(config) if is_on_gpu else ((), (), frozenset())
+    parsers = {**_PARSERS, _SHRINKAGE: _ARENAS} if is_on_gpu else _PARSERS
+    values = parse_texts(texts, parsers)
+    if is_on_gpu:
+        cuda_notices = (*cuda_notices, *_without_effect(values))
     notices = [
         _not_taken(name) for name in texts if name.startswith(_PREFIXES) and name not in TAKEN
     ]
@@ -113,11 +120,22 @@ def read_tuning(
     tuning = SessionTuning(
         optimisation=_LEVELS.get(level, ALL),
         settings=tuple(Setting(key, values[key]) for key in texts if key in SESSION_KEYS),
+        cuda=cuda,
         operator_libraries=_libraries(config, directory, model_path, environment),
         **{field: values[name] for name, (field, _) in _FIELDS.items() if name in values},
     )
     tuning.check()
-    return ReadTuning(tuning, tuple(notices))
+    return ReadTuning(tuning, (*notices, *cuda_notices), TAKEN | taken)
+
+
+def _without_effect(values: dict[str, Any]) -> Iterator[Notice]:
+    """Remove the settings that have no effect on a GPU; yield a notice for each."""
+    if values.pop(_SHRINKAGE, None):
+        text = "a captured run keeps its memory, in which it is launched again"
+        yield Notice("info", f"parameters.{_SHRINKAGE}", text)
+    if values.pop(_EXECUTION_MODE, None):
+        text = "on a GPU the nodes of a run are issued one after another, to one stream"
+        yield Notice("info", f"parameters.{_EXECUTION_MODE}", text)
 
 
 def _not_taken(name: str) -> Notice:
