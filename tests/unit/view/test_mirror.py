@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from brisk.errors import InvalidConfigurationError
+from brisk.protocol.entry_files import VIEW_VARIABLE
 from brisk.view.mirror import Shown, make_root, place_of, show
+from brisk.view.plan import make_view
 from support.server.entries import doubled, write_entry
 
 SERVED = ("brisk",)
@@ -19,10 +22,10 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "repository"
 
 
-def shown(repository: Path, *left_out: str) -> Shown:
+def shown(repository: Path, *left_out: str, batch: int = 4) -> Shown:
     root, lock = make_root(repository.parent / "views")
     os.close(lock)
-    return show(root, [repository], SERVED, lambda entry: entry.name in left_out)
+    return show(root, [repository], SERVED, lambda entry: entry.name in left_out, batch)
 
 
 def test_an_entry_of_ours_has_its_text_completed_and_links_to_all_else(repository: Path) -> None:
@@ -35,6 +38,26 @@ def test_an_entry_of_ours_has_its_text_completed_and_links_to_all_else(repositor
     assert (place / "labels.txt").readlink() == directory / "labels.txt"
     assert (place / "1").readlink() == directory / "1"
     assert (directory / "config.pbtxt").read_text() == 'backend: "brisk" # mine'
+
+
+@pytest.mark.usefixtures("private_cache")
+def test_a_batch_size_that_the_server_sets_is_the_completed_one(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = write_entry(repository, "model", doubled(), 'backend: "brisk"')
+    text = (place_of(directory, shown(repository, batch=6).place) / "config.pbtxt").read_text()
+    assert "max_batch_size: 6" in text
+    monkeypatch.setenv("BRISK_RUNTIME_DIR", str(repository.parent / "runtime"))
+    named = [f"--model-repository={repository}"]
+    setting = "default-max-batch-size"
+    of_backend, of_all = f"onnxruntime,{setting}=7", f"{setting}=7"
+    for option in (["--backend-config", of_backend], [f"--backend-config={of_all}"]):
+        view = make_view([*named, *option], SERVED, lambda entry: False)
+        assert view is not None
+        place = place_of(directory, Path(view.environment[VIEW_VARIABLE]))
+        assert "max_batch_size: 7" in (place / "config.pbtxt").read_text()
+    with pytest.raises(InvalidConfigurationError, match="must be a whole number, not 'many'"):
+        make_view([*named, f"--backend-config={setting}=many"], SERVED, lambda entry: False)
 
 
 def test_an_entry_of_another_backend_is_a_link(repository: Path) -> None:

@@ -163,7 +163,8 @@ PREEMPTION_SECONDS = Metric(
 )
 SHED = Metric(
     "brisk_shed_total",
-    "Requests that left a full queue for one of a more urgent class",
+    "Requests that left a full queue for one of a more urgent class, or of a model of which fewer "
+    "wait",
     REQUEST_LABELS,
 )
 GATE_CLOSURES = Metric(

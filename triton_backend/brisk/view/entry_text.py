@@ -63,8 +63,11 @@ class EntryText(NamedTuple):
 AS_IT_IS = EntryText(None, None)
 
 
-def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
+def entry_text(
+    directory: Path, served: Sequence[str], batch: int = DEFAULT_MAX_BATCH_SIZE
+) -> EntryText:
     """Return the completed text of the entry in ``directory``. ``served``: Brisk's backend names.
+    ``batch``: the ``max_batch_size`` of a model that can be batched, where the entry has none.
 
     An entry that Triton refuses with and without its completion stays as it is. If Brisk's own
     completion fails, the text has the reason, which the stub reports (REFUSED).
@@ -88,7 +91,8 @@ def entry_text(directory: Path, served: Sequence[str]) -> EntryText:
     if not versions:
         return EntryText(text, None)
     added = [
-        _completion(directory, version, config, backend) for version in _loaded(config, versions)
+        _completion(directory, version, config, backend, batch)
+        for version in _loaded(config, versions)
     ]
     differ = "its versions differ in what they take and give"
     return EntryText(
@@ -202,7 +206,7 @@ def _loaded(config: Any, versions: Sequence[int]) -> Sequence[int]:
             return versions[-(policy.latest.num_versions or 1) :]
 
 
-def _completion(directory: Path, version: int, config: Any, backend: str) -> str:
+def _completion(directory: Path, version: int, config: Any, backend: str, batch: int) -> str:
     """Return the lines that the configuration lacks, from its model.
 
     An entry of the ONNX Runtime backend without instances gets one instead of Triton's two. The
@@ -211,10 +215,10 @@ def _completion(directory: Path, version: int, config: Any, backend: str) -> str
     """
     fields = as_handed_over(config)
     try:
-        signature = None
+        added = SCHEMA.ModelConfig()
         if not is_whole(fields):
             signature = model_signature(find_model(directory, version, fields))
-        added = SCHEMA.ModelConfig() if signature is None else completed_fields(signature, fields)
+            added = completed_fields(signature, fields, batch)
         if backend == _ONNX_BACKEND and not config.instance_group:
             added.instance_group.add(name=directory.name, count=1)
     except BriskError as error:

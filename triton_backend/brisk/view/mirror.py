@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from brisk.ownership import make_private
 from brisk.protocol.entry_files import CONFIG_FILE, listed
+from brisk.stub.config.completion import DEFAULT_MAX_BATCH_SIZE
 from brisk.view.entry_text import AS_IT_IS, entry_text
 
 
@@ -75,11 +76,12 @@ def show(
     repositories: Sequence[Path],
     served: Sequence[str],
     leaves_out: Callable[[Path], bool],
+    batch: int = DEFAULT_MAX_BATCH_SIZE,
 ) -> Shown:
     """Write the view of ``repositories`` into ``root``, which ``make_root`` has made.
 
     ``repositories``: absolute paths. ``served``: Brisk's backend names. ``leaves_out``: whether to
-    leave out an entry. Raises OSError.
+    leave out an entry. ``batch`` as in ``entry_text``. Raises OSError.
     """
     shown = root / "shown"
     lost: dict[Path, str] = {}
@@ -89,15 +91,15 @@ def show(
         for user in sorted(listed(repository)):
             if leaves_out(user):
                 left_out.append(user)
-            elif reason := _show_entry(user, place_of(user, shown), served):
+            elif reason := _show_entry(user, place_of(user, shown), served, batch):
                 lost[user] = reason
     return Shown(shown, lost, tuple(left_out))
 
 
-def _show_entry(user: Path, place: Path, served: Sequence[str]) -> str | None:
+def _show_entry(user: Path, place: Path, served: Sequence[str], batch: int) -> str | None:
     """Write an entry of the view. Return what Triton's completion would do beyond Brisk's, else
     None."""
-    text, lost = entry_text(user, served) if user.is_dir() else AS_IT_IS
+    text, lost = entry_text(user, served, batch) if user.is_dir() else AS_IT_IS
     if text is None:
         place.symlink_to(user)
         return lost

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from brisk.errors import InvalidConfigurationError
 from brisk.protocol.entry_files import VIEW_VARIABLE
 from brisk.settings import runtime_directory
+from brisk.stub.config.completion import default_max_batch_size
 from brisk.triton.options import option, options_named, without_options
 from brisk.view.entry_text import entries_of
 from brisk.view.mirror import make_root, place_of, show
@@ -59,7 +60,7 @@ def make_view(
 
     None if the options decide about completion themselves, the server reads its repositories more
     than once, or a repository is no directory or inside another. Raises InvalidConfigurationError
-    if an entry or repository does not allow a view, OSError if it cannot be written.
+    if an entry, a repository or an option does not allow a view, OSError if it cannot be written.
     """
     if not reads_once(options) or any(option(options, name) is not None for name in _USERS_CHOICE):
         return None
@@ -70,11 +71,12 @@ def make_view(
         one.is_relative_to(other) for one in repositories for other in repositories if one != other
     ):
         return None
+    batch = default_max_batch_size([os.fsencode(each) for each in options])
     root, lock = make_root(runtime_directory() / "views")
     with contextlib.ExitStack() as unless_shown:
         unless_shown.callback(os.close, lock)
         unless_shown.callback(shutil.rmtree, root, ignore_errors=True)
-        shown = show(root, repositories, served, leaves_out)
+        shown = show(root, repositories, served, leaves_out, batch)
         if shown.lost:
             entry, why = min(shown.lost.items())
             raise InvalidConfigurationError(f"'{entry}' relies on Triton's: {why}")
