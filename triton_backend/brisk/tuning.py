@@ -81,6 +81,7 @@ CUDA_OPTIONS: Mapping[str, ValueForm] = {
         "EXHAUSTIVE, HEURISTIC or DEFAULT",
     ),
     "cudnn_conv_use_max_workspace": _SWITCH,
+    "enable_cudnn": _SWITCH,
     "enable_skip_layer_norm_strict_mode": _SWITCH,
     "fuse_conv_bias": _SWITCH,
     "gpu_mem_limit": (re.compile(r"[0-9]{1,20}"), "a number of bytes"),
