@@ -19,7 +19,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from brisk.errors import BriskError
+from brisk.errors import BriskError, UnavailableError
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.segments.model.sources import BareModel
 from brisk.stub.runtime_client.client import RuntimeClient
@@ -52,7 +52,7 @@ def strike(index):
     elif word.startswith("hang") and threading.current_thread() is not threading.main_thread():
         time.sleep(3600)
     elif word.startswith("slow"):
-        time.sleep(0.5)
+        time.sleep(float(argument or 0.5))
     elif word.startswith("truncate"):
         os.truncate(argument, 4096)
 
@@ -162,6 +162,22 @@ def test_a_slow_or_hung_lane_delays_the_answer(
     worker = worker_of(faulty_place)
     fault.write_text(word)
     with opened(faulty_place, describe(path)) as connection:
+        np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
+        _assert_others_are_served(other)
+    assert worker_of(faulty_place) == worker
+
+
+def test_a_request_that_is_late_while_a_segment_loads_does_not_end_the_worker(
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
+) -> None:
+    """It waits for the segment, which is told nothing; runs that do not end are ended by force."""
+    path, expected = chain
+    worker = worker_of(faulty_place)
+    fault.write_text("slow 3")
+    with opened(faulty_place, describe(path)) as connection:
+        late_ns = time.monotonic_ns() + 200_000_000
+        error = submit(connection, ROWS, deadline_ns=late_ns)[1].wait().error
+        assert isinstance(error, UnavailableError)
         np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
         _assert_others_are_served(other)
     assert worker_of(faulty_place) == worker

@@ -13,8 +13,18 @@ from onnx import TensorProto, helper
 from brisk.errors import InvalidRequestError
 from brisk.protocol.records import TensorForm
 from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.protocol.shared_memory import mark_is_set
 from brisk.stub.runtime_client.client import RuntimeClient
-from support.runtime.runtime_process import SLOW_INPUT, Answer, describe, opened, submit
+from support.runtime.runtime_process import (
+    SLOW_INPUT,
+    Answer,
+    describe,
+    kill,
+    opened,
+    submit,
+    worker_of,
+)
+from support.waiting import wait_until
 
 pytestmark = [pytest.mark.timing, pytest.mark.beside]
 
@@ -46,6 +56,67 @@ def joined(
     with opened(shared_place, describe(slow)) as blocker, opened(shared_place, lookup) as made:
         number, _ = submit(blocker, SLOW_INPUT)
         yield made, lambda: blocker.cancel(number)
+
+
+def rounds_model(path: Path) -> Path:
+    """y = x after as many rounds of a Loop as the greatest value of the batch says."""
+    batch = ("n", 1)
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["goes"]),
+            helper.make_node("Identity", ["value"], ["next"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("value", TensorProto.FLOAT, batch),
+        ],
+        [
+            helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", TensorProto.FLOAT, batch),
+        ],
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+            helper.make_node("Cast", ["most"], ["rounds"], to=TensorProto.INT64),
+            helper.make_node("Loop", ["rounds", "", "x"], ["y"], body=body),
+        ],
+        "rounds",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, batch)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, batch)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def test_a_request_that_ends_two_workers_takes_none_that_ran_with_it_along(
+    shared_place: RuntimePaths, slow: Path, tmp_path: Path
+) -> None:
+    model = describe(rounds_model(tmp_path / "rounds.onnx"), max_batch_size=8, batching=True)
+    with (
+        opened(shared_place, describe(slow)) as blocker,
+        opened(shared_place, model) as connection,
+    ):
+        number, _ = submit(blocker, SLOW_INPUT)
+        sent = []
+        for rounds in (2.0**62, 2.0, 3.0):
+            staged = connection.stage((TensorForm("x", "FP32", (1, 1)),), [4])
+            connection.memory(staged.regions[0])[:] = np.float32(rounds).tobytes()
+            sent.append((connection.memory(staged.mark), Answer()))
+            connection.submit(staged, ["y"], "normal", None, sent[-1][1])
+        blocker.cancel(number)
+        (endless, first), *others = sent
+        wait_until(lambda: all(mark_is_set(mark) for mark, _ in sent), "that all run as one")
+        kill(worker_of(shared_place))
+        wait_until(lambda: not mark_is_set(endless), "a new worker")
+        wait_until(lambda: mark_is_set(endless), "the run of the one that does not end")
+        assert not any(mark_is_set(mark) for mark, answer in others if not answer.has_come)
+        kill(worker_of(shared_place))
+        assert [answer.output().item() for _, answer in others] == [2.0, 3.0]
+        assert "was running when 2 workers died" in str(first.wait().error)
 
 
 def test_the_bad_request_of_a_joined_run_fails_alone(

@@ -130,6 +130,17 @@ def test_of_several_empty_slabs_one_is_kept() -> None:
     arena.close()
 
 
+def test_of_several_empty_slabs_the_largest_goes() -> None:
+    arena = Arena(SLAB_BYTES)
+    small, large = arena.allocate(100), arena.allocate(20 * SLAB_BYTES)
+    arena.free(large)
+    arena.free(small)
+    assert arena.statistics() == {"slabs": 1, "slab_bytes": SLAB_BYTES, "used_bytes": 0}
+    region = arena.allocate(100)
+    arena.memory(region)[:] = bytes(100)
+    arena.close()
+
+
 def test_a_slab_that_came_and_went_untold_is_never_told() -> None:
     arena = Arena(SLAB_BYTES)
     kept, gone = arena.allocate(SLAB_BYTES), arena.allocate(SLAB_BYTES)

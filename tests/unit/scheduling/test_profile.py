@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brisk.errors import UnavailableError
-from brisk.scheduling.queue import refuse_if_late, retry_hint
+from brisk.scheduling.refusals import refuse_if_late, retry_hint
 from brisk.scheduling.times import (
     HALF_LIFE_NS,
     MOST_PROFILES,

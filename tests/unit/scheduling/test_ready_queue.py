@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections import Counter
 
@@ -170,6 +171,31 @@ def test_deadlines_of_answered_jobs_do_not_pile_up() -> None:
         queue.add(job(sequence, deadline_ns=10**12 + sequence), None, "m")
         queue.pop()
     assert queue.entries < 200
+
+
+def test_deadlines_of_answered_jobs_do_not_pile_up_beside_one_that_waits() -> None:
+    waiting = job(0, model="other")
+    queue = queue_of(waiting)
+    for sequence in range(1, 5000):
+        queue.add(job(sequence, deadline_ns=10**12 + sequence), None, "m")
+        assert queue.pop() is not waiting
+    assert queue.entries < 200
+    queue.check_integrity()
+    assert drained(queue) == [0]
+
+
+def test_nothing_that_has_left_is_kept_while_nothing_waits() -> None:
+    """A job holds its request, and that its stub's memory."""
+    queue = queue_of()
+    for sequence in range(20):
+        deadline_ns = 10**12 + sequence if sequence % 2 else None
+        queue.add(job(sequence, "left", deadline_ns=deadline_ns), None, "m")
+    while queue.pop() is not None:
+        pass
+    gc.collect()
+    jobs = [each for each in gc.get_objects() if isinstance(each, Job)]
+    assert not any(each.model == "left" for each in jobs)
+    assert queue.entries == 0
 
 
 def test_deadlines_of_batched_jobs_do_not_pile_up() -> None:

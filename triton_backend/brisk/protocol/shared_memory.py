@@ -141,14 +141,16 @@ class Arena:
             return Region(slab.number, offset, size)
 
     def free(self, region: Region) -> None:
-        """Free ``region``; of several empty slabs only one is kept."""
+        """Free ``region``; of several empty slabs only the smallest is kept."""
         size = _room(region.size)
         with self._lock:
             slab = self._slabs[region.slab]
             slab.give(region.offset, size)
             self._used_bytes -= size
-            if not slab.used and sum(not each.used for each in self._slabs.values()) > 1:
-                self._drop(slab)
+            if not slab.used:
+                empty = [each for each in self._slabs.values() if not each.used]
+                if len(empty) > 1:
+                    self._drop(max(empty, key=lambda each: (each.size, each is slab)))
 
     def memory(self, region: Region) -> memoryview:
         """Return a writable view of a region's bytes."""

@@ -6,9 +6,8 @@ Used by the worker's only scheduling thread; not thread-safe.
 from __future__ import annotations
 
 import heapq
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from brisk.errors import UnavailableError
@@ -24,9 +23,6 @@ models is forgotten, the least service first."""
 
 ALIKE = 32
 """The number of jobs of one model in a row from which on its class counts as not contended."""
-
-DEFAULT_RETRY_NS = 100_000_000
-"""The hint when to retry if it is unknown how long the waiting requests will take."""
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -139,7 +135,7 @@ class _ClassTurns(Generic[AnyJob]):
                 if head.state is _WAITING:
                     return
             if line is not None and not line and lines is self.due:
-                del lines[model]
+                lines.pop(model, None)
 
     def waiting(self) -> Iterator[AnyJob]:
         for line in self.lines.values():
@@ -170,6 +166,12 @@ class _ClassTurns(Generic[AnyJob]):
 
     def key(self, job: AnyJob) -> tuple[int, int, int, int]:
         return in_turn(job, self.served_ns.get(job.model, 0))
+
+    def clear(self) -> None:
+        """Forget all jobs. Precondition: all have left."""
+        self.lines.clear()
+        self.due.clear()
+        self._first = None
 
     def forget_left(self) -> None:
         for lines in (self.lines, self.due):
@@ -242,7 +244,7 @@ class ReadyQueue(Generic[AnyJob]):
         self._waiting[job.model] = self._waiting.get(job.model, 0) + 1
         self._of_class[job.job_class] += 1
         self._total += 1
-        if self.entries > 2 * self._total + 64:  # most jobs have left without having been first
+        if self.entries > 4 * self._total + 64:  # most jobs have left without having been first
             self._forget_left()
         return shed
 
@@ -327,8 +329,10 @@ class ReadyQueue(Generic[AnyJob]):
 
     @property
     def entries(self) -> int:
-        """The number of entries of all lines, including jobs that have left."""
-        return sum([len(line) for turns in self._in_order for line in turns.lines.values()])
+        """The number of entries of all lines, including jobs that have left. A job with a deadline
+        has two."""
+        every = [lines for turns in self._in_order for lines in (turns.lines, turns.due)]
+        return sum([len(line) for lines in every for line in lines.values()])
 
     @property
     def remembered(self) -> int:
@@ -359,41 +363,6 @@ class ReadyQueue(Generic[AnyJob]):
             self._waiting[job.model] = remaining
         else:
             del self._waiting[job.model]
-
-
-# Refusals with a hint when to try again: the durations of segments are predictable (REEF, 2.1).
-
-
-def refuse_if_late(
-    now_ns: int,
-    deadline_ns: int,
-    running_end_ns: int | None,
-    ahead_ns: Iterable[float | None],
-    run_ns: float | None,
-) -> None:
-    """Raises UnavailableError, with a hint what to do, if the deadline cannot be met.
-
-    ``running_end_ns``: expected end of the current run, if the request does not interrupt it.
-    ``ahead_ns``: the durations of the jobs that go first, ``run_ns``: the request's own. Unknown
-    durations count as 0, so that no request is refused on a guess.
-    """
-    if run_ns is None:
-        return
-    start_ns = max(now_ns, running_end_ns or now_ns) + sum(taken_ns or 0 for taken_ns in ahead_ns)
-    end_ns = start_ns + run_ns
-    if end_ns <= deadline_ns:
-        return
-    late = f"the time-out of {(deadline_ns - now_ns) / 1e6:.1f} ms cannot be met: the "
-    takes = f"takes {run_ns / 1e6:.1f} ms"
-    if now_ns + run_ns > deadline_ns:  # also on an idle device
-        raise UnavailableError(f"{late}request alone {takes}; give it a longer time-out")
-    raise UnavailableError(
-        f"{late}device is expected to be free in {(start_ns - now_ns) / 1e6:.1f} ms and the "
-        f"request {takes}; {retry_hint(end_ns - deadline_ns)}"
-    )
-
-
-def retry_hint(wait_ns: float | None) -> str:
-    """Return the end of a refusal's message: ``retry in N ms``, N a whole number of at least 1."""
-    wait_ms = math.ceil((DEFAULT_RETRY_NS if wait_ns is None else wait_ns) / 1e6)
-    return f"retry in {max(1, wait_ms)} ms"
+        if not self._total:  # what has left is not kept in memory
+            for turns in self._in_order:
+                turns.clear()

@@ -205,6 +205,7 @@ class RunControl:
 
     def __init__(self) -> None:
         self._options: dict[bool, Any] = {}
+        self._has_ended = False
 
     def options(self, *, shrinks_arena: bool) -> Any:
         """Return the ``RunOptions`` of the owner's next run, made once.
@@ -217,16 +218,20 @@ class RunControl:
             run_options = self._options[shrinks_arena] = onnxruntime().RunOptions()
             if shrinks_arena:
                 run_options.add_run_config_entry(_SHRINKS, "cpu:0")
+        if self._has_ended:
+            run_options.terminate = True
         return run_options
 
     def end(self) -> None:
         """End the owner's run with an error at its next node, and later runs until ``renew``."""
+        self._has_ended = True  # before the loop: options that are made meanwhile are ended, too
         for options in list(self._options.values()):
             options.terminate = True
 
     def renew(self) -> None:
         """Allow runs again after ``end``."""
         self._options = {}
+        self._has_ended = False
 
 
 _threads = threading.local()

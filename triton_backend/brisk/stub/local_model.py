@@ -355,7 +355,9 @@ class Guard:
 
     def _watch(self) -> None:
         quiet, pause_s = 0, LOOK_S
-        while self._busy.wait() and not (self._closing or self.has_ended_it):
+        while self._busy.wait() and not self.has_ended_it:
+            if self._closing and not self.begun_ns:  # a run under way is watched to its end
+                return
             time.sleep(pause_s)
             pause_s = LOOK_S
             begun_ns, control = self.begun_ns, self.control

@@ -157,7 +157,7 @@ class RequestHandler:
 
     def _stop_joining(self) -> None:
         """Join no more requests: learned caches answer some rows early, which must not wait for
-        others."""
+        others, or outputs cannot be divided by rows."""
         self._joins = False
 
     def _learn_run(self, execution_ns: int, rows: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import triton_python_backend_utils as pb_utils
 
-from brisk.errors import BriskError
+from brisk.errors import BriskError, CancelledError, UnavailableError
 from brisk.protocol.records import Result, ResultForm, TensorForm
 from brisk.stub.runtime_client.pending import OutputReader, Reply
 from brisk.stub.tensors import make_output
@@ -50,13 +50,14 @@ class Counted(NamedTuple):
     """The receivers of an answer's figures.
 
     ``account`` counts each answer. ``learn`` gets its time in ns, before it is sent. ``learn_run``
-    gets its run's time in ns and rows. ``see_exits`` is called if learned caches have answered.
+    gets its run's time in ns and rows. ``stop_joining`` is called if requests should not be
+    joined: learned caches have answered, or outputs have no rows of one size.
     """
 
     account: RequestAccount
     learn: Callable[[int], None]
     learn_run: Callable[[int, int], None]
-    see_exits: Callable[[], None]
+    stop_joining: Callable[[], None]
 
 
 class UnevenOutputError(Exception):
@@ -141,12 +142,16 @@ class TritonReply(Reply):
             memory = [memoryview(bytearray(each)) for each in memory]
         try:
             responses = self._make_responses(result.form, memory)
+        except UnevenOutputError as error:
+            self._counted.stop_joining()
+            self.fail(error)
+            return
         except Exception as error:  # noqa: BLE001  # the request must be answered, whatever it is
             self.fail(error)
             return
         counted = self._counted
         if result.form.exits:
-            counted.see_exits()
+            counted.stop_joining()
         counted.learn(time.monotonic_ns() - self.created_ns)
         counted.learn_run(result.execution_ns, sum(self._rows))
         self._send(responses)
@@ -185,11 +190,13 @@ class TritonReply(Reply):
         return responses
 
     def fail(self, error: Exception) -> None:
-        if len(self._requests) > 1:
-            self._come_apart()
+        count = len(self._requests)
+        if count > 1 and not isinstance(error, (CancelledError, UnavailableError)):
+            self._come_apart()  # one of them may have caused it
             return
-        self._counted.account.failed(self.job_class, error)
-        self._send([failed_response(error)])
+        for _ in range(count):
+            self._counted.account.failed(self.job_class, error)
+        self._send([failed_response(error) for _ in range(count)])
 
     def _come_apart(self) -> None:
         """Send each request of the failed group by itself, and wake ``execute`` if it waits."""

@@ -18,7 +18,7 @@ from brisk.runtime.requests.table import Request
 from brisk.scheduling.job import JobState, most_urgent_first
 from brisk.scheduling.job_class import JobClass
 from brisk.scheduling.policies import Limits, Policy, Snapshot
-from brisk.scheduling.queue import refuse_if_late
+from brisk.scheduling.refusals import refuse_if_late
 from brisk.scheduling.times import Demand, MinimumShare, ProfileTable, ShareMeter
 from brisk.telemetry import metrics
 

@@ -29,7 +29,8 @@ from brisk.runtime.peers.connections import Connections, Peer
 from brisk.runtime.peers.tensors import write_tensors
 from brisk.scheduling.job import Job, JobState, more_urgent
 from brisk.scheduling.job_class import JobClass
-from brisk.scheduling.queue import ReadyQueue, retry_hint
+from brisk.scheduling.queue import ReadyQueue
+from brisk.scheduling.refusals import retry_hint
 from brisk.scheduling.times import ProfileTable
 from brisk.segments.values import Value
 from brisk.telemetry import metrics
@@ -160,6 +161,7 @@ class RequestTable:
             record=record,
             binding=binding,
             mark=peer.view.memory(record.mark),
+            is_alone=record.is_replay,  # a crash is then attributed to no other request
         )
         if binding.sequences is not None and record.step is not None:
             most = None if record.is_replay else model.max_queue_size

@@ -102,13 +102,16 @@ class LongRuns:
     def _end_if_unwanted(self, step: Step, now_ns: int) -> None:
         """Ask a run to end if no client waits for it any more, or if it exceeds its time limit.
 
-        If it does not end in time, kill the worker.
+        If it does not end in time, kill the worker. The time begins when the model is loaded.
         """
         run = step.run
         self._requests.fail_all_late(run.live, run.started_ns, now_ns)
         if run.live:
             return
         step.end(now_ns)
+        if run.session.is_loading or run.session.awaits_bytes:
+            step.ended_ns = now_ns  # it may wait for a load, which is not asked to end
+            return
         if step.ended_ns is None or not _has_had_its_time(step, now_ns - step.ended_ns):
             return
         text = f"a run of model '{run.model_name}' does not end, although it was told to"

@@ -128,6 +128,8 @@ class SideBySide:
             if session.crowds >= CROWDS:
                 is_asked = self._sessions.ask_for_narrow(first.binding)
                 session.crowds = CROWDS - CROWDS_AGAIN if is_asked else 0
+                if is_asked:
+                    self._crowded_ns[session] = now_ns  # made too late for this crowd, perhaps
             return False
         self._crowded_ns[session] = now_ns
         return self.takes(first)

@@ -104,8 +104,7 @@ class Worker:
             conclude=self._conclude,
             wake=connections.wake,
         )
-        offers = is_first and settings.computes_in_stubs
-        gate = controller.gate.descriptor if offers else None
+        gate = controller.gate.descriptor if is_first and settings.computes_in_stubs else None
         offering = Offering(connections, sessions, gate)
         observation = Observation(
             role=role,
@@ -268,7 +267,8 @@ class Worker:
                     return False
                 if not queue.is_done():
                     return False
-                self._answer(run)
+                if run.live:  # else its clients may have taken its memory back meanwhile
+                    self._answer(run)
         except Exception as error:  # noqa: BLE001  # the worker must outlive any request
             self._fail(run.jobs, error)
         return True

@@ -245,6 +245,8 @@ class WorkerConnection:
         """Attribute the crash, connect again, load and replay. Return the new connection; None if
         there is none yet."""
         self._break_off()
+        if self._role is Role.FOREGROUND:
+            self._take_offer(None)  # it was that worker's, with its gate
         self._view.clear()
         self._blame()
         started_s = time.monotonic()
