@@ -38,7 +38,8 @@ def front(graph: ModelGraph) -> ExitPoint:
 
 
 def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = None) -> float:
-    """Return the least score at which an approximate model answers; 0 if no outlier reaches any.
+    """Return the least score at which an approximate model answers; 0 if no outlier reaches any,
+    above 1, where nothing is answered, if too many outliers have the greatest score.
 
     At most ``1 - REFUSED`` of each of the ``kinds`` (int64 [rows]) of outliers reach it that are
     answered otherwise than by the exact model: what is answered the same is no mistake, out of
@@ -53,7 +54,7 @@ def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = 
     highest = max(reached, default=0.0)
     if highest <= 0:
         return 0.0
-    floor = float(np.nextafter(np.float32(highest), np.float32(1)))
+    floor = float(np.nextafter(np.float32(highest), np.float32(2)))
     answers = np.zeros(0) if ordinary is None else ordinary[ordinary > 0]
     return max(floor, float(answers.min())) if len(answers) else floor
 
