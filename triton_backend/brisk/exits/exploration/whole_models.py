@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -71,10 +72,15 @@ class LabelledOutliers:
 
 
 def approximate_models(
-    graph: ModelGraph, scores: Scores, fit: Samples, settings: ExplorationSettings
+    graph: ModelGraph,
+    scores: Scores,
+    fit: Samples,
+    settings: ExplorationSettings,
+    folder: Path | None,
 ) -> tuple[list[ApproximateModel], list[str]]:
     """Return the approximate models to try: the model in int8, the smaller one that the settings
     name; and why there is none in int8. ``fit``: the rows that ranges are taken from.
+    ``folder``: where ``quantised`` works.
 
     Raises InvalidModelError if the smaller model cannot answer for this one.
     """
@@ -83,7 +89,7 @@ def approximate_models(
         found.append(smaller_model(settings.smaller, graph, scores, fit, settings.threads))
     if INT8 in settings.variants:
         try:
-            found.append(quantised(graph, scores, fit.inputs))
+            found.append(quantised(graph, scores, fit.inputs, folder))
         except ValueError as error:
             reasons.append(str(error))
     return found, reasons

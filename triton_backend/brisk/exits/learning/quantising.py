@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -43,9 +44,15 @@ CALIBRATED_ROWS = 200
 
 
 def quantised(
-    graph: ModelGraph, scores: Scores, inputs: Mapping[str, np.ndarray]
+    graph: ModelGraph,
+    scores: Scores,
+    inputs: Mapping[str, np.ndarray],
+    folder: Path | None = None,
 ) -> ApproximateModel:
     """Return the model in int8 by ONNX Runtime, weights quantised by channel.
+
+    Several copies of the model lie in ``folder`` meanwhile; None: in the system's for temporary
+    files.
 
     If the model reads one float32 tensor, of fixed rows or with convolutions, all is quantised,
     with the ranges of ``inputs``; else matrix products are, with ranges found in each run. Raises
@@ -56,8 +63,8 @@ def quantised(
     if graph.path.stat().st_size > LARGEST_BYTES:
         raise ValueError(f"it has more than {LARGEST_BYTES >> 20} MiB")
     try:
-        with tempfile.TemporaryDirectory() as folder, quiet():
-            source, place = until_scores(graph, scores), Path(folder)
+        with _workplace(folder) as place, quiet():
+            source = until_scores(graph, scores)
             if shape or _is_of_images(graph):
                 ((name, rows),) = inputs.items()
                 count = min(CALIBRATED_ROWS, len(rows))
@@ -74,6 +81,27 @@ def quantised(
         raise ValueError(f"ONNX Runtime cannot run it in int8: {error!s:.200}") from error
     _check_batches(approximate, scores, inputs)
     return approximate
+
+
+@contextlib.contextmanager
+def _workplace(folder: Path | None) -> Iterator[Path]:
+    """Make a folder for files of the quantiser, its own temporary ones too, and remove it at the
+    end. One in ``folder`` has always the same name, so that what a killed process leaves is
+    removed with ``folder`` or by the next call."""
+    if folder is None:
+        with tempfile.TemporaryDirectory() as made:
+            yield Path(made)
+        return
+    place = folder / "quantising"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(mode=0o700)
+    before = tempfile.tempdir
+    tempfile.tempdir = str(place)
+    try:
+        yield place
+    finally:
+        tempfile.tempdir = before
+        shutil.rmtree(place, ignore_errors=True)
 
 
 GREAT = 1000

@@ -245,7 +245,7 @@ def _search(
         except TooLargeError as error:
             LOGGER.info(f"of {graph.path} approximate models alone are tried: {error}")
     kept_to = tolerance(aim.tolerance) if aim.tolerance else None
-    return explore_whole(graph.path, samples, kept_to, settings)
+    return explore_whole(graph.path, samples, kept_to, settings, folder=folder)
 
 
 def read_samples(graph: ModelGraph) -> SampleGroups | None:

@@ -181,7 +181,9 @@ def _train(
     with bars(console) as drawn:
         progress = RichProgress(drawn)
         if subject.is_whole:
-            whole = explore_whole(subject.file, groups, subject.tolerance, settings, progress)
+            whole = explore_whole(
+                subject.file, groups, subject.tolerance, settings, progress, folder
+            )
             cascade, reason, verification = whole.cascade, whole.reason, whole.verification
         else:
             explored = explore(
