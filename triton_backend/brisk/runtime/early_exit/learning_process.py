@@ -249,7 +249,8 @@ def _search(
 
 
 def read_samples(graph: ModelGraph) -> SampleGroups | None:
-    """Return all stored samples that fit the model, the oldest first; None if there are none."""
+    """Return all stored samples that fit the model and are finite numbers, the oldest first; None
+    if there are none."""
     parts: list[Samples] = []
     for file in sorted(samples_folder(graph.path).glob("*.npz")):
         try:
@@ -257,7 +258,8 @@ def read_samples(graph: ModelGraph) -> SampleGroups | None:
         except (DamagedFileError, OSError) as error:  # deleted meanwhile, or damaged
             LOGGER.warning(f"samples '{file}' are left out: {error}")
             continue
-        parts += [Samples(inputs) for inputs in groups if _is_fit(inputs, graph)]
+        fitting = (Samples(inputs).finite() for inputs in groups if _is_fit(inputs, graph))
+        parts += [part for part in fitting if len(part)]
     return SampleGroups.of(parts) if parts else None
 
 
