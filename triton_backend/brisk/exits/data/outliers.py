@@ -62,9 +62,9 @@ def _shapes(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
         for _ in range(random.integers(1, MOST_SHAPES + 1)):
             ends = [np.sort(random.integers(0, side + 1, 2)) for side in sides]
             every = [slice(None)] * (rows.ndim - 1 - len(sides))
-            block = (*every, *(slice(start, stop) for start, stop in ends))
+            block = (number, *every, *(slice(start, stop) for start, stop in ends))
             level = random.uniform(rows.min(), rows.max())
-            drawings[(number, *block)] = level
+            drawings[block] = level
     return drawings
 
 
