@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,19 @@ def test_caches_that_would_slow_the_model_down_are_not_written(
     assert made.exit_code == NOTHING_WRITTEN, made.output
     assert "no caches were written: " in made.stdout
     assert not caches_file(entry / "1" / "model.onnx").exists()
+
+
+def test_copies_of_the_model_lie_in_no_folder_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training that is killed would leave them there."""
+    own_cache(tmp_path, monkeypatch)
+    entry = put(tmp_path, slow_network(layers=4, tail="Identity"), rows=300)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    result = train(entry, "--variants", "int8", "--tolerance", "cosine 0.9", "--accuracy", "0.9")
+    assert result.exit_code in (0, NOTHING_WRITTEN), result.output
+    assert "quantise" not in result.output, result.output
+    assert list((tmp_path / "cache" / "training").iterdir()) == []
 
 
 def test_a_memory_budget_that_nothing_fits_is_said(small_entry: Path) -> None:

@@ -269,6 +269,13 @@ def test_outliers_are_of_every_kind_and_leave_integers_alone() -> None:
     assert (nearest > 0.05).all(), "none of them is a sample"
 
 
+@pytest.mark.parametrize("shape", [(), (4,), (5, 4), (3, 5, 4)])
+def test_outliers_are_made_of_constant_rows_of_any_rank(shape: tuple[int, ...]) -> None:
+    outliers = make_outliers(Samples({"x": np.ones((60, *shape), np.float32)}), 0)
+    assert outliers.samples.inputs["x"].shape == (len(MAKERS) * ROWS_OF_A_KIND, *shape)
+    assert np.isfinite(outliers.samples.inputs["x"]).all()
+
+
 @pytest.mark.parametrize(("other_rows", "calibrate"), [(0, 200), (999, 200), (1000, 380)])
 def test_a_division_leaves_no_row_out_and_proves_with_more_where_others_fit(
     other_rows: int, calibrate: int

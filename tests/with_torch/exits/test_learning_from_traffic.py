@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from brisk.runtime.early_exit.learning_process import MOST_TRIES, learn, look_at
 from support.exits.adapted import Adapted
 from support.exits.benchmarks import win_benchmarks
 from support.exits.cascades import images, network
+from support.exits.texts import text_classifier, texts
 
 
 @pytest.fixture(autouse=True)
@@ -147,6 +149,27 @@ def test_samples_of_another_form_and_damaged_ones_are_left_out(
     refused = learn(digits, LearningRecord(Stage.COLLECTING, 0.97, 1000), 1)
     assert refused.stage is Stage.REFUSED
     assert "expected at least 200 different ones" in refused.reason
+
+
+def test_rows_of_no_numbers_in_the_traffic_teach_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One client's NaN must not end the learning from all others."""
+    win_benchmarks(monkeypatch)
+    monkeypatch.setattr(learning_process, "VARIANTS", ("int8",))
+    file = tmp_path / "model.onnx"
+    onnx.save(text_classifier(), file)
+    make_private_folder(file)
+    for seed in range(12):
+        rows = texts(100, seed=seed)
+        rows["mask"][3, 0], rows["mask"][4, 1] = math.nan, math.inf
+        write_samples(file, [rows, texts(2, length=3) | {"mask": np.full((2, 3), np.nan, "f4")}])
+    write_samples(file, [{name: array[:, :0] for name, array in texts(2).items()}])
+    samples = learning_process.read_samples(read_graph(file))
+    assert samples is not None
+    assert [len(group) for group in samples.groups] == [98 * 12]
+    outcome = learn(file, LearningRecord(Stage.COLLECTING, 0.9, 1000), 1)
+    assert (outcome.stage, outcome.samples) == (Stage.SERVED, 98 * 12), outcome.reason
 
 
 def test_the_newest_rows_prove_and_nothing_else_does() -> None:

@@ -17,6 +17,7 @@ from brisk.exits.cascade_file import read_cascade, write_cascade
 from brisk.exits.exploration.whole_models import floor_of
 from brisk.exits.files.container import DamagedFileError
 from brisk.exits.guarantee.calibration import ExitCount, Scored
+from brisk.exits.heads.exit_head import Predicted, decided, whole_model
 from brisk.exits.heads.exit_model import AnswerForm, ExitModel, Judge
 from brisk.exits.learning.approximate import ApproximateModel
 from brisk.exits.learning.exporting import network_of
@@ -199,3 +200,26 @@ def test_a_floor_is_above_wrongly_answered_outliers_and_not_below_all_ordinary_r
     assert floor_of(outliers, kinds, np.array([0, 0.7, 0.8], np.float32)) == np.float32(0.7)
     harmless = Scored(scores, np.ones(4, bool), np.ones(4, bool))
     assert floor_of(harmless, kinds, np.array([0.7], np.float32)) == 0.0
+
+
+def test_a_floor_is_above_scores_that_cannot_be_greater() -> None:
+    """A tenth of the outliers of a kind are answered otherwise as surely as can be."""
+    scores = np.where(np.arange(100) < 10, 1.0, 0.0).astype(np.float32)
+    outliers = Scored(scores, np.zeros(100, bool), np.ones(100, bool))
+    floor = floor_of(outliers, np.zeros(100, np.int64))
+    assert not (scores >= np.float32(floor)).any()
+    quantised_model = made_of(graph_of(network()))
+    outcome = quantised_model.opened(quantised_model.exit_model(floor))(images(20))
+    assert not outcome.scores.any()
+    assert outcome.near.all(), "the exact model or a later exit answers them"
+
+
+def test_a_head_s_floor_is_above_scores_that_cannot_be_greater() -> None:
+    logits = torch.zeros(100, CLASSES)
+    logits[:10, 3] = 200.0
+    outliers = Predicted(logits, torch.zeros(100), torch.zeros(100, dtype=torch.int64))
+    ordinary = Predicted(10 * torch.eye(CLASSES), torch.zeros(CLASSES), torch.arange(CLASSES))
+    network = whole_model(0.0)
+    assert decided(network, outliers).scores[:10].tolist() == [1.0] * 10
+    network.set_floor(ordinary, outliers)
+    assert not decided(network, outliers).scores.any()

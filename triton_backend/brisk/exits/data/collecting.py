@@ -48,38 +48,59 @@ def collect(
 ) -> Collected:
     """Run all samples, writing the values at ``points`` into ``folder``.
 
-    Files of a complete earlier call are read again. ``advance`` is called with the rows done.
+    Files of a complete earlier call are read again if they fit. ``advance`` is called with the
+    rows done.
     """
     files = [folder / f"hidden-{point.position}.npy" for point in points]
     teacher_file = folder / "teacher.npy"
-    if teacher_file.exists() and all(file.exists() for file in files):
+    of_points, of_classes = run_base(base, points, scores, bind_rows(samples.take(slice(1))))
+    shapes = [(len(samples), *one.shape[1:]) for one in (*of_points, of_classes)]
+    earlier = _earlier(files, teacher_file, shapes)
+    if earlier is not None:
         advance(len(samples))
-    else:
-        writers: list[np.memmap] = []
-        teacher = np.empty((len(samples), scores.classes), np.float32)
-        start = 0
-        for hidden, distribution in run_in_batches(base, points, scores, samples.inputs):
-            if not writers:
-                writers = [
-                    np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
-                        file, "w+", np.float32, (len(samples), *value.shape[1:])
-                    )
-                    for file, value in zip(files, hidden, strict=True)
-                ]
-            rows = slice(start, start + len(distribution))
-            for writer, value in zip(writers, hidden, strict=True):
-                writer[rows] = value
-            teacher[rows] = distribution
-            start += len(distribution)
-            advance(len(distribution))
-        for writer in writers:
-            writer.flush()
-        # Written last: it says that all are complete.
-        unfinished = teacher_file.with_suffix(".unfinished.npy")
-        np.save(unfinished, teacher)
-        unfinished.replace(teacher_file)
+        return earlier
+    # It says that all are complete, which are soon at their full size, of zeros.
+    teacher_file.unlink(missing_ok=True)
+    writers: list[np.memmap] = []
+    teacher = np.empty((len(samples), scores.classes), np.float32)
+    start = 0
+    for hidden, distribution in run_in_batches(base, points, scores, samples.inputs):
+        if not writers:
+            writers = [
+                np.lib.format.open_memmap(  # type: ignore[no-untyped-call]  # numpy
+                    file, "w+", np.float32, (len(samples), *value.shape[1:])
+                )
+                for file, value in zip(files, hidden, strict=True)
+            ]
+        rows = slice(start, start + len(distribution))
+        for writer, value in zip(writers, hidden, strict=True):
+            writer[rows] = value
+        teacher[rows] = distribution
+        start += len(distribution)
+        advance(len(distribution))
+    for writer in writers:
+        writer.flush()
+    # Written last.
+    unfinished = teacher_file.with_suffix(".unfinished.npy")
+    np.save(unfinished, teacher)
+    unfinished.replace(teacher_file)
     mapped = tuple(np.load(file, mmap_mode="r") for file in files)
     return Collected(mapped, np.load(teacher_file))
+
+
+def _earlier(
+    files: Sequence[Path], teacher_file: Path, shapes: Sequence[tuple[int, ...]]
+) -> Collected | None:
+    """Return what is in the files; None if one is missing, damaged, or not float32 of the
+    ``shapes``, of which the teacher's is last."""
+    try:
+        hidden = tuple(np.load(file, mmap_mode="r") for file in files)
+        teacher = np.load(teacher_file)
+    except (OSError, EOFError, ValueError):
+        return None
+    found = [(each.dtype, each.shape) for each in (*hidden, teacher)]
+    expected = [(np.dtype(np.float32), shape) for shape in shapes]
+    return Collected(hidden, teacher) if found == expected else None
 
 
 def with_rows(

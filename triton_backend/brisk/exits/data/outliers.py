@@ -58,13 +58,13 @@ def _shapes(rows: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Draw a few blocks, each of one level, on a ground of another: edges without any texture."""
     drawings = np.array(_constant(rows, random))
     sides = rows.shape[2:] or rows.shape[1:]
-    for row in drawings:
+    for number in range(len(drawings)):
         for _ in range(random.integers(1, MOST_SHAPES + 1)):
             ends = [np.sort(random.integers(0, side + 1, 2)) for side in sides]
-            every = [slice(None)] * (row.ndim - len(sides))
-            block = (*every, *(slice(start, stop) for start, stop in ends))
+            every = [slice(None)] * (rows.ndim - 1 - len(sides))
+            block = (number, *every, *(slice(start, stop) for start, stop in ends))
             level = random.uniform(rows.min(), rows.max())
-            row[block] = level
+            drawings[block] = level
     return drawings
 
 

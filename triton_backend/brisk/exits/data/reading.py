@@ -164,9 +164,13 @@ def _checked(samples: Samples, path: Path, graph: ModelGraph) -> Samples:
                 f"'{path}': input '{variable.name}' is {array.dtype} {list(array.shape)}, "
                 f"expected {declared.dtype} {sizes_text(declared.shape or ())}"
             )
-        inputs[variable.name] = array.astype(variable.type.dtype or array.dtype, copy=False)
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise InvalidRequestError(f"'{path}': input '{variable.name}' has infinite values")
+        with np.errstate(over="ignore"):  # what overflows is infinite
+            read = array.astype(variable.type.dtype or array.dtype, copy=False)
+        if read.dtype.kind == "f" and not np.isfinite(read).all():
+            raise InvalidRequestError(
+                f"'{path}': input '{variable.name}' has NaN or infinite values as {read.dtype}"
+            )
+        inputs[variable.name] = read
     rows = {len(array) for array in inputs.values()}
     if len(rows) != 1:
         raise InvalidRequestError(f"'{path}': arrays of {sorted(rows)} rows do not go together")

@@ -30,6 +30,19 @@ class Samples:
         labels = None if self.labels is None else self.labels[rows]
         return Samples({name: array[rows] for name, array in self.inputs.items()}, labels)
 
+    def finite(self) -> Samples:
+        """Return the rows whose inputs all are finite numbers, none if an input has no numbers.
+
+        The others teach nothing: exits leave them to the model.
+        """
+        kept = np.ones(len(self), bool)
+        for array in self.inputs.values():
+            if not math.prod(array.shape[1:]):
+                kept[:] = False
+            elif array.dtype.kind == "f":
+                kept &= np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+        return self.take(kept)
+
     def sources(self, numbered: Sources) -> np.ndarray:
         """Return the source of each row, int64 [rows]."""
         return numbered.of(self.inputs)

@@ -265,7 +265,7 @@ def _try_whole_models(
     if readable(model.graph) is None:
         return []
     fit = data.samples.take(data.division.fit)
-    found, _ = approximate_models(model.graph, model.scores, fit, settings)
+    found, _ = approximate_models(model.graph, model.scores, fit, settings, data.folder)
     if not found:
         return []
     with np.load(data.rows_file) as rows:

@@ -53,7 +53,7 @@ from brisk.exits.learning.selection import (
 from brisk.exits.model_graph import ExitPoint
 from brisk.os_priority import TRAINING, lower_thread
 
-METHOD = 5
+METHOD = 6
 """The version of the training itself, which a trial's settings do not contain. Files of another
 version are trained again."""
 

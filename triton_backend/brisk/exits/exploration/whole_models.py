@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -38,7 +39,8 @@ def front(graph: ModelGraph) -> ExitPoint:
 
 
 def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = None) -> float:
-    """Return the least score at which an approximate model answers; 0 if no outlier reaches any.
+    """Return the least score at which an approximate model answers; 0 if no outlier reaches any,
+    above 1, where nothing is answered, if too many outliers have the greatest score.
 
     At most ``1 - REFUSED`` of each of the ``kinds`` (int64 [rows]) of outliers reach it that are
     answered otherwise than by the exact model: what is answered the same is no mistake, out of
@@ -53,7 +55,7 @@ def floor_of(outliers: Scored, kinds: np.ndarray, ordinary: np.ndarray | None = 
     highest = max(reached, default=0.0)
     if highest <= 0:
         return 0.0
-    floor = float(np.nextafter(np.float32(highest), np.float32(1)))
+    floor = float(np.nextafter(np.float32(highest), np.float32(2)))
     answers = np.zeros(0) if ordinary is None else ordinary[ordinary > 0]
     return max(floor, float(answers.min())) if len(answers) else floor
 
@@ -70,10 +72,15 @@ class LabelledOutliers:
 
 
 def approximate_models(
-    graph: ModelGraph, scores: Scores, fit: Samples, settings: ExplorationSettings
+    graph: ModelGraph,
+    scores: Scores,
+    fit: Samples,
+    settings: ExplorationSettings,
+    folder: Path | None,
 ) -> tuple[list[ApproximateModel], list[str]]:
     """Return the approximate models to try: the model in int8, the smaller one that the settings
     name; and why there is none in int8. ``fit``: the rows that ranges are taken from.
+    ``folder``: where ``quantised`` works.
 
     Raises InvalidModelError if the smaller model cannot answer for this one.
     """
@@ -82,7 +89,7 @@ def approximate_models(
         found.append(smaller_model(settings.smaller, graph, scores, fit, settings.threads))
     if INT8 in settings.variants:
         try:
-            found.append(quantised(graph, scores, fit.inputs))
+            found.append(quantised(graph, scores, fit.inputs, folder))
         except ValueError as error:
             reasons.append(str(error))
     return found, reasons

@@ -147,10 +147,12 @@ def explore_whole(
     tolerance: Tolerance | None,
     settings: ExplorationSettings,
     progress: Progress | None = None,
+    folder: Path | None = None,
 ) -> ExploredWhole:
     """Quantise, find floors and thresholds, prove, and benchmark against the exact model.
 
-    ``tolerance`` None: the answers are classes. Raises InvalidModelError if the model does not
+    ``tolerance`` None: the answers are classes. ``folder``: for temporary copies of the model;
+    None: the system's. Raises InvalidModelError if the model does not
     allow it, or the smaller one of the settings cannot answer for it; InvalidRequestError if the
     samples are too few.
     """
@@ -160,7 +162,7 @@ def explore_whole(
         find_scores(graph, settings.output) if tolerance is None else find_values(graph, tolerance)
     )
     division = divide(samples, settings.seed, proves_newest=settings.proves_newest)
-    pairs, reasons = _open_pairs(graph, scores, samples, division, settings, progress)
+    pairs, reasons = _open_pairs(graph, scores, samples, division, settings, progress, folder)
     if not pairs:
         reason = " ".join(reasons) or "it is not among the variants"
         return ExploredWhole(None, f"the model in int8 is the one way there is, and {reason}")
@@ -211,6 +213,7 @@ def _open_pairs(
     division: Division,
     settings: ExplorationSettings,
     progress: Progress,
+    folder: Path | None,
 ) -> tuple[list[_Pair], list[str]]:
     """Open the model with each approximate one, and return why there is none in int8.
 
@@ -229,7 +232,7 @@ def _open_pairs(
     else:
         some = samples.take(division.fit[:TYPICAL_ROWS])
         typical = Typical.of(_values(base, scores, some))
-    found, reasons = approximate_models(graph, scores, fit.largest, settings)
+    found, reasons = approximate_models(graph, scores, fit.largest, settings, folder)
     progress.advance()
     pairs = [
         _Pair(graph, scores, bare, base, approximate, typical, threads) for approximate in found

@@ -105,7 +105,8 @@ class ExitHead(nn.Module):
 
     @torch.no_grad()
     def set_floor(self, rows: Predicted, outliers: Predicted) -> None:
-        """Set the floor that at most ``1 - REFUSED`` of each kind of ``outliers`` reach.
+        """Set the floor that at most ``1 - REFUSED`` of each kind of ``outliers`` reach; above 1,
+        where nothing is answered, if more have the greatest score.
 
         The outliers have trained nothing; their ``classes`` are their kinds. If some of them have
         a score at all, ``DOUBTED`` of the ordinary ``rows`` that the gate passes stay under the
@@ -117,12 +118,13 @@ class ExitHead(nn.Module):
             scores[outliers.classes == kind].quantile(REFUSED, interpolation="higher")
             for kind in set(outliers.classes.tolist())
         ]
-        reached = float(torch.stack(found).max())
+        reached = torch.stack(found).max()
         if reached > 0:
+            above = float(reached.nextafter(torch.tensor(2.0)))
             ordinary, _ = self.decide(rows.logits, rows.distances)
             passing = ordinary[ordinary > 0]
             doubted = float(passing.quantile(DOUBTED)) if len(passing) else 0.0
-            self.floor.fill_(max(reached, doubted))
+            self.floor.fill_(max(above, doubted))
 
 
 class GatedHead(ExitHead):

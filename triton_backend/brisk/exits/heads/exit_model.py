@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
-from onnx import ModelProto, TensorProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from brisk.exits.files.container import DamagedFileError
 from brisk.segments.onnxruntime import onnxruntime
@@ -83,6 +83,12 @@ OPERATORS = frozenset(
 _PLAIN_DOMAINS = frozenset({"", "ai.onnx"})
 _DOMAINS = _PLAIN_DOMAINS | {"com.microsoft", "ai.onnx.ml"}
 
+_RANGED_BY_RUN = frozenset(
+    {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
+)
+"""The operators that quantise by the range of all rows of a run: one row of great values would
+take the others' digits."""
+
 LARGEST_HIDDEN_BYTES = 1 << 30
 """The most bytes of one row of a hidden output."""
 
@@ -114,9 +120,13 @@ ExitEvaluator = Callable[[Given], ExitEvaluation]
 
 
 class ExitModel:
-    """Evaluates an exit's ONNX model. Any thread may call it."""
+    """Evaluates an exit's ONNX model. Any thread may call it.
 
-    __slots__ = ("_form", "_is_single", "_outputs", "_run", "_session")
+    A row's result depends on no other row: a whole model that quantises by the range of each run,
+    or whose batch is of one row, is run for each row.
+    """
+
+    __slots__ = ("_form", "_is_by_row", "_outputs", "_run", "_session")
 
     def __init__(
         self,
@@ -131,10 +141,12 @@ class ExitModel:
 
         Raises DamagedFileError if ``data`` is no exit that answers in ``form`` in ``shape``.
         """
-        _check(data, shape, form, is_whole)
+        graph = _check(data, shape, form, is_whole)
         self._session = _open(data, threads)
         self._run = self._session._sess.run
-        self._is_single = is_whole and self._session.get_inputs()[0].shape[:1] == [1]
+        self._is_by_row = is_whole and (
+            self._session.get_inputs()[0].shape[:1] == [1] or _is_ranged_by_run(graph)
+        )
         self._form = form
         self._outputs = [LOGITS, SCORE, NEAR, *_others(form)]
         if not shape:  # no sizes to try it with are known
@@ -150,7 +162,7 @@ class ExitModel:
         else:
             rows = len(next(iter(hidden.values())))
             feeds = {OWN_INPUT + name: array for name, array in hidden.items()}
-        if self._is_single and rows > 1:
+        if self._is_by_row and rows > 1:
             return self._one_by_one(hidden, rows)
         logits, scores, near, *others = self._run(self._outputs, feeds, None)
         classes, rank, _ = self._form
@@ -165,7 +177,7 @@ class ExitModel:
         return ExitEvaluation(scores, near, logits, tuple(others))
 
     def _one_by_one(self, hidden: Given, rows: int) -> ExitEvaluation:
-        """Evaluate a model that takes one row at a time."""
+        """Evaluate the model for one row at a time."""
         parts = []
         for row in range(rows):
             one: Given
@@ -216,8 +228,22 @@ def parse(data: bytes, is_whole: bool = False) -> ModelProto:
     return model
 
 
-def _check(data: bytes, shape: Shape, form: AnswerForm, is_whole: bool) -> None:
-    """Check sizes, inputs and outputs before memory is taken. Raises DamagedFileError."""
+def _is_ranged_by_run(graph: GraphProto) -> bool:
+    """Whether a node, of the graph or of a branch or loop in it, is ``_RANGED_BY_RUN``."""
+    return any(
+        node.op_type in _RANGED_BY_RUN
+        or any(
+            _is_ranged_by_run(inner)
+            for attribute in node.attribute
+            for inner in (attribute.g, *attribute.graphs)
+        )
+        for node in graph.node
+    )
+
+
+def _check(data: bytes, shape: Shape, form: AnswerForm, is_whole: bool) -> GraphProto:
+    """Return the graph in ``data``, whose sizes, inputs and outputs are checked before memory is
+    taken. Raises DamagedFileError."""
     graph = parse(data, is_whole).graph
     fewest = 0 if is_whole else 1
     classes, rank, _ = form
@@ -240,6 +266,7 @@ def _check(data: bytes, shape: Shape, form: AnswerForm, is_whole: bool) -> None:
         raise DamagedFileError(
             f"an exit reads and gives {_words(found)}; expected {_words(expected)}"
         )
+    return graph
 
 
 def _form(info: ValueInfoProto) -> tuple[int, list[int]]:

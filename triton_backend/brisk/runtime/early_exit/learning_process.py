@@ -245,11 +245,12 @@ def _search(
         except TooLargeError as error:
             LOGGER.info(f"of {graph.path} approximate models alone are tried: {error}")
     kept_to = tolerance(aim.tolerance) if aim.tolerance else None
-    return explore_whole(graph.path, samples, kept_to, settings)
+    return explore_whole(graph.path, samples, kept_to, settings, folder=folder)
 
 
 def read_samples(graph: ModelGraph) -> SampleGroups | None:
-    """Return all stored samples that fit the model, the oldest first; None if there are none."""
+    """Return all stored samples that fit the model and are finite numbers, the oldest first; None
+    if there are none."""
     parts: list[Samples] = []
     for file in sorted(samples_folder(graph.path).glob("*.npz")):
         try:
@@ -257,7 +258,8 @@ def read_samples(graph: ModelGraph) -> SampleGroups | None:
         except (DamagedFileError, OSError) as error:  # deleted meanwhile, or damaged
             LOGGER.warning(f"samples '{file}' are left out: {error}")
             continue
-        parts += [Samples(inputs) for inputs in groups if _is_fit(inputs, graph)]
+        fitting = (Samples(inputs).finite() for inputs in groups if _is_fit(inputs, graph))
+        parts += [part for part in fitting if len(part)]
     return SampleGroups.of(parts) if parts else None
 
 

@@ -174,19 +174,19 @@ def _train(
     from brisk.cli.views.caches import RichProgress, bars, print_exploration, print_outcome
     from brisk.exits.exploration import explore, explore_whole
 
-    groups, more = training_data.groups, training_data.more
+    groups, samples, more, _ = training_data
     folder = _work_folder(subject.file, groups, more, settings.seed)
     console = Console(soft_wrap=True, highlight=False)
     cascade: Cascade | None
     with bars(console) as drawn:
         progress = RichProgress(drawn)
         if subject.is_whole:
-            whole = explore_whole(subject.file, groups, subject.tolerance, settings, progress)
+            whole = explore_whole(
+                subject.file, groups, subject.tolerance, settings, progress, folder
+            )
             cascade, reason, verification = whole.cascade, whole.reason, whole.verification
         else:
-            explored = explore(
-                subject.file, training_data.samples, folder, settings, more, progress
-            )
+            explored = explore(subject.file, samples, folder, settings, more, progress)
             cascade, reason = explored.cascade, explored.reason
             verification = explored.verification
     if not subject.is_whole:
