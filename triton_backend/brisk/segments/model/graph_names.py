@@ -119,6 +119,11 @@ def bodies_of(attribute: AttributeProto) -> Iterator[GraphProto]:
     yield from attribute.graphs
 
 
+def has_bodies(graph: GraphProto) -> bool:
+    """Whether a node of the graph has a graph for an attribute."""
+    return any(True for node in graph.node for each in node.attribute for _ in bodies_of(each))
+
+
 def constants_of(graph: GraphProto) -> set[str]:
     """Return the names of initializers, sparse ones included."""
     names = {tensor.name for tensor in graph.initializer}
