@@ -11,10 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from brisk.segments.frame import run_serially
 from brisk.segments.model.sources import BareModel
-from brisk.segments.onnxruntime import onnxruntime
+from brisk.segments.onnxruntime import OrtSession, onnxruntime
 from brisk.segments.source import Source
-from brisk.segments.starting import start_segments
-from brisk.segments.values import to_array, to_ort_value
+from brisk.segments.starting import open_warm_program, start_segments
 
 
 def save(
@@ -61,6 +60,23 @@ def chain(
     return save(path, nodes, [info("x", "n", width)], [info("y", "n", width)], weights, **options)
 
 
+def classifier(path: Path, seed: int, width: int = 64) -> Path:
+    """y: the names of the classes of x float32 ``[n, width]``, text of ``[n]``; ``seed``: of all
+    weights."""
+    rng = np.random.default_rng(seed)
+    weights = {name: rng.standard_normal((width, width)).astype("f4") for name in ("v", "w")}
+    weights["names"] = np.array([f"class {number}" for number in range(width)], object)
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["h"]),
+        helper.make_node("Tanh", ["h"], ["t"]),
+        helper.make_node("MatMul", ["t", "w"], ["scores"]),
+        helper.make_node("ArgMax", ["scores"], ["best"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["names", "best"], ["y"]),
+    ]
+    outputs = [info("y", "n", kind=TensorProto.STRING)]
+    return save(path, nodes, [info("x", "n", width)], outputs, weights)
+
+
 def by_segments(
     source: BareModel, inputs: Mapping[str, np.ndarray], *, warm: bool = False
 ) -> dict[str, np.ndarray]:
@@ -83,20 +99,15 @@ def source_of(path: Path) -> BareModel:
     return BareModel(path, 2)
 
 
-def run_in_turn(source: Source, inputs: Mapping[str, np.ndarray], *, warm: bool = False) -> dict:
-    """Return the answers of the source's segments, run one after the other."""
-    values = {**source.plan.defaults, **inputs}
-    for segment in source.plan.segments:
-        opened = source.open_warm(segment.index) if warm else None
-        session = opened or source.open(segment.index)
-        feeds = {name: values[name] for name in segment.inputs}
-        if session.run is None:
-            results = session.session.run(list(segment.outputs), feeds)
-        else:
-            ort_feeds = {name: to_ort_value(array) for name, array in feeds.items()}
-            results = map(to_array, session.run(ort_feeds, list(segment.outputs), None))
-        values.update(zip(segment.outputs, results, strict=True))
-    return {each.name: values[each.name] for each in source.plan.outputs}
+def run_in_turn(
+    source: Source, inputs: Mapping[str, np.ndarray], *, warm: bool = False
+) -> dict[str, np.ndarray]:
+    """Return the answers of the source's segments as it opens them one by one."""
+
+    def open_one(index: int) -> OrtSession:
+        return (source.open_warm(index) if warm else None) or source.open(index)
+
+    return run_serially(open_warm_program(source, open_one), inputs)
 
 
 def scaling(path: Path) -> Path:

@@ -88,7 +88,7 @@ class StructureRun:
     It is called like ``run_with_ort_values`` of that model's own session, with the model's names.
     """
 
-    __slots__ = ("_bound", "_inputs", "_outputs", "_weights")
+    __slots__ = ("_bound", "_inputs", "_outputs", "_values", "_weights")
 
     def __init__(
         self,
@@ -102,16 +102,25 @@ class StructureRun:
         ``inputs``, ``outputs``: the session's names by the model's; ``weights``: OrtValues by the
         session's names, whose memory is not copied.
         """
-        self._bound = session._sess.run_with_ort_values
+        self._bound = session._sess
         self._inputs = inputs
         self._outputs = outputs
         self._weights = weights
+        self._values = {name: weight._ortvalue for name, weight in weights.items()}
 
     def __call__(self, feeds: Mapping[str, Any], outputs: list[str], options: Any) -> Any:
-        arguments = {**self._weights}
+        arguments = {**self._values}
         for name, value in feeds.items():
             arguments[self._inputs[name]] = value
-        return self._bound(arguments, [self._outputs[name] for name in outputs], options)
+        names = [self._outputs[name] for name in outputs]
+        return self._bound.run_with_ort_values(arguments, names, options)
+
+    def with_arrays(self, feeds: Mapping[str, Any], outputs: list[str], options: Any) -> Any:
+        """Run like ``__call__``, of numpy arrays to numpy arrays: of strings, too."""
+        arguments = {**self._weights}
+        for name, array in feeds.items():
+            arguments[self._inputs[name]] = array
+        return self._bound.run([self._outputs[name] for name in outputs], arguments, options)
 
 
 @dataclass(frozen=True, eq=False)  # without slots, so that it can be referred to weakly

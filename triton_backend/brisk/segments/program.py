@@ -159,9 +159,12 @@ def make_segment(
     goes_by_arrays = "tensor(string)" in kinds
     bound = opened._sess
     run: Callable[[Mapping[str, Any], list[str], Any], Sequence[Any]]
-    run = session.run or bound.run_with_ort_values
-    if goes_by_arrays:  # its arguments are in another order
+    if session.run is not None:
+        run = session.run.with_arrays if goes_by_arrays else session.run
+    elif goes_by_arrays:  # its arguments are in another order
         run = lambda feeds, outputs, options: bound.run(outputs, feeds, options)  # noqa: E731
+    else:
+        run = bound.run_with_ort_values
     return LoadedSegment(
         spec,
         run,

@@ -112,7 +112,7 @@ def with_weights(
                 f"weight '{weight.name}' of segment {spec.index} is of shape "
                 f"{list(weight.shape)}, which its structure does not take"
             )
-        values[weight.name] = value._ortvalue
+        values[weight.name] = value
     if len(values) + len(inputs) != len(declared):
         raise ArtefactError(f"segment {spec.index} has not all weights of its structure")
     run = StructureRun(

@@ -22,7 +22,7 @@ from brisk.segments.prepared.preparation import prepare
 from brisk.segments.prepared.recipes import Fold, Recipe, follow
 from brisk.segments.prepared.siblings import skeleton_of
 from brisk.segments.starting import usable_cores
-from support.models.segment_models import chain, info, save, whole
+from support.models.segment_models import chain, classifier, info, save, whole
 
 pytestmark = pytest.mark.usefixtures("private_cache")
 
@@ -142,6 +142,20 @@ def test_the_next_version_answers_as_its_own_form_would(tmp_path: Path, unsqueez
     assert session.adopt_prepared(lambda: True)
     assert session.origin == "artefact"
     assert answer(session, IMAGE).tobytes() == found.tobytes()
+
+
+def test_the_next_version_of_a_model_that_answers_in_text(tmp_path: Path) -> None:
+    prepare(classifier(tmp_path / "first.onnx", 1), 1)
+    path = classifier(tmp_path / "next.onnx", 2)
+    rows = np.random.default_rng(0).standard_normal((9, 64)).astype(np.float32)
+    expected = whole(path, {"x": rows})["y"].tolist()
+    session = load(path)
+    assert session.origin == "sibling"
+    assert answer(session, rows).tolist() == expected
+    prepare(path, 1)
+    assert session.adopt_prepared(lambda: True)
+    assert session.origin == "artefact"
+    assert answer(session, rows).tolist() == expected
 
 
 def test_explain_says_by_whose_form_a_model_starts(tmp_path: Path) -> None:

@@ -10,18 +10,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 from brisk.errors import ArtefactError
 from brisk.segments import sharing
 from brisk.segments.frame import run_serially
+from brisk.segments.model.sources import BareModel
 from brisk.segments.onnxruntime import OrtSession
 from brisk.segments.prepared import form, manifest, preparation
 from brisk.segments.prepared.form import PreparedModel
 from brisk.segments.prepared.preparation import prepare
 from brisk.segments.starting import open_warm_program
 from brisk.tuning import SessionTuning
-from support.models.segment_models import chain, info, run_in_turn, save
+from support.models.segment_models import (
+    by_segments,
+    chain,
+    classifier,
+    info,
+    run_in_turn,
+    save,
+    whole,
+)
 
 pytestmark = pytest.mark.usefixtures("private_cache", "whatever_it_takes")
 
@@ -242,3 +251,34 @@ def test_weights_of_other_shapes_are_refused(tmp_path: Path) -> None:
     source.kept = (replace(kept, structure=replace(kept.structure, weights=tuple(others))),)
     with pytest.raises(ArtefactError, match="not all weights of its structure"):
         source.open(0)
+
+
+def test_models_that_answer_in_text_run_in_one_session(
+    tmp_path: Path, made: Sequence[OrtSession]
+) -> None:
+    for seed in (1, 2):
+        path = classifier(tmp_path / f"{seed}.onnx", seed, WIDTH)
+        expected = whole(path, {"x": ROWS})["y"].tolist()
+        assert len(set(expected)) > 1
+        source = prepared(path)
+        assert source.open(0).run is not None
+        assert run_in_turn(source, {"x": ROWS})["y"].tolist() == expected
+        ahead = BareModel(path, 1)
+        ahead.make_ahead(0)
+        assert by_segments(ahead, {"x": ROWS})["y"].tolist() == expected
+
+
+def test_text_goes_into_a_session_that_was_made_ahead(tmp_path: Path) -> None:
+    weights = {"w": np.eye(WIDTH, dtype=np.float32)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("Concat", ["words", "words"], ["twice"], axis=0),
+    ]
+    words, twice = (info(name, "n", kind=TensorProto.STRING) for name in ("words", "twice"))
+    ends = [info("x", "n", WIDTH), words], [info("y", "n", WIDTH), twice]
+    source = BareModel(save(tmp_path / "model.onnx", nodes, *ends, weights), 1)
+    source.make_ahead(0)
+    assert source._ahead
+    found = by_segments(source, {"x": ROWS, "words": np.array(["a", "b"], object)})
+    assert found["twice"].tolist() == ["a", "b", "a", "b"]
+    np.testing.assert_array_equal(found["y"], ROWS)

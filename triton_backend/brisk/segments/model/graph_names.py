@@ -53,6 +53,26 @@ def nested_nodes(model: ModelProto) -> Iterator[NodeProto]:
                 remaining.append(body.node)
 
 
+def names_in_bodies(graph: GraphProto) -> set[str]:
+    """Return the names that the bodies of the graph's nodes define, at any depth.
+
+    A body may give its own value the name of an initializer of the graph. ONNX Runtime takes what
+    ``add_initializer`` gives it for every initializer of the name, so none of these may be given.
+    """
+    names: set[str] = set()
+    remaining = [graph]
+    while remaining:
+        for node in remaining.pop().node:
+            if node.op_type not in WITH_BODIES and node.domain in ("", "ai.onnx"):
+                continue
+            for body in (body for each in node.attribute for body in bodies_of(each)):
+                names.update(info.name for info in body.input)
+                names |= constants_of(body)
+                names.update(name for inner in body.node for name in inner.output)
+                remaining.append(body)
+    return names
+
+
 def names_of(graph: GraphProto) -> NodeNames:
     operators = [node.op_type for node in graph.node]
     reads = [
@@ -97,6 +117,11 @@ def bodies_of(attribute: AttributeProto) -> Iterator[GraphProto]:
     if attribute.HasField("g"):
         yield attribute.g
     yield from attribute.graphs
+
+
+def has_bodies(graph: GraphProto) -> bool:
+    """Whether a node of the graph has a graph for an attribute."""
+    return any(True for node in graph.node for each in node.attribute for _ in bodies_of(each))
 
 
 def constants_of(graph: GraphProto) -> set[str]:

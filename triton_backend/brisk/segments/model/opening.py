@@ -15,6 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.paths import shown
 from brisk.segments.model.extraction import Segment
+from brisk.segments.model.graph_names import names_in_bodies
 from brisk.segments.model.model_file import ModelFile
 from brisk.segments.onnxruntime import (
     FOLDER_ENTRY,
@@ -124,8 +125,10 @@ def _make_session(
         file.give_weights(options, proto.graph)
     else:
         in_place = [each.name for each in proto.graph.initializer if each.name in file.weights]
+        shadowed = names_in_bodies(proto.graph)
         for name in () if is_warm else in_place:
-            if (value := value_in_place(file.weights[name])) is not None:
+            value = None if name in shadowed else value_in_place(file.weights[name])
+            if value is not None:
                 options.add_initializer(name, value)
                 held.append(value)
         if len(held) < len(in_place):

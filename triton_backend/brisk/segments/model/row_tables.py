@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from brisk.segments.model.graph_names import names_of
+from brisk.segments.model.graph_names import names_in_bodies, names_of
 
 LEAST_TABLE_BYTES = 4 << 20
 """The size of the smallest table: less is not worth a request of its own."""
@@ -35,7 +35,8 @@ class NamedTable(NamedTuple):
 
 
 def row_tables(graph: GraphProto, inputs: Collection[str]) -> Iterator[NamedTable]:
-    """Yield the large initializers that are read only as the data of a ``Gather`` of rows.
+    """Yield the large initializers that are read only as the data of a ``Gather`` of rows, and
+    that a session can be given in place.
 
     The row numbers are one of ``inputs``, as it is or widened to int64: a negative number counts
     from the end.
@@ -45,10 +46,10 @@ def row_tables(graph: GraphProto, inputs: Collection[str]) -> Iterator[NamedTabl
     if not ids or not sizes:
         return
     uses = Counter(name for reads in names_of(graph).reads for name in reads)
-    graph_outputs = {info.name for info in graph.output}
+    others = {info.name for info in graph.output} | names_in_bodies(graph)
     for node in graph.node:
         name = node.input[0] if len(node.input) == 2 else ""
-        if name in sizes and uses[name] == 1 and name not in graph_outputs and _gathers_rows(node):
+        if name in sizes and uses[name] == 1 and name not in others and _gathers_rows(node):
             numbers = ids.get(node.input[1])
             if numbers is not None:
                 yield NamedTable(name, numbers, sizes[name].dims[0])

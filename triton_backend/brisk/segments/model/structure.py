@@ -27,7 +27,7 @@ from onnx import (
 )
 
 from brisk.graph.files.element_types import COMPLEX, PACKED
-from brisk.segments.model.graph_names import bodies_of
+from brisk.segments.model.graph_names import has_bodies
 from brisk.segments.onnxruntime import Weight
 from brisk.segments.source import SegmentSpec
 
@@ -63,9 +63,7 @@ def structure_of(
     run in it."""
     model = ModelProto.FromString(optimised)
     graph = model.graph
-    if model.functions or graph.sparse_initializer:
-        return None
-    if any(True for node in graph.node for each in node.attribute for _ in bodies_of(each)):
+    if model.functions or graph.sparse_initializer or has_bodies(graph):
         return None
     constants = {tensor.name: tensor for tensor in graph.initializer}
     ends = [*spec.inputs, *spec.outputs]

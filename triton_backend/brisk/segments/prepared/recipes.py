@@ -5,9 +5,11 @@ batch normalizations are folded into convolutions, filters are laid out in block
 Runtime did to the weights of one model is a recipe for each model of that structure (PASK, III-B:
 a solution is found by its pattern), which numpy follows to the same bits.
 
-A recipe is found on the model's weights, slightly changed, so that no two are equal and no special
-values, zeros and ones, hide anything. It holds if the changed model has the same structure, and if
-it makes of the model's own weights what ONNX Runtime made of them.
+A recipe is found on random weights of both signs in the model's place, so that nothing is hidden
+by what the model's own have in common: zeros, ones, a sign. It holds if the changed model has the
+same structure, and if it makes of the model's own weights what ONNX Runtime made of them. A model
+that computes a value of weights alone, which need not show on random ones, has no recipes; nor has
+one with functions or bodies, which may do so.
 """
 
 from __future__ import annotations
@@ -24,6 +26,12 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 from brisk.errors import InvalidModelError
 from brisk.graph.files.element_types import dtype_of_element
 from brisk.segments.model.extraction import Segment
+from brisk.segments.model.graph_names import (
+    constants_of,
+    has_bodies,
+    is_in_order,
+    shape_values,
+)
 from brisk.segments.model.model_file import ModelFile
 from brisk.segments.model.structure import Structure, is_fixed, structure_of
 from brisk.segments.prepared.saving import save_optimised
@@ -38,6 +46,9 @@ _TAKEN = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
 
 _RESHAPES = frozenset({"Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"})
 """Operators that leave the values of their first input as they are."""
+
+_MOVES = _RESHAPES | {"Transpose", "Expand", "Tile", "Slice", "Gather"}
+"""Operators whose output has values of the first input alone, wherever these stand in it."""
 
 _NORMALISES = "BatchNormalization"
 
@@ -168,12 +179,17 @@ def find_recipes(
 
     ``folder``: where a folder for ``save_optimised`` is made. Raises OSError like that.
     """
-    floats = floats_of(segment.proto.graph, file)
-    if sum(each.nbytes for each in floats.values()) > MOST_BYTES:
+    graph = segment.proto.graph
+    if segment.proto.functions or has_bodies(graph) or not is_in_order(graph):
         return None
-    if _are_computed_with(segment.proto.graph, floats):
+    floats = floats_of(graph, file)
+    size_bytes = sum(each.nbytes for each in floats.values())
+    if size_bytes > MOST_BYTES or _are_computed_with(graph, floats):
         return None
-    changed = {name: _changed(array, name) for name, array in floats.items()}
+    variances = _variances(graph, floats)
+    changed = {
+        name: _random(array, name, is_positive=name in variances) for name, array in floats.items()
+    }
     other = Segment(segment.spec, _with_values(segment.proto, file, changed))
     nothing = replace(file, proto=ModelProto(), weights={}, files={})
     apart = folder / "changed"
@@ -185,7 +201,7 @@ def find_recipes(
     alike = structure_of(saved.proto, saved.weights, segment.spec)
     if alike is None or alike.digest != structure.digest:
         return None
-    book = _Book(segment.proto.graph, changed)
+    book = _Book(graph, changed)
     recipes: list[Recipe | None] = []
     used: set[str] = set()
     for own, weight in zip(structure.weights, alike.weights, strict=True):
@@ -201,20 +217,21 @@ def find_recipes(
 
 
 def _are_computed_with(graph: GraphProto, floats: Collection[str]) -> bool:
-    """Whether a value follows from ``floats`` alone, other than the same values in another shape.
+    """Whether a value other than those of ``floats``, moved or not, follows from them alone or
+    from them and sizes, which may be known.
 
-    It would be computed once, when a session is made: a mask of the weights that are zero, or a
-    size, which a slight change does not alter, but another model's weights do.
+    It would be computed once, when a session is made, and random weights may not alter it: a mask
+    of the weights above a bound, or a size.
     """
     derived = set(floats)
-    constant = derived | {tensor.name for tensor in graph.initializer}
+    constant = derived | constants_of(graph) | shape_values(graph)
     for node in graph.node:  # in an order in which they can run
         if not all(name in constant for name in node.input if name):
             continue
         constant.update(node.output)
         if derived.isdisjoint(node.input):
             continue
-        if node.op_type not in _RESHAPES or not derived.isdisjoint(node.input[1:]):
+        if node.op_type not in _MOVES or not derived.isdisjoint(node.input[1:]):
             return True
         derived.update(node.output)
     return False
@@ -237,13 +254,31 @@ def floats_of(graph: GraphProto, file: ModelFile) -> dict[str, np.ndarray]:
     return floats
 
 
-def _changed(array: np.ndarray, name: str) -> np.ndarray:
-    """Return the array changed a little, so that no two elements are equal; each keeps its sign or
-    becomes positive."""
+def _variances(graph: GraphProto, floats: Collection[str]) -> set[str]:
+    """Return the names in ``floats`` of variances: the square root of each is taken."""
+    origins = _origins(graph, floats)
+    nodes = (node for node in graph.node if node.op_type == _NORMALISES)
+    return {origins[name] for node in nodes for name in node.input[4:5] if name in origins}
+
+
+def _origins(graph: GraphProto, floats: Collection[str]) -> dict[str, str]:
+    """Return the name in ``floats`` of each value that is one of them, in its shape or another."""
+    origins = {name: name for name in floats}
+    for node in graph.node:
+        if node.op_type in _RESHAPES and node.input[0] in origins:
+            origins[node.output[0]] = origins[node.input[0]]
+    return origins
+
+
+def _random(array: np.ndarray, name: str, *, is_positive: bool) -> np.ndarray:
+    """Return values of the array's type and shape, most of them between 0.1 and 10, and of both
+    signs unless ``is_positive``. They depend on ``name``, not on the array's own values."""
     seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big")
-    random = np.random.default_rng(seed).random((2, *array.shape), np.float32)
-    changed = array.astype(np.float32) * (1 + random[0] / 64) + (1 + random[1]) / 4096
-    return changed.astype(array.dtype)
+    rng = np.random.default_rng(seed)
+    values = np.exp(rng.standard_normal(array.shape, np.float32))
+    if not is_positive:
+        values *= rng.choice(np.array([-1, 1], np.float32), array.shape)
+    return values.astype(array.dtype)
 
 
 def _with_values(proto: ModelProto, file: ModelFile, values: Floats) -> ModelProto:
@@ -326,13 +361,10 @@ def _folds(graph: GraphProto, floats: Floats) -> Iterator[Recipe]:
     """Yield a recipe for each convolution and each node after it that could become part of its
     weights."""
     readers: dict[str, list[NodeProto]] = {}
-    origins = {name: name for name in floats}
-    """The name in ``floats`` of each value that is one of them, in its shape or another."""
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-        if node.op_type in _RESHAPES and node.input[0] in origins:
-            origins[node.output[0]] = origins[node.input[0]]
+    origins = _origins(graph, floats)
     for node in graph.node:
         weight, bias = (*node.input[1:3], "", "")[:2]
         bias = origins.get(bias, bias)

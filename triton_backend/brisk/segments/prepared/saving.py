@@ -24,7 +24,7 @@ from brisk.graph.files.element_types import PACKED, dtype_of_element
 from brisk.graph.files.mapping import PAGE_BYTES
 from brisk.graph.files.tensors import external_range
 from brisk.segments.model.extraction import Segment
-from brisk.segments.model.graph_names import operators_of, reads_of
+from brisk.segments.model.graph_names import names_in_bodies, operators_of, reads_of
 from brisk.segments.model.model_file import ModelFile
 from brisk.segments.model.row_tables import NamedTable, row_tables
 from brisk.segments.onnxruntime import (
@@ -114,16 +114,18 @@ def _take_weights(
 ) -> tuple[Weight, ...]:
     """Return the weights that lie in ``content``; ``proto`` then says that they lie nowhere.
 
-    Tensors that cannot be given to a session, those of bodies among them, go into ``proto``.
+    Tensors that cannot be given to a session go into ``proto``: those of bodies, and those whose
+    names a body has, too, for a value of its own. Inlining functions makes such names as well.
     Raises InvalidModelError if ``content`` is not what ``proto`` says.
     """
     used_weights: list[Weight] = []
+    shadowed = names_in_bodies(proto.graph)
     for tensor in proto.graph.initializer:
         if tensor.data_location != TensorProto.EXTERNAL:
             continue
         data = _range(tensor, content, label)
         weight = Weight(tensor.name, data, tensor.data_type, tuple(tensor.dims))
-        if weight.kind in PACKED or not weight.data.size:
+        if weight.kind in PACKED or not weight.data.size or weight.name in shadowed:
             continue
         if weight.data.size != prod(weight.shape) * dtype_of_element(weight.kind).itemsize:
             raise InvalidModelError(f"{label}: '{tensor.name}' was saved with another size")
