@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import math
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Collection, Sequence
@@ -60,8 +59,6 @@ weights are mapped."""
 LEAST_SHARED = 0.95
 """The least speed of a structure's session as a multiple of that of the model's own."""
 
-_DRAFT = ".draft-"
-
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
@@ -103,12 +100,13 @@ def prepare(
     the model cannot be prepared or changes meanwhile.
     """
     started_s = time.monotonic()
+    room.sweep()  # what others left may have filled the disk
     directory = content.writable_folder(model)
     try:
         with store.locked(directory) as is_ours:
             if not is_ours:
                 raise UnavailableError(f"{directory}: another process prepares this model")
-            _sweep(directory)
+            room.remove_remnants(directory)
             making = _Making(model, threads, taps, directory, disk_factor)
             target = directory / prepared_name(making.identity, taps)
             making = _publish(making, target)
@@ -155,16 +153,6 @@ def _made_bytes(structure: Structure, recipes: Sequence[Recipe | None]) -> int:
         for weight, recipe in zip(structure.weights, recipes, strict=False)
         if recipe is not None and not recipe.is_view
     )
-
-
-def _sweep(directory: Path) -> None:
-    """Remove what killed builders left; the caller holds the right to build."""
-    for remnant in directory.iterdir():
-        if remnant.name.startswith(_DRAFT):
-            shutil.rmtree(remnant, ignore_errors=True)
-        elif remnant.name.startswith(".") and f"{room.ARTEFACT}." in remnant.name:
-            with contextlib.suppress(OSError):
-                remnant.unlink()
 
 
 class _OtherAnswersError(InvalidModelError):
@@ -257,7 +245,7 @@ class _Making:
     def _segment(self, index: int, draft: ContainerDraft) -> dict[str, Any]:
         segment, file = self.source.segments[index], self.source.file
         with tempfile.TemporaryDirectory(  # of mode 0700
-            prefix=_DRAFT, dir=self._directory, ignore_cleanup_errors=True
+            prefix=room.DRAFT, dir=self._directory, ignore_cleanup_errors=True
         ) as folder:
             saved, session = save_optimised(segment, file, self._threads, Path(folder))
             tried = self._try(index, saved, session)
