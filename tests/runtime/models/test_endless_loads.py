@@ -12,10 +12,11 @@ from onnx import TensorProto, helper
 
 from brisk.protocol.runtime_paths import RuntimePaths
 from brisk.runtime.models.load_watch import ABANDONED_S
+from brisk.runtime.sessions.attempts import exchange_attempt
 from support.runtime.runtime_process import describe, infer, opened, processes_of, worker_of
 from support.waiting import TIMED, wait_until
 
-pytestmark = [pytest.mark.timing, pytest.mark.beside]
+pytestmark = [pytest.mark.timing, pytest.mark.beside, pytest.mark.usefixtures("private_cache")]
 
 ROWS = np.ones((3, 4), np.float32)
 SIZE = 2048
@@ -63,6 +64,8 @@ def test_what_computes_for_a_model_ends_with_it(
         np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
     text = f"looking after {folding} has gone on for {ABANDONED_S:g} s although nobody waits"
     assert text in capfd.readouterr().err
+    with exchange_attempt(folding, most_deaths=1) as may_be_tried:
+        assert may_be_tried, "the worker's end counts against a model that nobody wanted"
 
 
 def test_what_takes_too_long_behind_a_load_is_not_tried_without_end(
@@ -75,3 +78,5 @@ def test_what_takes_too_long_behind_a_load_is_not_tried_without_end(
         with opened(place, describe(folding)), TIMED:
             wait_until(lambda: worker not in processes_of(place), "its end", ABANDONED_S + 10)
         np.testing.assert_array_equal(infer(innocent, ROWS), -ROWS)
+    with exchange_attempt(folding, most_deaths=1) as may_be_tried:
+        assert not may_be_tried

@@ -1,11 +1,13 @@
 """Loads that crash, hang, are slow, fail half-way or lose their file, in a real runtime.
 
 ``FAULTS`` is imported by the runtime's interpreter before anything else and stands between a
-segment and its source; the file ``fault`` says what happens to the next segment number 2.
+segment and its source; the file ``fault`` says what happens to the next segment number 2, or that
+every exchange for warm sessions crashes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -20,19 +22,23 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from brisk.errors import BriskError, UnavailableError
-from brisk.protocol.runtime_paths import RuntimePaths
+from brisk.protocol.runtime_paths import Role, RuntimePaths
+from brisk.runtime.sessions.attempts import MOST_DEATHS
 from brisk.segments.model.sources import BareModel
 from brisk.stub.runtime_client.client import RuntimeClient
+from brisk.telemetry.observer import Observer
 from support.open_files import skip_without_leases
 from support.runtime.runtime_process import (
     describe,
     end_processes,
     infer,
     opened,
+    processes_of,
     quick_model,
     submit,
     worker_of,
 )
+from support.waiting import wait_until
 
 FAULTS = '''
 import os, pathlib, signal, sys, threading, time
@@ -69,6 +75,14 @@ class Finder:
                     return load(index)
                 super().__init__(count, struck)
         starting.SegmentTable = Table
+        load_warm = starting.StartingSegments.load_warm
+        def crash_or_load_warm(self, may_go_on):
+            file = pathlib.Path(os.environ["BRISK_TEST_FAULT"])
+            is_meant = len(self.program.plan.segments) > 2 and file.exists()
+            if is_meant and file.read_text() == "exchange!":
+                signal.raise_signal(11)
+            return load_warm(self, may_go_on)
+        starting.StartingSegments.load_warm = crash_or_load_warm
         return None
 
 if "brisk.runtime" in sys.orig_argv:
@@ -123,6 +137,7 @@ def faulty_place(fault: Path) -> Iterator[RuntimePaths]:
         for name, value in {
             "PYTHONPATH": search,
             "BRISK_TEST_FAULT": str(fault),
+            "BRISK_CACHE_DIR": str(fault.parent / "cache"),
             "BRISK_THREADS": "2",
             "BRISK_ARTEFACTS": "use",
             "BRISK_SAMPLED_SHARE": "0",
@@ -248,6 +263,33 @@ def test_a_load_that_ends_every_worker_fails_no_request_of_another_model(
         if isinstance(answer, BaseException):
             raise answer
         np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_whose_exchange_ends_every_worker_is_served_as_it_started(
+    faulty_place: RuntimePaths, other: RuntimeClient, chain: tuple[Path, np.ndarray], fault: Path
+) -> None:
+    path, expected = chain
+    description = describe(path)
+    workers: set[int] = set()
+
+    def is_settled() -> bool:
+        workers.update(processes_of(faulty_place)[1:])
+        with contextlib.suppress(BriskError), Observer(faulty_place, Role.FOREGROUND) as observer:
+            models = observer.status().models
+            return any(model.name == description.name and model.is_settled for model in models)
+        return False
+
+    fault.write_text("exchange!")
+    try:
+        with opened(faulty_place, description) as connection:
+            wait_until(is_settled, "the end of the attempts", every_s=0.02)
+            assert 2 <= len(workers) <= 1 + MOST_DEATHS
+            worker = worker_of(faulty_place)
+            np.testing.assert_allclose(infer(connection, ROWS), expected, rtol=1e-4, atol=1e-5)
+            _assert_others_are_served(other)
+            assert worker_of(faulty_place) == worker
+    finally:
+        fault.unlink()
 
 
 def _load_and_ask(place: RuntimePaths, path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +12,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from brisk.artefacts import store
-from brisk.artefacts.content import writable_folder
+from brisk.artefacts import room, store
+from brisk.artefacts.content import find_folder, writable_folder
 from brisk.protocol.runtime_paths import Role, RuntimePaths
 from brisk.runtime.models.background_prepare import PreparationTask, SegmentPreparer
 from brisk.segments.prepared import preparation
@@ -144,6 +147,28 @@ def test_a_builder_that_finds_another_one_at_it_comes_again(
     wait_until(is_told, "the form", every_s=0.1)
     assert told == [True]
     assert find_prepared(model) is not None
+
+
+def test_a_builder_that_is_killed_leaves_nothing(tmp_path: Path, private_cache: None) -> None:
+    model = chain(tmp_path / "model.onnx", layers=12)
+    told: list[bool] = []
+
+    def has_begun() -> bool:
+        hurry(children())
+        return any(store.artefacts_directory().glob(f"*/*/{room.DRAFT}*"))
+
+    preparer = SegmentPreparer(1, delay_s=0.0)
+    is_wanted = threading.Event()
+    is_wanted.set()
+    preparer.build_later(PreparationTask(model, (), is_wanted.is_set, told.append))
+    wait_until(has_begun, "what a builder writes", every_s=0.002)
+    builder = preparer._process.process_id
+    assert builder is not None
+    os.kill(builder, signal.SIGSTOP)  # else it may be done before it is killed
+    is_wanted.clear()
+    wait_until(lambda: bool(told), "its end")
+    assert told == [False]
+    assert find_folder(model) is None
 
 
 def test_the_next_model_of_a_structure_starts_in_its_sessions(

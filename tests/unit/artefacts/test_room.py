@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import subprocess
@@ -12,9 +13,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from brisk.artefacts import room, store
+from brisk.artefacts import content, room, store
 from brisk.artefacts.container import Container
-from brisk.artefacts.content import find_folder
 from brisk.cli.application import application
 from brisk.doctor.installation import artefacts
 from brisk.errors import ArtefactError, InvalidConfigurationError
@@ -86,7 +86,7 @@ def test_the_least_recently_used_makes_room(
     added = prepared(tmp_path / "models", 3)
     assert [each.exists() for each in (*forms, added)] == [True, False, True, True]
     assert not forms[1].parent.exists()
-    assert find_folder(tmp_path / "models" / "1.onnx") is None
+    assert content.find_folder(tmp_path / "models" / "1.onnx") is None
     monkeypatch.setenv("BRISK_CACHE_MIB", "1")
     with pytest.raises(OSError, match=r"may take 1 MiB \(BRISK_CACHE_MIB\)"):
         prepared(tmp_path / "models", 1)
@@ -210,6 +210,65 @@ def test_what_is_being_removed_is_not_opened(
     assert room.remove(form)
     assert not room.hold(opened), "it has gone since it was opened"
     os.close(opened)
+
+
+def test_an_opening_waits_for_who_only_looks_whether_it_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = prepared(tmp_path / "models", 0)
+    with contextlib.ExitStack() as looking:
+        assert looking.enter_context(store.locked(form))
+        monkeypatch.setattr(room.time, "sleep", lambda seconds: looking.close())
+        held = Container(form)
+    assert room.is_held(form)
+    del held
+
+
+def test_a_form_that_is_published_just_before_its_folder_is_tidied_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = content.writable_folder(chain(tmp_path / "model.onnx", layers=1, width=64))
+    form = folder / f"form{room.ARTEFACT}"
+    lock = store.locked
+
+    def publish_and_lock(path: Path) -> contextlib.AbstractContextManager[bool]:
+        form.write_bytes(b"form")
+        return lock(path)
+
+    monkeypatch.setattr(store, "locked", publish_and_lock)
+    room.tidy(folder)
+    assert form.exists()
+
+
+def with_remnants(model: Path) -> Path:
+    """The folder of the model's artefacts, with what a killed builder leaves."""
+    folder = content.writable_folder(model)
+    (folder / f"{room.DRAFT}dead").mkdir()
+    (folder / f"{room.DRAFT}dead" / "optimised.bin").write_bytes(bytes(99))
+    (folder / f".0123{room.ARTEFACT}.abc").write_bytes(bytes(99))
+    return folder
+
+
+def test_what_killed_builders_left_goes_with_the_next_form_or_a_clearing(tmp_path: Path) -> None:
+    form = prepared(tmp_path / "models", 0)
+    models = [chain(tmp_path / f"{name}.onnx", layers=1, seed=name) for name in (7, 8)]
+    folders = [with_remnants(model) for model in (*models, tmp_path / "models" / "0.onnx")]
+    with store.locked(folders[1]):
+        room.make_room(0)
+        assert [folder.exists() for folder in folders] == [False, True, True]
+        assert list(folders[2].glob(".*")) == [], "its own builder left it"
+        assert len(list(folders[1].glob(".*"))) == 2, "somebody builds there"
+    assert form.exists()
+    CliRunner().invoke(application, ["cache", "clear", "--unused-days", "1"])
+    assert [folder.exists() for folder in folders] == [False, False, True]
+    assert form.exists()
+
+
+def test_the_removal_of_a_form_takes_along_what_killed_builders_left(tmp_path: Path) -> None:
+    form = prepared(tmp_path / "models", 0)
+    with_remnants(tmp_path / "models" / "0.onnx")
+    assert room.remove(form)
+    assert not form.parent.exists()
 
 
 def test_the_limit_is_a_share_of_the_disk_unless_it_is_set(

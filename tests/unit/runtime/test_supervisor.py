@@ -36,7 +36,8 @@ def test_a_worker_that_dies_is_replaced_until_one_ends_idle(
     if not has_descriptors:
         monkeypatch.setattr(os, "pidfd_open", refuse)
 
-    def note() -> None:
+    def note(has_died: bool) -> None:
+        assert has_died == (lives.stat().st_size < 3)
         assert Path(f"/proc/{slot.process}").exists(), "its number might be another's by now"
         died.append(slot.process)
 
@@ -62,7 +63,7 @@ def test_a_worker_that_cannot_be_forked_now_is_forked_later(
         return fork()
 
     monkeypatch.setattr(os, "fork", fork_the_third_time)
-    slot = WorkerSlot(Role.FOREGROUND, (), lambda listeners: WORKER_ENDED_IDLE, lambda: None)
+    slot = WorkerSlot(Role.FOREGROUND, (), lambda listeners: WORKER_ENDED_IDLE, lambda died: None)
     supervise([slot])
     assert len(attempts) == 3
     assert caplog.text.count("cannot be started now") == 2

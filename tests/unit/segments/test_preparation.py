@@ -8,13 +8,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from brisk.artefacts import store
+from brisk.artefacts import content, room, store
 from brisk.artefacts.content import find_folder, writable_folder
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.segments.frame import run_serially
@@ -107,13 +108,67 @@ def test_who_comes_second_leaves_it_to_the_first(model: Path) -> None:
             prepare(model, THREADS)
 
 
+def replaced_while_prepared(
+    model: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, before: bool
+) -> None:
+    """Prepare a model that is replaced just before or after the first call of ``owner.name``: no
+    form may have its name for a moment, as a server might map it then."""
+    other = chain(model.with_name("other.onnx"), seed=9).read_bytes()
+    called = getattr(owner, name)
+    published: list[str] = []
+
+    def replace_model() -> None:
+        if model.read_bytes() != other:
+            model.with_name("new.onnx").write_bytes(other)
+            model.with_name("new.onnx").replace(model)
+
+    def call(*arguments: Any) -> Any:
+        if before:
+            replace_model()
+        result = called(*arguments)
+        replace_model()
+        return result
+
+    def rename(source: str, target: Path, named: Any = os.rename) -> None:
+        published.append(Path(target).suffix)
+        named(source, target)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(owner, name, call)
+        patches.setattr(os, "rename", rename)
+        with pytest.raises(InvalidModelError, match="has changed while it was prepared"):
+            prepare(model, THREADS)
+    assert room.ARTEFACT not in published
+    assert not any(store.artefacts_directory().glob(f"*/*/*{room.ARTEFACT}"))
+
+
 def test_a_model_that_changes_meanwhile_is_not_published(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preparation, "check_alike", lambda *arguments: os.utime(model))
-    with pytest.raises(InvalidModelError, match="has changed while it was prepared"):
-        prepare(model, THREADS)
-    assert find_prepared(model) is None
+    replaced_while_prepared(model, monkeypatch, preparation, "check_alike", before=True)
+
+
+def test_a_model_that_is_replaced_before_it_is_digested_gets_no_form(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced_while_prepared(model, monkeypatch, content, "content_of", before=True)
+
+
+def test_a_model_that_is_replaced_before_it_is_mapped_gets_no_form(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced_while_prepared(model, monkeypatch, content, "writable_folder", before=False)
+
+
+def test_a_model_that_is_replaced_before_it_is_cut_anew_gets_no_form(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare = preparation.differing_output
+    answers = iter(("y",))
+    monkeypatch.setattr(
+        preparation, "differing_output", lambda *given: next(answers, None) or compare(*given)
+    )
+    replaced_while_prepared(model, monkeypatch, preparation, "differing_output", before=False)
 
 
 def test_what_answers_otherwise_than_before_it_was_saved_is_not_published(

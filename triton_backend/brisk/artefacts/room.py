@@ -10,6 +10,8 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,16 @@ DEFAULT_SHARE = 0.25
 
 REFUSED = "refused"
 """The folder of notes, named by the models' sketches, of the sizes of forms too large to keep."""
+
+DRAFT = ".draft-"
+"""The prefix of folders in a folder of artefacts that a builder writes parts of a form into."""
+
+HOLD_S = 0.05
+"""The longest that an opening waits for the lock of a process that looks whether the artefact is
+in use. A lock that stays longer is that of one which removes it."""
+
+_LOOK_S = 0.001
+"""The time between two attempts to get a lock."""
 
 _DIGITS = 20
 
@@ -88,13 +100,18 @@ def hold(descriptor: int) -> bool:
 
     Return False if it is being removed.
     """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks: it may be removed, which breaks no mapping
-        return True
-    return os.fstat(descriptor).st_nlink > 0
+    until_s = time.monotonic() + HOLD_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # another process removes it, or has it locked to look (is_held)
+            if os.fstat(descriptor).st_nlink == 0 or time.monotonic() >= until_s:
+                return False
+            time.sleep(_LOOK_S)
+        except OSError:  # a file system without locks: it may be removed, which breaks no mapping
+            return True
+        else:
+            return os.fstat(descriptor).st_nlink > 0
 
 
 def is_held(artefact: Path) -> bool:
@@ -160,6 +177,7 @@ def make_room(needed_bytes: int) -> None:
         tally.seek(0)
         tally.write(b"%0*d" % (_DIGITS, total_bytes))
         tally.truncate()
+    sweep()
     forget_old_notes()
     skeletons.forget_unused()
 
@@ -258,10 +276,52 @@ def tidy(folder: Path) -> None:
     """Remove a folder without artefacts that no process builds in, and its parent if that is
     empty."""
     with contextlib.suppress(OSError):
-        if not any(folder.glob(f"*{ARTEFACT}")):
-            with store.locked(folder) as is_ours:
-                if is_ours:
-                    for file in folder.iterdir():
-                        file.unlink()
-                    folder.rmdir()
-                    folder.parent.rmdir()
+        if _has_artefacts(folder):
+            return
+        with store.locked(folder) as is_ours:
+            if is_ours and not _has_artefacts(folder):  # one may have come before the lock
+                remove_remnants(folder)
+                for file in folder.iterdir():
+                    file.unlink()
+                folder.rmdir()
+                folder.parent.rmdir()
+
+
+def _has_artefacts(folder: Path) -> bool:
+    return any(folder.glob(f"*{ARTEFACT}"))
+
+
+# A builder that was killed leaves what it had written: as much as the form takes, and more.
+
+
+def sweep(environment: Mapping[str, str] = os.environ) -> None:
+    """Remove what killed builders left, in all folders that no process builds in; one that holds
+    nothing else then goes, too."""
+    folders = set()
+    with contextlib.suppress(OSError):  # another process has removed a folder just now
+        for each in filter(_is_remnant, store.artefacts_directory(environment).glob("*/*/.*")):
+            folders.add(each.parent)
+    for folder in folders:
+        with contextlib.suppress(OSError), store.locked(folder) as is_ours:
+            if is_ours:
+                remove_remnants(folder)
+        tidy(folder)
+
+
+def remove_remnants(folder: Path) -> None:
+    """Remove what killed builders left in ``folder``. Precondition: the caller has it locked.
+
+    What cannot be removed stays without a message.
+    """
+    for each in filter(_is_remnant, folder.iterdir()):
+        if each.name.startswith(DRAFT):
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                each.unlink()
+
+
+def _is_remnant(path: Path) -> bool:
+    """Whether a builder names so what it writes, until it publishes the form."""
+    name = path.name
+    return name.startswith(DRAFT) or (name.startswith(".") and f"{ARTEFACT}." in name)

@@ -22,6 +22,7 @@ from brisk.runtime.heartbeat import (
 from brisk.runtime.log import LOGGER, start_logging
 from brisk.runtime.preemption.gate import Gate
 from brisk.runtime.ready import import_everything
+from brisk.runtime.sessions.attempts import ATTEMPTS, end_attempts, new_page
 from brisk.runtime.settings import Settings, read_settings
 from brisk.runtime.supervisor import WORKER_ENDED_IDLE, WorkerSlot, listen, supervise
 from brisk.settings import PEER_LISTEN, PEERS, unknown_variables
@@ -113,17 +114,19 @@ def _slots(
     gate = Gate()
 
     def slot(role: Role, *served: socket.socket) -> WorkerSlot:
-        heartbeat = Heartbeat()
+        heartbeat, attempts = Heartbeat(), new_page()
         patience_s = PATIENCE_S if role is Role.FOREGROUND else BACKGROUND_PATIENCE_S
 
         def work(inherited: Sequence[socket.socket]) -> int:
             from brisk.runtime.worker_main import run_worker
 
+            ATTEMPTS.page = attempts
             run_worker(inherited, role, gate, heartbeat, device, settings)
             return WORKER_ENDED_IDLE
 
-        def clear() -> None:
+        def clear(has_died: bool) -> None:
             heartbeat.clear()
+            end_attempts(attempts, has_died=has_died)
             if role is Role.FOREGROUND:
                 gate.open()
                 gate.resume_worker()

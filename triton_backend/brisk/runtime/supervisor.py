@@ -63,14 +63,16 @@ class WorkerSlot:
 
     ``listeners``: the sockets that it serves. ``work``: what it does; the result is its exit
     status. ``on_death``: called when it has ended in any way, before another process gets its
-    number. ``stall``: reports whether it makes progress; None: it is not watched. ``handle``: a
-    descriptor that is readable when it has ended; None if the kernel has none (before 5.3).
+    number. Its argument: whether the worker died, that is, ended neither idle nor by the
+    supervisor nor by a signal to stop. ``stall``: reports whether it makes progress; None: it is
+    not watched. ``handle``: a descriptor that is readable when it has ended; None if the kernel
+    has none (before 5.3).
     """
 
     role: Role
     listeners: Sequence[socket.socket]
     work: Callable[[Sequence[socket.socket]], int]
-    on_death: Callable[[], None]
+    on_death: Callable[[bool], None]
     stall: StallWatch | None = None
     process: int = 0
     handle: int | None = None
@@ -78,6 +80,7 @@ class WorkerSlot:
     _quick_deaths: int = 0
     _due_s: float | None = None
     _was_stopped: bool = False
+    _was_ended: bool = False
 
     @property
     def pause_s(self) -> float | None:
@@ -103,7 +106,7 @@ class WorkerSlot:
         """
         parent = os.getpid()
         is_replacing = self._due_s is not None
-        self._due_s = None
+        self._due_s, self._was_ended = None, False
         self._started_s = time.monotonic()
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
@@ -141,9 +144,10 @@ class WorkerSlot:
         """Note whether the worker has ended; a worker that died is replaced after a pause."""
         if not self.process:
             return
-        if os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        ended = os.waitid(os.P_PID, self.process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
             return
-        self.on_death()
+        self.on_death(not self._was_ended and _has_died(ended))
         process = self.process
         exit_status = self._collect()
         if exit_status == WORKER_ENDED_IDLE:
@@ -168,7 +172,7 @@ class WorkerSlot:
                 f"worker {self.process} ({_NAMES[self.role]}) was stopped by a signal, and others "
                 "wait for it: it is ended"
             )
-            os.kill(self.process, signal.SIGKILL)
+            self._kill()
             return
         is_awaited = bool(select.select(self.listeners, [], [], 0)[0])
         if self.stall.has_stalled(is_awaited=is_awaited):
@@ -176,7 +180,11 @@ class WorkerSlot:
                 f"worker {self.process} ({_NAMES[self.role]}) has not moved for "
                 f"{self.stall.patience_s:g} s: it is ended"
             )
-            os.kill(self.process, signal.SIGKILL)
+            self._kill()
+
+    def _kill(self) -> None:
+        self._was_ended = True
+        os.kill(self.process, signal.SIGKILL)
 
     def _is_kept_stopped(self) -> bool:
         """Return whether the worker was stopped by a signal at this and the last look.
@@ -202,6 +210,13 @@ class WorkerSlot:
             os.close(self.handle)
             self.handle = None
         return os.waitstatus_to_exitcode(status)
+
+
+def _has_died(ended: os.waitid_result) -> bool:
+    """Whether a worker that has ended did so by a fault; a signal to stop is none."""
+    if ended.si_code == os.CLD_EXITED:
+        return ended.si_status != WORKER_ENDED_IDLE
+    return ended.si_status not in (*_SIGNALS, signal.SIGHUP)
 
 
 def supervise(slots: Sequence[WorkerSlot]) -> None:

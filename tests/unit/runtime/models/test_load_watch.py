@@ -61,6 +61,20 @@ def test_work_for_nobody_is_found_and_not_while_it_is_wanted_again() -> None:
         assert watch.look() is not None
 
 
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_model_is_at_fault_if_its_work_took_too_long_while_wanted(is_wanted: bool) -> None:
+    clock, model = Clock(), Path("model.onnx")
+    watch = LoadWatch(60.0, clock)
+    with watch.over("work", lambda: is_wanted, model=model):
+        for passed_s in (55.0, 6.0):
+            clock.now_s += passed_s
+            assert watch.look() is None
+        clock.now_s += ABANDONED_S
+        found = watch.look()
+    assert found is not None
+    assert found.at_fault == (model if is_wanted else None)
+
+
 def test_work_of_other_threads_is_over_when_it_says_so() -> None:
     clock, over = Clock(), [False]
     watch = LoadWatch(1000.0, clock)

@@ -107,6 +107,7 @@ def clear(
     before_s = time.time() - unused_days * _DAY_S
     chosen = [each for each in room.kept_artefacts() if each.used_s <= before_s]
     removed = [each for each in chosen if room.remove(each.path)]
+    room.sweep()
     freed = sum(each.size_bytes for each in removed) / 2**20
     print(f"removed {len(removed)} of {freed:.1f} MiB; {len(chosen) - len(removed)} are in use")
     copies = [each for each in kept_copies(remote_directory()) if each.used_s <= before_s]

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from brisk.artefacts import room
 from brisk.errors import BriskError, InvalidModelError, UnavailableError
 from brisk.os_priority import step_aside
 from brisk.runtime.helper_process import HelperProcess
@@ -105,6 +106,8 @@ class SegmentPreparer:
         while (status := self._process.ended(LOOK_S)) is None:
             if not task.is_wanted():
                 self._process.kill()
+        if status < 0:  # it could not remove what it had written
+            room.sweep()
         if status == -signal.SIGXCPU:
             LOGGER.warning(
                 f"no prepared form of {model}: making it took more than {MOST_PROCESSOR_S} s of "

@@ -11,6 +11,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 ABANDONED_S = 10.0
 """The longest that a thread may go on with work that is not needed: within it a valid load of
@@ -31,8 +32,17 @@ class Work:
     give_up: Callable[[], None] | None = None
     """Called once, by the thread that watches, when the work has taken too long; None if no
     requester waits for the work."""
+    model: Path | None = None
+    """The model that the work is done for; None: it exchanges no sessions."""
     is_given_up: bool = False
     unwanted_since_s: float | None = None
+    at_fault: Path | None = None
+    """The model, if the work took too long while it was needed."""
+
+    @property
+    def complaint(self) -> str:
+        """A text that says why the worker ends with this work."""
+        return f"{self.what} has gone on for {ABANDONED_S:g} s although nobody waits for it"
 
 
 class LoadWatch:
@@ -50,9 +60,10 @@ class LoadWatch:
         what: str,
         is_wanted: Callable[[], bool],
         give_up: Callable[[], None] | None = None,
+        model: Path | None = None,
     ) -> Iterator[None]:
         """Watch work of the calling thread while the context is open. Arguments as in ``Work``."""
-        work = Work(what, self._clock_s(), is_wanted, give_up=give_up)
+        work = Work(what, self._clock_s(), is_wanted, None, give_up, model)
         self._works.append(work)
         try:
             yield
@@ -77,6 +88,8 @@ class LoadWatch:
             is_too_long = now_s - work.begun_s >= self._longest_s
             if is_too_long and not work.is_given_up:
                 work.is_given_up = True
+                if work.unwanted_since_s is None and work.is_wanted():
+                    work.at_fault = work.model
                 if work.give_up is not None:
                     work.give_up()
             if work.is_wanted() and not is_too_long:

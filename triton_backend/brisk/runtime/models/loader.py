@@ -27,6 +27,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from brisk.errors import ArtefactError, BriskError, InternalError, InvalidModelError
@@ -175,8 +176,8 @@ class Loader:
 
     def _do_load(self, entry: SessionEntry | None) -> None:
         if entry is not None:
-            what = f"loading {entry.path}"
-            with self.watch.over(what, lambda: entry.is_needed, lambda: self._give_up(entry)):
+            watched = partial(self.watch.over, f"loading {entry.path}", lambda: entry.is_needed)
+            with watched(lambda: self._give_up(entry), entry.path):
                 self._load(entry)
         elif not tidy_up(self._yielding, self._loads.await_task):
             self.give_memory_back()
@@ -251,7 +252,8 @@ class Loader:
     def _do_later(self, task: Later) -> None:
         entry = task.entry
         try:
-            with self.watch.over(f"looking after {entry.path}", lambda: entry.is_needed):
+            what = f"looking after {entry.path}"
+            with self.watch.over(what, lambda: entry.is_needed, model=entry.path):
                 if entry.has_low_priority:
                     worked_s = at_loading_priority(lambda: self._perform(task))
                 else:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.exits.files.versions import CACHES_SUFFIX, REFERENCE_SUFFIX
-from brisk.ownership import make_private
 from brisk.paths import Stamp, is_kept, stamp_of, version_folder
 from brisk.settings import cache_directory
 from brisk.tuning import SessionTuning
@@ -26,6 +25,9 @@ if TYPE_CHECKING:
     from brisk.copies.local import LocalCopy
 
 _OF_CACHES = (CACHES_SUFFIX, REFERENCE_SUFFIX)
+
+NOTE_BYTES = 16
+"""The bytes of the digest by which a note on a model is named."""
 
 
 def identity_of(path: str, tuning: SessionTuning = SessionTuning()) -> str:  # noqa: B008
@@ -93,48 +95,12 @@ def copy_at(path: Path) -> LocalCopy | None:
         raise UnavailableError(f"{path}: {error}") from error
 
 
-def note_of(model: Path, kind: str) -> Path:
-    """Return the path of a note of this kind on the model as it is now: a changed one is tried
-    anew.
+def note_of(model: Path, kind: str, tuning: SessionTuning = SessionTuning()) -> Path:  # noqa: B008
+    """Return the path of a note of this kind on the model as it is now, with the entry's tuning: a
+    changed one is tried anew. Its name are NOTE_BYTES in hexadecimal digits.
 
     Raises InvalidModelError if the model is gone.
     """
-    digest = hashlib.blake2b(os.fsencode(identity_of(str(model))), digest_size=16).hexdigest()
+    identity = os.fsencode(identity_of(str(model), tuning))
+    digest = hashlib.blake2b(identity, digest_size=NOTE_BYTES).hexdigest()
     return cache_directory() / kind / digest
-
-
-# Exchanges for warm sessions that have ended their worker are not tried without end.
-#
-# Making a session optimises the model's graph, and a model may crash ONNX Runtime there, after it
-# has been served for a while and when the crash is attributed to no load. Each exchange therefore
-# leaves a note on disk until it is over; notes that are left over count workers that died of it.
-
-MOST_DEATHS = 2
-"""The deaths of workers during exchanges of a model from which on none is tried: one worker may
-have died of something else meanwhile."""
-
-
-@contextlib.contextmanager
-def exchange_attempt(model: Path, most_deaths: int = MOST_DEATHS) -> Iterator[bool]:
-    """Open a context around an exchange; it yields whether the exchange may be tried. The note is
-    removed when the exchange has ended, with or without an error.
-
-    If no note can be written, it may be tried. A load may start with optimised sessions, too: if
-    a worker died of that, the next load starts without."""
-    try:
-        note = note_of(model, "exchanges")
-        deaths = int(note.read_text() or "0") if note.exists() else 0
-        if deaths < most_deaths:
-            make_private(note.parent)
-            note.write_text(str(deaths + 1))
-    except (OSError, ValueError, InvalidModelError):
-        yield True
-        return
-    if deaths >= most_deaths:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        with contextlib.suppress(OSError):
-            note.unlink()

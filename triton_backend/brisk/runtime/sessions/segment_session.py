@@ -13,7 +13,8 @@ from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
 from brisk.exits.files.container import tapped_values
 from brisk.exits.files.versions import latest
 from brisk.runtime.log import LOGGER
-from brisk.runtime.sessions.identity import MOST_DEATHS, copy_at, exchange_attempt
+from brisk.runtime.sessions.attempts import MOST_DEATHS, exchange_attempt
+from brisk.runtime.sessions.identity import copy_at
 from brisk.runtime.sessions.session import Due, Frame, Session
 from brisk.runtime.sessions.session_caches import SessionCaches
 from brisk.segments.frame import SegmentFrame
@@ -185,7 +186,7 @@ class SegmentSession(Session):
             return False
         if prepared.made_of != self.starting.source.made_of:
             return False  # it is another model's by now, which a new load serves
-        with exchange_attempt(self.path) as may_be_tried:
+        with exchange_attempt(self.path, self._file.tuning) as may_be_tried:
             moved = self.starting.moved_to(prepared, may_go_on) if may_be_tried else None
         if moved is None:
             return False
@@ -238,7 +239,7 @@ class SegmentSession(Session):
 
     def load_warm(self, may_go_on: Callable[[], bool]) -> bool:
         """Load warm solutions (``Session``), unless the model's exchanges have crashed workers."""
-        with exchange_attempt(self.path) as may_be_tried:
+        with exchange_attempt(self.path, self._file.tuning) as may_be_tried:
             if may_be_tried:
                 return self.starting.load_warm(may_go_on)
         LOGGER.warning(
@@ -277,7 +278,7 @@ def load_segment_session(
         if source is not None and source.origin == "sibling":
             file = plain
         if source is None:
-            with exchange_attempt(path, most_deaths=1) as may_be_optimised:
+            with exchange_attempt(path, tuning, most_deaths=1) as may_be_optimised:
                 source = file.checked(read, is_awaited=may_be_optimised)
         starting = start_segments(source, arrival)
     starting.table.recorder.add("parse", EventKind.PARSE, None, started_ns)

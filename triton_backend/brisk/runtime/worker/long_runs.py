@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from brisk import telemetry
 from brisk.errors import UnavailableError
@@ -17,6 +18,7 @@ from brisk.runtime.log import LOGGER
 from brisk.runtime.preemption.controllers import PreemptionController
 from brisk.runtime.requests.batch import Run, RunsInProgress
 from brisk.runtime.requests.table import RequestTable
+from brisk.runtime.sessions.attempts import ATTEMPTS
 from brisk.runtime.worker.relay import Step
 from brisk.scheduling.job import more_urgent
 from brisk.telemetry import metrics
@@ -117,12 +119,17 @@ class LongRuns:
         text = f"a run of model '{run.model_name}' does not end, although it was told to"
         self.end_worker(f"{text} {(now_ns - step.ended_ns) / 1e9:.0f} s ago", run)
 
-    def end_worker(self, why: str, blamed: Run | None = None) -> None:
-        """Kill this worker: nothing else ends its computing. The next one gets the other runs."""
+    def end_worker(
+        self, why: str, blamed: Run | None = None, *, at_fault: Path | None = None
+    ) -> None:
+        """Kill this worker: nothing else ends its computing. The next one gets the other runs.
+
+        ``at_fault``: the model whose exchange of sessions, if one is under way, is the reason."""
         LOGGER.error(f"{why}: this worker ends, and the next one gets what else it was to compute")
         for run in (*self._runs, *self._companions):
             if run is not blamed:
                 run.park()  # the worker's end is not attributed to a parked run
+        ATTEMPTS.forget(but_of=at_fault)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def lose_device(self, error: Exception) -> None:

@@ -17,7 +17,6 @@ from brisk.runtime.early_exit.cache_watch import cache_watch
 from brisk.runtime.early_exit.sampling import Sampler
 from brisk.runtime.heartbeat import Heartbeat
 from brisk.runtime.log import LOGGER
-from brisk.runtime.models.load_watch import ABANDONED_S
 from brisk.runtime.models.loader import Loader
 from brisk.runtime.models.table import SessionTable
 from brisk.runtime.peers.connections import Connections, retire_orphans
@@ -391,9 +390,7 @@ class Worker:
             return
         self._looked_around_ns = now_ns
         if (endless := self._loader.watch.look()) is not None:
-            self._long_runs.end_worker(
-                f"{endless.what} has gone on for {ABANDONED_S:g} s although nobody waits for it"
-            )
+            self._long_runs.end_worker(endless.complaint, at_fault=endless.at_fault)
         retire_orphans(self._connections, now_ns)
         self._offering.look(now_ns)
         self._side.look(now_ns)

@@ -6,10 +6,9 @@ import contextlib
 import hashlib
 import math
 import os
-import shutil
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -19,7 +18,7 @@ import numpy as np
 from brisk.artefacts import content, room, store
 from brisk.artefacts.container import ContainerDraft
 from brisk.errors import ArtefactError, InvalidModelError, UnavailableError
-from brisk.paths import shown
+from brisk.paths import Stamp, shown
 from brisk.segments.model.sources import BareModel
 from brisk.segments.model.structure import Structure, structure_of
 from brisk.segments.onnxruntime import Weight
@@ -59,8 +58,6 @@ weights are mapped."""
 
 LEAST_SHARED = 0.95
 """The least speed of a structure's session as a multiple of that of the model's own."""
-
-_DRAFT = ".draft-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +100,13 @@ def prepare(
     the model cannot be prepared or changes meanwhile.
     """
     started_s = time.monotonic()
+    room.sweep()  # what others left may have filled the disk
     directory = content.writable_folder(model)
     try:
         with store.locked(directory) as is_ours:
             if not is_ours:
                 raise UnavailableError(f"{directory}: another process prepares this model")
-            _sweep(directory)
+            room.remove_remnants(directory)
             making = _Making(model, threads, taps, directory, disk_factor)
             target = directory / prepared_name(making.identity, taps)
             making = _publish(making, target)
@@ -140,12 +138,6 @@ def _publish(making: _Making, target: Path) -> _Making:
             raise
         making = making.in_one_segment()
         store.publish(target, making.write)
-    try:
-        if content.stamps(making.model, making.identity) != making.source.made_of:
-            raise InvalidModelError(f"{making.model} has changed while it was prepared")
-    except BaseException:
-        room.remove(target)
-        raise
     return making
 
 
@@ -155,16 +147,6 @@ def _made_bytes(structure: Structure, recipes: Sequence[Recipe | None]) -> int:
         for weight, recipe in zip(structure.weights, recipes, strict=False)
         if recipe is not None and not recipe.is_view
     )
-
-
-def _sweep(directory: Path) -> None:
-    """Remove what killed builders left; the caller holds the right to build."""
-    for remnant in directory.iterdir():
-        if remnant.name.startswith(_DRAFT):
-            shutil.rmtree(remnant, ignore_errors=True)
-        elif remnant.name.startswith(".") and f"{room.ARTEFACT}." in remnant.name:
-            with contextlib.suppress(OSError):
-                remnant.unlink()
 
 
 class _OtherAnswersError(InvalidModelError):
@@ -194,11 +176,17 @@ class _Making:
         disk_factor: float,
         longest_ns: float | None = None,
     ) -> None:
-        """Begin a preparation. ``longest_ns``: see ``cut_points``."""
+        """Begin a preparation. ``longest_ns``: see ``cut_points``.
+
+        Raises InvalidModelError like ``prepare``, also if ``directory`` is another model's."""
         self.model, self._threads, self._taps = model, threads, taps
         self._directory, self._disk_factor = directory, disk_factor
         self.source = BareModel(model, threads, taps, longest_ns=longest_ns)
-        self.identity = content.content_of(model, self.source.made_of).digests
+        digested = content.content_of(model, self.source.made_of)
+        self.identity = digested.digests
+        self._check_unchanged(digested.stamps)  # what was mapped has these digests
+        if self.identity[content.ITSELF] != directory.name:
+            raise self._changed()
         self._most_bytes = SPARE_BYTES + int(
             disk_factor * sum(stamp[0] for stamp in self.source.made_of.values())
         )
@@ -216,9 +204,22 @@ class _Making:
         """The skeleton of models that may be started by this form; empty: none may."""
 
     def in_one_segment(self) -> _Making:
-        """Return the preparation of the same model, cut as little as can be."""
+        """Return the preparation of the same model, cut as little as can be.
+
+        Raises InvalidModelError if it is another model by now, whose form has another name."""
         arguments = self.model, self._threads, self._taps, self._directory, self._disk_factor
-        return _Making(*arguments, longest_ns=math.inf)
+        making = _Making(*arguments, longest_ns=math.inf)
+        if making.identity != self.identity:
+            raise self._changed()
+        return making
+
+    def _check_unchanged(self, stamps: Mapping[str, Stamp]) -> None:
+        """Raise InvalidModelError if files with ``stamps`` are not those that were mapped."""
+        if stamps != self.source.made_of:
+            raise self._changed()
+
+    def _changed(self) -> InvalidModelError:
+        return InvalidModelError(f"{self.model} has changed while it was prepared")
 
     def write(self, file: BinaryIO) -> None:
         draft = ContainerDraft(file)
@@ -240,6 +241,8 @@ class _Making:
         self._compare()
         draft.finish(record)
         os.fchmod(file.fileno(), 0o400)  # it is replaced as a whole or not at all
+        # Checked before the form is there: a server may map it at once, whoever removes it then.
+        self._check_unchanged(content.stamps(self.model, self.identity))
         room.make_room(file.seek(0, os.SEEK_END))
 
     def _compare(self) -> None:
@@ -257,7 +260,7 @@ class _Making:
     def _segment(self, index: int, draft: ContainerDraft) -> dict[str, Any]:
         segment, file = self.source.segments[index], self.source.file
         with tempfile.TemporaryDirectory(  # of mode 0700
-            prefix=_DRAFT, dir=self._directory, ignore_cleanup_errors=True
+            prefix=room.DRAFT, dir=self._directory, ignore_cleanup_errors=True
         ) as folder:
             saved, session = save_optimised(segment, file, self._threads, Path(folder))
             tried = self._try(index, saved, session)
