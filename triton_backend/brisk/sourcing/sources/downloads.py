@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -22,6 +24,14 @@ RECORD_BYTES = 17 << 10
 """The size of the largest TLS record with its framing: so many bytes may have been received but
 not yet be decoded."""
 
+SILENCE_S = 10.0
+"""The longest wait of a small download for its connection, and for each further byte. Ranges have
+no such limit: who reads them looks at how long they take (``policies.patience``)."""
+
+LEAST_BYTES_PER_S = 10_000
+"""The rate below which a small download that has taken longer than ``SILENCE_S`` is given up."""
+
+_CONNECT_S = 10.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
 
@@ -76,7 +86,7 @@ class Web:
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=_HEADERS,
             read_bufsize=READ_BYTES,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             trust_env=self._is_proxied,
         )
 
@@ -86,17 +96,28 @@ class Web:
 
     @asynccontextmanager
     async def get(
-        self, url: str, headers: Mapping[str, str] | None = None, *, follows: bool = True
+        self,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        follows: bool = True,
+        silence_s: float | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yield the answer to a GET; redirects are followed as ``addresses`` allows.
 
-        Raises SourceError if there is no answer, also while the caller reads it.
+        ``silence_s``: the longest wait for the connection, and for each further byte; None: no
+        limit. Raises SourceError if there is no answer, also while the caller reads it.
         """
         count, is_outward, target = 0, False, url
+        patience = aiohttp.ClientTimeout(
+            total=None, connect=silence_s, sock_connect=_CONNECT_S, sock_read=silence_s
+        )
         while True:
             session = self._session(target, is_outward=is_outward)
             try:
-                response = await session.get(target, headers=headers, allow_redirects=False)
+                response = await session.get(
+                    target, headers=headers, allow_redirects=False, timeout=patience
+                )
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 raise SourceError(f"{addresses.shown_url(target)}: {_said(error)}") from error
             if not follows or response.status not in _REDIRECTS:
@@ -152,25 +173,33 @@ class Web:
 
     async def get_small(self, url: str, most: int, *, follows: bool = True) -> bytes:
         """Return a file of at most ``most`` bytes. Raises SourceError."""
-        async with self.get(url, follows=follows) as response:
+        async with self.get(url, follows=follows, silence_s=SILENCE_S) as response:
             check_status(response, url)
-            data = bytearray()
-            async for piece in response.content.iter_any():
-                data += piece
-                if len(data) > most:
-                    raise SourceError(f"{addresses.shown_url(url)} has more than {most} bytes")
-            return bytes(data)
+            data = await _beginning(response, most + 1, addresses.shown_url(url))
+            if len(data) > most:
+                raise SourceError(f"{addresses.shown_url(url)} has more than {most} bytes")
+            return data
 
     async def get_beginning(self, url: str, most: int) -> bytes:
         """Return the first ``most`` bytes of a file, or all of it. Raises SourceError."""
-        async with self.get(url, {"Range": f"bytes=0-{most - 1}"}) as response:
+        ranged = {"Range": f"bytes=0-{most - 1}"}
+        async with self.get(url, ranged, silence_s=SILENCE_S) as response:
             check_status(response, url)
-            data = bytearray()
-            async for piece in response.content.iter_any():
-                data += piece
-                if len(data) >= most:
-                    break
-            return bytes(data[:most])
+            return await _beginning(response, most, addresses.shown_url(url))
+
+
+async def _beginning(response: aiohttp.ClientResponse, most: int, shown: str) -> bytes:
+    """Return the first ``most`` bytes of an answer, or all of it. Raises SourceError if they come
+    too slowly."""
+    began_s = time.monotonic()
+    data = bytearray()
+    async for piece in response.content.iter_any():
+        data += piece
+        if len(data) >= most:
+            break
+        if time.monotonic() - began_s > SILENCE_S + len(data) / LEAST_BYTES_PER_S:
+            raise SourceError(f"{shown}: only {len(data)} bytes came in {SILENCE_S:.0f} s")
+    return bytes(data[:most])
 
 
 class ArrivingPieces:
@@ -243,6 +272,8 @@ async def _leads_inside(url: str) -> bool:
 def _said(error: Exception) -> str:
     """Return an error's message. Some of aiohttp's are empty, some contain the whole URL: these
     are replaced."""
+    if isinstance(error, asyncio.TimeoutError):  # some name the whole URL
+        return "no byte came in time"
     if isinstance(error, aiohttp.ClientConnectorError):
         return str(error.os_error) or type(error.os_error).__name__
     if isinstance(error, aiohttp.InvalidURL):
