@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from brisk.errors import BriskError, InternalError
+from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.patience import SLOW_S, RateMeter, Waited, pause_s
 from brisk.sourcing.policies.stretches import Layout, Stretch, bits_of
 from brisk.sourcing.sources.failures import SourceError, WrongBytesError
@@ -270,6 +271,11 @@ class Supplier:
             return
         except BriskError as error:
             self._customer.fail(error)
+            return
+        except Exception as error:  # one source's odd answer does not end the fetch from others
+            LOGGER.warning(f"{self.name}: an answer could not be read", exc_info=error)
+            self.is_blamed = True
+            self.problem = f"{self.name}: {error!r:.200}"
             return
         if portion.next > before:
             self._failures, self.problem = 0, ""

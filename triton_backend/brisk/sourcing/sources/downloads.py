@@ -31,6 +31,9 @@ no such limit: who reads them looks at how long they take (``policies.patience``
 LEAST_BYTES_PER_S = 10_000
 """The rate below which a small download that has taken longer than ``SILENCE_S`` is given up."""
 
+_MOST_DIGITS = 20
+"""The most digits of a size in bytes; Python refuses to read numbers of some thousand digits."""
+
 _CONNECT_S = 10.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 _HEADERS = {"Accept-Encoding": "identity", "User-Agent": "brisk"}
@@ -257,9 +260,13 @@ def _content_range(text: str, shown: str) -> tuple[int, int | None]:
     unit, _, rest = text.partition(" ")
     places, _, total = rest.partition("/")
     begin, _, _ = places.partition("-")
-    if unit != "bytes" or not begin.isdecimal() or not (total == "*" or total.isdecimal()):
+    if unit != "bytes" or not _is_size(begin) or not (total == "*" or _is_size(total)):
         raise SourceError(f"{shown} answers with the range {text!r:.60}")
     return int(begin), None if total == "*" else int(total)
+
+
+def _is_size(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 async def _leads_inside(url: str) -> bool:
