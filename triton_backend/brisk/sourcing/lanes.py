@@ -17,7 +17,7 @@ from brisk.errors import BriskError, InternalError
 from brisk.sourcing.log import LOGGER
 from brisk.sourcing.policies.patience import SLOW_S, RateMeter, Waited, pause_s
 from brisk.sourcing.policies.stretches import Layout, Stretch, bits_of
-from brisk.sourcing.sources.failures import SourceError, WrongBytesError
+from brisk.sourcing.sources.failures import MissingError, SourceError, WrongBytesError
 from brisk.sourcing.sources.registry import ByteSource, Pieces, expect_any
 
 LANES = 2
@@ -95,6 +95,9 @@ class Customer(Protocol):
 
     def note(self, supplier: Supplier) -> None:
         """Note that a request to a source has ended: its chunks may be requested elsewhere."""
+
+    def reject_form(self, number: int, problem: str) -> None:
+        """Note that a prepared form, by its file's number, is damaged or not at the registry."""
 
     def fail(self, error: BriskError) -> None:
         """Note that no chunk can be kept any more."""
@@ -260,19 +263,27 @@ class Supplier:
 
     async def _carry(self, portion: Portion, turn: contextlib.ExitStack) -> None:
         before = portion.next
+        number, _ = self._customer.layout.place(portion.next)
+        is_form = bool(self._customer.layout.manifest.files[number].form)
         try:
             await self._stream(portion, turn)
         except WrongBytesError as error:
+            if is_form:  # the source's own chunks of the model may be right
+                self._customer.reject_form(number, str(error))
+                return
             self.is_blamed = True
             self.problem = str(error)
             return
         except SourceError as error:
+            if is_form and not self.is_peer and isinstance(error, MissingError):
+                self._customer.reject_form(number, str(error))
+                return
             self._fail(str(error), has_come=portion.next > before)
             return
         except BriskError as error:
             self._customer.fail(error)
             return
-        except Exception as error:  # one source's odd answer does not end the fetch from others
+        except Exception as error:  # noqa: BLE001  # the fetch from other sources goes on
             LOGGER.warning(f"{self.name}: an answer could not be read", exc_info=error)
             self.is_blamed = True
             self.problem = f"{self.name}: {error!r:.200}"

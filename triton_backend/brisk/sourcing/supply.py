@@ -235,6 +235,9 @@ class Supply:
         self._choose()
         self._news.ring()
 
+    def reject_form(self, number: int, problem: str) -> None:
+        self.fetch.reject_form(number, problem)
+
     def fail(self, error: BriskError) -> None:
         self.fetch.fail(error)
 

@@ -92,7 +92,7 @@ class OpenedCopy:
         supply = self._supplied(fetch)
         if fetch.copy.manifest.form_named(form) is not None:
             self._table.form_key = form_key(form)
-        return await fetch.take(form, supply.best_rate)
+        return await fetch.take(form, supply.best_rate, lambda: supply.is_hopeless)
 
     async def wait_for(self, parts: Sequence[Range]) -> AsyncIterator[FetchProgress]:
         """Wait as ``Fetch.wait_for`` does; also raises InvalidModelError if nothing arrives and

@@ -14,6 +14,10 @@ FIRST_BYTE_S, NEXT_BYTE_S = 10.0, 3.0
 """The silence after which a registry's answer is given up: before the first byte, since the
 registry may have to fetch the file itself, and before later bytes."""
 
+FORM_PATIENCE_S = 5.0
+"""The time without a further chunk of what says where a prepared form's parts lie, after which a
+start takes weights instead."""
+
 SLOW_S = 2.0
 SLOW_SHARE = 0.5
 """The share of the expected rate below which a source that was busy for ``SLOW_S`` counts as slow,
